@@ -1,0 +1,124 @@
+"""The rows that travel through the pipeline, one frozen type per step.
+
+A question has an `id`; its responses are `"<question id>#<sample>"`. That response id joins
+every later table (grades, targets, features, confidences).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, get_type_hints
+
+FinishReason = Literal["stop", "length"]
+
+
+class Message(TypedDict):
+    """One turn of a conversation; `role` is system, user or assistant."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question with everything needed to ask and to grade it.
+
+    `answers` holds the accepted answers; for multiple choice it is the one right letter and
+    `choices` holds the option texts in the order of the letters A, B, C, ...
+    """
+
+    id: str
+    task: str
+    text: str
+    answers: tuple[str, ...]
+    choices: tuple[str, ...] = ()
+
+
+class Generation(NamedTuple):
+    """What an engine returns for one sample.
+
+    `token_ids` are the response tokens without the end token, `logprobs` their natural-log
+    probabilities under the raw temperature-1 softmax, one per token, `end_logprob` is
+    log(p(EOS) + p(<CNF>)) at the end step, and `trace` is p(<CNF>) at every step (the end step
+    last; empty without <CNF>). `end_logprob` and `confidence` are None when the response was
+    cut (`finish_reason == "length"`).
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    logprobs: tuple[float, ...]
+    end_logprob: float | None
+    confidence: float | None
+    trace: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One sampled response as it is stored (see `Generation` for the fields)."""
+
+    id: str
+    question_id: str
+    sample: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    logprobs: tuple[float, ...]
+    end_logprob: float | None
+    confidence: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """Whether a response is right. `answer` is the extracted answer that votes, None if none."""
+
+    id: str
+    question_id: str
+    correct: bool
+    answer: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What <CNF> should say for a response: probe score, bin index, and that bin's accuracy."""
+
+    id: str
+    score: float
+    bin: int
+    target: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """An estimator's P(the response is correct) in [0, 1], or None when it has no value."""
+
+    id: str
+    confidence: float | None
+
+
+Row = TypeVar("Row")
+
+
+def response_id(question_id: str, sample: int) -> str:
+    """Return the id of sample number `sample` (from 0) of a question."""
+    return f"{question_id}#{sample}"
+
+
+def to_json(row: Any) -> dict[str, Any]:
+    """Return a record as a JSON-ready dict, fields in order."""
+    return dataclasses.asdict(row)
+
+
+def from_json(row_type: type[Row], data: dict[str, Any]) -> Row:
+    """Build a record from a dict; lists become tuples where the field is a tuple.
+
+    Raises:
+        TypeError: a field is missing or unknown.
+    """
+    hints = get_type_hints(row_type)
+    values = {
+        name: tuple(value) if isinstance(value, list) and "tuple" in str(hints.get(name)) else value
+        for name, value in data.items()
+    }
+    return row_type(**values)
