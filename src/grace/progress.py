@@ -1,0 +1,76 @@
+"""Progress of long work: a bar with rate and time left, or plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Advance = Callable[[int], None]
+LINE_EVERY_S = 15.0
+
+
+@contextmanager
+def progress(label: str, total: int, *, done: int = 0, unit: str = "") -> Iterator[Advance]:
+    """Show the progress of `total` units on standard error; yield a function that adds to it.
+
+    Args:
+        label: what is being done.
+        total: how much there is to do.
+        done: how much was already done before a resume; it does not count in the rate.
+        unit: the plural noun of what is counted.
+    """
+    if total == 0:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        with _bar(label, total, done, unit) as advance:
+            yield advance
+    else:
+        yield _lines(label, total, done, unit)
+
+
+@contextmanager
+def _bar(label: str, total: int, done: int, unit: str) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description:<32}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    start = time.monotonic()
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task(label, total=total, completed=done, rate="")
+
+        def advance(count: int) -> None:
+            bars.advance(task, count)
+            elapsed = time.monotonic() - start
+            rate = (bars.tasks[0].completed - done) / elapsed if elapsed > 0 else 0.0
+            bars.update(task, rate=f"{rate:.1f}/s")
+
+        yield advance
+
+
+def _lines(label: str, total: int, done: int, unit: str) -> Advance:
+    start = last = time.monotonic()
+    count = done
+
+    def advance(more: int) -> None:
+        nonlocal count, last
+        count += more
+        now = time.monotonic()
+        if now - last >= LINE_EVERY_S or (count >= total and now - start >= 2):
+            last = now
+            rate = (count - done) / (now - start)
+            left = (total - count) / rate if rate else float("inf")
+            print(
+                f"{label}: {count}/{total} {unit}, {rate:.1f}/s, {left:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    return advance
