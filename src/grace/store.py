@@ -41,13 +41,14 @@ class Table(Generic[Row]):
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append one unit of rows and wait until it is on disk."""
-        data = "".join(
-            json.dumps(to_json(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows
-        )
         with writing(self.path), self.path.open("ab") as file:
-            file.write(data.encode())
+            file.write(_lines(rows))
             file.flush()
             os.fsync(file.fileno())
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write all rows at once; a reader sees the whole table or none."""
+        write_bytes(self.path, _lines(rows))
 
     def resume(self, units: Sequence[Sequence[str]]) -> int:
         """Cut the file after its last whole unit and return how many leading units it holds.
@@ -93,6 +94,11 @@ class Table(Generic[Row]):
                         ) from None
                     return
                 yield row, end
+
+
+def _lines(rows: Sequence[Any]) -> bytes:
+    lines = (json.dumps(to_json(row), ensure_ascii=False, allow_nan=False) for row in rows)
+    return "".join(line + "\n" for line in lines).encode()
 
 
 class Split:
@@ -172,8 +178,8 @@ class RunDir:
             },
         )
 
-    def changed_inputs(self, stage: str) -> list[str]:
-        """Return the inputs of a finished stage that are no longer what it read."""
+    def changed_files(self, stage: str) -> list[str]:
+        """Return the files of a finished stage that are no longer what it read or wrote."""
         manifest = self.manifest(stage) or {}
         return [
             name

@@ -1,0 +1,161 @@
+"""Stages `features`, `targets` and `train`: from graded responses to a trained adapter."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grace.config import to_dict
+from grace.errors import DataError
+from grace.estimators import Samples
+from grace.pipeline.context import Context
+from grace.progress import progress
+from grace.records import Target
+from grace.store import write_bytes, write_json
+
+if TYPE_CHECKING:
+    from grace.training.examples import Example
+
+SHARD_ROWS = 256
+
+
+def features(context: Context) -> None:
+    """Pool the last layer's hidden states over each training response (paper eq. 4)."""
+    from safetensors.numpy import load_file, save
+
+    split = context.directory.split("train")
+    samples = _train_samples(context)
+    folder = split.path / "features.partial"
+    total = len(samples.responses)
+    starts = range(0, total, SHARD_ROWS)
+    paths = [folder / f"{number:05d}.safetensors" for number in range(len(starts))]
+    done = min(sum(path.exists() for path in paths) * SHARD_ROWS, total)
+    with progress("features", total, done=done, unit="responses") as advance:
+        for path, start in zip(paths, starts, strict=True):
+            if path.exists():
+                continue
+            rows = slice(start, start + SHARD_ROWS)
+            responses = [response.token_ids for response in samples.responses[rows]]
+            pooled = context.base.features(samples.prompts[rows], responses)
+            write_bytes(path, save({"mean": pooled.mean_ND, "last": pooled.last_ND}))
+            advance(len(responses))
+    shards = [load_file(path) for path in paths]
+    merged = {name: np.concatenate([shard[name] for shard in shards]) for name in ("mean", "last")}
+    write_bytes(split.features, save(merged))
+    shutil.rmtree(folder)
+    settings = {"features": ["mean", "last"]}
+    inputs = [split.questions.path, split.responses.path]
+    context.directory.finish("features", settings, inputs, [split.features])
+
+
+def targets(context: Context) -> None:
+    """Score every training response out of fold, bin the scores, take each bin's accuracy."""
+    from safetensors.numpy import load_file
+
+    from grace.probe import kfold_scores
+    from grace.training.targets import feature_matrix, make_targets
+
+    settings = context.settings.target
+    split = context.directory.split("train")
+    responses = split.responses.read()
+    labels = np.array([grade.correct for grade in split.grades.read()])
+    if labels.all() or not labels.any():
+        raise DataError(
+            f"all {len(labels)} training responses are {'right' if labels.all() else 'wrong'}, so "
+            "there is no confidence to learn; use easier or harder questions, or another grader"
+        )
+    matrix = feature_matrix(settings.features, load_file(split.features), responses)
+    scores = kfold_scores(
+        matrix,
+        labels,
+        [response.question_id for response in responses],
+        folds=settings.folds,
+        kind=settings.probe,
+        seed=context.settings.seed,
+    )
+    made = make_targets(
+        scores, labels, kind=settings.kind, bins=settings.bins, min_count=settings.min_count
+    )
+    for warning in made.warnings:
+        context.say(f"warning: {warning}")
+    split.targets.write(
+        [
+            Target(response.id, float(score), int(index), float(target))
+            for response, score, index, target in zip(
+                responses, scores, made.bins, made.targets, strict=True
+            )
+        ]
+    )
+    table = {"bins": [row._asdict() for row in made.table], "warnings": list(made.warnings)}
+    write_json(context.directory.target_table, table)
+    context.directory.finish(
+        "targets",
+        {"target": to_dict(settings)},
+        [split.responses.path, split.grades.path, split.features],
+        [split.targets.path, context.directory.target_table],
+    )
+
+
+def train(context: Context) -> None:
+    """Train LoRA and the <CNF> row on the targets (paper eq. 6)."""
+    from grace.cnf import add_cnf
+    from grace.training.trainer import train_adapter
+
+    settings, directory = context.settings, context.directory
+    split, validation = directory.split("train"), directory.split("validation")
+    samples = _train_samples(context)
+    values = [row.target for row in split.targets.read()]
+    held_out = context.samples(validation, validation.questions.read())
+    labels = [float(correct) for correct in held_out.correct]
+    engine = context.fresh()
+    cnf = add_cnf(engine.model, engine.tokenizer, init=settings.train.init, seed=settings.seed)
+    train_adapter(
+        engine.model,
+        engine.tokenizer,
+        cnf,
+        _examples(samples, values),
+        list(zip(_examples(held_out, labels), held_out.correct, strict=True)),
+        settings.train,
+        seed=settings.seed,
+        output_dir=directory.adapter,
+        checkpoint_dir=directory.checkpoints,
+        metadata=_adapter_metadata(context),
+    )
+    directory.finish(
+        "train",
+        {"train": to_dict(settings.train)},
+        [split.responses.path, split.targets.path, validation.responses.path, validation.grades.path],
+        sorted(path for path in directory.adapter.iterdir() if path.is_file()),
+    )
+
+
+def _train_samples(context: Context) -> Samples:
+    split = context.directory.split("train")
+    return context.samples(split, split.questions.read())
+
+
+def _examples(samples: Samples, targets: list[float]) -> list[Example]:
+    """Return a training example per response that came to its own end."""
+    from grace.training.examples import Example
+
+    return [
+        Example(response.id, tuple(prompt), response.token_ids, target)
+        for response, prompt, target in zip(
+            samples.responses, samples.prompts, targets, strict=True
+        )
+        if response.finish_reason == "stop"
+    ]
+
+
+def _adapter_metadata(context: Context) -> dict[str, Any]:
+    """Return what `grace.load` needs to ask questions the way the model was trained to."""
+    tree = to_dict(context.settings)
+    model = context.settings.model.path
+    return {
+        "base_model": str(Path(model).resolve()) if Path(model).exists() else model,
+        "data": {key: tree["data"][key] for key in ("task", "prompt", "system")},
+        "sample": tree["sample"],
+    }

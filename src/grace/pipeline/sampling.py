@@ -1,0 +1,106 @@
+"""Stage `sample`: the backbone answers the questions of every split."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from grace.config import to_dict
+from grace.engines import Sampling
+from grace.pipeline.context import Context
+from grace.progress import progress
+from grace.records import Generation, Question, Response, response_id
+from grace.store import SPLITS, Split
+
+if TYPE_CHECKING:
+    from grace.engines.transformers import TransformersEngine
+
+
+def sample(context: Context) -> None:
+    """Draw the questions of each split and sample their responses."""
+    settings = context.settings
+    outputs = []
+    for name in SPLITS:
+        split = context.directory.split(name)
+        questions = draw_questions(context, name)
+        sampling = sampling_for(context, name)
+        sample_split(context, context.base, split, questions, sampling, stage="sample", label=name)
+        outputs += [split.questions.path, split.responses.path]
+    tree = to_dict(settings)
+    context.directory.finish(
+        "sample", {key: tree[key] for key in ("seed", "model", "data", "sample")}, [], outputs
+    )
+
+
+def draw_questions(context: Context, name: str) -> list[Question]:
+    """Return a split's questions, drawn once per run and stored with it."""
+    table = context.directory.split(name).questions
+    if not table.path.exists():
+        table.write(context.task.questions(name, context.settings.data, context.settings.seed))
+    return table.read()
+
+
+def sampling_for(context: Context, name: str) -> Sampling:
+    """Return how responses are sampled for a split."""
+    sample, training = context.settings.sample, name == "train"
+    return Sampling(
+        num_samples=sample.train_samples if training else sample.test_samples,
+        temperature=sample.train_temperature if training else sample.test_temperature,
+        top_p=sample.top_p,
+        max_new_tokens=sample.max_new_tokens,
+        seed=context.settings.seed,
+    )
+
+
+def sample_split(
+    context: Context,
+    engine: TransformersEngine,
+    split: Split,
+    questions: Sequence[Question],
+    sampling: Sampling,
+    *,
+    stage: str,
+    label: str,
+) -> None:
+    """Sample every question of a split, one batch at a time, going on where a kill left off."""
+    prompts = context.prompts(questions)
+    plan = engine.plan(prompts, sampling.num_samples)
+    ids = [[response_id(questions[i].id, k) for k in range(sampling.num_samples)] for i in range(len(prompts))]
+    done = split.responses.resume([[name for i in unit for name in ids[i]] for unit in plan])
+    answered = sum(len(unit) for unit in plan[:done])
+    with progress(f"{stage} {label}", len(questions), done=answered, unit="questions") as advance:
+        for number, unit in enumerate(plan[done:], done):
+            start = time.perf_counter()
+            batch = _generate(engine, prompts, questions, unit, sampling)
+            seconds = time.perf_counter() - start
+            split.responses.append([_row(questions[i].id, k, g) for i in unit for k, g in enumerate(batch[i])])
+            context.directory.add_time(stage, f"{label}/{number}", seconds, len(unit) * sampling.num_samples)
+            advance(len(unit))
+
+
+def _generate(
+    engine: TransformersEngine,
+    prompts: Sequence[Sequence[int]],
+    questions: Sequence[Question],
+    unit: Sequence[int],
+    sampling: Sampling,
+) -> dict[int, list[Generation]]:
+    results = engine.generate(
+        [prompts[i] for i in unit], sampling, keys=[questions[i].id for i in unit]
+    )
+    return {unit[position]: generations for position, generations in results}
+
+
+def _row(question_id: str, number: int, generation: Generation) -> Response:
+    return Response(
+        id=response_id(question_id, number),
+        question_id=question_id,
+        sample=number,
+        text=generation.text,
+        token_ids=generation.token_ids,
+        finish_reason=generation.finish_reason,
+        logprobs=tuple(round(value, 6) for value in generation.logprobs),
+        end_logprob=generation.end_logprob,
+        confidence=generation.confidence,
+    )
