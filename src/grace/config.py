@@ -157,9 +157,16 @@ def load_settings(recipe: Path | None = None, overrides: Sequence[str] = ()) -> 
             names the key and what would be accepted.
     """
     tree: dict[str, Any] = _read_recipe(recipe) if recipe else {}
+    return override_settings(tree, overrides, where=str(recipe) if recipe else "settings")
+
+
+def override_settings(
+    tree: dict[str, Any], overrides: Sequence[str], where: str = "settings"
+) -> RunSettings:
+    """Return the settings of a nested dict, changed by `section.key=value` overrides."""
     for override in overrides:
         _assign(tree, override)
-    return from_dict(RunSettings, tree, where=str(recipe) if recipe else "settings")
+    return from_dict(RunSettings, tree, where=where)
 
 
 def to_dict(settings: Any) -> dict[str, Any]:
@@ -181,6 +188,11 @@ def describe(kind: type = RunSettings, prefix: str = "") -> Iterator[tuple[str, 
             yield from describe(hints[f.name], f"{prefix}{f.name}.")
         else:
             yield f"{prefix}{f.name}", json.dumps(f.default), f.metadata["doc"]
+
+
+def resolve_model(path: str) -> str:
+    """Return the directory behind the built-in name `pocket`, any other path or Hub id as it is."""
+    return str(Path(__file__).parent / "pocket" / "model") if path == "pocket" else path
 
 
 def _read_recipe(path: Path) -> dict[str, Any]:

@@ -97,6 +97,31 @@ class Confidence:
     confidence: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One sample as a strategy sees it; `answer` is None when none could be extracted."""
+
+    answer: str | None
+    confidence: float | None
+    tokens: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome of a vote: the answer, its confidence, and what it took.
+
+    `confidence` is the mean confidence of the votes for the answer; `samples` and `tokens` count
+    every sample used, also those without an answer.
+    """
+
+    answer: str | None
+    confidence: float | None
+    samples: int
+    tokens: int
+    votes: tuple[Vote, ...]
+
+
 Row = TypeVar("Row")
 
 

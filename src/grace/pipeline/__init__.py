@@ -7,11 +7,12 @@ Every stage resumes; a finished one is skipped. Changed settings are refused wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from grace.config import RunSettings, from_dict, to_dict
+from grace.config import RunSettings, from_dict, load_settings, override_settings, to_dict
 from grace.errors import ConfigError, RunError
 from grace.pipeline import grading, learning, reporting, sampling, scoring
 from grace.pipeline.context import Context
@@ -74,6 +75,41 @@ def run(path: Path, settings: RunSettings, *, redo: str | None = None) -> dict[s
                 )
     report: dict[str, Any] = read_json(path / "report.json")
     return report
+
+
+def run_seeds(
+    path: Path, settings: RunSettings, *, seeds: int = 1, redo: str | None = None
+) -> dict[str, Any]:
+    """Run one seed in `path`, or several in `path/seed-N` with one common report in `path`."""
+    if seeds == 1:
+        return run(path, settings, redo=redo)
+    folders = []
+    for seed in range(settings.seed, settings.seed + seeds):
+        folders.append(path / f"seed-{seed}")
+        run(folders[-1], dataclasses.replace(settings, seed=seed), redo=redo)
+    return reporting.read_reports(folders, path)
+
+
+def resolve_settings(path: Path, recipe: Path | None, overrides: Sequence[str]) -> RunSettings:
+    """Return the settings for a run: a new run's from its recipe, an old run's as it has them.
+
+    Overrides change either; whether an old run accepts them is for `run` to say.
+
+    Raises:
+        ConfigError: an unknown or impossible setting, or a new run without a model or a task.
+    """
+    if recipe is None and RunDir(path).config.exists():
+        stored = to_dict(load_run_settings(path))
+        settings = override_settings(stored, overrides)
+    else:
+        settings = load_settings(recipe, overrides)
+    for key, value, remedy in (
+        ("model.path", settings.model.path, "--model DIR or a Hub id"),
+        ("data.task", settings.data.task, "--task NAME (see `grace list tasks`)"),
+    ):
+        if not value:
+            raise ConfigError(f"{key} is not set; give {remedy}, or a recipe that sets it")
+    return settings
 
 
 def load_run_settings(path: Path) -> RunSettings:

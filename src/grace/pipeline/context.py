@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from grace.chat import encode_chat
-from grace.config import RunSettings
+from grace.config import RunSettings, resolve_model
 from grace.estimators import Samples
 from grace.records import Question
 from grace.store import RunDir, Split
@@ -66,7 +66,7 @@ class Context:
 
         model = self.settings.model
         return TransformersEngine.load(
-            model.path,
+            resolve_model(model.path),
             adapter=self.directory.adapter if adapter else None,
             device=model.device,
             dtype=model.dtype,

@@ -109,7 +109,6 @@ def train(context: Context) -> None:
     samples = _train_samples(context)
     values = [row.target for row in split.targets.read()]
     held_out = context.samples(validation, validation.questions.read())
-    labels = [float(correct) for correct in held_out.correct]
     engine = context.fresh()
     cnf = add_cnf(engine.model, engine.tokenizer, init=settings.train.init, seed=settings.seed)
     train_adapter(
@@ -117,7 +116,7 @@ def train(context: Context) -> None:
         engine.tokenizer,
         cnf,
         _examples(samples, values),
-        list(zip(_examples(held_out, labels), held_out.correct, strict=True)),
+        _examples(held_out, [float(correct) for correct in held_out.correct]),
         settings.train,
         seed=settings.seed,
         output_dir=directory.adapter,
@@ -155,7 +154,7 @@ def _adapter_metadata(context: Context) -> dict[str, Any]:
     tree = to_dict(context.settings)
     model = context.settings.model.path
     return {
-        "base_model": str(Path(model).resolve()) if Path(model).exists() else model,
+        "base_model": str(Path(model).resolve()) if Path(model).is_dir() else model,
         "data": {key: tree["data"][key] for key in ("task", "prompt", "system")},
         "sample": tree["sample"],
     }

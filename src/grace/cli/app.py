@@ -1,0 +1,243 @@
+"""The commands. Each one parses, calls the library, and prints; heavy imports stay inside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from grace.errors import ConfigError
+
+app = typer.Typer(
+    name="grace",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="How sure is this LLM of this answer, and how many samples do I still need?",
+    epilog="Start with: [bold]grace demo[/bold] - a model learns how sure it is, in minutes.",
+)
+pocket_app = typer.Typer(help="The embedded world and model behind the demo.")
+app.add_typer(pocket_app, name="pocket")
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="run directory")]
+ModelPath = Annotated[
+    str, typer.Argument(metavar="MODEL", help="run, adapter or exported model directory, or Hub id")
+]
+Json = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="change a setting; `grace list settings`"),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")]
+
+
+@app.command(epilog="Example: [bold]grace demo runs/demo[/bold]")
+def demo(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="where to write")] = Path("runs/demo"),
+    quick: Annotated[bool, typer.Option(help="a tenth of the questions, for a first look")] = False,
+    as_json: Json = False,
+) -> None:
+    """Teach the embedded pocket model how sure it is, and show the report."""
+    from grace.pipeline.demo import run_demo
+
+    _show_report(run_demo(path, quick=quick), path, as_json)
+
+
+@app.command(
+    epilog="Examples: [bold]grace run runs/qwen --recipe recipes/qwen2.5-7b-trivia_qa.toml[/bold]"
+    " | resume: [bold]grace run runs/qwen[/bold]"
+    " | again from training: [bold]grace run runs/qwen --set train.epochs=5 --redo train[/bold]"
+)
+def run(
+    path: RunPath,
+    recipe: Annotated[Path | None, typer.Option(help="TOML file of settings")] = None,
+    model: Annotated[str | None, typer.Option(help="backbone: directory or Hub id")] = None,
+    task: Annotated[str | None, typer.Option(help="task name; `grace list tasks`")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="folder with TASK/SPLIT.jsonl, instead of the Hub")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="task jsonl: your file of questions")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of subset, sampling and training")] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="this many seeds, each in RUN/seed-N, one common report")
+    ] = 1,
+    settings: Set = None,
+    redo: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="do this stage and the later ones again")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Teach a model how sure it is: sample, grade, target, train, score, report. Resumes."""
+    from grace.pipeline import resolve_settings, run_seeds
+
+    options = {
+        "model.path": model,
+        "data.task": task,
+        "data.dir": _absolute(data),
+        "data.file": _absolute(file),
+        "seed": seed,
+    }
+    overrides = [f"{key}={json.dumps(v)}" for key, v in options.items() if v is not None]
+    resolved = resolve_settings(path, recipe, [*overrides, *(settings or [])])
+    _show_report(run_seeds(path, resolved, seeds=seeds, redo=redo), path, as_json)
+
+
+@app.command(
+    epilog='Example: [bold]grace ask runs/demo/pocket_people "Who founded Talmere?"[/bold]'
+)
+def ask(
+    path: ModelPath,
+    question: Annotated[str, typer.Argument(help="the question")],
+    choice: Annotated[
+        list[str] | None, typer.Option(help="an option of a multiple-choice question; repeat")
+    ] = None,
+    budget: Annotated[
+        int, typer.Option(help="samples to vote over; 1: one greedy answer")
+    ] = 1,
+    threshold: Annotated[float, typer.Option(help="stop sampling at this confidence")] = 0.8,
+    temperature: Annotated[float | None, typer.Option(help="sampling temperature")] = None,
+    seed: Annotated[int, typer.Option(help="seed of the sampling")] = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    as_json: Json = False,
+) -> None:
+    """Ask one question; the answer comes with its confidence."""
+    from grace.model import load
+    from grace.strategies import EarlyStop
+
+    if budget < 1:
+        raise ConfigError(f"--budget is {budget}; at least one sample is needed")
+    model = load(path, device=device, dtype=dtype)
+    if budget == 1:
+        reply = model.ask(
+            question, choices=choice or (), temperature=temperature or 0.0, seed=seed
+        )
+        _show_answer(reply._asdict(), reply.text, reply.confidence, as_json)
+        return
+    decision = model.vote(
+        question,
+        strategy=EarlyStop(threshold),
+        budget=budget,
+        choices=choice or (),
+        temperature=0.8 if temperature is None else temperature,
+        seed=seed,
+    )
+    from grace.records import to_json
+
+    text = f"{decision.answer}   ({decision.samples} of {budget} samples)"
+    _show_answer(to_json(decision), text, decision.confidence, as_json)
+
+
+@app.command(
+    epilog="Example: [bold]grace score runs/qwen responses.jsonl --out scored.jsonl[/bold]"
+    ' with lines like {"id": "1", "question": "...", "response": "..."}'
+)
+def score(
+    path: ModelPath,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL of responses; - for stdin")],
+    out: Annotated[
+        Path | None, typer.Option(help="JSONL to write and to resume; default: standard output")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="responses per forward pass")] = 32,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+) -> None:
+    """Add a confidence to responses that one already has (JSONL in, JSONL out)."""
+    from grace.cli.scoring import score_file
+
+    score_file(path, file, out, batch_size=batch_size, device=device, dtype=dtype)
+
+
+@app.command(epilog="Example: [bold]grace report runs/cb/seed-0 runs/cb/seed-1 --out runs/cb[/bold]")
+def report(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="finished runs")],
+    out: Annotated[
+        Path | None, typer.Option(help="write one common report here; default: only print")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the report of one run, or several runs side by side."""
+    from grace.pipeline.reporting import read_reports
+
+    _show_report(read_reports(paths, out), out or paths[0], as_json)
+
+
+@app.command(name="list", epilog="Examples: [bold]grace list tasks[/bold] | [bold]grace list runs[/bold]")
+def list_(
+    what: Annotated[
+        str, typer.Argument(help="tasks, estimators, graders, recipes, settings or runs")
+    ] = "runs",
+    path: Annotated[Path, typer.Option(help="where runs are looked for")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List what there is: tasks, estimators, graders, recipes, settings, runs."""
+    from grace.cli.listing import listing
+
+    rows = listing(what, path)
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        print(f"{row['name']:<{width}}  {row['about']}".rstrip())
+
+
+@app.command(epilog="Example: [bold]grace check runs/demo[/bold]")
+def check(
+    path: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="a run to check")] = None,
+    as_json: Json = False,
+) -> None:
+    """Examine the installation and, given a run, its files; exit code 1 if anything is wrong."""
+    from grace.cli.doctor import examine
+
+    findings = examine(path)
+    if as_json:
+        print(json.dumps([finding._asdict() for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            print(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)
+
+
+@pocket_app.command("build", epilog="Example: [bold]grace pocket build /tmp/pocket[/bold]")
+def pocket_build(
+    out: Annotated[Path, typer.Argument(help="directory to write")],
+    seed: Annotated[int, typer.Option(help="seed of the world and of the training")] = 0,
+) -> None:
+    """Rebuild the pocket model from nothing (under 30 minutes on two cores)."""
+    from grace.pocket.build import build
+
+    print(build(out, seed=seed))
+
+
+def _show_report(result: dict[str, Any], path: Path, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result, indent=2))
+        return
+    from rich.console import Console
+
+    from grace.report import render_table
+
+    Console().print(render_table(result))
+    page = path / "report.html"
+    if page.exists():
+        print(f"report: {page}")
+
+
+def _show_answer(
+    fields: dict[str, Any], text: str, confidence: float | None, as_json: bool
+) -> None:
+    if as_json:
+        print(json.dumps(fields, ensure_ascii=False))
+        return
+    value = "none: the answer was cut" if confidence is None else f"{confidence:.2f}"
+    print(f"{text}   confidence {value}")
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.resolve())

@@ -1,0 +1,89 @@
+"""`grace check`: is the installation whole, and are a run's files what its stages wrote?"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from grace.errors import GraceError
+from grace.store import RunDir, digest, read_json
+
+PACKAGES = {"torch": "2.6", "transformers": "5.16", "peft": "0.18", "accelerate": "1.10"}
+FREE_GIB = 2
+
+
+class Finding(NamedTuple):
+    """One thing that was examined."""
+
+    what: str
+    ok: bool
+    detail: str
+
+
+def examine(run: Path | None) -> list[Finding]:
+    """Examine the installation and, when given, a run directory."""
+    findings = [*_installation(), *_pocket()]
+    if run is not None:
+        findings += _run(run)
+    return findings
+
+
+def _installation() -> Iterator[Finding]:
+    version = sys.version_info
+    yield Finding("python", version >= (3, 11), f"{version.major}.{version.minor} (needs 3.11)")
+    for package, least in PACKAGES.items():
+        try:
+            found = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(package, False, f"not installed; pip install '{package}>={least}'")
+            continue
+        yield Finding(package, _parts(found) >= _parts(least), f"{found} (needs {least})")
+    yield _device()
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    yield Finding("disk", free >= FREE_GIB, f"{free:.1f} GiB free here (wants {FREE_GIB})")
+
+
+def _device() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        bf16 = "with" if torch.cuda.is_bf16_supported() else "without"
+        return Finding("device", True, f"{torch.cuda.get_device_name()}, {bf16} bfloat16")
+    return Finding("device", True, f"CPU, {torch.get_num_threads()} threads (no CUDA device)")
+
+
+def _pocket() -> Iterator[Finding]:
+    from grace.pocket import MODEL_DIR
+
+    recipe = read_json(MODEL_DIR / "recipe.json")
+    for name, expected in recipe["sha256"].items():
+        path = MODEL_DIR / name
+        good = path.exists() and digest(path) == expected
+        yield Finding(f"pocket {name}", good, "as shipped" if good else "differs; reinstall GrACE")
+
+
+def _run(path: Path) -> Iterator[Finding]:
+    from grace.pipeline import STAGES, load_run_settings
+
+    try:
+        settings = load_run_settings(path)
+    except GraceError as error:
+        yield Finding(str(path), False, str(error))
+        return
+    yield Finding(str(path), True, f"task {settings.data.task}, model {settings.model.path}")
+    for stage in STAGES:
+        directory = RunDir(path)
+        if directory.manifest(stage) is None:
+            yield Finding(f"stage {stage}", True, "not done yet")
+            continue
+        changed = directory.changed_files(stage)
+        remedy = f"changed: {', '.join(changed)}; restore, or --redo {stage}"
+        yield Finding(f"stage {stage}", not changed, remedy if changed else "whole")
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())

@@ -1,0 +1,84 @@
+"""`grace list`: what there is, as rows of name and about."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+from grace.errors import ConfigError
+from grace.store import RunDir
+
+Rows = list[dict[str, str]]
+
+
+def listing(what: str, path: Path) -> Rows:
+    """Return the rows of one kind of thing.
+
+    Raises:
+        ConfigError: nothing of that kind can be listed.
+    """
+    kinds: dict[str, Callable[[], Rows]] = {
+        "runs": lambda: _runs(path),
+        "tasks": lambda: _plugins("tasks"),
+        "estimators": lambda: _plugins("estimators"),
+        "graders": _graders,
+        "recipes": _recipes,
+        "settings": _settings,
+    }
+    if what not in kinds:
+        raise ConfigError(f"cannot list {what!r}; choose from {', '.join(kinds)}")
+    return kinds[what]()
+
+
+def _runs(path: Path) -> Rows:
+    from grace.pipeline import STAGES
+
+    rows = []
+    for config in sorted(path.glob("**/config.json")):
+        folder = config.parent
+        if not (folder / "stages").is_dir():
+            continue
+        done = [stage for stage in STAGES if RunDir(folder).manifest(stage) is not None]
+        state = "finished" if len(done) == len(STAGES) else f"done: {', '.join(done) or 'nothing'}"
+        rows.append({"name": str(folder), "about": state})
+    return rows
+
+
+def _plugins(folder: str) -> Rows:
+    from grace.plugins import available
+
+    package = Path(__file__).parents[1] / folder
+    return [
+        {"name": name, "about": _first_line(package / f"{name}.py")}
+        for name in available(f"grace.{folder}")
+    ]
+
+
+def _graders() -> Rows:
+    from grace.grading import GRADERS
+
+    return [
+        {"name": name, "about": (grader.__doc__ or "").partition("\n")[0]}
+        for name, grader in GRADERS.items()
+    ]
+
+
+def _recipes() -> Rows:
+    folder = Path("recipes")
+    return [
+        {"name": str(path), "about": path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")}
+        for path in sorted(folder.glob("**/*.toml"))
+    ]
+
+
+def _settings() -> Rows:
+    from grace.config import describe
+
+    return [{"name": f"{key} = {default}", "about": doc} for key, default, doc in describe()]
+
+
+def _first_line(path: Path) -> str:
+    if not path.exists():
+        return ""
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]

@@ -1,0 +1,29 @@
+"""`grace demo`: the whole pipeline on the embedded pocket, one run per task, one report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from grace.config import RunSettings, load_settings
+from grace.pipeline import run
+from grace.pipeline.reporting import read_reports
+
+DEMO = Path(__file__).parents[1] / "pocket" / "demo.toml"
+
+
+def run_demo(path: Path, *, quick: bool = False) -> dict[str, Any]:
+    """Run every pocket task of the demo and write their common report into `path`."""
+    from grace.pocket import TASKS
+
+    folders = []
+    for task in TASKS:
+        folders.append(path / task)
+        run(folders[-1], demo_settings(task, quick=quick))
+    return read_reports(folders, path)
+
+
+def demo_settings(task: str, *, quick: bool = False) -> RunSettings:
+    """Return the settings of the demo for one pocket task."""
+    small = ["data.train=200", "data.validation=100", "data.test=100"] if quick else []
+    return load_settings(DEMO, [f"data.task={task}", *small])

@@ -1,0 +1,54 @@
+"""Imports only point down, and siblings in a layer do not import each other."""
+
+import ast
+from pathlib import Path
+
+import grace
+
+PACKAGE = Path(grace.__file__).parent
+
+# From the top: a module may import only from lines below its own.
+LAYERS = [
+    {"cli"},
+    {"model", "pipeline"},
+    {"tasks", "training", "estimators", "report"},
+    {"grading", "probe", "pocket"},
+    {"engines"},
+    {"config", "store", "plugins", "metrics", "calibration", "strategies", "cnf", "chat", "progress"},
+    {"records", "errors"},
+]
+
+
+def _unit(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("grace."):
+            found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.startswith("grace.")]
+            found |= {name.split(".")[1] for name in names}
+    return found
+
+
+def _depth(unit: str) -> int:
+    return next(depth for depth, layer in enumerate(LAYERS) if unit in layer)
+
+
+def test_every_module_has_a_layer():
+    units = {_unit(path) for path in PACKAGE.rglob("*.py")} - {"__init__"}
+    assert units == set().union(*LAYERS)
+
+
+def test_imports_only_point_down():
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports grace.{target}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if _unit(path) != "__init__"
+        for target in _imports(path)
+        if target != _unit(path) and _depth(target) <= _depth(_unit(path))
+    ]
+    assert wrong == []

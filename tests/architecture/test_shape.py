@@ -1,0 +1,81 @@
+"""The shape of the code is itself a test: sizes, public names, lazy imports."""
+
+import ast
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import grace
+
+PACKAGE = Path(grace.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+MAX_LINES = 320
+PUBLIC = [
+    "Decision",
+    "EarlyStop",
+    "GraceError",
+    "Majority",
+    "Model",
+    "Reply",
+    "Vote",
+    "Weighted",
+    "load",
+]
+
+
+def _run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
+def test_public_names_are_pinned_and_importable():
+    assert grace.__all__ == PUBLIC
+    for name in PUBLIC:
+        assert getattr(grace, name) is not None
+
+
+def test_files_stay_readable():
+    long = {
+        str(path.relative_to(PACKAGE)): count
+        for path in FILES
+        if (count := len(path.read_text(encoding="utf-8").splitlines())) > MAX_LINES
+    }
+    assert long == {}
+
+
+def test_functions_are_mostly_under_twenty_lines():
+    lengths = [
+        node.end_lineno - node.lineno + 1
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert statistics.median(lengths) < 15
+    assert statistics.quantiles(lengths, n=10)[-1] < 36
+
+
+def test_no_utils_module():
+    assert [path for path in FILES if path.stem in {"utils", "helpers", "misc", "common"}] == []
+
+
+@pytest.mark.parametrize("module", ["grace", "grace.metrics", "grace.strategies", "grace.cli"])
+def test_light_modules_do_not_import_heavy_ones(module):
+    heavy = {"torch", "transformers", "peft", "sklearn", "datasets", "matplotlib"}
+    code = f"import sys, {module}; print(*sorted(set(sys.modules) & {heavy!r}))"
+    assert _run(code).stdout.split() == []
+
+
+def test_help_takes_under_a_second():
+    command = [sys.executable, "-c", "from grace.cli import main; main()", "--help"]
+    subprocess.run(command, capture_output=True, check=True)  # writes the byte code
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        times.append(time.perf_counter() - start)
+    assert min(times) < 1.0
+    for command_name in ("demo", "run", "ask", "score", "report", "list", "check"):
+        assert command_name in shown
