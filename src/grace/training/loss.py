@@ -1,0 +1,51 @@
+"""The two terms of the loss, always in float32.
+
+Shapes: B examples, K kept positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from grace.training.examples import IGNORED
+
+LossKind = Literal["mse", "log"]
+
+
+def calibration_loss(log_c_B: Tensor, target_B: Tensor, kind: LossKind = "mse") -> Tensor:
+    """Return the calibration loss of every example, shape (B,), from log c and the target t.
+
+    `mse` is (t - c)^2; `log` is -t log c - (1 - t) log(1 - c).
+    Source: arXiv 2509.09438 section 3.2.3.
+    """
+    log_c_B, target_B = log_c_B.float(), target_B.float()
+    if kind == "mse":
+        return (target_B - log_c_B.exp()).square()
+    return -target_B * log_c_B - (1 - target_B) * log1mexp(log_c_B)
+
+
+def log1mexp(log_c: Tensor) -> Tensor:
+    """Return log(1 - exp(x)) for x <= 0, accurate at both ends; x is kept below -1e-7."""
+    log_c = log_c.clamp(max=-1e-7)
+    near_zero = log_c > -math.log(2)
+    far = torch.where(near_zero, torch.full_like(log_c, -1.0), log_c)
+    close = torch.where(near_zero, log_c, torch.full_like(log_c, -0.5))
+    return torch.where(near_zero, torch.log(-torch.expm1(close)), torch.log1p(-torch.exp(far)))
+
+
+def sft_loss(logits_BKV: Tensor, labels_BK: Tensor) -> Tensor:
+    """Return the mean negative log-likelihood per response token of every example, shape (B,).
+
+    `logits_BKV[:, j]` predicts `labels_BK[:, j]`; positions labelled -100 do not count, and an
+    example without labels has loss 0.
+    """
+    kept_BK = labels_BK != IGNORED
+    loss_R = F.cross_entropy(logits_BKV[kept_BK].float(), labels_BK[kept_BK], reduction="none")
+    owner_R = kept_BK.nonzero()[:, 0]
+    total_B = torch.zeros(len(labels_BK), device=logits_BKV.device).index_add(0, owner_R, loss_R)
+    return total_B / kept_BK.sum(dim=1).clamp(min=1)

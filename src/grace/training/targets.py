@@ -1,0 +1,185 @@
+"""Calibration targets: what `<CNF>` should say for a response, and how targets are balanced.
+
+Shapes: N responses, D features, T tokens of one response.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grace.errors import UserInputError
+
+Array = NDArray[Any]
+TargetKind = Literal["bins", "labels", "scores"]
+BalanceKind = Literal["none", "cap", "sampler"]
+
+LIKELIHOOD_FEATURES = (
+    "mean_logprob",
+    "min_logprob",
+    "first_logprob",
+    "last_logprob",
+    "sum_logprob",
+    "end_logprob",
+    "mean_prob",
+    "log_length",
+    "cut",
+)
+LOWEST_LOGPROB = -50.0
+LOWEST_SUM = -1000.0
+
+
+class BinRow(NamedTuple):
+    """One row of the table of targets; `accuracy` is None for an empty bin."""
+
+    bin: int
+    low: float
+    high: float
+    n: int
+    accuracy: float | None
+
+
+class Targets(NamedTuple):
+    """Bin and target of every response, the table of bins, and warnings about thin bins."""
+
+    bin_N: Array
+    target_N: Array
+    rows: list[BinRow]
+    warnings: list[str]
+
+
+def bin_targets(
+    scores_N: Array,
+    labels_N: Array,
+    bins: int = 10,
+    min_count: int = 20,
+    kind: TargetKind = "bins",
+) -> Targets:
+    """Turn probe scores into targets.
+
+    Scores are clipped to [0, 1] and fall into `bins` bins of equal width, the last one closed.
+    With `kind="bins"` the target is the accuracy of the bin, with "labels" the response's own
+    label, with "scores" its clipped score; bins and table are the same for all three.
+
+    Raises:
+        UserInputError: lengths differ, a score is not finite, or there is no response.
+    Source: arXiv 2509.09438 section 3.2.2.
+    """
+    score_N = np.asarray(scores_N, dtype=np.float64)
+    label_N = np.asarray(labels_N, dtype=np.float64)
+    if score_N.shape != label_N.shape or not score_N.size or not np.isfinite(score_N).all():
+        raise UserInputError(
+            f"targets need one finite score per label, got scores {score_N.shape} for labels "
+            f"{label_N.shape} with {int((~np.isfinite(score_N)).sum())} not finite; "
+            "compute the probe scores again"
+        )
+    clipped_N = np.clip(score_N, 0.0, 1.0)
+    bin_N = interval_of(clipped_N, bins)
+    count_M = np.bincount(bin_N, minlength=bins)
+    right_M = np.bincount(bin_N, weights=label_N, minlength=bins)
+    accuracy_M = right_M / np.maximum(count_M, 1)
+    rows = [
+        BinRow(m, m / bins, (m + 1) / bins, int(n), float(accuracy_M[m]) if n else None)
+        for m, n in enumerate(count_M)
+    ]
+    target_N = {"bins": accuracy_M[bin_N], "labels": label_N, "scores": clipped_N}[kind]
+    warnings = _thin_bins(rows, min_count) if kind == "bins" else []
+    return Targets(bin_N, target_N, rows, warnings)
+
+
+def _thin_bins(rows: Sequence[BinRow], min_count: int) -> list[str]:
+    thin = [row for row in rows if 0 < row.n < min_count]
+    return [
+        f"target bin {row.low:.2f}-{row.high:.2f} holds {row.n} responses, fewer than "
+        f"{min_count}; its accuracy {row.accuracy:.2f} is uncertain: use more questions or "
+        "lower target.bins"
+        for row in thin
+    ]
+
+
+def interval_of(value_N: Array, intervals: int = 10) -> Array:
+    """Return the equal-width interval on [0, 1] of every value; the last one is closed."""
+    edges = np.arange(1, intervals) / intervals
+    return np.searchsorted(edges, value_N, side="right")
+
+
+def likelihood_features(logprobs: Sequence[float], end_logprob: float | None) -> Array:
+    """Return the likelihood features of one response, float32 of shape (9,), always finite.
+
+    Names and order are `LIKELIHOOD_FEATURES`. Log-probabilities are floored at -50 and their sum
+    at -1000. An empty response has 0 in place of its token statistics (the log of 1: nothing was
+    said, so nothing was doubted). `cut` is 1 where there is no end (`end_logprob` None); the
+    end log-probability is the floor there.
+    """
+    log_T = np.nan_to_num(np.asarray(logprobs, dtype=np.float64), nan=LOWEST_LOGPROB)
+    log_T = np.clip(log_T, LOWEST_LOGPROB, 0.0)
+    cut = end_logprob is None or not math.isfinite(end_logprob)
+    end = LOWEST_LOGPROB if cut or end_logprob is None else min(end_logprob, 0.0)
+    stats = (0.0,) * 5
+    if log_T.size:
+        total = max(float(log_T.sum()), LOWEST_SUM)
+        stats = (log_T.mean(), log_T.min(), log_T[0], log_T[-1], total)
+    mean_prob = float(np.exp(log_T).mean()) if log_T.size else 1.0
+    end = max(end, LOWEST_LOGPROB)
+    values = (*stats, end, mean_prob, math.log1p(log_T.size), float(cut))
+    return np.asarray(values, dtype=np.float32)
+
+
+def feature_matrix(
+    parts: Sequence[str], available: Mapping[str, Array]
+) -> tuple[Array, tuple[int, ...]]:
+    """Join the named feature parts to one matrix.
+
+    Args:
+        parts: names in order, such as ("mean", "last", "likelihood").
+        available: arrays by name, each of shape (N, width).
+
+    Returns:
+        The float32 matrix of shape (N, D), and the widths of its parts (`blocks` of the probe,
+        which makes every part weigh the same).
+
+    Raises:
+        UserInputError: a part is not available.
+    """
+    missing = [part for part in parts if part not in available]
+    if missing or not parts:
+        raise UserInputError(
+            f"probe features {list(parts)} are not all available, only {sorted(available)}; "
+            "change target.features"
+        )
+    columns = [np.asarray(available[part], dtype=np.float32) for part in parts]
+    matrix_ND = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+    return matrix_ND, tuple(column.shape[1] for column in columns)
+
+
+def balance(
+    target_N: Array,
+    kind: BalanceKind,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    intervals: int = 10,
+) -> Array:
+    """Return the indices of one epoch's examples, balanced over the intervals of the target.
+
+    `none` keeps all. `cap` keeps at most the mean size of the occupied intervals from each, the
+    same choice in every epoch and no repeats (the cap of Self-Calibration). `sampler` draws N
+    with replacement, every occupied interval equally often on average, anew in every epoch.
+    """
+    target_N = np.asarray(target_N, dtype=np.float64)
+    interval_N = interval_of(target_N, intervals)
+    size_M = np.bincount(interval_N, minlength=intervals)
+    if kind == "none":
+        return np.arange(len(target_N))
+    if kind == "sampler":
+        weight_N = 1.0 / size_M[interval_N]
+        rng = np.random.default_rng((seed, epoch))
+        return rng.choice(len(target_N), size=len(target_N), p=weight_N / weight_N.sum())
+    cap = math.ceil(len(target_N) / max(int((size_M > 0).sum()), 1))
+    rng = np.random.default_rng(seed)
+    kept = [rng.permutation(np.flatnonzero(interval_N == m))[:cap] for m in np.flatnonzero(size_M)]
+    return np.sort(np.concatenate(kept)) if kept else np.arange(0)
