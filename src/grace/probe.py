@@ -249,7 +249,7 @@ class _Problem:
         moments = self.fold_moments[-1]
         for fold in held:
             moments = moments.minus(self.fold_moments[fold])
-        count, label_mean = moments.rows, moments.label_sum / moments.count
+        count, label_mean = moments.rows, moments.label_sum / moments.rows
         mean_D = moments.sum_D / count
         variance_D = np.diagonal(moments.gram_DD).astype(np.float64) / count - mean_D**2
         scale_D = self._scale(variance_D)

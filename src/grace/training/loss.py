@@ -45,7 +45,8 @@ def sft_loss(logits_BKV: Tensor, labels_BK: Tensor) -> Tensor:
     example without labels has loss 0.
     """
     kept_BK = labels_BK != IGNORED
-    loss_R = F.cross_entropy(logits_BKV[kept_BK].float(), labels_BK[kept_BK], reduction="none")
-    owner_R = kept_BK.nonzero()[:, 0]
-    total_B = torch.zeros(len(labels_BK), device=logits_BKV.device).index_add(0, owner_R, loss_R)
-    return total_B / kept_BK.sum(dim=1).clamp(min=1)
+    loss_BK = torch.zeros(labels_BK.shape, device=logits_BKV.device)
+    loss_BK[kept_BK] = F.cross_entropy(
+        logits_BKV[kept_BK].float(), labels_BK[kept_BK], reduction="none"
+    )
+    return loss_BK.sum(dim=1) / kept_BK.sum(dim=1).clamp(min=1)
