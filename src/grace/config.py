@@ -84,7 +84,9 @@ class TargetSettings:
     features: tuple[Literal["mean", "last", "likelihood"], ...] = setting(
         ("mean",), "what the probe sees: mean and last hidden state, token likelihoods"
     )
-    probe: Literal["ridge", "adamw"] = setting("ridge", "closed-form ridge, or ActCab's short AdamW")
+    probe: Literal["ridge", "adamw"] = setting(
+        "ridge", "closed-form ridge, or ActCab's short AdamW"
+    )
     folds: int = setting(10, "folds of the probe, grouped by question", low=2)
     bins: int = setting(10, "equal-width bins on [0, 1]", low=1)
     kind: Literal["bins", "labels", "scores"] = setting(

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with rate and time left, or plain lines where there is no terminal."""
+"""Progress of long work: a bar with rate and time left; plain lines without a terminal."""
 
 from __future__ import annotations
 

@@ -14,7 +14,17 @@ LAYERS = [
     {"tasks", "training", "estimators", "report"},
     {"grading", "probe", "pocket"},
     {"engines"},
-    {"config", "store", "plugins", "metrics", "calibration", "strategies", "cnf", "chat", "progress"},
+    {
+        "config",
+        "store",
+        "plugins",
+        "metrics",
+        "calibration",
+        "strategies",
+        "cnf",
+        "chat",
+        "progress",
+    },
     {"records", "errors"},
 ]
 

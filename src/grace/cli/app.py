@@ -95,9 +95,7 @@ def ask(
     choice: Annotated[
         list[str] | None, typer.Option(help="an option of a multiple-choice question; repeat")
     ] = None,
-    budget: Annotated[
-        int, typer.Option(help="samples to vote over; 1: one greedy answer")
-    ] = 1,
+    budget: Annotated[int, typer.Option(help="samples to vote over; 1: one greedy answer")] = 1,
     threshold: Annotated[float, typer.Option(help="stop sampling at this confidence")] = 0.8,
     temperature: Annotated[float | None, typer.Option(help="sampling temperature")] = None,
     seed: Annotated[int, typer.Option(help="seed of the sampling")] = 0,
@@ -113,9 +111,7 @@ def ask(
         raise ConfigError(f"--budget is {budget}; at least one sample is needed")
     model = load(path, device=device, dtype=dtype)
     if budget == 1:
-        reply = model.ask(
-            question, choices=choice or (), temperature=temperature or 0.0, seed=seed
-        )
+        reply = model.ask(question, choices=choice or (), temperature=temperature or 0.0, seed=seed)
         _show_answer(reply._asdict(), reply.text, reply.confidence, as_json)
         return
     decision = model.vote(
@@ -152,7 +148,9 @@ def score(
     score_file(path, file, out, batch_size=batch_size, device=device, dtype=dtype)
 
 
-@app.command(epilog="Example: [bold]grace report runs/cb/seed-0 runs/cb/seed-1 --out runs/cb[/bold]")
+@app.command(
+    epilog="Example: [bold]grace report runs/cb/seed-0 runs/cb/seed-1 --out runs/cb[/bold]"
+)
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="finished runs")],
     out: Annotated[
@@ -166,7 +164,9 @@ def report(
     _show_report(read_reports(paths, out), out or paths[0], as_json)
 
 
-@app.command(name="list", epilog="Examples: [bold]grace list tasks[/bold] | [bold]grace list runs[/bold]")
+@app.command(
+    name="list", epilog="Examples: [bold]grace list tasks[/bold] | [bold]grace list runs[/bold]"
+)
 def list_(
     what: Annotated[
         str, typer.Argument(help="tasks, estimators, graders, recipes, settings or runs")

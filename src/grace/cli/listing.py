@@ -67,7 +67,10 @@ def _graders() -> Rows:
 def _recipes() -> Rows:
     folder = Path("recipes")
     return [
-        {"name": str(path), "about": path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")}
+        {
+            "name": str(path),
+            "about": path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# "),
+        }
         for path in sorted(folder.glob("**/*.toml"))
     ]
 

@@ -33,13 +33,14 @@ class Platt:
         ]
         if not fitted_on:
             raise DataError(
-                "platt: every validation answer was cut before its end; "
-                "raise sample.max_new_tokens"
+                "platt: every validation answer was cut before its end; raise sample.max_new_tokens"
             )
         values, labels = zip(*fitted_on, strict=True)
         scaler = Scaler.fit(np.array(values), np.array(labels))
         raw = [sequence_likelihood(response) for response in evidence.test.responses]
-        return Estimate([None if v is None else float(scaler.transform(np.array([v]))[0]) for v in raw])
+        return Estimate(
+            [None if v is None else float(scaler.transform(np.array([v]))[0]) for v in raw]
+        )
 
 
 ESTIMATOR = Platt()

@@ -126,7 +126,12 @@ def train(context: Context) -> None:
     directory.finish(
         "train",
         {"train": to_dict(settings.train)},
-        [split.responses.path, split.targets.path, validation.responses.path, validation.grades.path],
+        [
+            split.responses.path,
+            split.targets.path,
+            validation.responses.path,
+            validation.grades.path,
+        ],
         sorted(path for path in directory.adapter.iterdir() if path.is_file()),
     )
 

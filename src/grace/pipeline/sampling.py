@@ -66,7 +66,10 @@ def sample_split(
     """Sample every question of a split, one batch at a time, going on where a kill left off."""
     prompts = context.prompts(questions)
     plan = engine.plan(prompts, sampling.num_samples)
-    ids = [[response_id(questions[i].id, k) for k in range(sampling.num_samples)] for i in range(len(prompts))]
+    ids = [
+        [response_id(questions[i].id, k) for k in range(sampling.num_samples)]
+        for i in range(len(prompts))
+    ]
     done = split.responses.resume([[name for i in unit for name in ids[i]] for unit in plan])
     answered = sum(len(unit) for unit in plan[:done])
     with progress(f"{stage} {label}", len(questions), done=answered, unit="questions") as advance:
@@ -74,8 +77,12 @@ def sample_split(
             start = time.perf_counter()
             batch = _generate(engine, prompts, questions, unit, sampling)
             seconds = time.perf_counter() - start
-            split.responses.append([_row(questions[i].id, k, g) for i in unit for k, g in enumerate(batch[i])])
-            context.directory.add_time(stage, f"{label}/{number}", seconds, len(unit) * sampling.num_samples)
+            split.responses.append(
+                [_row(questions[i].id, k, g) for i in unit for k, g in enumerate(batch[i])]
+            )
+            context.directory.add_time(
+                stage, f"{label}/{number}", seconds, len(unit) * sampling.num_samples
+            )
             advance(len(unit))
 
 

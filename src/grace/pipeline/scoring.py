@@ -20,8 +20,13 @@ def score(context: Context) -> None:
     test, tuned = directory.split("test"), directory.tuned()
     questions = test.questions.read()
     sample_split(
-        context, context.tuned, tuned, questions, sampling_for(context, "test"),
-        stage="score", label="tuned",
+        context,
+        context.tuned,
+        tuned,
+        questions,
+        sampling_for(context, "test"),
+        stage="score",
+        label="tuned",
     )
     grade_split(context, tuned, questions)
     splits = {name: directory.split(name) for name in ("train", "validation")}
@@ -31,8 +36,10 @@ def score(context: Context) -> None:
     for name in context.settings.report.estimators:
         estimator: Estimator = load("grace.estimators", name, "ESTIMATOR")
         evidence = Evidence(
-            train=known["train"], validation=known["validation"],
-            test=rated[estimator.answers], engine=lambda: context.base,
+            train=known["train"],
+            validation=known["validation"],
+            test=rated[estimator.answers],
+            engine=lambda: context.base,
         )
         costs[name] = _rate(context, estimator, evidence)
         outputs.append(rated_split(context, estimator).confidences(estimator.name).path)

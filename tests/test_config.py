@@ -1,0 +1,76 @@
+from pathlib import Path
+
+import pytest
+
+from grace.config import RunSettings, describe, from_dict, load_settings, to_dict
+from grace.errors import ConfigError
+
+RECIPES = sorted(Path(__file__).parents[1].glob("recipes/**/*.toml"))
+
+
+def test_overrides_win_over_the_recipe_and_the_recipe_over_defaults(tmp_path):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("seed = 3\n[train]\nlearning_rate = 1e-3\nepochs = 7\n")
+    settings = load_settings(recipe, ["train.epochs=9", "data.task=sciq"])
+    assert (settings.seed, settings.train.learning_rate) == (3, 1e-3)
+    assert (settings.train.epochs, settings.data.task) == (9, "sciq")
+    assert settings.train.rank == 16
+
+
+def test_settings_survive_a_round_trip():
+    settings = load_settings(None, ['target.features=["mean", "last"]', "train.gamma=0"])
+    assert from_dict(RunSettings, to_dict(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.learning_rat=1", "unknown setting 'train.learning_rat'; did you mean"),
+        ("banana=1", "unknown setting 'banana'"),
+        ("train=3", "expected a section"),
+        ("train.epochs=0", "at least 1"),
+        ("train.epochs=1.5", "expected int"),
+        ("train.epochs=true", "expected int"),
+        ("train.learning_rate=nan", "finite"),
+        ("train.learning_rate=inf", "finite"),
+        ("train.dropout=1.5", "at most 1"),
+        ("train.loss=huber", "expected one of mse, log"),
+        ("target.features=[]", "at least one entry"),
+        ('target.features=["median"]', "expected one of"),
+        ("data.task=3", "expected str"),
+        ("sample.train_temperature=-1", "at least 0"),
+        ("train.epochs", "has no value"),
+        ("seed.x=1", "expected int"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(override, message):
+    with pytest.raises(ConfigError, match=message):
+        load_settings(None, [override])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"seed = ", "not valid TOML"), (b"\xff\xfe", "cannot be read"), (b"sed = 1", "did you mean")],
+)
+def test_bad_recipes_are_refused_by_file(tmp_path, content, message):
+    recipe = tmp_path / "r.toml"
+    recipe.write_bytes(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_settings(recipe)
+    assert "r.toml" in str(caught.value)
+
+
+def test_missing_recipe_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_settings(tmp_path / "none.toml")
+
+
+def test_every_setting_has_help():
+    rows = list(describe())
+    assert len(rows) > 40
+    assert all(doc for _, _, doc in rows)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_loads(recipe):
+    assert load_settings(recipe).data.task

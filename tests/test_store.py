@@ -1,0 +1,136 @@
+import json
+import os
+
+import pytest
+
+from grace.errors import RunError
+from grace.records import Confidence, Grade
+from grace.store import RunDir, Table, read_json, write_json
+
+
+def rows(*ids):
+    return [Confidence(name, 0.5) for name in ids]
+
+
+@pytest.fixture
+def table(tmp_path):
+    return Table(tmp_path / "confidences.jsonl", Confidence)
+
+
+def test_rows_come_back_as_they_were(table):
+    written = [Confidence("ü#0", 0.1 + 0.2), Confidence("b#0", None)]
+    table.append(written)
+    assert table.read() == written
+
+
+def test_resume_keeps_whole_units_only(table):
+    table.append(rows("a", "b"))
+    table.append(rows("c", "d"))
+    table.append(rows("e"))
+    assert table.resume([["a", "b"], ["c", "d"], ["e", "f"]]) == 2
+    assert [row.id for row in table.read()] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20])
+def test_a_torn_last_line_is_cut_off(table, cut):
+    table.append(rows("a"))
+    whole = table.path.read_bytes()
+    table.append(rows("b"))
+    data = table.path.read_bytes()
+    table.path.write_bytes(data[:-cut])
+    assert table.resume([["a"], ["b"]]) == 1
+    assert table.path.read_bytes() == whole
+
+
+def test_rows_of_another_plan_are_dropped(table):
+    table.append(rows("x", "y"))
+    assert table.resume([["a"], ["b"]]) == 0
+    assert table.read() == []
+
+
+def test_rows_beyond_the_plan_are_dropped(table):
+    table.append(rows("a"))
+    table.append(rows("z"))
+    assert table.resume([["a"]]) == 1
+    assert [row.id for row in table.read()] == ["a"]
+
+
+def test_reading_names_the_bad_line(table):
+    table.append(rows("a"))
+    with table.path.open("a") as file:
+        file.write('{"id": "b"}\n')
+    with pytest.raises(RunError, match=r"confidences\.jsonl:2: not a Confidence row"):
+        table.read()
+
+
+def test_missing_table_says_so(table):
+    with pytest.raises(RunError, match="is missing"):
+        table.read()
+
+
+def test_nan_is_never_written(table):
+    with pytest.raises(ValueError):
+        table.append([Confidence("a", float("nan"))])
+
+
+def test_full_disk_is_a_one_line_error(tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full on this system")
+    (tmp_path / "full.jsonl").symlink_to("/dev/full")
+    with pytest.raises(RunError, match="the disk is full while writing"):
+        Table(tmp_path / "full.jsonl", Confidence).append(rows("a"))
+
+
+def test_unwritable_folder_is_a_one_line_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot write"):
+        write_json(tmp_path / "file" / "x.json", {})
+
+
+def test_only_one_process_works_on_a_run(tmp_path):
+    first, second = RunDir(tmp_path), RunDir(tmp_path)
+    with first.lock(), pytest.raises(RunError, match="another process"), second.lock():
+        pass
+    with second.lock():
+        pass
+
+
+def test_a_manifest_marks_a_stage_as_done_and_notices_changes(tmp_path):
+    run = RunDir(tmp_path)
+    grades = run.split("test").grades
+    grades.write([Grade("a#0", "a", True, "x")])
+    assert run.manifest("grade") is None
+    run.finish("grade", {"threshold": 0.3}, [], [grades.path])
+    assert run.changed_files("grade") == []
+    grades.write([Grade("a#0", "a", False, "x")])
+    assert run.changed_files("grade") == ["test/grades.jsonl"]
+    run.forget("grade")
+    assert run.manifest("grade") is None
+    assert not grades.path.exists()
+
+
+def test_times_of_a_repeated_unit_count_once(tmp_path):
+    run = RunDir(tmp_path)
+    run.add_time("sample", "test/0", 9.0, 2)
+    run.add_time("sample", "test/0", 2.0, 2)
+    run.add_time("sample", "test/1", 4.0, 2)
+    run.add_time("score", "tuned/0", 100.0, 1)
+    assert run.seconds_per_answer("sample") == pytest.approx(6.0 / 4)
+    assert run.seconds_per_answer("features") is None
+
+
+def test_json_is_replaced_whole(tmp_path):
+    path = tmp_path / "a" / "b.json"
+    write_json(path, {"x": 1})
+    write_json(path, {"x": "ü"})
+    assert read_json(path) == {"x": "ü"}
+    assert [p.name for p in path.parent.iterdir()] == ["b.json"]
+    path.write_text("{")
+    with pytest.raises(RunError, match="cannot be read"):
+        read_json(path)
+
+
+def test_tables_hold_one_json_object_per_line(table):
+    table.append(rows("a", "b"))
+    lines = table.path.read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["a", "b"]
