@@ -1,0 +1,211 @@
+"""Maps from raw confidence to calibrated confidence: fitted on validation, applied to test.
+
+`fit(confidence_N, correct_N)` returns a frozen object; `.transform(confidence)` keeps the shape
+and stays in [0, 1]. No map can add information: Platt with a > 0 and Temperature leave AUROC
+as it is. Constant confidence or labels of one class carry nothing to fit a slope on; each
+class says what it does then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from grace.errors import UserInputError
+
+Floats = NDArray[np.float64]
+
+CLIP = 1e-6
+"""Confidences are kept this far from 0 and 1 before a logit is taken."""
+
+STEEPEST = 50.0
+"""Largest slope and offset of Platt scaling, in logits per standard deviation of confidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Platt:
+    """sigmoid(a * confidence + b).
+
+    `loss="mse"` is the paper's baseline, fitted to convergence; `"log"` is Platt's own
+    maximum likelihood. `a` may come out negative, when surer answers are wrong more often.
+    Separable labels give a steep but finite map. With constant confidence a = 0 and the map is
+    the accuracy; with one class a = 0 and it is (right + 1) / (n + 2), which is never 0 or 1.
+    Source: Platt 1999; arXiv 2509.09438 section 4.1.
+    """
+
+    a: float
+    b: float
+
+    @classmethod
+    def fit(
+        cls, confidence: ArrayLike, correct: ArrayLike, *, loss: Literal["mse", "log"] = "mse"
+    ) -> Platt:
+        """Fit a and b on validation labels."""
+        from scipy.optimize import minimize
+
+        confidence_N, correct_N = _check(confidence, correct)
+        center, scale = confidence_N.mean(), confidence_N.std()
+        one_class = correct_N.min() == correct_N.max()
+        if one_class or np.ptp(confidence_N) < CLIP:
+            smooth = 1.0 if one_class else 0.0
+            rate = (correct_N.sum() + smooth) / (len(correct_N) + 2 * smooth)
+            return cls(0.0, float(np.log(rate / (1 - rate))))
+        z_N = (confidence_N - center) / scale
+        found = minimize(
+            _log_loss,
+            np.zeros(2),
+            args=(z_N, correct_N),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(-STEEPEST, STEEPEST)] * 2,
+            options={"ftol": 1e-15, "gtol": 1e-10},
+        ).x
+        if loss == "mse":
+            found = _least_squares(found, z_N, correct_N)
+        slope, offset = found
+        return cls(float(slope / scale), float(offset - slope * center / scale))
+
+    def transform(self, confidence: ArrayLike) -> Floats:
+        """Map confidences, keeping the shape."""
+        return _sigmoid(self.a * np.asarray(confidence, dtype=np.float64) + self.b)
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """sigmoid(logit(confidence) / temperature), fitted by maximum likelihood.
+
+    Temperature lies in [0.01, 100]; the ends are reached when no temperature is best (all
+    right and sure, all wrong and sure). Confidence is clipped to [1e-6, 1 - 1e-6] first.
+    Source: Guo et al. 2017, arXiv 1706.04599, section 4.2, for one probability.
+    """
+
+    temperature: float
+
+    @classmethod
+    def fit(cls, confidence: ArrayLike, correct: ArrayLike) -> Temperature:
+        """Fit the temperature on validation labels."""
+        from scipy.optimize import minimize_scalar
+
+        confidence_N, correct_N = _check(confidence, correct)
+        logit_N = _logit(confidence_N)
+        if not np.any(logit_N):
+            return cls(1.0)
+
+        def loss(log_inverse: float) -> float:
+            point = np.array([np.exp(log_inverse), 0.0])
+            return float(_log_loss(point, logit_N, correct_N)[0])
+
+        limit = np.log(100)
+        best = minimize_scalar(
+            loss, bounds=(-limit, limit), method="bounded", options={"xatol": 1e-9}
+        )
+        return cls(float(np.exp(-best.x)))
+
+    def transform(self, confidence: ArrayLike) -> Floats:
+        """Map confidences, keeping the shape."""
+        return _sigmoid(_logit(np.asarray(confidence, dtype=np.float64)) / self.temperature)
+
+
+@dataclass(frozen=True, slots=True)
+class Isotonic:
+    """The non-decreasing map with the least squared error, linear between its knots.
+
+    Ties are pooled first; outside the knots the map is constant. Constant confidence or one
+    class give a constant map (the accuracy, which can be exactly 0 or 1).
+    Source: Zadrozny and Elkan 2002 (pool adjacent violators).
+    """
+
+    knots: tuple[float, ...]
+    values: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, confidence: ArrayLike, correct: ArrayLike) -> Isotonic:
+        """Fit the map on validation labels."""
+        confidence_N, correct_N = _check(confidence, correct)
+        knots, inverse, counts = np.unique(confidence_N, return_inverse=True, return_counts=True)
+        values = _pool(
+            np.bincount(inverse, weights=correct_N).astype(np.float64), counts.astype(np.float64)
+        )
+        # Inner points of a flat stretch say nothing that its two ends do not.
+        keep = np.ones(len(knots), dtype=bool)
+        keep[1:-1] = (values[1:-1] != values[:-2]) | (values[1:-1] != values[2:])
+        return cls(tuple(knots[keep].tolist()), tuple(values[keep].tolist()))
+
+    def transform(self, confidence: ArrayLike) -> Floats:
+        """Map confidences, keeping the shape."""
+        mapped: Floats = np.interp(np.asarray(confidence, np.float64), self.knots, self.values)
+        return mapped
+
+
+def _pool(right_K: Floats, count_K: Floats) -> Floats:
+    blocks: list[list[float]] = []  # right, count, knots
+    for right, count in zip(right_K, count_K, strict=True):
+        blocks.append([right, count, 1])
+        while len(blocks) > 1 and blocks[-2][0] * blocks[-1][1] >= blocks[-1][0] * blocks[-2][1]:
+            last = blocks.pop()
+            blocks[-1] = [x + y for x, y in zip(blocks[-1], last, strict=True)]
+    pooled: Floats = np.repeat([b[0] / b[1] for b in blocks], [int(b[2]) for b in blocks])
+    return pooled
+
+
+def _least_squares(start: Floats, z_N: Floats, correct_N: Floats) -> Floats:
+    from scipy.optimize import least_squares
+
+    def residual(point: Floats) -> Floats:
+        return _sigmoid(point[0] * z_N + point[1]) - correct_N
+
+    def jacobian(point: Floats) -> Floats:
+        p_N = _sigmoid(point[0] * z_N + point[1])
+        slope_N = p_N * (1 - p_N)
+        return np.stack([slope_N * z_N, slope_N], axis=1)
+
+    # Squared error is not convex: start at the likelihood fit, steeper, and the other way.
+    starts = [start, 4 * start, -start, np.zeros(2)]
+    fits = [
+        least_squares(
+            residual, np.clip(s, -STEEPEST, STEEPEST), jacobian, (-STEEPEST, STEEPEST), gtol=1e-12
+        )
+        for s in starts
+    ]
+    best: Floats = min(fits, key=lambda fit: float(fit.cost)).x
+    return best
+
+
+def _log_loss(point: Floats, z_N: Floats, correct_N: Floats) -> tuple[float, Floats]:
+    logit_N = point[0] * z_N + point[1]
+    loss = np.mean(np.logaddexp(0, logit_N) - correct_N * logit_N)
+    error_N = _sigmoid(logit_N) - correct_N
+    return float(loss), np.array([np.mean(error_N * z_N), np.mean(error_N)])
+
+
+def _sigmoid(x: Any) -> Floats:
+    value: Floats = 0.5 * (1 + np.tanh(0.5 * np.asarray(x, dtype=np.float64)))
+    return value
+
+
+def _logit(confidence: Floats) -> Floats:
+    clipped = np.clip(confidence, CLIP, 1 - CLIP)
+    logit: Floats = np.log(clipped) - np.log1p(-clipped)
+    return logit
+
+
+def _check(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
+    confidence_N = np.asarray(confidence, dtype=np.float64)
+    correct_N = np.asarray(correct, dtype=np.float64)
+    if confidence_N.ndim != 1 or confidence_N.shape != correct_N.shape or not len(confidence_N):
+        raise UserInputError(
+            f"confidence has shape {confidence_N.shape} and correct {correct_N.shape}; "
+            "give two lists of the same length, not empty"
+        )
+    for name, bad in (
+        ("confidence", ~((confidence_N >= 0) & (confidence_N <= 1))),
+        ("correct", (correct_N != 0) & (correct_N != 1)),
+    ):
+        if bad.any():
+            at = int(np.argmax(bad))
+            value = (confidence_N if name == "confidence" else correct_N)[at]
+            raise UserInputError(f"{name}[{at}] is {value}; leave out responses without a value")
+    return confidence_N, correct_N

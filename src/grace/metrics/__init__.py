@@ -1,0 +1,182 @@
+"""How good confidences are: numpy in, Python float out, always fractions (0.09, not 9 %).
+
+Every metric takes `(confidence_N, correct_N)`: probabilities in [0, 1] that a response is right,
+and whether it is. Inside, each metric is one function of the data sorted by confidence and of
+*counts* (how often each response counts). So a bootstrap is a single weighted evaluation, and
+`weights=w` equals repeating response i w[i] times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from grace.errors import UserInputError
+from grace.metrics.kernels import METRICS, metric_names
+from grace.metrics.resampling import Difference, bootstrap, paired_bootstrap
+from grace.metrics.samples import bin_index, check, question_codes, sort_by_confidence
+
+__all__ = [
+    "METRICS",
+    "Difference",
+    "ReliabilityBin",
+    "accuracy",
+    "adaptive_ece",
+    "aurc",
+    "auroc",
+    "bootstrap",
+    "brier",
+    "ece",
+    "evaluate",
+    "paired_bootstrap",
+    "reliability",
+    "smooth_ece",
+    "wqd",
+]
+
+
+class ReliabilityBin(NamedTuple):
+    """One bar of a reliability diagram; confidence and accuracy are nan in an empty bin."""
+
+    low: float
+    high: float
+    n: int
+    confidence: float
+    accuracy: float
+
+
+def accuracy(
+    confidence: ArrayLike, correct: ArrayLike, *, weights: ArrayLike | None = None
+) -> float:
+    """Share of right responses; confidence is only checked."""
+    return _evaluate("accuracy", confidence, correct, weights)
+
+
+def ece(
+    confidence: ArrayLike, correct: ArrayLike, bins: int = 10, *, weights: ArrayLike | None = None
+) -> float:
+    """Expected calibration error: mean |accuracy - mean confidence| over equal-width bins.
+
+    Bins are [k/bins, (k+1)/bins), the last one closed, so a confidence of exactly 1 counts.
+    Truth is correctness, never a target. Source: Naeini et al. 2015; arXiv 2509.09438 app. C.
+    """
+    return _evaluate("ece", confidence, correct, weights, bins)
+
+
+def adaptive_ece(
+    confidence: ArrayLike, correct: ArrayLike, bins: int = 10, *, weights: ArrayLike | None = None
+) -> float:
+    """ECE over bins of (nearly) equal numbers of responses.
+
+    A tied group is never split: it goes whole to the bin where its middle rank falls, so the
+    value does not depend on the order of the responses.
+    """
+    return _evaluate("adaptive_ece", confidence, correct, weights, bins)
+
+
+def smooth_ece(
+    confidence: ArrayLike, correct: ArrayLike, *, weights: ArrayLike | None = None
+) -> float:
+    """Smooth ECE (smECE): ECE without bins, at the kernel width that equals the error itself.
+
+    smECE_s is the integral over [0, 1] of |mean of K_s(t, c)(y - c)| with K_s the Gaussian
+    reflected at 0 and 1; the value is at the fixed point smECE_s = s (s at least 1/1024).
+    Source: Blasiok and Nakkiran 2024, arXiv 2309.12236, definition of smECE_*.
+    """
+    return _evaluate("smooth_ece", confidence, correct, weights)
+
+
+def brier(confidence: ArrayLike, correct: ArrayLike, *, weights: ArrayLike | None = None) -> float:
+    """Brier score: mean squared difference between confidence and correctness."""
+    return _evaluate("brier", confidence, correct, weights)
+
+
+def auroc(confidence: ArrayLike, correct: ArrayLike, *, weights: ArrayLike | None = None) -> float:
+    """P(a right response has the higher confidence than a wrong one), ties counting half.
+
+    nan when all responses are right or all are wrong.
+    """
+    return _evaluate("auroc", confidence, correct, weights)
+
+
+def aurc(confidence: ArrayLike, correct: ArrayLike, *, weights: ArrayLike | None = None) -> float:
+    """Area under the risk-coverage curve: mean error rate of the k surest, over k = 1..n.
+
+    Tied confidences count as the expectation over all their orderings (closed form).
+    Source: Geifman et al. 2019, arXiv 1805.08206.
+    """
+    return _evaluate("aurc", confidence, correct, weights)
+
+
+def wqd(confidence: ArrayLike, correct: ArrayLike, questions: Sequence[Any]) -> float:
+    """Within-question discrimination: the AUROC over pairs of responses to one question.
+
+    nan when no question has both a right and a wrong response. Ties count half.
+    Source: Taubenfeld et al. 2025, arXiv 2502.06233, section 5 (who count ties as failures).
+    """
+    confidence_N, correct_N = check(confidence, correct)
+    code_N = question_codes(questions, len(confidence_N))
+    order_N = np.argsort(code_N, kind="stable")
+    wins = pairs = 0.0
+    for rows in np.split(order_N, np.flatnonzero(np.diff(code_N[order_N])) + 1):
+        right = correct_N[rows].sum()
+        if 0 < right < len(rows):
+            data = sort_by_confidence(confidence_N[rows], correct_N[rows])
+            pair_count = right * (len(rows) - right)
+            wins += float(METRICS["auroc"](data, np.ones((1, len(rows))))[0]) * pair_count
+            pairs += pair_count
+    return float(wins / pairs) if pairs else math.nan
+
+
+def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> list[ReliabilityBin]:
+    """Return the bars of a reliability diagram, empty bins included; the bins are those of ECE."""
+    confidence_N, correct_N = check(confidence, correct, bins)
+    bin_N = bin_index(confidence_N, bins)
+    n_B = np.bincount(bin_N, minlength=bins)
+    confidence_B = np.bincount(bin_N, weights=confidence_N, minlength=bins)
+    correct_B = np.bincount(bin_N, weights=correct_N, minlength=bins)
+    return [
+        ReliabilityBin(
+            k / bins,
+            (k + 1) / bins,
+            int(n),
+            float(confidence_B[k] / n) if n else math.nan,
+            float(correct_B[k] / n) if n else math.nan,
+        )
+        for k, n in enumerate(n_B)
+    ]
+
+
+def evaluate(
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    metrics: str | Sequence[str] | None = None,
+    *,
+    bins: int = 10,
+) -> dict[str, float]:
+    """Return several metrics at once by name; all of `METRICS` when none is named."""
+    data = sort_by_confidence(*check(confidence, correct, bins), bins)
+    ones = np.ones((1, len(data.confidence_N)))
+    return {name: float(METRICS[name](data, ones)[0]) for name in metric_names(metrics)}
+
+
+def _evaluate(
+    name: str,
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    weights: ArrayLike | None,
+    bins: int = 10,
+) -> float:
+    data = sort_by_confidence(*check(confidence, correct, bins), bins)
+    counts_N = np.ones(len(data.confidence_N)) if weights is None else np.asarray(weights, float)
+    if counts_N.shape != data.confidence_N.shape:
+        raise UserInputError(
+            f"{counts_N.size} weights for {len(data.confidence_N)} responses; give one each"
+        )
+    if not np.all((counts_N >= 0) & (counts_N == np.floor(counts_N))) or not counts_N.any():
+        raise UserInputError("weights must be whole numbers of at least 0, not all 0")
+    return float(METRICS[name](data, counts_N[None, data.order_N])[0])

@@ -1,0 +1,162 @@
+"""Post-hoc calibration against scikit-learn, and on data where nothing can be fitted."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grace.calibration import Isotonic, Platt, Temperature
+from grace.errors import UserInputError
+
+MAPS = [Platt, Temperature, Isotonic]
+
+
+def made_up(n=500, seed=0):
+    rng = np.random.default_rng(seed)
+    confidence = rng.beta(5, 1, n)
+    return confidence, rng.random(n) < confidence**3
+
+
+def log_loss(p, y):
+    return -np.mean(np.log(np.clip(np.where(y, p, 1 - p), 1e-12, 1)))
+
+
+def test_platt_by_log_loss_equals_unpenalised_logistic_regression():
+    from sklearn.linear_model import LogisticRegression
+
+    confidence, correct = made_up()
+    theirs = LogisticRegression(C=np.inf, tol=1e-10).fit(confidence[:, None], correct)
+    ours = Platt.fit(confidence, correct, loss="log")
+    assert (ours.a, ours.b) == pytest.approx((theirs.coef_[0, 0], theirs.intercept_[0]), rel=1e-3)
+
+
+def test_platt_by_mse_is_at_a_minimum_of_the_squared_error():
+    confidence, correct = made_up()
+    fitted = Platt.fit(confidence, correct)
+
+    def error(a, b):
+        return np.mean((Platt(a, b).transform(confidence) - correct) ** 2)
+
+    best = error(fitted.a, fitted.b)
+    grid = [error(a, b) for a in np.linspace(-20, 30, 101) for b in np.linspace(-20, 20, 81)]
+    assert best <= min(grid)
+    for da, db in [(1e-3, 0), (-1e-3, 0), (0, 1e-3), (0, -1e-3)]:
+        assert error(fitted.a + da, fitted.b + db) >= best - 1e-12
+    assert best <= np.mean(
+        (Platt.fit(confidence, correct, loss="log").transform(confidence) - correct) ** 2
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_platt_finds_the_map_that_made_the_data(seed):
+    rng = np.random.default_rng(seed)
+    confidence = rng.random(20_000)
+    correct = rng.random(20_000) < Platt(4, -3).transform(confidence)
+    for loss in ("mse", "log"):
+        fitted = Platt.fit(confidence, correct, loss=loss)
+        assert (fitted.a, fitted.b) == pytest.approx((4, -3), abs=0.25)
+
+
+def test_platt_turns_round_a_confidence_that_is_upside_down():
+    confidence, correct = made_up()
+    assert Platt.fit(1 - confidence, correct).a < 0
+
+
+def test_temperature_is_at_the_maximum_likelihood():
+    confidence, correct = made_up()
+    fitted = Temperature.fit(confidence, correct)
+    losses = [
+        log_loss(Temperature(t).transform(confidence), correct)
+        for t in np.geomspace(0.01, 100, 999)
+    ]
+    assert log_loss(fitted.transform(confidence), correct) <= min(losses)
+    assert fitted.temperature > 1  # the data are overconfident
+
+
+def test_temperature_one_changes_nothing():
+    p = np.linspace(0.01, 0.99, 50)
+    np.testing.assert_allclose(Temperature(1.0).transform(p), p, atol=1e-12)
+
+
+@pytest.mark.parametrize("round_to", [1, 2, 15])
+def test_isotonic_equals_scikit_learn(round_to):
+    from sklearn.isotonic import IsotonicRegression
+
+    confidence, correct = made_up()
+    confidence = confidence.round(round_to)
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(confidence, correct.astype(float))
+    at = np.linspace(0, 1, 301)
+    np.testing.assert_allclose(
+        Isotonic.fit(confidence, correct).transform(at), theirs.predict(at), atol=1e-12
+    )
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=30),
+    st.sampled_from([Temperature, Isotonic]),
+)
+@settings(max_examples=60, deadline=None)
+def test_maps_never_reverse_an_order_and_stay_in_range(rows, kind):
+    confidence, correct = zip(*rows, strict=True)
+    mapped = kind.fit(confidence, correct).transform(np.linspace(0, 1, 101))
+    assert np.all(np.diff(mapped) >= -1e-12) and mapped.min() >= 0 and mapped.max() <= 1
+
+
+@pytest.mark.parametrize("kind", MAPS)
+@pytest.mark.parametrize(
+    ("confidence", "correct"),
+    [
+        ([0.7] * 8, [True] * 6 + [False] * 2),
+        ([0.1, 0.5, 0.9], [True] * 3),
+        ([0.1, 0.5, 0.9], [False] * 3),
+        ([0.0, 1.0, 0.0, 1.0], [False, True, False, True]),
+        ([0.0, 1.0], [True, False]),
+        ([0.5], [True]),
+        ([0.5] * 4, [True, False] * 2),
+        ([1.0] * 5, [True, True, True, True, False]),
+    ],
+)
+def test_degenerate_data_give_a_finite_map(kind, confidence, correct):
+    fitted = kind.fit(confidence, correct)
+    mapped = fitted.transform([0.0, 0.25, 1.0])
+    assert np.all(np.isfinite(mapped)) and np.all((mapped >= 0) & (mapped <= 1))
+    for value in dataclasses.astuple(fitted):
+        assert np.all(np.isfinite(value))
+
+
+def test_what_platt_says_when_there_is_no_slope_to_fit():
+    assert Platt.fit([0.7] * 8, [True] * 6 + [False] * 2).transform(0.1) == pytest.approx(0.75)
+    assert Platt.fit([0.1, 0.9], [True, True]).transform(0.5) == pytest.approx(3 / 4)
+    assert Platt.fit([0.1, 0.9], [False, False]).transform(0.5) == pytest.approx(1 / 4)
+
+
+def test_separable_labels_are_separated():
+    fitted = Platt.fit([0.1, 0.2, 0.8, 0.9], [False, False, True, True])
+    assert fitted.transform([0.1, 0.2, 0.8, 0.9]) == pytest.approx([0, 0, 1, 1], abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_fitted_maps_are_frozen_and_keep_the_shape_and_missing_values(kind):
+    fitted = kind.fit(*made_up())
+    assert fitted.transform(np.full((2, 3), 0.5)).shape == (2, 3)
+    assert np.isnan(fitted.transform([0.5, np.nan])[1])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(fitted, dataclasses.fields(fitted)[0].name, 1.0)
+
+
+@pytest.mark.parametrize("kind", MAPS)
+@pytest.mark.parametrize(
+    ("confidence", "correct", "told"),
+    [
+        ([], [], "not empty"),
+        ([0.5], [True, False], "same length"),
+        ([1.5], [True], r"confidence\[0\] is 1.5"),
+        ([0.5, np.nan], [True, False], r"confidence\[1\] is nan"),
+        ([0.5], [3], r"correct\[0\] is 3"),
+    ],
+)
+def test_unusable_input_is_refused_with_the_value(kind, confidence, correct, told):
+    with pytest.raises(UserInputError, match=told):
+        kind.fit(confidence, correct)

@@ -1,0 +1,431 @@
+"""Metrics against hand numbers, slow references written here, scikit-learn and torchmetrics."""
+
+import itertools
+import math
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grace import metrics
+from grace.errors import UserInputError
+from grace.metrics import (
+    adaptive_ece,
+    aurc,
+    auroc,
+    bootstrap,
+    brier,
+    ece,
+    paired_bootstrap,
+    reliability,
+    smooth_ece,
+    wqd,
+)
+
+
+def made_up(n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    confidence = rng.beta(2, 1, n)
+    return confidence, rng.random(n) < confidence**2
+
+
+def with_ones(n=1000):
+    """30 % of the responses at exactly 1 with accuracy .8, the rest overconfident by .1."""
+    rng = np.random.default_rng(29)
+    confidence, correct = np.ones(n), np.ones(n, dtype=bool)
+    correct[: round(0.06 * n)] = False
+    rest = slice(round(0.3 * n), n)
+    confidence[rest] = rng.uniform(0.1, 0.999, n - round(0.3 * n))
+    correct[rest] = rng.random(n - round(0.3 * n)) < confidence[rest] - 0.1
+    return confidence, correct
+
+
+pairs = st.lists(
+    st.tuples(st.one_of(st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.floats(0, 1)), st.booleans()),
+    min_size=1,
+    max_size=40,
+)
+
+
+# --- numbers by hand
+
+
+def test_metrics_equal_hand_numbers():
+    confidence, correct = [0.95, 0.85, 0.85, 0.05], [True, False, True, False]
+    assert ece(confidence, correct) == pytest.approx((0.05 + 0.7 + 0.05) / 4)
+    assert brier(confidence, correct) == pytest.approx((0.05**2 + 0.85**2 + 0.15**2 + 0.05**2) / 4)
+    assert auroc(confidence, correct) == pytest.approx(3.5 / 4)
+    assert metrics.accuracy(confidence, correct) == 0.5
+    # risks of the surest k: 0, then 1/4 = (0 + 1/2) / 2, 1/3, 2/4
+    assert aurc(confidence, correct) == pytest.approx((0 + 0.25 + 1 / 3 + 0.5) / 4)
+
+
+def test_a_confidence_of_exactly_one_counts_in_the_last_bin():
+    confidence, correct = [1.0] * 10, [True] * 8 + [False] * 2
+    assert ece(confidence, correct) == pytest.approx(0.2)
+    assert reliability(confidence, correct)[-1] == (0.9, 1.0, 10, 1.0, 0.8)
+
+
+def test_a_confidence_of_exactly_zero_counts_in_the_first_bin():
+    assert ece([0.0] * 4, [True, False, False, False]) == pytest.approx(0.25)
+    assert reliability([0.0] * 4, [True, False, False, False])[0].n == 4
+
+
+@pytest.mark.parametrize("k", range(11))
+def test_a_confidence_on_an_edge_belongs_to_the_bin_above(k):
+    rows = reliability([k / 10], [True])
+    assert rows[min(k, 9)].n == 1
+
+
+def test_certain_and_right_is_perfect_and_certain_and_wrong_is_worst():
+    right, wrong = ([1.0, 0.0], [True, False]), ([1.0, 0.0], [False, True])
+    for metric in (ece, adaptive_ece, brier):
+        assert metric(*right) == 0 and metric(*wrong) == 1
+    # mass +1/2 at 0 and -1/2 at 1: kernels that wide meet in the middle and cancel
+    assert smooth_ece(*right) == pytest.approx(0, abs=1e-12)
+    assert 0.3 < smooth_ece(*wrong) < 0.6
+    assert auroc(*right) == 1 and auroc(*wrong) == 0
+
+
+def test_empty_bins_add_nothing_and_are_reported_empty():
+    rows = reliability([0.05, 0.95], [False, True])
+    assert [row.n for row in rows] == [1] + [0] * 8 + [1]
+    assert math.isnan(rows[4].confidence) and math.isnan(rows[4].accuracy)
+    assert ece([0.05, 0.95], [False, True]) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("label", [True, False])
+def test_auroc_of_one_class_is_nan_and_the_others_are_defined(label):
+    values = metrics.evaluate([0.2, 0.9, 0.9], [label] * 3)
+    assert math.isnan(values.pop("auroc"))
+    assert all(0 <= value <= 1 for value in values.values())
+
+
+def test_all_ties_say_nothing():
+    assert auroc([0.7] * 6, [True, False] * 3) == 0.5
+    assert aurc([0.7] * 6, [True, False] * 3) == pytest.approx(0.5)
+
+
+def test_results_are_python_floats():
+    assert {type(v) for v in metrics.evaluate(*made_up()).values()} == {float}
+
+
+# --- the same data under other code bases' definitions of ECE
+
+
+def ece_dropping_the_edge(confidence, correct, bins=10):
+    """digitize - 1 sends a confidence of 1 to bin `bins`, which is then never read."""
+    total = 0.0
+    at = np.digitize(confidence, np.linspace(0, 1, bins + 1)) - 1
+    for k in range(bins):
+        if (at == k).any():
+            total += abs((correct[at == k] - confidence[at == k]).sum())
+    return total / len(confidence)
+
+
+def ece_of_midpoints(confidence, correct, bins=10):
+    at = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = [abs((correct[at == k] - (k + 0.5) / bins).sum()) for k in range(bins)]
+    return sum(gaps) / len(confidence)
+
+
+def test_definitions_of_ece_differ_widely_on_the_same_data():
+    """Standard-10, -15, -20, edge dropped, midpoints: a large spread from definition alone."""
+    confidence, correct = with_ones()
+    found = [
+        ece(confidence, correct),
+        ece(confidence, correct, 15),
+        ece(confidence, correct, 20),
+        ece_dropping_the_edge(confidence, correct),
+        ece_of_midpoints(confidence, correct),
+    ]
+    assert [round(100 * float(value), 2) for value in found] == PINNED
+    # dropping the edge hides exactly the 30 % of responses that are each 20 points too sure
+    assert found[0] - found[3] == pytest.approx(0.3 * 0.2)
+
+
+PINNED = [11.2, 11.78, 11.64, 5.2, 9.74]
+
+
+# --- slow references
+
+
+def smooth_ece_slow(confidence, correct, points=2001):
+    """smECE_* by quadrature, the reflected kernel summed image by image."""
+    confidence, gap = np.asarray(confidence), np.asarray(correct) - np.asarray(confidence)
+    t = np.linspace(0, 1, points)
+    step = np.full(points, 1 / (points - 1))
+    step[[0, -1]] /= 2
+
+    def smoothed(width):
+        density = np.zeros((points, len(confidence)))
+        for shift in range(-8, 9, 2):
+            for sign in (1, -1):
+                z = (t[:, None] - (sign * confidence[None] + shift)) / width
+                density += np.exp(-0.5 * z**2) / (width * math.sqrt(2 * math.pi))
+        return float(step @ np.abs(density @ gap)) / len(gap)
+
+    low, high = 0.002, 1.0
+    for _ in range(14):
+        middle = (low + high) / 2
+        low, high = (middle, high) if smoothed(middle) > middle else (low, middle)
+    return smoothed(high)
+
+
+@pytest.mark.parametrize("power", [1, 3])
+@pytest.mark.parametrize("round_to", [1, 2, 15])
+def test_smooth_ece_equals_quadrature_over_the_reflected_kernel(power, round_to):
+    rng = np.random.default_rng(power)
+    confidence = rng.random(60).round(round_to)
+    correct = rng.random(60) < confidence**power
+    expected = smooth_ece_slow(confidence, correct)
+    assert smooth_ece(confidence, correct) == pytest.approx(expected, abs=1e-4)
+
+
+def test_smooth_ece_of_a_constant_gap_is_that_gap():
+    """At one confidence in the middle nothing can cancel, so smECE is |accuracy - confidence|."""
+    assert smooth_ece([0.5] * 10, [True] * 8 + [False] * 2) == pytest.approx(0.3, abs=1e-3)
+
+
+@given(pairs.filter(lambda rows: len(rows) <= 6))
+@settings(max_examples=30, deadline=None)
+def test_aurc_of_ties_is_the_mean_over_all_their_orderings(rows):
+    areas = []
+    for order in itertools.permutations(rows):
+        if all(a[0] >= b[0] for a, b in itertools.pairwise(order)):
+            wrong = np.cumsum([not correct for _, correct in order])
+            areas.append(np.mean(wrong / np.arange(1, len(rows) + 1)))
+    assert aurc(*zip(*rows, strict=True)) == pytest.approx(np.mean(areas))
+
+
+def test_adaptive_ece_without_ties_splits_into_equal_parts():
+    confidence, correct = made_up(n=50)
+    order = np.argsort(confidence)
+    gaps = [abs((correct[part] - confidence[part]).sum()) for part in np.array_split(order, 10)]
+    assert adaptive_ece(confidence, correct) == pytest.approx(sum(gaps) / 50)
+
+
+def test_wqd_counts_pairs_within_questions_only():
+    questions = ["a", "a", "b", "b", "b", "c"]
+    confidence = [0.9, 0.8, 0.1, 0.3, 0.3, 0.99]
+    correct = [True, False, True, False, True, False]
+    assert wqd(confidence, correct, questions) == pytest.approx((1 + 0 + 0.5) / 3)
+    assert math.isnan(wqd([0.1, 0.2], [True, False], ["a", "b"]))
+
+
+# --- oracles
+
+
+@pytest.mark.parametrize("round_to", [1, 15])
+def test_auroc_and_brier_agree_with_scikit_learn(round_to):
+    from sklearn.metrics import brier_score_loss, roc_auc_score
+
+    confidence, correct = made_up()
+    confidence = confidence.round(round_to)
+    assert auroc(confidence, correct) == pytest.approx(roc_auc_score(correct, confidence))
+    assert brier(confidence, correct) == pytest.approx(brier_score_loss(correct, confidence))
+
+
+@pytest.mark.parametrize("bins", [10, 15])
+def test_ece_agrees_with_torchmetrics_away_from_the_edges(bins):
+    torch = pytest.importorskip("torch")
+    functional = pytest.importorskip("torchmetrics.functional.classification")
+
+    confidence, correct = made_up()
+    theirs = functional.binary_calibration_error(
+        torch.tensor(confidence), torch.tensor(correct), n_bins=bins
+    )
+    assert ece(confidence, correct, bins) == pytest.approx(float(theirs), abs=1e-6)
+
+
+# --- properties
+
+
+@given(pairs)
+@settings(max_examples=60, deadline=None)
+def test_every_metric_is_a_fraction_whatever_the_order(rows):
+    confidence, correct = zip(*rows, strict=True)
+    values = metrics.evaluate(confidence, correct)
+    backwards = metrics.evaluate(confidence[::-1], correct[::-1])
+    for name, value in values.items():
+        assert math.isnan(value) or -1e-12 <= value <= 1 + 1e-12, name
+        assert backwards[name] == pytest.approx(value, abs=1e-9, nan_ok=True), name
+
+
+@given(pairs)
+@settings(max_examples=60, deadline=None)
+def test_auroc_and_aurc_depend_on_the_order_of_confidences_only(rows):
+    confidence, correct = np.array([c for c, _ in rows]), [y for _, y in rows]
+    ranks = np.unique(confidence, return_inverse=True)[1]
+    mapped = (ranks + 1) / (ranks.max() + 2)
+    assert auroc(mapped, correct) == pytest.approx(auroc(confidence, correct), nan_ok=True)
+    assert aurc(mapped, correct) == pytest.approx(aurc(confidence, correct))
+
+
+@given(pairs, st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_weights_mean_repetition(rows, random):
+    confidence, correct = zip(*rows, strict=True)
+    weights = [random.randint(0, 3) for _ in rows]
+    weights[0] = 2
+    for name in metrics.METRICS:
+        metric = getattr(metrics, name)
+        repeated = metric(np.repeat(confidence, weights), np.repeat(correct, weights))
+        weighted = metric(confidence, correct, weights=weights)
+        assert weighted == pytest.approx(repeated, abs=1e-9, nan_ok=True), name
+
+
+@given(pairs)
+@settings(max_examples=60, deadline=None)
+def test_brier_splits_into_bias_and_spread(rows):
+    confidence, correct = (np.array(x, dtype=float) for x in zip(*rows, strict=True))
+    gap = confidence - correct
+    assert brier(confidence, correct) == pytest.approx(gap.mean() ** 2 + gap.var())
+    assert ece(confidence, correct, bins=1) == pytest.approx(abs(gap.mean()))
+    assert ece(confidence, correct) ** 2 <= brier(confidence, correct) + 1e-12
+
+
+# --- bootstrap
+
+
+def test_a_bootstrap_equals_evaluating_the_resampled_rows():
+    confidence, correct = made_up(n=30)
+    drawn = np.random.default_rng(5).integers(30, size=(20, 30))
+    for name in metrics.METRICS:
+        slow = [getattr(metrics, name)(confidence[rows], correct[rows]) for rows in drawn]
+        expected = np.nanquantile(slow, [0.025, 0.975])
+        found = bootstrap(confidence, correct, name, resamples=20, seed=5)[name]
+        assert found == pytest.approx(tuple(expected)), name
+
+
+def test_intervals_hold_the_value_and_cover_the_truth_about_as_often_as_they_say():
+    covered = 0
+    for seed in range(60):
+        confidence = np.random.default_rng(seed).random(200)
+        correct = np.random.default_rng(1000 + seed).random(200) < confidence
+        low, high = bootstrap(confidence, correct, "brier", resamples=200)["brier"]
+        covered += low <= 1 / 6 <= high  # E[c(1 - c)] for uniform c
+    assert 50 <= covered <= 60
+
+
+def test_whole_questions_are_resampled_when_asked():
+    confidence, correct = made_up(n=50)
+    alone = bootstrap(confidence, correct, "brier", resamples=300)["brier"]
+    four = (np.tile(confidence, 4), np.tile(correct, 4), "brier")
+    grouped = bootstrap(*four, resamples=300, questions=list(range(50)) * 4)["brier"]
+    naive = bootstrap(*four, resamples=300)["brier"]
+    assert grouped == pytest.approx(alone)
+    assert naive[1] - naive[0] < 0.7 * (alone[1] - alone[0])
+
+
+def test_a_bootstrap_is_repeatable_and_seeded():
+    data = made_up()
+    first = bootstrap(*data, seed=1, resamples=100)
+    assert bootstrap(*data, seed=1, resamples=100) == first
+    assert bootstrap(*data, seed=2, resamples=100) != first
+
+
+def test_blocks_of_resamples_do_not_change_a_bootstrap(monkeypatch):
+    data = made_up()
+    whole = bootstrap(*data, resamples=50)
+    monkeypatch.setattr(metrics.resampling, "_CHUNK", 400 * 7)
+    for name, interval in bootstrap(*data, resamples=50).items():
+        assert interval == pytest.approx(whole[name], rel=1e-12)
+
+
+def test_an_undefined_metric_has_an_undefined_interval():
+    interval = bootstrap([0.1, 0.9], [True, True], ["auroc", "brier"], resamples=10)
+    assert all(math.isnan(end) for end in interval["auroc"])
+    assert not any(math.isnan(end) for end in interval["brier"])
+
+
+def test_a_bootstrap_of_all_metrics_takes_a_few_seconds_at_most():
+    data = made_up(n=1000)
+    start = time.perf_counter()
+    bootstrap(*data, resamples=1000)
+    assert time.perf_counter() - start < 8  # about 0.6 s on an idle core
+
+
+def test_a_paired_bootstrap_joins_by_id_and_is_tighter_than_two_intervals():
+    confidence, correct = made_up()
+    ids = [f"q{i}" for i in range(400)]
+    worse = np.sqrt(confidence)
+    shuffled = np.random.default_rng(0).permutation(400)[:300]
+    found = paired_bootstrap(
+        worse,
+        correct,
+        confidence[shuffled],
+        correct[shuffled],
+        "brier",
+        a_ids=ids,
+        b_ids=[ids[i] for i in shuffled],
+        resamples=300,
+    )
+    kept = np.sort(shuffled)
+    expected = brier(worse[kept], correct[kept]) - brier(confidence[kept], correct[kept])
+    assert found.n == 300 and found.difference == pytest.approx(expected)
+    assert 0 < found.low < found.difference < found.high
+    low, high = bootstrap(worse[kept], correct[kept], "brier", resamples=300)["brier"]
+    assert found.high - found.low < high - low
+
+
+def test_a_method_against_itself_differs_by_exactly_nothing():
+    data = made_up()
+    assert paired_bootstrap(*data, *data, "auroc", resamples=20)[:3] == (0, 0, 0)
+
+
+# --- what cannot be used
+
+
+@pytest.mark.parametrize(
+    ("confidence", "correct", "told"),
+    [
+        ([], [], "0 responses"),
+        ([0.5, math.nan], [True, False], r"confidence\[1\] is nan"),
+        ([0.5, None], [True, False], r"confidence\[1\] is nan"),
+        ([1.2], [True], r"confidence\[0\] is 1.2"),
+        ([-0.1], [True], r"confidence\[0\] is -0.1"),
+        ([90.0], [True], r"confidence\[0\] is 90.0"),
+        ([0.5, 0.5], [True], r"\(2,\) and correct \(1,\)"),
+        ([[0.5]], [[True]], r"\(1, 1\)"),
+        ([0.5], [2], r"correct\[0\] is 2.0"),
+        ([0.5], [math.nan], r"correct\[0\] is nan"),
+    ],
+)
+def test_unusable_input_is_refused_with_the_value(confidence, correct, told):
+    for metric in (ece, auroc, smooth_ece, reliability, bootstrap):
+        with pytest.raises(UserInputError, match=told):
+            metric(confidence, correct)
+
+
+def test_unusable_options_are_refused_with_the_value():
+    data = made_up(n=4)
+    with pytest.raises(UserInputError, match="bins is 0"):
+        ece(*data, bins=0)
+    with pytest.raises(UserInputError, match="unknown metric 'mce'"):
+        bootstrap(*data, "mce")
+    with pytest.raises(UserInputError, match="3 weights for 4"):
+        ece(*data, weights=[1, 1, 1])
+    for weights in ([0.5] * 4, [0] * 4, [-1, 1, 1, 1]):
+        with pytest.raises(UserInputError, match="whole numbers"):
+            ece(*data, weights=weights)
+    with pytest.raises(UserInputError, match="3 question ids for 4"):
+        wqd(*data, questions=[1, 2, 3])
+    with pytest.raises(UserInputError, match="4 responses against 2"):
+        paired_bootstrap(*data, [0.5, 0.5], [True, False], "ece")
+    with pytest.raises(UserInputError, match="share no id"):
+        paired_bootstrap(*data, *data, "ece", a_ids="abcd", b_ids="efgh")
+    with pytest.raises(UserInputError, match="3 different ids"):
+        paired_bootstrap(*data, *data, "ece", a_ids="abca", b_ids="efgh")
+
+
+def test_metrics_import_fast_and_without_torch():
+    code = "import sys, grace.metrics; print([m for m in ('torch', 'scipy') if m in sys.modules])"
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert time.perf_counter() - start < 3
