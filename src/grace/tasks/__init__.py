@@ -1,1 +1,76 @@
-"""."""
+"""Question sets: one file each, found on disk.
+
+Adding one is one new file here that defines `TASK`; for a set in the usual two shapes that is a
+source and a function from a row to a `Question` (see `sciq.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, runtime_checkable
+
+from grace import plugins
+from grace.config import DataSettings
+from grace.errors import ConfigError
+from grace.records import Message, Question
+
+Split = Literal["train", "validation", "test"]
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A question set: its questions, how they are asked, and what counts as an answer.
+
+    `kind` is `open` for free text, `choice` for a letter after step-by-step reasoning; `grader`
+    names the default grader (see `grace.grading`).
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the file that defines the task."""
+        ...
+
+    @property
+    def kind(self) -> Literal["open", "choice"]:
+        """Free text, or a letter."""
+        ...
+
+    @property
+    def grader(self) -> str:
+        """The default grader."""
+        ...
+
+    def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
+        """Return as many questions of a split as `data` asks for, drawn by the seed.
+
+        Ids are unique and stable; no question text occurs in two splits.
+
+        Raises:
+            DataError: the source cannot be read, or holds fewer questions than asked for.
+        """
+        ...
+
+    def messages(self, question: Question, data: DataSettings) -> list[Message]:
+        """Return the conversation that asks the question."""
+        ...
+
+    def answer(self, text: str) -> str | None:
+        """Return the answer in a response as it is counted in a vote, None if there is none."""
+        ...
+
+
+def load_task(name: str) -> Task:
+    """Return the task of a name (a file of this folder) or at `module:NAME`.
+
+    Raises:
+        ConfigError: no name, no such task, or an object that is no task.
+    """
+    if not name:
+        known = ", ".join(plugins.available("grace.tasks"))
+        raise ConfigError(f"no task is named; set data.task to one of: {known}")
+    task = plugins.load("grace.tasks", name)
+    if isinstance(task, type) or not isinstance(task, Task):
+        wanted = ("name", "kind", "grader", "questions", "messages", "answer")
+        missing = [part for part in wanted if not hasattr(task, part)]
+        lacks = f"has no {', '.join(missing)}" if missing else "is a class; name an instance of it"
+        raise ConfigError(f"{name!r} cannot serve as a task: it {lacks}")
+    return task

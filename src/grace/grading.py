@@ -1,0 +1,245 @@
+"""Right or wrong: what a response answers, and the graders that compare it with what is accepted.
+
+An open answer is compared by its *short answer*: the first line labelled `Guess:` or `Answer:`,
+else the first line that is not blank. Graders by name:
+
+- `rouge`: ROUGE-L F1 of at least the threshold against the best accepted answer (paper section
+  4.1.1). Tokens are runs of [a-z0-9] in the lower-cased text, without stemming, as in Google's
+  `rouge_score`. An accepted answer without any such token (another script, an emoji) must match
+  exactly after normalisation instead.
+- `rouge_or_substring`: `rouge`, or the first accepted answer occurs in the short answer as it is
+  written. Source: Apricot, arXiv 2403.05973, published code.
+- `exact`: equal to an accepted answer after TriviaQA's normalisation.
+- `choice`: the letter after `Answer:` is the right one.
+- `number`: the number after `Answer:` or `Guess:`, else the last one, is an accepted number.
+- `auto`: `choice` for a question with choices, else `rouge`.
+- `module:function`: your own `function(text, question) -> bool` on the whole response.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+import re
+import string
+import unicodedata
+from collections.abc import Callable, Sequence
+
+from grace import plugins
+from grace.errors import ConfigError, DataError
+from grace.records import Question
+
+Grader = Callable[[str, Question], bool]
+
+GRADERS = ("rouge", "rouge_or_substring", "exact", "choice", "number", "auto")
+LETTERS = "ABCDEFGHIJ"
+
+_ROUGE_TOKEN = re.compile(r"[a-z0-9]+")
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = dict.fromkeys(map(ord, string.punctuation + "\u2018\u2019\u00b4"), " ")
+_LABEL = re.compile(r"^[\s*_#>]*(?:(?:final\s+)?answer|(?:best\s+)?guess)[*_]*\s*:[*_]*", re.I)
+_LABELLED = re.compile(_LABEL.pattern, re.I | re.M)
+_ANSWER = re.compile(r"\banswer[*_]*\s*:[*_]*", re.I)
+_LETTER = re.compile(
+    r"(?:(?:the\s+)?(?:correct\s+|right\s+|best\s+)?(?:answer|option|choice)(?:\s+letter)?"
+    r"(?:\s+is)?:?\s+)?"
+    r"(?:[*_`\"'(\[{$<]|\\boxed|\\text)*"
+    r"(?-i:([A-J])|([a-j])(?=\s*(?:[).,:;\]}*]|\Z)))(?!['\u2019-]?\w)",
+    re.I,
+)
+_PRONOUN = re.compile(r"\s+[a-z]")
+_IN_PARENTHESES = re.compile(r"\(([A-J])\)")
+_NUMBER = re.compile(
+    r"(?P<sign>(?<![\w.)])[-+]\s?)?(?<![\w.])(?:[$€£]\s?)?"
+    r"(?P<value>(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d+)?(?:e[-+]?\d+)?|\.\d+)"
+    r"(?:\s*/\s*(?P<under>\d+(?:\.\d+)?))?",
+    re.I,
+)
+
+
+def grade(text: str, question: Question, grader: str = "auto", threshold: float = 0.3) -> bool:
+    """Return whether a response text is right (see `load_grader`)."""
+    return load_grader(grader, threshold)(text, question)
+
+
+def load_grader(name: str, threshold: float = 0.3) -> Grader:
+    """Return the grader of a name: `grader(response text, question) -> bool`.
+
+    Args:
+        name: one of `GRADERS`, or `module:function`.
+        threshold: smallest ROUGE-L F1 that counts as right; the other graders ignore it.
+
+    Raises:
+        ConfigError: no such grader; when called: the grader does not suit the question, or one of
+            your own returned something other than true or false.
+        DataError: when called: a question for `number` accepts no number.
+    """
+    graders: dict[str, Grader] = {
+        "rouge": functools.partial(_rouge, threshold=threshold),
+        "rouge_or_substring": functools.partial(_rouge_or_substring, threshold=threshold),
+        "exact": _exact,
+        "choice": _choice,
+        "number": _number,
+        "auto": functools.partial(_auto, threshold=threshold),
+    }
+    if ":" in name:
+        return functools.partial(_own, function=plugins.load_object(name), name=name)
+    if name not in graders:
+        near = difflib.get_close_matches(name, GRADERS, n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        known = f"known: {', '.join(GRADERS)}, or module:function for one of your own"
+        raise ConfigError(f"unknown grader {name!r}; {guess}{known}")
+    return graders[name]
+
+
+def normalise(text: str) -> str:
+    """Return the text lower-cased, without punctuation, articles and extra space.
+
+    A text that consists of nothing else ("The The", "!!!") keeps its words as they are.
+
+    Source: TriviaQA, arXiv 1705.03551, published evaluation code.
+    """
+    lowered = unicodedata.normalize("NFC", text).lower()
+    words = _ARTICLE.sub(" ", lowered.translate(_PUNCTUATION)).split()
+    return " ".join(words or lowered.split())
+
+
+def short_answer(text: str) -> str:
+    """Return the line that answers: the first one labelled Guess or Answer, else the first.
+
+    Reasoning up to `</think>` is passed over. Empty for a response that says nothing.
+    """
+    lines = [line.strip() for line in text.rpartition("</think>")[2].splitlines() if line.strip()]
+    for number, line in enumerate(lines):
+        label = _LABEL.match(line)
+        if label:
+            return line[label.end() :].strip() or "".join(lines[number + 1 : number + 2])
+    return lines[0] if lines else ""
+
+
+def letter(text: str) -> str | None:
+    r"""Return the option letter after the first `Answer:` that is followed by one, else None.
+
+    `Answer: B`, `Answer: (B)`, `**Answer:** b)`, `Answer: option B` and `Answer: 4 apples (B)`
+    are read; a word that merely begins with a letter, as in `Answer: Apples`, is not.
+
+    Source: arXiv 2503.00031, published code: `Answer:\s*([A-E])`, first match.
+    """
+    for label in _ANSWER.finditer(text):
+        line = text[label.end() :].lstrip().partition("\n")[0]
+        found = _LETTER.match(line)
+        if found and not (found[1] == "I" and _PRONOUN.match(line, found.end())):
+            return (found[1] or found[2]).upper()
+        marked = set(_IN_PARENTHESES.findall(line))
+        if len(marked) == 1:
+            return str(marked.pop())
+    return None
+
+
+def number(text: str) -> float | None:
+    """Return the number after `Answer:` or `Guess:`, else the last number, else None.
+
+    Thousands separators, currency and percent signs are passed over; `3/4` is 0.75.
+    """
+    text = text.replace("\N{MINUS SIGN}", "-")
+    label = _LABELLED.search(text)
+    labelled = _NUMBER.search(text, label.end()) if label else None
+    found = [labelled] if labelled else list(_NUMBER.finditer(text))
+    return _value(found[-1]) if found else None
+
+
+def rouge_l(reference: str, response: str) -> float:
+    """Return the ROUGE-L F1 in [0, 1]; 1 or 0 by exact match where the reference has no token."""
+    wanted, given = _tokens(reference), _tokens(response)
+    if not wanted:
+        return float(normalise(reference) == normalise(response))
+    common = _common_subsequence(wanted, given)
+    if not common:
+        return 0.0
+    precision, recall = common / len(given), common / len(wanted)
+    return 2 * precision * recall / (precision + recall)
+
+
+@functools.lru_cache(maxsize=65536)
+def _tokens(text: str) -> tuple[str, ...]:
+    return tuple(_ROUGE_TOKEN.findall(text.lower()))
+
+
+def _common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return the length of the longest common subsequence, bit-parallel.
+
+    Source: Hyyrö 2004, "Bit-parallel LCS-length computation revisited".
+    """
+    places: dict[str, int] = {}
+    for place, token in enumerate(first):
+        places[token] = places.get(token, 0) | 1 << place
+    everywhere = (1 << len(first)) - 1
+    row = everywhere
+    for token in second:
+        matches = row & places.get(token, 0)
+        row = ((row + matches) | (row - matches)) & everywhere
+    return len(first) - row.bit_count()
+
+
+def _value(match: re.Match[str]) -> float | None:
+    try:
+        value = float(match["value"].replace(",", "")) / float(match["under"] or 1)
+    except ZeroDivisionError:
+        return None
+    return -value if (match["sign"] or "").startswith("-") else value
+
+
+def _rouge(text: str, question: Question, threshold: float) -> bool:
+    _expect(question, "rouge", choices=False)
+    answer = short_answer(text)
+    if not answer:
+        return False
+    return any(rouge_l(accepted, answer) >= threshold - 1e-9 for accepted in question.answers)
+
+
+def _rouge_or_substring(text: str, question: Question, threshold: float) -> bool:
+    return _rouge(text, question, threshold) or question.answers[0] in short_answer(text)
+
+
+def _exact(text: str, question: Question) -> bool:
+    _expect(question, "exact", choices=False)
+    answer = normalise(short_answer(text))
+    return bool(answer) and answer in map(normalise, question.answers)
+
+
+def _choice(text: str, question: Question) -> bool:
+    _expect(question, "choice", choices=True)
+    return letter(text) == question.answers[0]
+
+
+def _number(text: str, question: Question) -> bool:
+    _expect(question, "number", choices=False)
+    accepted = [value for value in map(number, question.answers) if value is not None]
+    if not accepted:
+        raise DataError(
+            f"question {question.id!r} accepts {question.answers[0]!r}, which is no number; "
+            "use another grader, e.g. grade.grader=exact"
+        )
+    given = number(text)
+    return given is not None and any(math.isclose(given, a, rel_tol=1e-6) for a in accepted)
+
+
+def _auto(text: str, question: Question, threshold: float) -> bool:
+    return _choice(text, question) if question.choices else _rouge(text, question, threshold)
+
+
+def _own(text: str, question: Question, function: Grader, name: str) -> bool:
+    verdict = function(text, question)
+    if verdict not in (True, False):
+        raise ConfigError(f"grader {name!r} returned {verdict!r}; it must return True or False")
+    return bool(verdict)
+
+
+def _expect(question: Question, grader: str, *, choices: bool) -> None:
+    if bool(question.choices) != choices:
+        has, use = ("choices", "choice") if question.choices else ("no choices", "rouge or exact")
+        raise ConfigError(
+            f"grader {grader!r} cannot judge question {question.id!r}, which has {has}; "
+            f"set grade.grader to {use}"
+        )

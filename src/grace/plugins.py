@@ -1,0 +1,108 @@
+"""A folder is the registry: adding a task, an estimator or an engine is adding one file.
+
+A plug-in of `grace.tasks` is a file `grace/tasks/NAME.py` that assigns `TASK` at top level; of
+`grace.estimators` one that assigns `ESTIMATOR`, and so on: the folder's name in the singular, in
+upper case. Files without that assignment, and files that start with an underscore, are helpers.
+What lives outside the package is named `module:NAME`, e.g. `my_tasks:RIDDLES`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from grace.errors import ConfigError
+
+
+def available(package: str = "grace.tasks", attribute: str = "") -> list[str]:
+    """Return the sorted names of a package's plug-ins, importing none of them.
+
+    Args:
+        package: dotted name of the folder.
+        attribute: the name that a plug-in file assigns; empty: `TASK` for `grace.tasks`, and so on.
+
+    Raises:
+        ConfigError: there is no such package.
+    """
+    assigns = re.compile(rf"^{attribute or _attribute(package)}\b[^=\n]*=(?!=)", re.MULTILINE)
+    return sorted(
+        file.stem
+        for folder in _folders(package)
+        for file in folder.glob("*.py")
+        if not file.name.startswith("_") and assigns.search(file.read_text(encoding="utf-8"))
+    )
+
+
+def load(package: str, name: str, attribute: str = "") -> Any:
+    """Return the plug-in `name` of a package, or the object at `module:NAME`.
+
+    Raises:
+        ConfigError: no such plug-in (with the closest name and the list), or a module outside
+            that cannot be imported.
+    """
+    if ":" in name:
+        return load_object(name)
+    attribute = attribute or _attribute(package)
+    known = available(package, attribute)
+    if name not in known:
+        kind = package.rpartition(".")[2].removesuffix("s")
+        raise ConfigError(f"unknown {kind} {name!r}{_suggest(name, known)}")
+    return getattr(importlib.import_module(f"{package}.{name}"), attribute)
+
+
+def load_object(reference: str) -> Any:
+    """Return the object at `module:NAME`; modules of the current directory are found too.
+
+    Raises:
+        ConfigError: the module cannot be imported, or has no such name.
+    """
+    module_name, _, name = reference.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"{reference!r} is not of the form module:NAME, e.g. my_module:my_name")
+    module = _import(module_name, reference)
+    if not hasattr(module, name):
+        public = [known for known in vars(module) if not known.startswith("_")]
+        raise ConfigError(f"module {module_name!r} has no {name!r}{_suggest(name, public)}")
+    return getattr(module, name)
+
+
+def _import(module_name: str, reference: str) -> Any:
+    here = str(Path.cwd())
+    added = here not in sys.path and "" not in sys.path
+    if added:
+        sys.path.append(here)
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ConfigError(
+            f"{reference!r} cannot be loaded: {reason}; run from the module's folder or install it"
+        ) from error
+    finally:
+        if added:
+            sys.path.remove(here)
+
+
+def _attribute(package: str) -> str:
+    return package.rpartition(".")[2].removesuffix("s").upper()
+
+
+def _folders(package: str) -> list[Path]:
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f"there is no package {package!r} to look for plug-ins in")
+    return [Path(folder) for folder in spec.submodule_search_locations]
+
+
+def _suggest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    guess = f"; did you mean {near[0]!r}?" if near else ";"
+    return f"{guess} known: {', '.join(known) or 'none'}, or module:NAME for one of your own"

@@ -1,0 +1,106 @@
+"""From pools of questions to three disjoint splits of the wanted sizes.
+
+Every draw ranks questions by a hash of the seed and the question's id, so that a question's place
+does not depend on the order or the size of the pool, and a smaller draw is part of a larger one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+
+from grace.config import DataSettings
+from grace.errors import DataError
+from grace.grading import normalise
+from grace.records import Question
+from grace.tasks._rows import SPLIT_NAMES, Pools, Row
+
+Parse = Callable[[Row], Question]
+
+
+def draw(
+    name: str, pools: Pools, parse: Parse, split: str, data: DataSettings, seed: int
+) -> list[Question]:
+    """Return the questions of one split: `data.train`, `data.validation` or `data.test` many.
+
+    Raises:
+        DataError: a row that cannot be parsed, or fewer questions than asked for.
+    """
+    held_out = pools.validation is None
+    readers = [pools.test, pools.validation or list, pools.train]
+    needed = 1 if split == "test" else 3 if split == "train" or held_out else 2
+    kept = disjoint(parse_rows(name, read(), parse) for read in readers[:needed])
+    test, validation, train = kept + [[]] * (3 - needed)
+    if held_out and split != "test":
+        _check_held_out(name, len(train), data)
+        ranked = rank(train, f"validation/{seed}")
+        validation, train = ranked[: data.validation], ranked[data.validation :]
+    pool = dict(zip(SPLIT_NAMES, (train, validation, test), strict=True))[split]
+    wanted: int = getattr(data, split)
+    if len(pool) < wanted:
+        raise DataError(
+            f"{name} has {len(pool)} {split} questions, {wanted} were asked for; "
+            f"set data.{split} to at most {len(pool)}"
+        )
+    return rank(pool, f"{split}/{seed}")[:wanted]
+
+
+def _check_held_out(name: str, available: int, data: DataSettings) -> None:
+    if available < data.train + data.validation:
+        raise DataError(
+            f"{name} has {available} questions for train and validation together, "
+            f"{data.train} + {data.validation} were asked for; lower data.train or data.validation"
+        )
+
+
+def rank(questions: Iterable[Question], salt: str) -> list[Question]:
+    """Return the questions in the pseudo-random order that the salt gives."""
+    return sorted(questions, key=lambda question: _digest(salt, question.id))
+
+
+def content_id(name: str, text: str, choices: Iterable[str] = ()) -> str:
+    """Return an id for a question that has none: the same for the same normalised content."""
+    return f"{name}-{_digest(*map(normalise, (text, *choices)))[:16]}"
+
+
+def parse_rows(name: str, rows: Iterable[Row], parse: Parse) -> list[Question]:
+    """Return the question in each row.
+
+    Raises:
+        DataError: a row lacks a field or holds something else in it; the message says where.
+    """
+    questions = []
+    for row in rows:
+        try:
+            questions.append(parse(row))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
+            raise DataError(
+                f"{row.where}: not a row of {name}: {reason}; expected the fields of the data "
+                "set on the Hugging Face Hub"
+            ) from error
+    return questions
+
+
+def disjoint(pools: Iterable[list[Question]]) -> list[list[Question]]:
+    """Return the pools without repeats: the first of a pool stays, and the earlier pool wins.
+
+    Within a pool a repeat has the same text and options; between pools the text alone counts.
+    """
+    texts: set[str] = set()
+    ids: set[str] = set()
+    kept: list[list[Question]] = []
+    for pool in pools:
+        own: dict[tuple[str, ...], Question] = {}
+        for question in pool:
+            key = (normalise(question.text), *map(normalise, question.choices))
+            if key[0] not in texts and key not in own and question.id not in ids:
+                own[key] = question
+                ids.add(question.id)
+        texts.update(key[0] for key in own)
+        kept.append(list(own.values()))
+    return kept
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()

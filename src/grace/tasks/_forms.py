@@ -1,0 +1,63 @@
+"""The two usual shapes of a task: a short free answer, and a letter after step-by-step reasoning.
+
+A task file fills one of them in with its source and a function from a row to a question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from grace.config import DataSettings
+from grace.grading import letter, normalise, short_answer
+from grace.records import Message, Question
+from grace.tasks import Split
+from grace.tasks._draw import Parse, draw
+from grace.tasks._prompts import ask_choice, ask_open
+from grace.tasks._rows import Source
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTask:
+    """Questions with a short free answer, graded by ROUGE-L."""
+
+    name: str
+    source: Source
+    parse: Parse
+    kind: ClassVar[Literal["open"]] = "open"
+    grader: ClassVar[str] = "rouge"
+
+    def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
+        """Return the drawn questions of a split (see `grace.tasks.Task`)."""
+        return draw(self.name, self.source(self.name, data), self.parse, split, data, seed)
+
+    def messages(self, question: Question, data: DataSettings) -> list[Message]:
+        """Return the paper's prompt for open-ended generation, in one user turn."""
+        return ask_open(question, data)
+
+    def answer(self, text: str) -> str | None:
+        """Return the normalised short answer."""
+        return normalise(short_answer(text)) or None
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceTask:
+    """Multiple-choice questions, answered with an explanation and a letter."""
+
+    name: str
+    source: Source
+    parse: Parse
+    kind: ClassVar[Literal["choice"]] = "choice"
+    grader: ClassVar[str] = "choice"
+
+    def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
+        """Return the drawn questions of a split (see `grace.tasks.Task`)."""
+        return draw(self.name, self.source(self.name, data), self.parse, split, data, seed)
+
+    def messages(self, question: Question, data: DataSettings) -> list[Message]:
+        """Return the paper's prompt for test-time scaling: instructions, then the options."""
+        return ask_choice(question, data)
+
+    def answer(self, text: str) -> str | None:
+        """Return the letter after `Answer:`."""
+        return letter(text)

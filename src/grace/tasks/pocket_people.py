@@ -1,0 +1,8 @@
+"""Closed-book questions about the pocket world's people."""
+
+from __future__ import annotations
+
+from grace.tasks import _pocket
+from grace.tasks._forms import OpenTask
+
+TASK = OpenTask("pocket_people", _pocket.source, _pocket.parse)

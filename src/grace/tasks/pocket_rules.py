@@ -1,0 +1,8 @@
+"""Deductions over chains of rules with four options, from the pocket world."""
+
+from __future__ import annotations
+
+from grace.tasks import _pocket
+from grace.tasks._forms import ChoiceTask
+
+TASK = ChoiceTask("pocket_rules", _pocket.source, _pocket.parse)

@@ -1,0 +1,8 @@
+"""Sums in several steps with five options, from the pocket world."""
+
+from __future__ import annotations
+
+from grace.tasks import _pocket
+from grace.tasks._forms import ChoiceTask
+
+TASK = ChoiceTask("pocket_sums", _pocket.source, _pocket.parse)
