@@ -1,1 +1,87 @@
-"""."""
+"""What GrACE asks of an engine: sample, read probabilities, read hidden states.
+
+Prompts and responses are token ids; text is for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from grace.records import Generation
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Engine", "Features", "Sampling"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How responses are drawn.
+
+    `temperature` 0 is greedy. Sample number s of a prompt with a key depends on (seed, key, s)
+    alone, so `first_sample` goes on where an earlier call stopped. `max_new_tokens` counts the
+    end token.
+    """
+
+    num_samples: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_new_tokens: int = 64
+    seed: int = 0
+    first_sample: int = 0
+
+
+class Features(NamedTuple):
+    """Last-layer hidden states (after the final norm) of N responses, float32.
+
+    An empty response has the state of the last prompt token in both.
+    """
+
+    mean_ND: np.ndarray  # mean over the response tokens
+    last_ND: np.ndarray  # at the last response token
+
+
+class Engine(Protocol):
+    """A language model that samples responses and says how probable things are."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that made the prompts."""
+        ...
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        *,
+        keys: Sequence[str] | None = None,
+    ) -> Iterator[tuple[int, list[Generation]]]:
+        """Yield (prompt index, its samples) as batches complete, in a fixed order."""
+        ...
+
+    def next_token_probs(
+        self, contexts: Sequence[Sequence[int]], tokens: Sequence[int]
+    ) -> np.ndarray:
+        """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
+        ...
+
+    def confidences(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[float]:
+        """Return c of given responses (token ids without the end token)."""
+        ...
+
+    def logprobs(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[tuple[list[float], float]]:
+        """Return each response's token log-probabilities and the log-probability of its end."""
+        ...
+
+    def features(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> Features:
+        """Return the pooled hidden states of given responses."""
+        ...

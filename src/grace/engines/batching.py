@@ -1,0 +1,87 @@
+"""Which sequences go through the model together, and what happens when memory runs out."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+
+from grace.errors import ModelError
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+def group(
+    lengths: Sequence[int], *, max_rows: int, max_tokens: int, num_samples: int = 1
+) -> list[list[int]]:
+    """Return batches of indices, longest sequence first, at least one sequence per batch.
+
+    A batch holds at most `max_rows` rows and, padded, about `max_tokens` tokens, counting each
+    sequence `num_samples` times. The result depends on the arguments alone.
+    """
+    batches: list[list[int]] = []
+    room = 0
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if room == 0:
+            batches.append([])
+            room = max(1, min(max_rows, max_tokens // max(lengths[index], 1)) // num_samples)
+        batches[-1].append(index)
+        room -= 1
+    return batches
+
+
+def run_batches(
+    batches: Sequence[list[int]],
+    run: Callable[[list[int]], list[Result]],
+    lengths: Sequence[int],
+) -> list[Result]:
+    """Run batches of indices, halving them where memory runs out; results by index.
+
+    Raises:
+        ModelError: memory runs out on a single sequence.
+    """
+    results: dict[int, Result] = {}
+    waiting = list(reversed(batches))
+    while waiting:
+        batch = waiting.pop()
+        values = attempt(lambda batch=batch: run(batch))  # type: ignore[misc]
+        if values is not None:
+            results.update(zip(batch, values, strict=True))
+        elif len(batch) > 1:
+            half = len(batch) // 2
+            waiting += [batch[half:], batch[:half]]
+        else:
+            raise out_of_memory(lengths[batch[0]])
+    return [results[i] for i in range(len(results))]
+
+
+def attempt(run: Callable[[], Result]) -> Result | None:
+    """Return what `run` returns, or None when memory ran out (freed, with a warning logged)."""
+    try:
+        return run()
+    except (RuntimeError, MemoryError) as error:
+        if not _is_out_of_memory(error):
+            raise
+    log.warning("out of memory: going on with half the batch; a smaller batch_size avoids this")
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return None
+
+
+def out_of_memory(num_tokens: int) -> ModelError:
+    """Return the error for a sequence that does not fit by itself."""
+    return ModelError(
+        f"out of memory on a single sequence of {num_tokens} tokens; shorten it, or use a smaller "
+        "dtype or model"
+    )
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return "out of memory" in str(error) or "can't allocate memory" in str(error)

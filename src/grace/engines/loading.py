@@ -1,0 +1,224 @@
+"""From a directory or a Hub id to a model and a tokenizer ready to sample."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from grace.cnf import cnf_id
+from grace.errors import ModelError
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+MANIFEST = "grace.json"
+
+
+class Loaded(NamedTuple):
+    """A model in evaluation mode with its tokenizer, and how its `<CNF>` is to be read."""
+
+    model: Any
+    tokenizer: Any
+    read_at: str
+
+
+def load(
+    path: str | Path,
+    *,
+    adapter: Path | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+) -> Loaded:
+    """Load a causal language model, and an adapter directory on top of it.
+
+    The type `auto` is float32 on a CPU and the checkpoint's own elsewhere. In float32 an adapter
+    is merged into the weights; in half precision it stays apart, and the output head runs in
+    float32.
+
+    Raises:
+        ModelError: something is missing or cannot be used; the message names it.
+    """
+    where = pick_device(device)
+    kind = _pick_dtype(dtype, where)
+    _check_directory(path)
+    tokenizer = load_tokenizer(adapter or path, trust_remote_code=trust_remote_code)
+    model = _load_weights(path, kind, trust_remote_code)
+    manifest = _read_manifest(Path(adapter or path))
+    if adapter is not None:
+        model = _load_adapter(model, Path(adapter), manifest)
+    _check_rows(model, tokenizer, path)
+    model = model.to(where).eval()
+    if next(model.parameters()).dtype != torch.float32:
+        head_in_float32(model)
+    return Loaded(model, tokenizer, manifest.get("read_at", "predict"))
+
+
+def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """Load the tokenizer of a directory or Hub id.
+
+    Raises:
+        ModelError: there is none, or it has no end-of-sequence token.
+    """
+    from transformers import AutoTokenizer
+
+    _check_directory(path, config=False)
+    remedy = f"give a directory with tokenizer.json, e.g. copy the base model's into {path}"
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except Exception as error:  # transformers raises many kinds here
+        raise ModelError(f"no tokenizer in {path} ({_first_line(error)}); {remedy}") from error
+    if tokenizer is False or len(tokenizer) == 0:
+        raise ModelError(f"no tokenizer in {path}; {remedy}")
+    return tokenizer
+
+
+def pick_device(device: str) -> torch.device:
+    """Return the torch device of a setting; `auto` is CUDA where there is one, else the CPU."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        where = torch.device(device)
+    except RuntimeError:
+        raise ModelError(f"device {device!r} is unknown; use auto, cpu, cuda or cuda:N") from None
+    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise ModelError(f"device {device!r} is not there ({count} CUDA devices); use auto or cpu")
+    return where
+
+
+def head_in_float32(model: Any) -> None:
+    """Make the output head of a half-precision model compute its logits in float32.
+
+    The head gets its own float32 weight, with the trained row of `<CNF>` in it; 16-bit logits
+    would move c by up to 0.015. For inference only: the head is no longer tied or trainable.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    head = base.get_output_embeddings()
+    weight_VD = _effective_weight(head, base.get_input_embeddings())
+    bias = getattr(head, "bias", None)
+    exact = torch.nn.Linear(weight_VD.shape[1], weight_VD.shape[0], bias is not None, device="meta")
+    exact.weight = torch.nn.Parameter(weight_VD, requires_grad=False)
+    if bias is not None:
+        exact.bias = torch.nn.Parameter(bias.detach().float(), requires_grad=False)
+    exact.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))
+    base.set_output_embeddings(exact.eval())
+
+
+def _effective_weight(head: Any, embedding: Any) -> torch.Tensor:
+    """Return a float32 copy of the head's weight, trained rows included."""
+    weight_VD: torch.Tensor = head.weight.detach().float().clone()
+    for module in (embedding, head) if _is_tied(head, embedding) else (head,):
+        adapter = getattr(module, "token_adapter", None)
+        if adapter is not None:
+            for name in adapter.active_adapters:
+                rows = torch.tensor(adapter.token_indices[name], device=weight_VD.device)
+                weight_VD[rows] = adapter.trainable_tokens_delta[name].detach().float()
+    return weight_VD
+
+
+def _is_tied(head: Any, embedding: Any) -> bool:
+    return bool(head.weight.data_ptr() == embedding.weight.data_ptr())
+
+
+def _pick_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype {dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
+    return DTYPES[dtype]
+
+
+def _check_directory(path: str | Path, *, config: bool = True) -> None:
+    """Refuse what is neither a Hub id nor a directory with a model."""
+    folder = Path(path)
+    if not folder.exists():
+        if isinstance(path, Path) or folder.is_absolute() or str(path).startswith((".", "~")):
+            raise ModelError(f"directory {path} does not exist; give a model directory or Hub id")
+        return
+    if not folder.is_dir():
+        raise ModelError(f"{path} is a file; give the directory that holds config.json")
+    if config and not (folder / "config.json").exists():
+        raise ModelError(f"{path} has no config.json; give a Hugging Face model directory")
+
+
+def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: bool) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            path, dtype=kind, trust_remote_code=trust_remote_code, output_loading_info=True
+        )
+    except Exception as error:  # transformers raises many kinds here
+        reason = _first_line(error)
+        raise ModelError(
+            f"no causal language model in {path} ({reason}); give a directory with config.json "
+            "and weights (model.safetensors)"
+        ) from error
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ModelError(
+            f"the weights in {path} lack {len(missing)} tensors ({missing[0]}, ...); "
+            "download the model again or check its architecture"
+        )
+    return model
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    file = folder / MANIFEST
+    if not file.is_file():
+        return {}
+    try:
+        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file} is not valid JSON ({error}); export the adapter again") from None
+    return manifest
+
+
+def _load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
+    from peft import PeftModel
+
+    if not (adapter / "adapter_config.json").is_file():
+        raise ModelError(f"{adapter} has no adapter_config.json; give a trained adapter directory")
+    if "rows" not in manifest:
+        raise ModelError(f"{adapter} has no 'rows' in {MANIFEST}; export the adapter again")
+    rows, have = manifest["rows"], model.get_input_embeddings().weight.shape[0]
+    if have > rows:
+        raise ModelError(
+            f"the base model has {have} rows, but adapter {adapter} was trained on {rows}; "
+            f"use its base model {manifest.get('base_model', '(not recorded)')}"
+        )
+    if have < rows:
+        with torch.random.fork_rng(devices=[]):
+            model.resize_token_embeddings(rows, mean_resizing=False)
+    try:
+        model = PeftModel.from_pretrained(model, adapter)
+    except Exception as error:  # peft raises many kinds here
+        raise ModelError(
+            f"adapter {adapter} does not fit the base model ({_first_line(error)}); "
+            f"use its base model {manifest.get('base_model', '(not recorded)')}"
+        ) from error
+    return model.merge_and_unload() if _is_float32(model) else model
+
+
+def _is_float32(model: Any) -> bool:
+    return all(p.dtype == torch.float32 for p in model.parameters() if p.is_floating_point())
+
+
+def _check_rows(model: Any, tokenizer: Any, path: str | Path) -> None:
+    token, rows = cnf_id(tokenizer), model.get_input_embeddings().weight.shape[0]
+    if token is not None and token >= rows:
+        raise ModelError(
+            f"the tokenizer knows <CNF> as id {token}, but the model in {path} has {rows} rows; "
+            "load the adapter that belongs to this tokenizer"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__

@@ -1,0 +1,301 @@
+"""The reference engine: any causal language model that transformers can run.
+
+Shapes: B sequences in a batch, K kept positions, V vocabulary, D hidden size, N responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from grace.cnf import cnf_id, end_log_prob
+from grace.engines import Features, Sampling
+from grace.engines.batching import attempt, group, out_of_memory, run_batches
+from grace.engines.decoding import Ends, Forward, Rows, decode, left_pad
+from grace.engines.loading import load
+from grace.errors import DataError, ModelError
+from grace.records import Generation
+
+Ids = Sequence[int]
+
+ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 128}
+TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 65_536}
+LOGITS_IN_FLIGHT = 2**27  # entries of a float32 logits tensor: 512 MB
+
+
+class TransformersEngine:
+    """Samples from, and reads, a model that sits in this process.
+
+    Args:
+        model: a causal language model; it is put into evaluation mode.
+        tokenizer: its tokenizer; `<CNF>` is used when the tokenizer has it.
+        read_at: where c is read: `predict` at the end step, `feed` at `<CNF>`'s own position.
+        batch_size: rows in flight; None chooses by device.
+
+    Raises:
+        ModelError: neither tokenizer nor model names an end-of-sequence token.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        read_at: str = "predict",
+        *,
+        batch_size: int | None = None,
+    ) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.read_at = read_at
+        self.cnf = cnf_id(tokenizer)
+        self.end_ids = _eos_ids(model, tokenizer) + ((self.cnf,) if self.cnf is not None else ())
+        self.device: torch.device = model.get_input_embeddings().weight.device
+        self.batch_size = batch_size or ROWS_IN_FLIGHT.get(self.device.type, 64)
+        self._forward = Forward(model)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        adapter: Path | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        trust_remote_code: bool = False,
+        batch_size: int | None = None,
+    ) -> TransformersEngine:
+        """Load a model directory or Hub id, with an adapter directory on top (see `load`)."""
+        loaded = load(
+            path,
+            adapter=adapter,
+            device=device,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+        )
+        return cls(loaded.model, loaded.tokenizer, loaded.read_at, batch_size=batch_size)
+
+    def plan(
+        self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
+    ) -> list[list[int]]:
+        """Return batches of prompt indices: longest first, within the row and token budgets.
+
+        The plan depends on the arguments alone; a batch is a unit of work whose result does not
+        depend on the batches before it.
+        """
+        return self._group([len(p) + max_new_tokens for p in prompts], num_samples)
+
+    def generate(
+        self,
+        prompts: Sequence[Ids],
+        sampling: Sampling,
+        *,
+        keys: Sequence[str] | None = None,
+    ) -> Iterator[tuple[int, list[Generation]]]:
+        """Yield (prompt index, its samples) batch by batch, in the order of `plan`.
+
+        `keys` name the prompts for the random numbers; by default a prompt's position does.
+
+        Raises:
+            DataError: an empty prompt.
+            ModelError: a prompt and its response could exceed the model's context.
+        """
+        keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
+        for batch in self.plan(prompts, sampling.num_samples, sampling.max_new_tokens):
+            results = self.generate_batch(
+                [prompts[i] for i in batch], sampling, keys=[keys[i] for i in batch]
+            )
+            yield from zip(batch, results, strict=True)
+
+    def generate_batch(
+        self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str]
+    ) -> list[list[Generation]]:
+        """Return the samples of each prompt of one unit of `plan`."""
+        self._check(prompts, sampling.max_new_tokens)
+        if len(prompts) * sampling.num_samples <= self.batch_size:
+            result = attempt(lambda: self._decode(prompts, sampling, keys))
+            if result is not None:
+                return result
+        elif len(prompts) == 1 and self.batch_size < sampling.num_samples:
+            return self._split_samples(prompts, sampling, keys, self.batch_size)
+        if len(prompts) > 1:
+            half = len(prompts) // 2
+            first = self.generate_batch(prompts[:half], sampling, keys=keys[:half])
+            return first + self.generate_batch(prompts[half:], sampling, keys=keys[half:])
+        if sampling.num_samples > 1:
+            return self._split_samples(prompts, sampling, keys, sampling.num_samples // 2)
+        raise out_of_memory(len(prompts[0]) + sampling.max_new_tokens)
+
+    def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
+        """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
+        self._check(contexts)
+        columns = list(tokens)
+
+        def run(batch: list[int]) -> list[np.ndarray]:
+            logits_BV = self._last_logits([contexts[i] for i in batch], keep=1)[:, -1]
+            total_B1 = logits_BV.logsumexp(-1, keepdim=True)
+            return list((logits_BV[:, columns] - total_B1).exp().cpu().numpy())
+
+        lengths = list(map(len, contexts))
+        rows = run_batches(self._group(lengths), run, lengths)
+        return np.array(rows, dtype=np.float32).reshape(len(contexts), len(columns))
+
+    def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
+        """Return c of given responses (token ids without the end token), by one forward each.
+
+        Raises:
+            ModelError: the tokenizer has no `<CNF>`.
+        """
+        if self.cnf is None:
+            raise ModelError("the tokenizer has no <CNF>; load a trained adapter or call add_cnf")
+        fed = [self.cnf] if self.read_at == "feed" else []
+        contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
+        return [float(c) for c in self.next_token_probs(contexts, [self.cnf])[:, 0]]
+
+    def logprobs(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> list[tuple[list[float], float]]:
+        """Return each response's token log-probabilities and the log-probability of its end."""
+        contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
+        self._check(contexts)
+        longest = max(map(len, responses), default=0)
+
+        def run(batch: list[int]) -> list[tuple[list[float], float]]:
+            keep = max(len(responses[i]) for i in batch) + 1
+            logits_BKV = self._last_logits([contexts[i] for i in batch], keep=keep)
+            return [
+                self._score(logits_KV[keep - len(responses[i]) - 1 :], responses[i])
+                for i, logits_KV in zip(batch, logits_BKV, strict=True)
+            ]
+
+        lengths = list(map(len, contexts))
+        return run_batches(self._group(lengths, keep=longest + 1), run, lengths)
+
+    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
+        """Return the pooled hidden states of given responses."""
+        contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
+        self._check(contexts)
+
+        def run(batch: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+            lengths = [max(len(responses[i]), 1) for i in batch]
+            return self._pool([contexts[i] for i in batch], lengths)
+
+        sizes = list(map(len, contexts))
+        pooled = run_batches(self._group(sizes), run, sizes)
+        size = self.model.get_input_embeddings().weight.shape[1]
+        mean_ND, last_ND = (
+            np.array([pair[side] for pair in pooled], dtype=np.float32).reshape(len(contexts), -1)
+            if pooled
+            else np.zeros((0, size), dtype=np.float32)
+            for side in (0, 1)
+        )
+        return Features(mean_ND, last_ND)
+
+    def _decode(
+        self, prompts: Sequence[Ids], sampling: Sampling, keys: Sequence[str]
+    ) -> list[list[Generation]]:
+        feed = self.read_at == "feed" and self.cnf is not None
+        ends = Ends(self.end_ids, self.cnf, feed)
+        rows = decode(self._forward, prompts, keys, sampling, ends, self.device)
+        generations = self._generations(rows, feed)
+        n = sampling.num_samples
+        return [generations[i : i + n] for i in range(0, len(generations), n)]
+
+    def _generations(self, rows: Rows, feed: bool) -> list[Generation]:
+        steps = rows.tokens_RT.shape[1]
+        tokens_RT, logprobs_RT = rows.tokens_RT.tolist(), rows.logprobs_RT.tolist()
+        traces_RT, fed_R = rows.confidences_RT.tolist(), rows.fed_R.tolist()
+        generations = []
+        for row, end in enumerate(rows.end_step_R.tolist()):
+            ended = end < steps
+            confidence = fed_R[row] if feed else traces_RT[row][min(end, steps - 1)]
+            generations.append(
+                Generation(
+                    text=self.tokenizer.decode(tokens_RT[row][:end], skip_special_tokens=True),
+                    token_ids=tuple(tokens_RT[row][:end]),
+                    finish_reason="stop" if ended else "length",
+                    logprobs=tuple(logprobs_RT[row][:end]),
+                    end_logprob=logprobs_RT[row][end] if ended else None,
+                    confidence=confidence if ended and self.cnf is not None else None,
+                    trace=tuple(traces_RT[row][: end + 1]) if self.cnf is not None else (),
+                )
+            )
+        return generations
+
+    def _split_samples(
+        self, prompts: Sequence[Ids], sampling: Sampling, keys: Sequence[str], first: int
+    ) -> list[list[Generation]]:
+        """Sample the first `first` samples, then the rest."""
+        head = replace(sampling, num_samples=first)
+        tail = replace(
+            sampling,
+            num_samples=sampling.num_samples - first,
+            first_sample=sampling.first_sample + first,
+        )
+        parts = [self.generate_batch(prompts, part, keys=keys) for part in (head, tail)]
+        return [before + after for before, after in zip(*parts, strict=True)]
+
+    @torch.inference_mode()
+    def _last_logits(self, contexts: Sequence[Ids], keep: int) -> torch.Tensor:
+        """Return float32 logits at the last `keep` positions, shape (B, keep, V)."""
+        ids_BL, mask_BL, positions_BL = left_pad(contexts, self.device, pad=0)
+        return self._forward(ids_BL, mask_BL, positions_BL, keep=keep)[0]
+
+    def _score(self, logits_KV: torch.Tensor, response: Ids) -> tuple[list[float], float]:
+        with torch.inference_mode():
+            end = end_log_prob(logits_KV[-1:], self.end_ids)
+            tokens_K = torch.tensor(response, dtype=torch.long, device=self.device)
+            steps_KV = logits_KV[:-1]
+            chosen_K = steps_KV.gather(1, tokens_K[:, None])[:, 0] - steps_KV.logsumexp(-1)
+        return chosen_K.tolist(), float(end)
+
+    @torch.inference_mode()
+    def _pool(
+        self, contexts: Sequence[Ids], lengths: Sequence[int]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        ids_BL, mask_BL, positions_BL = left_pad(contexts, self.device, pad=0)
+        states_BLD = self._forward.states(ids_BL, mask_BL, positions_BL)
+        return [
+            (states_LD[-n:].float().mean(0).cpu().numpy(), states_LD[-1].float().cpu().numpy())
+            for states_LD, n in zip(states_BLD, lengths, strict=True)
+        ]
+
+    def _group(
+        self, lengths: Sequence[int], num_samples: int = 1, keep: int = 1
+    ) -> list[list[int]]:
+        """Return batches of indices, longest first, within the budgets of this device."""
+        vocabulary = self.model.get_input_embeddings().weight.shape[0]
+        return group(
+            lengths,
+            max_rows=min(self.batch_size, max(1, LOGITS_IN_FLIGHT // (keep * vocabulary))),
+            max_tokens=TOKENS_IN_FLIGHT.get(self.device.type, TOKENS_IN_FLIGHT["cpu"]),
+            num_samples=num_samples,
+        )
+
+    def _check(self, contexts: Sequence[Ids], new_tokens: int = 0) -> None:
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        for index, context in enumerate(contexts):
+            if len(context) == 0:
+                raise DataError(f"prompt {index} has no tokens; give it at least one")
+            if limit is not None and len(context) + new_tokens > limit:
+                raise ModelError(
+                    f"prompt {index} has {len(context)} tokens and may get {new_tokens} more, but "
+                    f"the model's context is {limit}; shorten it or lower max_new_tokens"
+                )
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Return every id that ends a response, the tokenizer's EOS first."""
+    found: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    for config in (getattr(model, "generation_config", None), model.config):
+        named = getattr(config, "eos_token_id", None)
+        found += [named] if isinstance(named, int) else list(named or ())
+    rows = model.get_input_embeddings().weight.shape[0]
+    ids = tuple(dict.fromkeys(i for i in found if 0 <= i < rows))
+    if not ids:
+        raise ModelError("neither tokenizer nor model names an end token; set eos_token")
+    return ids

@@ -1,0 +1,69 @@
+"""One thread, no network, and one copy of each tiny model and tokenizer."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@functools.cache
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    if "torch" in sys.modules:
+        _one_thread()
+
+
+@pytest.fixture
+def tokenizer() -> Any:
+    """A fresh tiny tokenizer with a ChatML template."""
+    _one_thread()
+    import tiny_models
+
+    return tiny_models.tokenizer()
+
+
+@pytest.fixture
+def tiny(request: pytest.FixtureRequest) -> Any:
+    """A fresh (model, tokenizer) pair of the architecture named by the parameter."""
+    _one_thread()
+    import tiny_models
+
+    name = getattr(request, "param", "llama_untied")
+    return tiny_models.model(name), tiny_models.tokenizer()
+
+
+@pytest.fixture
+def tiny_dir(tiny: Any, tmp_path: Path) -> Path:
+    """A model directory with a tiny model and its tokenizer."""
+    model, tokenizer = tiny
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def shared() -> Path:
+    """The folder of real tokenizers, backbones and data of a development checkout."""
+    default = Path(__file__).parents[2] / "shared"
+    folder = Path(os.environ.get("GRACE_SHARED", default))
+    if not (folder / "tokenizers").is_dir():
+        pytest.skip(f"no {folder}/tokenizers: set GRACE_SHARED to the folder with real tokenizers")
+    return folder

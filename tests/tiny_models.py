@@ -1,0 +1,109 @@
+"""Tiny random models made from real architectures' configs, and a small real tokenizer.
+
+The weights are wide enough (`initializer_range`) that the next-token distributions are peaked
+and differ between contexts, and the EOS row is lengthened so that responses do end.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+SPECIAL = ("<pad>", "<s>", "<|im_start|>", "<|im_end|>")
+EOS = "<|im_end|>"
+SENTENCES = (
+    "Who wrote Middlemarch? George Eliot wrote it.",
+    "What is the capital of France? Paris is the capital of France.",
+    "Question: In which year did the war end?\nGuess: 1945",
+    "The system answers what the user asks, and the assistant says how sure it is.",
+)
+ARCHITECTURES = ("llama_tied", "llama_untied", "qwen2", "phi3", "gpt_neox", "gemma2")
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.25,
+}
+GROUPED = {"num_key_value_heads": 2}
+SPARE_ROWS = 7  # of qwen2, whose vocabulary is padded
+
+
+@functools.cache
+def _backend() -> str:
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        show_progress=False,
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    backend.train_from_iterator(SENTENCES, trainer)
+    text: str = backend.to_str()
+    return text
+
+
+def tokenizer(*, chat_template: str | None = CHATML) -> Any:
+    """Return a fresh byte-level BPE tokenizer with pad, BOS, EOS and role markers."""
+    made = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(_backend()),
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token=EOS,
+    )
+    made.chat_template = chat_template
+    return made
+
+
+def model(name: str, seed: int = 0) -> Any:
+    """Return a fresh tiny model of one of `ARCHITECTURES`, float32, in evaluation mode."""
+    return copy.deepcopy(_model(name, seed))
+
+
+@functools.cache
+def _model(name: str, seed: int) -> Any:
+    rows = len(tokenizer())
+    ids = {"vocab_size": rows, "bos_token_id": 1, "eos_token_id": 3, "pad_token_id": 0}
+    config = _config(name, {**SIZES, **ids})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        with torch.no_grad():
+            made.get_output_embeddings().weight[3] *= 2.5
+    return made.eval()
+
+
+def _config(name: str, sizes: dict[str, Any]) -> Any:
+    if name in ("llama_tied", "llama_untied"):
+        return transformers.LlamaConfig(
+            **sizes, **GROUPED, tie_word_embeddings=name == "llama_tied"
+        )
+    if name == "qwen2":
+        sizes = {**sizes, "vocab_size": sizes["vocab_size"] + SPARE_ROWS}
+        return transformers.Qwen2Config(**sizes, **GROUPED, tie_word_embeddings=False)
+    if name == "phi3":
+        return transformers.Phi3Config(**sizes, **GROUPED, tie_word_embeddings=False)
+    if name == "gpt_neox":
+        return transformers.GPTNeoXConfig(**sizes, tie_word_embeddings=False)
+    return transformers.Gemma2Config(
+        **sizes,
+        **GROUPED,
+        head_dim=8,
+        query_pre_attn_scalar=8,
+        sliding_window=16,
+        attn_logit_softcapping=50.0,
+        final_logit_softcapping=30.0,
+        tie_word_embeddings=True,
+    )
