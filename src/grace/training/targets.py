@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.errors import UserInputError
+from grace.records import Response
 
 Array = NDArray[Any]
 TargetKind = Literal["bins", "labels", "scores"]
@@ -44,20 +45,21 @@ class BinRow(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Bin and target of every response, the table of bins, and warnings about thin bins."""
+    """Bin and target of every response (N,), the table of bins, warnings about thin bins."""
 
-    bin_N: Array
-    target_N: Array
-    rows: list[BinRow]
+    bins: Array
+    targets: Array
+    table: list[BinRow]
     warnings: list[str]
 
 
-def bin_targets(
+def make_targets(
     scores_N: Array,
     labels_N: Array,
+    *,
+    kind: TargetKind = "bins",
     bins: int = 10,
     min_count: int = 20,
-    kind: TargetKind = "bins",
 ) -> Targets:
     """Turn probe scores into targets.
 
@@ -130,30 +132,31 @@ def likelihood_features(logprobs: Sequence[float], end_logprob: float | None) ->
 
 
 def feature_matrix(
-    parts: Sequence[str], available: Mapping[str, Array]
-) -> tuple[Array, tuple[int, ...]]:
-    """Join the named feature parts to one matrix.
+    parts: Sequence[str], states: Mapping[str, Array], responses: Sequence[Response]
+) -> Array:
+    """Join the named feature parts to one float32 matrix of shape (N, D).
 
     Args:
         parts: names in order, such as ("mean", "last", "likelihood").
-        available: arrays by name, each of shape (N, width).
-
-    Returns:
-        The float32 matrix of shape (N, D), and the widths of its parts (`blocks` of the probe,
-        which makes every part weigh the same).
+        states: hidden states by name, each of shape (N, width).
+        responses: the same responses, for their likelihoods.
 
     Raises:
-        UserInputError: a part is not available.
+        UserInputError: a part is neither "likelihood" nor among the states.
     """
-    missing = [part for part in parts if part not in available]
-    if missing or not parts:
-        raise UserInputError(
-            f"probe features {list(parts)} are not all available, only {sorted(available)}; "
-            "change target.features"
-        )
-    columns = [np.asarray(available[part], dtype=np.float32) for part in parts]
-    matrix_ND = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
-    return matrix_ND, tuple(column.shape[1] for column in columns)
+    columns = []
+    for part in parts:
+        if part == "likelihood":
+            rows = [likelihood_features(item.logprobs, item.end_logprob) for item in responses]
+            columns.append(np.stack(rows))
+        elif part in states:
+            columns.append(np.asarray(states[part], dtype=np.float32))
+        else:
+            raise UserInputError(
+                f"probe feature {part!r} is not available, only likelihood and "
+                f"{', '.join(sorted(states))}; change target.features"
+            )
+    return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
 
 
 def balance(

@@ -1,0 +1,131 @@
+"""Writing a trained adapter: slim, atomic, and the same bytes for the same training."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save
+
+from grace.cnf import CNF_TOKEN, CnfToken
+from grace.config import TrainSettings, to_dict
+
+SCHEMA_VERSION = 1
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+GRACE, LOG = "grace.json", "training_log.jsonl"
+
+
+def replace_directory(directory: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a new directory beside `directory` and put it in its place in one rename."""
+    partial = directory.with_name(f".{directory.name}.partial")
+    old = directory.with_name(f".{directory.name}.old")
+    for leftover in (partial, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial.mkdir(parents=True)
+    fill(partial)
+    if directory.exists():
+        directory.rename(old)
+    partial.rename(directory)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def save_weights(peft_model: Any, directory: Path, base_model: str = "") -> None:
+    """Write the LoRA matrices, the `<CNF>` rows and the PEFT config, without any full matrix."""
+    peft_model.save_pretrained(directory, save_embedding_layers=False)
+    (directory / "README.md").unlink(missing_ok=True)
+    tensors = load_file(directory / WEIGHTS)
+    (directory / WEIGHTS).unlink()
+    (directory / WEIGHTS).write_bytes(save(dict(sorted(tensors.items())), {"format": "pt"}))
+    config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    for key, value in config.items():
+        if isinstance(value, list):
+            config[key] = sorted(value)
+    config["base_model_name_or_path"] = base_model or config["base_model_name_or_path"]
+    _write_json(directory / CONFIG, config)
+
+
+def load_weights(peft_model: Any, directory: Path) -> None:
+    """Put the weights that `save_weights` wrote back into the same kind of model."""
+    from peft import set_peft_model_state_dict
+
+    set_peft_model_state_dict(peft_model, load_file(directory / WEIGHTS))
+
+
+def save_adapter(
+    peft_model: Any,
+    tokenizer: Any,
+    directory: Path,
+    record: Mapping[str, Any],
+    log: Sequence[Mapping[str, float]],
+) -> None:
+    """Write the adapter directory: weights, tokenizer, grace.json, training log, model card."""
+
+    def fill(partial: Path) -> None:
+        save_weights(peft_model, partial, record["base_model"])
+        tokenizer.save_pretrained(partial)
+        _write_json(partial / GRACE, record)
+        lines = [json.dumps({"step": row["step"], **row}) + "\n" for row in log]
+        (partial / LOG).write_text("".join(lines), encoding="utf-8")
+        (partial / "README.md").write_text(model_card(record), encoding="utf-8")
+
+    replace_directory(directory, fill)
+
+
+def adapter_record(
+    model: Any,
+    cnf: CnfToken,
+    rows: list[int] | dict[str, list[int]],
+    settings: TrainSettings,
+    metadata: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the content of grace.json: what is needed to load the adapter and to read c."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "cnf_token": CNF_TOKEN,
+        "cnf_id": cnf.id,
+        "read_at": settings.read_at,
+        "base_model": str(model.config.name_or_path),
+        "rows": rows,
+        "spare_row": cnf.spare_row,
+        "init": cnf.init,
+        "train": to_dict(settings),
+        **metadata,
+    }
+
+
+def model_card(record: Mapping[str, Any]) -> str:
+    """Return the model card of an adapter."""
+    base = record["base_model"]
+    shown = f"- Task: {record['data']['task']}\n" if "data" in record else ""
+    return f"""---
+base_model: {json.dumps(base)}
+library_name: peft
+pipeline_tag: text-generation
+tags: [lora, calibration, confidence, grace]
+---
+
+# Confidence adapter
+
+LoRA and one vocabulary row (`{record["cnf_token"]}`, id {record["cnf_id"]}) for `{base}`. The
+probability of `{record["cnf_token"]}` where a response ends is the model's confidence that the
+response is correct, in [0, 1] (GrACE, arXiv 2509.09438).
+
+{shown}- Read position: {record["read_at"]}
+- LoRA rank {record["train"]["rank"]} on {", ".join(record["train"]["target_modules"])}
+
+```python
+import grace
+
+model = grace.load("path/to/this/directory")
+reply = model.ask("Who wrote Middlemarch?")
+print(reply.text, reply.confidence)
+```
+"""
+
+
+def _write_json(path: Path, value: Any) -> None:
+    text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=False)
+    path.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,163 @@
+"""LoRA and the one `<CNF>` row: which modules, and a forward that costs no full-matrix gradient.
+
+Shapes: B sequences, T tokens, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from grace.cnf import CnfToken, trainable_rows
+from grace.config import TrainSettings
+from grace.errors import ConfigError, TrainingError
+
+ALIASES = ("mlp", "attention", "qv", "all-linear")
+MLP_PARENTS = ("mlp", "feed_forward", "ffn", "ff", "block_sparse_moe")
+MLP_LEAVES = ("fc1", "fc2", "fc_in", "fc_out", "dense_h_to_4h", "dense_4h_to_h")
+QV_LEAVES = ("q_proj", "v_proj", "query", "value", "q_lin", "v_lin")
+FUSED_QKV_LEAVES = ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "wqkv", "in_proj")
+
+
+def target_modules(model: nn.Module, wanted: Sequence[str]) -> list[str]:
+    """Resolve aliases (mlp, attention, qv, all-linear) and names to module suffixes for PEFT.
+
+    Fused projections count as a whole: `qv` takes `qkv_proj` or `query_key_value` where query
+    and value have no matrices of their own. The output head never counts.
+
+    Raises:
+        ConfigError: an alias or a name that matches no linear layer of the model.
+    """
+    names = _linear_names(model)
+    chosen: set[str] = set()
+    for want in wanted:
+        found = {name for name in names if _matches(name, want)}
+        if want == "qv" and not found:
+            found = {name for name in names if name.rpartition(".")[2] in FUSED_QKV_LEAVES}
+        if not found:
+            leaves = sorted({name.rpartition(".")[2] for name in names})
+            raise ConfigError(
+                f"train.target_modules {want!r} matches no linear layer of this model; "
+                f"use {', '.join(ALIASES)} or one of {', '.join(leaves)}"
+            )
+        chosen |= found
+    return sorted({_suffix(name, names, chosen) for name in chosen})
+
+
+def _linear_names(model: Any) -> list[str]:
+    head = model.get_output_embeddings()
+    return [
+        name
+        for name, module in model.named_modules()
+        if (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D")
+        and module is not head
+    ]
+
+
+def _matches(name: str, want: str) -> bool:
+    *parents, leaf = name.split(".")
+    if want == "all-linear":
+        return True
+    if want == "mlp":
+        return leaf in MLP_LEAVES or any(parent in MLP_PARENTS for parent in parents)
+    if want == "attention":
+        return any("attn" in parent or "attention" in parent for parent in parents)
+    if want == "qv":
+        return leaf in QV_LEAVES
+    return name == want or name.endswith(f".{want}")
+
+
+def _suffix(name: str, names: Sequence[str], chosen: set[str]) -> str:
+    """Return the shortest suffix of `name` that matches chosen modules only."""
+    parts = name.split(".")
+    for length in range(1, len(parts)):
+        suffix = ".".join(parts[-length:])
+        if all(other in chosen for other in names if other.endswith(f".{suffix}")):
+            return suffix
+    return name
+
+
+def add_lora(model: Any, cnf: CnfToken, settings: TrainSettings) -> Any:
+    """Wrap a model in place with LoRA and the trainable `<CNF>` row; all trainables are float32.
+
+    Raises:
+        TrainingError: a trainable parameter is not float32.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=target_modules(model, settings.target_modules),
+        trainable_token_indices=trainable_rows(model, cnf.id),
+        task_type="CAUSAL_LM",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", FutureWarning
+        )  # PEFT's use of names that are on their way out
+        peft_model = get_peft_model(model, config)
+    wrong = [
+        f"{name} ({parameter.dtype})"
+        for name, parameter in peft_model.named_parameters()
+        if parameter.requires_grad and parameter.dtype != torch.float32
+    ]
+    if wrong:
+        raise TrainingError(
+            f"{len(wrong)} trainable parameters are not float32, first {wrong[0]}; small learning "
+            "rates would train nothing: load the base model in bfloat16 or float32"
+        )
+    return peft_model
+
+
+def is_row(name: str) -> bool:
+    """Return whether a parameter name is a trained vocabulary row."""
+    return "trainable_tokens_delta" in name
+
+
+@contextmanager
+def light_rows(peft_model: nn.Module) -> Iterator[None]:
+    """Replace only the row's own results in the forward of the trained embedding and head.
+
+    PEFT copies the whole matrix with the row put in, so the backward computes the gradient of
+    the whole matrix. Here the base matrix gives all results and the row overwrites its own: the
+    same numbers up to rounding, without the copy and without that gradient.
+    """
+    from peft.tuners.trainable_tokens.layer import TrainableTokensLayer
+
+    layers = [item for item in peft_model.modules() if isinstance(item, TrainableTokensLayer)]
+    for layer in layers:
+        layer.forward = partial(_row_forward, layer)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def _row_forward(layer: Any, x: Tensor) -> Tensor:
+    if layer.disable_adapters or layer.merged or not layer.active_adapters:
+        result: Tensor = layer.base_layer(x)
+        return result
+    result = layer.base_layer(x)
+    for adapter in layer.active_adapters:
+        row_1D = layer.trainable_tokens_delta[adapter].to(layer.base_layer.weight.dtype)
+        tokens = layer.token_indices[adapter]
+        if isinstance(layer.base_layer, nn.Embedding):
+            scale = layer._get_embed_scale()
+            row_1D = row_1D if scale is None else row_1D * scale.to(row_1D.dtype)
+            for index, token in enumerate(tokens):
+                result = torch.where((x == token)[..., None], row_1D[index], result)
+        else:
+            result = result.index_copy(
+                -1, torch.tensor(tokens, device=x.device), F.linear(x, row_1D)
+            )
+    return result

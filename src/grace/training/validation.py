@@ -1,0 +1,70 @@
+"""c on held-out responses during training, and how well calibrated it is.
+
+Shapes: N examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from grace import metrics
+from grace.training.examples import Example, collate
+from grace.training.forward import ReadAt, losses
+
+
+def log_confidences(
+    model: Any,
+    examples: Sequence[Example],
+    cnf_id: int,
+    pad_id: int,
+    *,
+    read_at: ReadAt = "predict",
+    batch_size: int = 8,
+) -> NDArray[np.float64]:
+    """Return log c of every example, shape (N,); the model is left in evaluation mode."""
+    model.eval()
+    device = next(model.parameters()).device
+    order = sorted(range(len(examples)), key=lambda row: len(examples[row]))
+    log_c_N = np.empty(len(examples), dtype=np.float64)
+    with torch.no_grad():
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            batch: Any = collate([examples[row] for row in rows], cnf_id, pad_id)
+            moved: Any = {name: value.to(device) for name, value in batch.items()}
+            terms = losses(model, moved, cnf_id, read_at=read_at, with_sft=False)
+            log_c_N[rows] = terms.log_c.double().cpu().numpy()
+    return log_c_N
+
+
+def evaluate(
+    model: Any,
+    examples: Sequence[Example],
+    cnf_id: int,
+    pad_id: int,
+    *,
+    read_at: ReadAt = "predict",
+    batch_size: int = 8,
+) -> dict[str, float]:
+    """Return ECE, Brier score, AUROC (unless undefined), mean c and mean log c.
+
+    The `target` of an example is its correctness, 0 or 1.
+    """
+    log_c_N = log_confidences(
+        model, examples, cnf_id, pad_id, read_at=read_at, batch_size=batch_size
+    )
+    c_N = np.exp(log_c_N)
+    correct_N = np.array([example.target > 0.5 for example in examples])
+    values = {
+        "eval_ece": metrics.ece(c_N, correct_N),
+        "eval_brier": metrics.brier(c_N, correct_N),
+        "eval_auroc": metrics.auroc(c_N, correct_N),
+        "eval_mean_c": float(c_N.mean()),
+        "eval_mean_log_c": float(log_c_N.mean()),
+    }
+    return {name: value for name, value in values.items() if math.isfinite(value)}
