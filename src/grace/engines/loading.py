@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -197,7 +198,9 @@ def _load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
         with torch.random.fork_rng(devices=[]):
             model.resize_token_embeddings(rows, mean_resizing=False)
     try:
-        model = PeftModel.from_pretrained(model, adapter)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            model = PeftModel.from_pretrained(model, adapter)
     except Exception as error:  # peft raises many kinds here
         raise ModelError(
             f"adapter {adapter} does not fit the base model ({_first_line(error)}); "

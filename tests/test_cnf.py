@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tiny_models
+from grace.cnf import CNF_TOKEN, add_cnf, cnf_id, end_log_prob, log_confidence, trainable_rows
+from grace.errors import ModelError
+
+every_architecture = pytest.mark.parametrize("tiny", tiny_models.ARCHITECTURES, indirect=True)
+
+
+def logits_of(model):
+    ids = torch.arange(4, 304).reshape(6, 50)
+    with torch.inference_mode():
+        return model(ids).logits
+
+
+def rows_of(model):
+    return model.get_input_embeddings().weight.shape[0], model.get_output_embeddings().weight.shape[
+        0
+    ]
+
+
+def is_tied(model):
+    return model.get_input_embeddings().weight is model.get_output_embeddings().weight
+
+
+@every_architecture
+@pytest.mark.parametrize("init", ["mean", "eos", "scaled_eos"])
+def test_old_logits_are_bit_equal_after_adding_the_token(tiny, init):
+    model, tokenizer = tiny
+    before, was_tied = logits_of(model), is_tied(model)
+    token = add_cnf(model, tokenizer, init=init)
+    after = logits_of(model)
+    others = [i for i in range(before.shape[-1]) if i != token.id]
+    assert torch.equal(before[..., others], after[..., others])
+    assert is_tied(model) == was_tied
+
+
+@every_architecture
+def test_old_rows_and_the_global_random_state_are_untouched(tiny):
+    model, tokenizer = tiny
+    before = model.get_input_embeddings().weight.detach().clone()
+    state = torch.random.get_rng_state()
+    token = add_cnf(model, tokenizer)
+    after = model.get_input_embeddings().weight
+    assert torch.equal(before[: token.id], after[: token.id])
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("tiny", ["qwen2"], indirect=True)
+def test_a_padded_vocabulary_gives_a_spare_row_and_keeps_its_size(tiny):
+    model, tokenizer = tiny
+    rows = rows_of(model)
+    token = add_cnf(model, tokenizer)
+    assert token.spare_row and token.id == len(tokenizer) - 1
+    assert rows_of(model) == rows and model.config.vocab_size == rows[0]
+
+
+def test_a_full_vocabulary_grows_by_one_row(tiny):
+    model, tokenizer = tiny
+    rows = rows_of(model)
+    token = add_cnf(model, tokenizer)
+    assert not token.spare_row and token.id == rows[0]
+    assert rows_of(model) == (rows[0] + 1, rows[1] + 1)
+    assert model.config.vocab_size == rows[0] + 1
+
+
+def test_a_model_with_fewer_rows_than_tokens_grows_to_hold_the_token(tiny):
+    model, tokenizer = tiny
+    tokenizer.add_tokens(["brandnew", "words"])
+    twin = tiny_models.model("llama_untied")
+    first = add_cnf(model, tokenizer, seed=3)
+    assert rows_of(model)[0] == first.id + 1 == len(tokenizer)
+    add_cnf(twin, tokenizer, seed=3)
+    assert torch.equal(model.lm_head.weight, twin.lm_head.weight)
+
+
+@every_architecture
+def test_adding_twice_changes_nothing(tiny):
+    model, tokenizer = tiny
+    first = add_cnf(model, tokenizer, init="eos")
+    with torch.no_grad():
+        model.get_output_embeddings().weight[first.id] += 1  # as if trained
+    before, size = logits_of(model), len(tokenizer)
+    assert add_cnf(model, tokenizer, init="eos") == first
+    assert torch.equal(before, logits_of(model))
+    assert len(tokenizer) == size
+
+
+@every_architecture
+@pytest.mark.parametrize("init", ["mean", "eos", "scaled_eos"])
+def test_the_row_starts_as_the_init_says(tiny, init):
+    model, tokenizer = tiny
+    vocabulary, eos_id = len(tokenizer), tokenizer.eos_token_id
+    token = add_cnf(model, tokenizer, init=init)
+    for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+        rows, eos, row = module.weight[:vocabulary], module.weight[eos_id], module.weight[token.id]
+        if init == "mean":
+            torch.testing.assert_close(row, rows.mean(0))
+        elif init == "eos":
+            assert torch.equal(row, eos)
+        else:
+            torch.testing.assert_close(row.norm(), rows.norm(dim=-1).mean())
+            torch.testing.assert_close(row / row.norm(), eos / eos.norm())
+
+
+def test_an_eos_row_makes_c_equal_to_the_probability_of_eos(tiny):
+    model, tokenizer = tiny
+    token = add_cnf(model, tokenizer, init="eos")
+    probs = logits_of(model).softmax(-1)
+    assert torch.equal(probs[..., token.id], probs[..., tokenizer.eos_token_id])
+
+
+def test_a_head_with_a_bias_gets_a_bias_for_the_new_row(tiny):
+    model, tokenizer = tiny
+    head = model.get_output_embeddings()
+    head.bias = torch.nn.Parameter(torch.linspace(-1, 1, head.out_features))
+    before = logits_of(model)
+    token = add_cnf(model, tokenizer, init="eos")
+    after = logits_of(model)
+    assert torch.equal(before, after[..., : token.id])
+    assert torch.equal(after[..., token.id], after[..., tokenizer.eos_token_id])
+
+
+def test_the_token_is_special_survives_saving_and_is_not_shown(tiny, tmp_path):
+    import transformers
+
+    model, tokenizer = tiny
+    assert cnf_id(tokenizer) is None
+    token = add_cnf(model, tokenizer)
+    tokenizer.save_pretrained(tmp_path)
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for each in (tokenizer, again):
+        assert cnf_id(each) == token.id
+        assert each.decode([*each.encode("yes"), token.id], skip_special_tokens=True) == "yes"
+        assert each.encode(CNF_TOKEN) == [token.id]
+
+
+def test_an_eos_init_without_an_eos_token_is_refused_and_mean_is_not(tiny):
+    model, tokenizer = tiny
+    tokenizer.eos_token = None
+    with pytest.raises(ModelError, match="no EOS token; set eos_token"):
+        add_cnf(model, tokenizer, init="eos")
+    assert cnf_id(tokenizer) is None
+    assert add_cnf(model, tokenizer, init="mean").id == cnf_id(tokenizer)
+
+
+@every_architecture
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft 0.21
+def test_peft_trains_exactly_the_row_in_both_matrices(tiny):
+    import peft
+
+    model, tokenizer = tiny
+    token = add_cnf(model, tokenizer, init="eos")
+    before = [m.weight.detach().clone() for m in _matrices(model)]
+    config = peft.LoraConfig(
+        r=2, target_modules=["dense"] if "neox" in model.config.model_type else ["o_proj"],
+        trainable_token_indices=trainable_rows(model, token.id),
+    )  # fmt: skip
+    wrapped = peft.get_peft_model(model, config)
+    with torch.no_grad():
+        for name, parameter in wrapped.named_parameters():
+            if "trainable_tokens_delta" in name:
+                parameter += 1
+    merged = wrapped.merge_and_unload()
+    for old, module in zip(before, _matrices(merged), strict=True):
+        changed = (old != module.weight).any(-1).nonzero().flatten().tolist()
+        assert changed == [token.id]
+
+
+def test_log_confidence_is_a_float32_log_softmax_entry():
+    logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(0)) * 8
+    expected = logits.log_softmax(-1)[:, 7]
+    torch.testing.assert_close(log_confidence(logits, 7), expected)
+    half = log_confidence(logits.bfloat16(), 7)
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, logits.bfloat16().float().log_softmax(-1)[:, 7])
+
+
+def test_end_log_prob_is_the_log_of_the_summed_probabilities():
+    logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(0)) * 8
+    expected = logits.softmax(-1)[:, [3, 7, 9]].sum(-1).log()
+    torch.testing.assert_close(end_log_prob(logits, [3, 7, 9]), expected)
+
+
+def _matrices(model):
+    return model.get_input_embeddings(), model.get_output_embeddings()
