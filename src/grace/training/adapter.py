@@ -77,18 +77,20 @@ def save_adapter(
 def adapter_record(
     model: Any,
     cnf: CnfToken,
-    rows: list[int] | dict[str, list[int]],
     settings: TrainSettings,
     metadata: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the content of grace.json: what is needed to load the adapter and to read c."""
+    """Return the content of grace.json: what is needed to load the adapter and to read c.
+
+    `rows` is the number of rows of the base model's vocabulary matrix, `<CNF>` included.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
         "cnf_token": CNF_TOKEN,
         "cnf_id": cnf.id,
         "read_at": settings.read_at,
         "base_model": str(model.config.name_or_path),
-        "rows": rows,
+        "rows": model.get_input_embeddings().weight.shape[0],
         "spare_row": cnf.spare_row,
         "init": cnf.init,
         "train": to_dict(settings),

@@ -129,13 +129,20 @@ def light_rows(peft_model: nn.Module) -> Iterator[None]:
 
     PEFT copies the whole matrix with the row put in, so the backward computes the gradient of
     the whole matrix. Here the base matrix gives all results and the row overwrites its own: the
-    same numbers up to rounding, without the copy and without that gradient.
+    same numbers up to rounding, without the copy and without that gradient. The head of a
+    half-precision model computes the last position, where c is read, in float32, as the engines
+    do; it keeps a float32 copy of its matrix for that.
     """
     from peft.tuners.trainable_tokens.layer import TrainableTokensLayer
 
     layers = [item for item in peft_model.modules() if isinstance(item, TrainableTokensLayer)]
     for layer in layers:
-        layer.forward = partial(_row_forward, layer)
+        if isinstance(layer.base_layer, nn.Embedding):
+            layer.forward = partial(_embed, layer)
+        else:
+            weight_VD = layer.base_layer.weight.detach()
+            exact_VD = None if weight_VD.dtype == torch.float32 else weight_VD.float()
+            layer.forward = partial(_head, layer, exact_VD)
     try:
         yield
     finally:
@@ -143,21 +150,43 @@ def light_rows(peft_model: nn.Module) -> Iterator[None]:
             del layer.forward
 
 
-def _row_forward(layer: Any, x: Tensor) -> Tensor:
-    if layer.disable_adapters or layer.merged or not layer.active_adapters:
-        result: Tensor = layer.base_layer(x)
-        return result
-    result = layer.base_layer(x)
-    for adapter in layer.active_adapters:
-        row_1D = layer.trainable_tokens_delta[adapter].to(layer.base_layer.weight.dtype)
-        tokens = layer.token_indices[adapter]
-        if isinstance(layer.base_layer, nn.Embedding):
-            scale = layer._get_embed_scale()
-            row_1D = row_1D if scale is None else row_1D * scale.to(row_1D.dtype)
-            for index, token in enumerate(tokens):
-                result = torch.where((x == token)[..., None], row_1D[index], result)
-        else:
-            result = result.index_copy(
-                -1, torch.tensor(tokens, device=x.device), F.linear(x, row_1D)
-            )
-    return result
+def _rows(layer: Any) -> list[tuple[list[int], Tensor]]:
+    """Return the active trained rows of a layer: token ids and values (float32)."""
+    if layer.disable_adapters or layer.merged:
+        return []
+    return [
+        (layer.token_indices[name], layer.trainable_tokens_delta[name])
+        for name in layer.active_adapters
+    ]
+
+
+def _embed(layer: Any, ids_BT: Tensor) -> Tensor:
+    result_BTD: Tensor = layer.base_layer(ids_BT)
+    scale = layer._get_embed_scale()
+    for tokens, rows_RD in _rows(layer):
+        rows_RD = rows_RD.to(result_BTD.dtype)
+        rows_RD = rows_RD if scale is None else rows_RD * scale.to(rows_RD.dtype)
+        for token, row_D in zip(tokens, rows_RD, strict=True):
+            result_BTD = torch.where((ids_BT == token)[..., None], row_D, result_BTD)
+    return result_BTD
+
+
+def _head(layer: Any, exact_VD: Tensor | None, states_BKD: Tensor) -> Tensor:
+    logits_BKV = _with_rows(layer, states_BKD, layer.base_layer(states_BKD))
+    if exact_VD is None:
+        return logits_BKV
+    bias = getattr(layer.base_layer, "bias", None)
+    last_B1D = states_BKD[:, -1:].float()
+    last_B1V = F.linear(last_B1D, exact_VD, None if bias is None else bias.float())
+    last_B1V = _with_rows(layer, last_B1D, last_B1V)
+    return torch.cat([logits_BKV[:, :-1].float(), last_B1V], dim=1)
+
+
+def _with_rows(layer: Any, states_BKD: Tensor, logits_BKV: Tensor) -> Tensor:
+    bias = getattr(layer.base_layer, "bias", None)
+    for tokens, rows_RD in _rows(layer):
+        ids_R = torch.tensor(tokens, device=states_BKD.device)
+        own_R = None if bias is None else bias[ids_R].to(states_BKD.dtype)
+        own_BKR = F.linear(states_BKD, rows_RD.to(states_BKD.dtype), own_R)
+        logits_BKV = logits_BKV.index_copy(-1, ids_R, own_BKR)
+    return logits_BKV

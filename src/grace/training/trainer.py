@@ -17,7 +17,7 @@ from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
-from grace.cnf import CnfToken, trainable_rows
+from grace.cnf import CnfToken
 from grace.config import TrainSettings
 from grace.errors import ConfigError, TrainingError
 from grace.training import checkpoints
@@ -89,7 +89,7 @@ def train_adapter(
     set_seed(seed)
     config_cache = model.config.use_cache
     required = [parameter.requires_grad for parameter in model.parameters()]
-    record = adapter_record(model, cnf, trainable_rows(model, cnf.id), settings, metadata)
+    record = adapter_record(model, cnf, settings, metadata)
     peft_model = add_lora(model, cnf, settings)
     try:
         with light_rows(peft_model):
