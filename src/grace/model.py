@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -96,12 +97,12 @@ class Model:
             UserInputError: the budget is below one.
         """
         prompt = self._encode(question, choices)
+        shared = self._sampling(temperature, max_new_tokens, seed, 1)
 
         def votes() -> Iterator[Vote]:
             for number in range(budget):
-                sampling = self._sampling(temperature, max_new_tokens, seed, 1)
-                keys = [str(number)]
-                ((_, (generation,)),) = self.engine.generate([prompt], sampling, keys=keys)
+                sampling = dataclasses.replace(shared, first_sample=number)
+                ((_, (generation,)),) = self.engine.generate([prompt], sampling, keys=["0"])
                 reply = self._reply(generation)
                 yield Vote(reply.answer, reply.confidence, reply.tokens, reply.text)
 

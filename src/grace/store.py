@@ -202,14 +202,14 @@ class RunDir:
         with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
-    def seconds_per_answer(self, stage: str) -> float | None:
-        """Return the measured seconds per answer of a stage, or None if nothing was timed."""
+    def seconds_per_answer(self, stage: str, units_of: str = "") -> float | None:
+        """Return the measured seconds per answer over a stage's units whose name starts so."""
         path = self.path / "stages" / "timing.jsonl"
         units: dict[str, tuple[float, int]] = {}
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
             with contextlib.suppress(json.JSONDecodeError, KeyError):
                 row = json.loads(line)
-                if row["stage"] == stage:
+                if row["stage"] == stage and row["unit"].startswith(units_of):
                     units[row["unit"]] = (row["seconds"], row["count"])
         count = sum(number for _, number in units.values())
         return sum(seconds for seconds, _ in units.values()) / count if count else None

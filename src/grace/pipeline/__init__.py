@@ -8,6 +8,7 @@ Every stage resumes; a finished one is skipped. Changed settings are refused wit
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,8 +135,9 @@ def _adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) 
         for stage in reversed(order[order.index(redo) :]):
             directory.forget(stage)
     if redo is not None or not directory.config.exists():
-        value = {"settings": to_dict(settings), "seed": settings.seed, **describe_environment()}
-        write_json(directory.config, value)
+        created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        value = {"settings": to_dict(settings), "seed": settings.seed, "created": created}
+        write_json(directory.config, value | describe_environment())
 
 
 def _refuse_changes(path: Path, old: RunSettings, new: RunSettings, redo: str | None) -> None:
