@@ -100,7 +100,7 @@ def normalise(text: str) -> str:
 
     Source: TriviaQA, arXiv 1705.03551, published evaluation code.
     """
-    lowered = unicodedata.normalize("NFC", text).lower()
+    lowered = unicodedata.normalize("NFC", text.lower())
     words = _ARTICLE.sub(" ", lowered.translate(_PUNCTUATION)).split()
     return " ".join(words or lowered.split())
 

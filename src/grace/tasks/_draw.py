@@ -7,15 +7,15 @@ does not depend on the order or the size of the pool, and a smaller draw is part
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from grace.config import DataSettings
 from grace.errors import DataError
 from grace.grading import normalise
 from grace.records import Question
-from grace.tasks._rows import SPLIT_NAMES, Pools, Row
+from grace.tasks._rows import SPLIT_NAMES, Pools, Row, note
 
-Parse = Callable[[Row], Question]
+Parse = Callable[[Row], Question | None]
 
 
 def draw(
@@ -63,8 +63,8 @@ def content_id(name: str, text: str, choices: Iterable[str] = ()) -> str:
     return f"{name}-{_digest(*map(normalise, (text, *choices)))[:16]}"
 
 
-def parse_rows(name: str, rows: Iterable[Row], parse: Parse) -> list[Question]:
-    """Return the question in each row.
+def parse_rows(name: str, rows: Sequence[Row], parse: Parse) -> list[Question]:
+    """Return the question in each row; rows that `parse` makes None of are left out and counted.
 
     Raises:
         DataError: a row lacks a field or holds something else in it; the message says where.
@@ -72,13 +72,17 @@ def parse_rows(name: str, rows: Iterable[Row], parse: Parse) -> list[Question]:
     questions = []
     for row in rows:
         try:
-            questions.append(parse(row))
+            question = parse(row)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(
                 f"{row.where}: not a row of {name}: {reason}; expected the fields of the data "
                 "set on the Hugging Face Hub"
             ) from error
+        if question is not None:
+            questions.append(question)
+    if len(questions) < len(rows):
+        note(f"{name}: {len(rows) - len(questions)} of {len(rows)} rows cannot be used")
     return questions
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from grace.config import DataSettings
+from grace.errors import UserInputError
 from grace.grading import letter, normalise, short_answer
 from grace.records import Message, Question
 from grace.tasks import Split
@@ -32,7 +33,13 @@ class OpenTask:
         return draw(self.name, self.source(self.name, data), self.parse, split, data, seed)
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
-        """Return the paper's prompt for open-ended generation, in one user turn."""
+        """Return the paper's prompt for open-ended generation, in one user turn.
+
+        Raises:
+            UserInputError: the question has choices.
+        """
+        if question.choices:
+            raise UserInputError(f"task {self.name} asks open questions; leave the choices out")
         return ask_open(question, data)
 
     def answer(self, text: str) -> str | None:
@@ -55,7 +62,13 @@ class ChoiceTask:
         return draw(self.name, self.source(self.name, data), self.parse, split, data, seed)
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
-        """Return the paper's prompt for test-time scaling: instructions, then the options."""
+        """Return the paper's prompt for test-time scaling: instructions, then the options.
+
+        Raises:
+            UserInputError: the question has no choices.
+        """
+        if not question.choices:
+            raise UserInputError(f"task {self.name} asks multiple choice; give the choices too")
         return ask_choice(question, data)
 
     def answer(self, text: str) -> str | None:

@@ -75,7 +75,7 @@ def folder_pools(folder: Path) -> Pools:
     if train is None and "train_from_dev" in files:
         train, validation = files["train_from_dev"], files.get("validation_from_dev")
         test = test or files.get("validation")
-        _note(f"{folder} has no train.jsonl; training on {train.name} instead")
+        note(f"{folder} has no train.jsonl; training on {train.name} instead")
     if test is None:
         test, validation = validation, None
     if train is None or test is None:
@@ -136,7 +136,7 @@ def _read_hub(name: str, path: str, config: str | None, split: str) -> list[Row]
 
 
 @functools.cache
-def _note(message: str) -> None:
+def note(message: str) -> None:
     """Log a message once per process."""
     logging.getLogger("grace.tasks").warning(message)
 

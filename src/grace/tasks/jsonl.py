@@ -125,9 +125,9 @@ def _pools(data: DataSettings, seed: int) -> Pools:
             "validation": pools.validation() if pools.validation else [],
             "test": pools.test(),
         }
+        _check_ids(row for rows in splits.values() for row in rows)
     else:
         splits = _split_file(path, data, seed)
-    _check_ids(row for rows in splits.values() for row in rows)
     for split in ("train", "test"):
         if not splits[split]:
             raise DataError(f"{path} has no {split} questions; add some")
@@ -145,6 +145,7 @@ def _split_file(path: Path, data: DataSettings, seed: int) -> dict[str, list[Row
         raise DataError(
             f'{path} is empty; write one {{"question": ..., "answers": [...]}} per line'
         )
+    _check_ids(rows)
     splits: dict[str, list[Row]] = {name: [] for name in SPLIT_NAMES}
     if any("split" in row.fields for row in rows):
         for row in rows:

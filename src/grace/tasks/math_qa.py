@@ -17,15 +17,13 @@ from grace.tasks._rows import Hub, Row
 _OPTION = re.compile(r"(?:^|,)[\s\[\"']*([a-e])\s*\)")
 
 
-def parse(row: Row) -> Question:
-    """Return the question of a row."""
+def parse(row: Row) -> Question | None:
+    """Return the question of a row, None for the few rows whose options cannot be told apart."""
     text = row.fields["Problem"].strip()
     choices = parse_options(row.fields["options"])
-    right = "abcde".index(row.fields["correct"].strip().lower())
-    if right >= len(choices):
-        raise ValueError(
-            f"right answer {row.fields['correct']!r} is none of {len(choices)} options"
-        )
+    right = "abcde".find(row.fields["correct"].strip().lower() or "?")
+    if len(choices) < 2 or not 0 <= right < len(choices):
+        return None
     return Question(
         content_id("math_qa", text, choices), "math_qa", text, (LETTERS[right],), choices
     )
@@ -34,17 +32,14 @@ def parse(row: Row) -> Question:
 def parse_options(options: str) -> tuple[str, ...]:
     """Return the option texts of "a ) 38 , b ) 27,675 , ..." or "['a ) 4', 'b ) 5', ...]".
 
-    A comma separates only where the next letter in order and a parenthesis follow.
-
-    Raises:
-        ValueError: fewer than two options, or letters out of order.
+    A comma separates only where the next letter and a parenthesis follow.
     """
-    starts = list(_OPTION.finditer(options))
-    letters = "".join(start[1] for start in starts)
-    if len(letters) < 2 or not "abcde".startswith(letters):
-        raise ValueError(f"options {options!r} are not of the form 'a ) ... , b ) ...'")
-    ends = [start.start() for start in starts[1:]] + [len(options)]
-    texts = [options[start.end() : end] for start, end in zip(starts, ends, strict=True)]
+    starts: list[re.Match[str]] = []
+    for start in _OPTION.finditer(options):
+        if start[1] == "abcde"[len(starts) : len(starts) + 1]:
+            starts.append(start)
+    ends = [*(start.start() for start in starts[1:]), len(options)]
+    texts = [options[start.end() : end] for start, end in zip(starts, ends, strict=False)]
     return tuple(text.strip(" \t\n\"'],") for text in texts)
 
 

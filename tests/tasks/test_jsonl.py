@@ -1,0 +1,230 @@
+"""Your own file of questions: what it may hold, and what is said about what it may not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.config import DataSettings
+from grace.errors import ConfigError, DataError
+from grace.records import Question
+from grace.tasks import load_task
+
+SPLITS = ("train", "validation", "test")
+
+
+def open_row(number: int, **more: Any) -> dict[str, Any]:
+    return {"question": f"What is number {number}?", "answers": [f"thing {number}"], **more}
+
+
+def write(file: Path, rows: Iterable[dict[str, Any]]) -> str:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(file)
+
+
+def settings(file: str, train: int = 1, validation: int = 1, test: int = 1) -> DataSettings:
+    return DataSettings(task="jsonl", file=file, train=train, validation=validation, test=test)
+
+
+def read(data: DataSettings, seed: int = 0) -> dict[str, list[Question]]:
+    task = load_task("jsonl")
+    return {split: task.questions(split, data, seed) for split in SPLITS}  # type: ignore[arg-type]
+
+
+def one(tmp_path: Path, row: dict[str, Any]) -> Question:
+    """Return the question of a row, read among others."""
+    file = write(
+        tmp_path / "own.jsonl",
+        [row | {"split": "test"}, open_row(0, split="train"), open_row(1, split="validation")],
+    )
+    return read(settings(file))["test"][0]
+
+
+def test_an_open_question_keeps_its_id_text_and_answers(tmp_path: Path) -> None:
+    row = {"id": 7, "question": " Who? ", "answers": ["Ann", "Anne"], "meta": {"page": 3}}
+    assert one(tmp_path, row) == Question("7", "jsonl", "Who?", ("Ann", "Anne"))
+    assert one(tmp_path, {"question": "Who?", "answer": "Ann"}).answers == ("Ann",)
+    assert one(tmp_path, {"question": "How many?", "answers": 42}).answers == ("42",)
+
+
+@pytest.mark.parametrize(
+    ("choices", "answer", "expected"),
+    [
+        (["x", "y", "z"], "B", "B"),
+        (["x", "y", "z"], "b", "B"),
+        (["x", "y", "z"], "y", "B"),
+        (["x", "y", "z"], 1, "B"),
+        (["x", "y", "z"], ["B"], "B"),
+        (["A", "B", "AB", "O"], "AB", "C"),
+        (["A", "B", "AB", "O"], "B", "B"),
+        ([2, 3, 4], "4", "C"),
+        ([10, 20, 30], 20, "B"),
+        ([str(n) for n in range(10)], "J", "J"),
+    ],
+)
+def test_the_right_choice_is_a_letter_a_text_or_an_index(
+    tmp_path: Path, choices: list[Any], answer: Any, expected: str
+) -> None:
+    question = one(tmp_path, {"question": "Which?", "choices": choices, "answer": answer})
+    assert question.answers == (expected,)
+    assert question.choices == tuple(map(str, choices))
+
+
+BAD_LINES = [
+    ('{"question": "a"', "not JSON: .* at column .*; write one whole JSON object per line"),
+    ("[1]", "expected an object, found a list"),
+    ("null", "expected an object, found a NoneType"),
+    ('{"answers": ["a"]}', '"question" is missing'),
+    ('{"question": "", "answers": ["a"]}', "\"question\" is ''; write a text that is not empty"),
+    ('{"question": ["q"], "answers": ["a"]}', r"\"question\" is \['q'\]"),
+    ('{"question": true, "answers": ["a"]}', '"question" is True'),
+    ('{"question": "q"}', '"answers" is missing; add it'),
+    ('{"question": "q", "answers": []}', '"answers" is an empty list'),
+    ('{"question": "q", "answers": ["a", " "]}', "\"answers\" is ' '; write a text"),
+    ('{"question": "q", "answers": [null]}', '"answers" is missing'),
+    ('{"question": "q", "answers": ["a"], "answer": "a"}', 'both "answers" and "answer"'),
+    ('{"question": "q", "choices": ["x", "y"]}', '"answer" is missing'),
+    ('{"question": "q", "choices": ["x"], "answer": "A"}', "1 choices; give 2 to 10"),
+    ('{"question": "q", "choices": [], "answer": "A"}', '"choices" is an empty list'),
+    ('{"question": "q", "choices": "xy", "answer": "A"}', "1 choices; give 2 to 10"),
+    ('{"question": "q", "choices": ["x", ""], "answer": "A"}', "\"choices\" is ''; write a text"),
+    (
+        '{"question": "q", "choices": ["x", "y"], "answer": "C"}',
+        "'C' is none of the choices; write its letter A-B",
+    ),
+    ('{"question": "q", "choices": ["x", "y"], "answer": 2}', "2 is none of the choices"),
+    ('{"question": "q", "choices": ["x", "y"], "answer": true}', '"answer" is True; write a text'),
+    ('{"question": "q", "choices": ["x", "y"], "answers": ["A", "B"]}', r"\['A', 'B'\]"),
+    ('{"question": "q", "choices": ["B", "A"], "answer": "A"}', "'A' could mean more than one"),
+    ('{"question": "q", "choices": [1, 2, 3], "answer": 1}', "1 could mean more than one choice"),
+    ('{"question": "q", "anwsers": ["a"]}', "unknown field 'anwsers'; did you mean 'answers'"),
+    (
+        '{"question": "q", "answers": ["a"], "page": 3}',
+        "unknown field 'page'; put extra data under",
+    ),
+    ('{"question": "q", "answers": ["a"], "id": ""}', "\"id\" is ''"),
+    ('{"question": "\\ud800", "answers": ["a"]}', "half a surrogate pair"),
+    ('{"question": "q", "answers": ["a"]} {"question": "r"}', "not JSON: Extra data at column 37"),
+    ("[" * 100_000, "not readable as JSON"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), BAD_LINES, ids=lambda v: v[:60])
+def test_a_bad_line_is_named_with_its_number_and_the_remedy(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    file = tmp_path / "own.jsonl"
+    file.write_text(f"{json.dumps(open_row(1))}\n\n{line}\n{json.dumps(open_row(2))}\n", "utf-8")
+    with pytest.raises(DataError, match=rf"own\.jsonl:3: .*{message}") as caught:
+        read(settings(str(file)))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_bytes_that_are_not_utf_8_are_named_with_their_place(tmp_path: Path) -> None:
+    file = tmp_path / "latin.jsonl"
+    file.write_bytes(b'{"question": "q", "answers": ["a"]}\n{"question": "caf\xe9"}\n')
+    with pytest.raises(DataError, match=r"latin\.jsonl:2: byte 18 of the line is not UTF-8"):
+        read(settings(str(file)))
+
+
+def test_a_byte_order_mark_crlf_blank_lines_and_line_separators_are_fine(tmp_path: Path) -> None:
+    file = tmp_path / "windows.jsonl"
+    rows = [
+        json.dumps(open_row(n) | {"meta": "a\u2028b\x85"}, ensure_ascii=False) for n in range(3)
+    ]
+    file.write_bytes(b"\xef\xbb\xbf" + "\r\n \r\n".join(rows).encode())
+    assert sum(map(len, read(settings(str(file))).values())) == 3
+
+
+def test_a_line_of_a_megabyte_is_read(tmp_path: Path) -> None:
+    row = {"question": "long " * 200_000, "answers": ["a"]}
+    assert len(one(tmp_path, row).text) == 999_999
+
+
+def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there is no file .*nowhere\.jsonl; check the path"):
+        read(settings(str(tmp_path / "nowhere.jsonl")))
+    with pytest.raises(ConfigError, match=r"set data\.file to a \.jsonl file"):
+        read(settings(""))
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    with pytest.raises(DataError, match=r"empty\.jsonl is empty; write one"):
+        read(settings(str(tmp_path / "empty.jsonl")))
+
+
+def test_the_same_id_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
+    file = write(tmp_path / "own.jsonl", [open_row(1, id="x"), open_row(2), open_row(3, id="x")])
+    with pytest.raises(DataError, match=r"own\.jsonl:3: id 'x' is also at .*own\.jsonl:1; make"):
+        read(settings(file))
+
+
+def test_the_same_id_in_two_files_of_a_folder_is_refused(tmp_path: Path) -> None:
+    for n, split in enumerate(SPLITS):
+        write(tmp_path / f"{split}.jsonl", [open_row(n, id=n % 2)])
+    with pytest.raises(DataError, match=r"test\.jsonl:1: id '0' is also at .*train\.jsonl:1"):
+        read(settings(str(tmp_path)))
+
+
+def test_a_file_without_splits_is_divided_by_the_seed(tmp_path: Path) -> None:
+    file = write(tmp_path / "own.jsonl", map(open_row, range(40)))
+    data = settings(file, 20, 8, 12)
+    drawn = read(data)
+    assert [len(drawn[split]) for split in SPLITS] == [20, 8, 12]
+    assert len({question.id for questions in drawn.values() for question in questions}) == 40
+    assert read(data) == drawn != read(data, seed=1)
+
+
+def test_a_file_that_is_too_small_is_told_which_sizes_fit(tmp_path: Path) -> None:
+    file = write(tmp_path / "own.jsonl", [*map(open_row, range(70)), open_row(3)])
+    with pytest.raises(
+        DataError,
+        match=r"70 different questions, 3500 were asked for; set e\.g\. "
+        r"data\.train=40 data\.validation=10 data\.test=20",
+    ):
+        read(DataSettings(task="jsonl", file=file))
+    assert read(settings(file, 40, 10, 20))
+
+
+def test_the_split_field_is_followed(tmp_path: Path) -> None:
+    rows = [open_row(n, split=split) for n, split in enumerate(["test", "train", "validation"])]
+    drawn = read(settings(write(tmp_path / "own.jsonl", rows)))
+    assert [drawn[split][0].answers[0] for split in SPLITS] == ["thing 1", "thing 2", "thing 0"]
+
+
+def test_without_validation_lines_it_is_held_out_of_train(tmp_path: Path) -> None:
+    rows = [open_row(n, split="test" if n < 2 else "train") for n in range(6)]
+    drawn = read(settings(write(tmp_path / "own.jsonl", rows), 3, 1, 2))
+    assert {question.answers[0] for question in drawn["test"]} == {"thing 0", "thing 1"}
+
+
+def test_a_split_on_some_lines_or_of_another_name_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "own.jsonl", [open_row(1, split="train"), open_row(2)])
+    with pytest.raises(DataError, match=r'own\.jsonl:2: "split" is None; write one of train'):
+        read(settings(file))
+    file = write(tmp_path / "own.jsonl", [open_row(1, split="dev")])
+    with pytest.raises(DataError, match=r'own\.jsonl:1: "split" is \'dev\''):
+        read(settings(file))
+    file = write(tmp_path / "own.jsonl", [open_row(n, split="train") for n in range(3)])
+    with pytest.raises(DataError, match="has no test questions"):
+        read(settings(file))
+
+
+def test_a_folder_of_three_files_is_read(tmp_path: Path) -> None:
+    for n, split in enumerate(SPLITS):
+        write(tmp_path / f"{split}.jsonl", [open_row(n)])
+    drawn = read(settings(str(tmp_path)))
+    assert [drawn[split][0].answers[0] for split in SPLITS] == ["thing 0", "thing 1", "thing 2"]
+
+
+def test_both_kinds_in_one_file_are_asked_and_answered_each_in_its_way(tmp_path: Path) -> None:
+    task = load_task("jsonl")
+    choice = one(tmp_path, {"question": "Which?", "choices": ["x", "y"], "answer": "y"})
+    assert [turn["role"] for turn in task.messages(choice, DataSettings())] == ["system", "user"]
+    assert task.answer("Explanation: so\nAnswer: B") == "B"
+    openly = one(tmp_path, open_row(5))
+    assert [turn["role"] for turn in task.messages(openly, DataSettings())] == ["user"]
+    assert task.answer("Guess: The Thing!") == "thing"
+    assert task.answer(" \n") is None

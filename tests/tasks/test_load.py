@@ -1,0 +1,43 @@
+"""Finding a task by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grace.errors import ConfigError
+from grace.plugins import available
+from grace.tasks import load_task
+
+PAPER = {"trivia_qa", "sciq", "arc_challenge", "math_qa"}
+POCKET = {"pocket_people", "pocket_places", "pocket_sums", "pocket_rules"}
+
+
+def test_the_papers_tasks_the_pocket_and_ones_own_file_are_there() -> None:
+    assert set(available("grace.tasks")) >= PAPER | POCKET | {"jsonl"}
+
+
+def test_a_name_that_is_none_is_answered_with_the_closest() -> None:
+    with pytest.raises(ConfigError, match="unknown task 'triviaqa'; did you mean 'trivia_qa'"):
+        load_task("triviaqa")
+    with pytest.raises(ConfigError, match=r"no task is named; set data\.task to one of: arc"):
+        load_task("")
+
+
+def test_a_task_of_ones_own_is_loaded_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_task_module.py").write_text(
+        "from dataclasses import replace\n"
+        "from grace.tasks.sciq import TASK\n"
+        "RIDDLES = replace(TASK, name='riddles')\n"
+        "KIND = type(TASK)\n"
+        "NOTHING = 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert load_task("own_task_module:RIDDLES").name == "riddles"
+    with pytest.raises(ConfigError, match="it is a class; name an instance of it"):
+        load_task("own_task_module:KIND")
+    with pytest.raises(ConfigError, match="it has no name, kind, grader, questions"):
+        load_task("own_task_module:NOTHING")

@@ -1,0 +1,278 @@
+"""Where rows come from, and how three disjoint splits are drawn from them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.config import DataSettings
+from grace.errors import DataError
+from grace.grading import normalise
+from grace.records import Question
+from grace.tasks import _rows, load_task
+from grace.tasks._draw import content_id, disjoint, rank
+from grace.tasks.math_qa import parse_options
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def sciq_row(number: int) -> dict[str, Any]:
+    return {"question": f"What is number {number}?", "correct_answer": f"thing {number}"}
+
+
+def write(folder: Path, **splits: Iterable[dict[str, Any]]) -> str:
+    """Write SPLIT.jsonl files of the task sciq; return what `data.dir` has to be."""
+    (folder / "sciq").mkdir(parents=True, exist_ok=True)
+    for split, rows in splits.items():
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "sciq" / f"{split}.jsonl").write_text(text, encoding="utf-8")
+    return str(folder)
+
+
+def numbers(questions: list[Question]) -> set[int]:
+    return {int(question.answers[0].split()[1]) for question in questions}
+
+
+def settings(folder: str, train: int = 3, validation: int = 2, test: int = 2) -> DataSettings:
+    return DataSettings(task="sciq", dir=folder, train=train, validation=validation, test=test)
+
+
+def test_a_folder_with_three_files_gives_three_splits(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path,
+        train=map(sciq_row, range(9)),
+        validation=map(sciq_row, range(10, 19)),
+        test=map(sciq_row, range(20, 29)),
+    )
+    task = load_task("sciq")
+    assert numbers(task.questions("train", settings(folder), 0)) < set(range(9))
+    assert numbers(task.questions("validation", settings(folder), 0)) < set(range(10, 19))
+    assert numbers(task.questions("test", settings(folder), 0)) < set(range(20, 29))
+
+
+def test_without_a_test_file_validation_is_the_test_split(tmp_path: Path) -> None:
+    folder = write(tmp_path, train=map(sciq_row, range(5)), validation=map(sciq_row, (10, 11)))
+    task = load_task("sciq")
+    train = numbers(task.questions("train", settings(folder), 0))
+    validation = numbers(task.questions("validation", settings(folder), 0))
+    assert train | validation == set(range(5)) and not train & validation
+    assert numbers(task.questions("test", settings(folder), 0)) == {10, 11}
+
+
+def test_without_a_validation_file_it_is_held_out_of_train(tmp_path: Path) -> None:
+    folder = write(tmp_path, train=map(sciq_row, range(5)), test=map(sciq_row, (10, 11)))
+    task = load_task("sciq")
+    train = numbers(task.questions("train", settings(folder), 0))
+    validation = numbers(task.questions("validation", settings(folder), 0))
+    assert train | validation == set(range(5)) and not train & validation
+    with pytest.raises(DataError, match=r"5 questions for train and validation together, 4 \+ 2"):
+        task.questions("train", settings(folder, train=4), 0)
+
+
+def test_stand_ins_made_from_dev_serve_when_train_is_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write(
+        tmp_path,
+        train_from_dev=map(sciq_row, range(5)),
+        validation_from_dev=map(sciq_row, (5, 6)),
+        validation=map(sciq_row, range(7)),
+        test=map(sciq_row, (10, 11)),
+    )
+    task = load_task("sciq")
+    with caplog.at_level(logging.WARNING, logger="grace.tasks"):
+        assert numbers(task.questions("train", settings(folder), 0)) < set(range(5))
+        assert numbers(task.questions("validation", settings(folder), 0)) == {5, 6}
+    assert caplog.text.count("has no train.jsonl; training on train_from_dev.jsonl") == 1
+
+
+def test_a_test_question_never_trains_however_it_is_written(tmp_path: Path) -> None:
+    leak = {"question": "  what is NUMBER 10 ", "correct_answer": "thing 10"}
+    folder = write(
+        tmp_path,
+        train=[leak, *map(sciq_row, range(3)), sciq_row(20)],
+        validation=[sciq_row(20), sciq_row(21), sciq_row(10)],
+        test=map(sciq_row, (10, 11)),
+    )
+    task = load_task("sciq")
+    assert numbers(task.questions("train", settings(folder), 0)) == {0, 1, 2}
+    assert numbers(task.questions("validation", settings(folder), 0)) == {20, 21}
+
+
+def test_another_seed_draws_others_and_a_smaller_draw_is_part_of_a_larger(tmp_path: Path) -> None:
+    folder = write(tmp_path, train=map(sciq_row, range(99)), test=map(sciq_row, range(100, 199)))
+    task = load_task("sciq")
+    small, large = settings(folder, test=10), settings(folder, test=20)
+    assert task.questions("test", small, 0) == task.questions("test", large, 0)[:10]
+    assert numbers(task.questions("test", small, 0)) != numbers(task.questions("test", small, 1))
+
+
+def test_the_order_of_a_file_does_not_change_the_draw(tmp_path: Path) -> None:
+    rows = list(map(sciq_row, range(20)))
+    one = write(tmp_path / "one", train=rows, test=map(sciq_row, (30, 31)))
+    two = write(tmp_path / "two", train=rows[::-1], test=map(sciq_row, (30, 31)))
+    task = load_task("sciq")
+    for split in ("train", "validation", "test"):
+        drawn = [task.questions(split, settings(folder), 7) for folder in (one, two)]  # type: ignore[arg-type]
+        assert drawn[0] == drawn[1]
+
+
+def test_a_row_that_lacks_a_field_is_named_with_its_line(tmp_path: Path) -> None:
+    folder = write(tmp_path, train=[sciq_row(0)], test=[sciq_row(1), {"question": "Why?"}])
+    with pytest.raises(DataError, match=r"test\.jsonl:2: not a row of sciq: no field 'correct_an"):
+        load_task("sciq").questions("test", settings(folder), 0)
+
+
+def test_a_folder_that_cannot_serve_says_what_it_lacks(tmp_path: Path) -> None:
+    task = load_task("sciq")
+    cases = {
+        str(tmp_path / "nowhere"): "there is no folder",
+        write(tmp_path / "a"): r"has no train\.jsonl; found: no \.jsonl files",
+        write(tmp_path / "b", train=[sciq_row(0)]): r"has no test\.jsonl or validation\.jsonl",
+        write(tmp_path / "c", test=[sciq_row(0)]): r"has no train\.jsonl; found: test",
+    }
+    for folder, message in cases.items():
+        with pytest.raises(DataError, match=message):
+            task.questions("train", settings(folder), 0)
+
+
+def test_without_network_the_message_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ConnectionError("Couldn't reach the Hub\nand a long story")
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(DataError, match="--data DIR with DIR/sciq/train") as caught:
+        load_task("sciq").questions("test", DataSettings(task="sciq"), 0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "config", "splits"),
+    [
+        ("trivia_qa", "mandarjoshi/trivia_qa", "rc.nocontext", ["validation", "train"]),
+        ("sciq", "allenai/sciq", None, ["test", "validation", "train"]),
+        ("arc_challenge", "allenai/ai2_arc", "ARC-Challenge", ["test", "validation", "train"]),
+        ("math_qa", "regisss/math_qa", None, ["test", "validation", "train"]),
+    ],
+)
+def test_the_hub_is_asked_for_the_right_sets(
+    monkeypatch: pytest.MonkeyPatch, name: str, path: str, config: str | None, splits: list[str]
+) -> None:
+    import datasets
+
+    rows = json.loads((DATA / "hub_rows.json").read_text("utf-8"))[path]
+    asked: list[tuple[Any, ...]] = []
+
+    def load_dataset(path: str, config: str | None, split: str) -> list[dict[str, Any]]:
+        asked.append((path, config, split))
+        return list(rows[split])
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    data = DataSettings(task=name, train=1, validation=1, test=1)
+    load_task(name).questions("train", data, 0)
+    assert asked == [(path, config, split) for split in splits]
+
+
+def test_the_test_split_alone_is_read_for_test_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def rows(path: str, config: str | None, split: str, name: str) -> list[dict[str, Any]]:
+        asked.append(split)
+        return [sciq_row(number) for number in range(3)]
+
+    monkeypatch.setattr(_rows, "load_from_hub", rows)
+    load_task("sciq").questions("test", DataSettings(task="sciq", test=2), 0)
+    assert asked == ["test"]
+
+
+def test_trivia_qa_accepts_every_alias_once_with_the_value_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = json.loads((DATA / "hub_rows.json").read_text("utf-8"))["mandarjoshi/trivia_qa"]
+    monkeypatch.setattr(_rows, "load_from_hub", lambda path, config, split, name: rows[split])
+    data = DataSettings(task="trivia_qa", train=2, validation=1, test=2)
+    task = load_task("trivia_qa")
+    by_id = {q.id: q for split in ("train", "validation") for q in task.questions(split, data, 0)}  # type: ignore[arg-type]
+    assert set(by_id) == {"t1", "t2", "t3"}
+    assert by_id["t1"].answers == ("Crow", "A crow", "Rook", "crow", "rook")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("a ) 38 , b ) 27.675 , c ) 30", ("38", "27.675", "30")),
+        ("a ) 1,000 , b ) rs . 10,500 , c ) 3", ("1,000", "rs . 10,500", "3")),
+        ("a ) x , y and z , b ) a , b and c", ("x , y and z", "a , b and c")),
+        ("['a ) 4', 'b ) 4 π', 'c ) 16']", ("4", "4 π", "16")),
+        ("a)1,b)2", ("1", "2")),
+        ("a ) 1 , b ) , c ) 3", ("1", "", "3")),
+        ("a ) ( 1 , 2 ) , b ) ( 3 , b )", ("( 1 , 2 )", "( 3 , b )")),
+        ("38 , 40", ()),
+        ("", ()),
+    ],
+)
+def test_math_qa_options_are_parsed(options: str, expected: tuple[str, ...]) -> None:
+    assert parse_options(options) == expected
+
+
+def test_math_qa_rows_whose_options_cannot_be_told_apart_are_left_out_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = [("a ) 1 , b ) 2", "b"), ("38 , 40", "a"), ("a ) 38", "a"), ("a ) 1 , b ) 2", "c")]
+    rows = [{"Problem": f"{n} ?", "options": o, "correct": c} for n, (o, c) in enumerate(pairs)]
+    write(tmp_path, train=rows, test=rows)
+    (tmp_path / "sciq").rename(tmp_path / "math_qa")
+    data = DataSettings(task="math_qa", dir=str(tmp_path), test=1)
+    (question,) = load_task("math_qa").questions("test", data, 0)
+    assert (question.text, question.answers) == ("0 ?", ("B",))
+    assert "math_qa: 3 of 4 rows cannot be used" in caplog.text
+
+
+def test_repeats_are_dropped_by_text_between_pools_and_by_text_and_options_within() -> None:
+    def question(name: str, text: str, *choices: str) -> Question:
+        return Question(name, "t", text, ("A",), choices)
+
+    test = [question("1", "Which?", "a", "b"), question("2", "which", "c", "d")]
+    train = [question("3", "WHICH", "e", "f"), question("4", "Why?"), question("4", "Who?")]
+    kept = disjoint([[*test, question("5", "Which", "A", "B")], train])
+    assert [[q.id for q in pool] for pool in kept] == [["1", "2"], ["4"]]
+
+
+def test_a_made_id_follows_the_content_alone() -> None:
+    assert content_id("x", "Who is it?") == content_id("x", "who is it")
+    assert content_id("x", "Who?", ["a"]) != content_id("x", "Who?", ["b"])
+    questions = [Question(str(n), "t", "q", ("a",)) for n in range(9)]
+    assert rank(questions, "s") == rank(questions[::-1], "s") != rank(questions, "t")
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "folder", "sizes"),
+    [
+        ("trivia_qa", "datasets", (8327, 500, 11311)),
+        ("trivia_qa", "datasets/closedbook", (2000, 500, 1000)),
+        ("sciq", "datasets", (11577, 1000, 1000)),
+        ("sciq", "datasets/closedbook", (2000, 500, 1000)),
+        ("arc_challenge", "datasets", (1012, 100, 1172)),
+        ("math_qa", "datasets", (3951, 500, 2985)),
+    ],
+)
+def test_every_row_of_the_real_files_is_read(
+    shared: Path, name: str, folder: str, sizes: tuple[int, int, int]
+) -> None:
+    train, validation, test = sizes
+    data = DataSettings(
+        task=name, dir=str(shared / folder), train=train, validation=validation, test=test
+    )
+    drawn = [load_task(name).questions(split, data, 0) for split in ("train", "validation", "test")]  # type: ignore[arg-type]
+    assert [len(questions) for questions in drawn] == list(sizes)
+    texts = [{normalise(question.text) for question in questions} for questions in drawn]
+    assert len(set.union(*texts)) == sum(map(len, texts))
+    assert len({question.id for questions in drawn for question in questions}) == sum(sizes)
