@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grace.errors import DataError, ModelError
@@ -47,7 +47,7 @@ def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
             tokens.
     """
     _check(messages)
-    plain = _plain_tokenizer(tokenizer, _alias_for(messages))
+    plain = _plain_tokenizer(tokenizer, _alias_for([message["content"] for message in messages]))
     if not has_chat_template(tokenizer):
         text = "".join(m["content"] + ("\n\n" if m["role"] == "system" else "\n") for m in messages)
         return _bos(tokenizer) + plain.encode([(text, False)])
@@ -56,13 +56,12 @@ def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     if _is_harmless(plain, messages, rendered, skeleton):
         return _template_ids(tokenizer, messages)
     literals, contents = _split(skeleton, messages)
-    contents = next(_fit(rendered, literals, contents), contents)
-    return plain.encode(_interleave(literals, contents))
+    return plain.encode(_interleave(literals, _as_rendered(rendered, literals, contents)))
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
     """Return the token ids of plain text: no special id for any string in it, no BOS."""
-    return _plain_tokenizer(tokenizer, ALIAS).encode([(text, False)])
+    return _plain_tokenizer(tokenizer, _alias_for([text])).encode([(text, False)])
 
 
 class _PlainTokenizer(NamedTuple):
@@ -99,20 +98,22 @@ class _PlainTokenizer(NamedTuple):
         return ids
 
 
-_plain: weakref.WeakKeyDictionary[Any, dict[tuple[str, int], _PlainTokenizer]]
-_plain = weakref.WeakKeyDictionary()
+_copies: weakref.WeakKeyDictionary[Any, tuple[int, _PlainTokenizer]] = weakref.WeakKeyDictionary()
 
 
 def _plain_tokenizer(tokenizer: Any, alias: str) -> _PlainTokenizer:
-    """Return the plain copy of a tokenizer, built once per state of its vocabulary."""
-    copies = _plain.setdefault(tokenizer, {})
-    key = (alias, len(tokenizer))
-    if key not in copies:
-        copies[key] = _copy(tokenizer, alias)
-    return copies[key]
+    """Return the plain copy of a tokenizer, kept until its vocabulary changes."""
+    if alias != ALIAS:
+        return _copy(tokenizer, alias)
+    size, copy = _copies.get(tokenizer, (None, None))
+    if copy is None or size != len(tokenizer):
+        copy = _copy(tokenizer, alias)
+        _copies[tokenizer] = (len(tokenizer), copy)
+    return copy
 
 
 def _copy(tokenizer: Any, alias: str) -> _PlainTokenizer:
+    """Copy the backend, with one ordinary added token as the alias of each special one."""
     from tokenizers import AddedToken, Tokenizer
 
     if getattr(tokenizer, "backend_tokenizer", None) is None:
@@ -136,12 +137,13 @@ def _copy(tokenizer: Any, alias: str) -> _PlainTokenizer:
         ]
     )
     backend.encode_special_tokens = True
+    vocabulary = {t.content: i for i, t in backend.get_added_tokens_decoder().items()}
     longest_first = sorted(aliases, key=len, reverse=True)
     return _PlainTokenizer(
         backend,
         re.compile("|".join(map(re.escape, longest_first)) or "(?!)"),
         aliases,
-        {backend.token_to_id(aliases[token.content]) or 0: i for i, token in special.items()},
+        {vocabulary[aliases[token.content]]: i for i, token in special.items()},
         frozenset(special) - {tokenizer.unk_token_id},
     )
 
@@ -154,10 +156,10 @@ def _check(messages: Sequence[Message]) -> None:
             raise DataError(f"role {message['role']!r} is unknown; use one of {', '.join(ROLES)}")
 
 
-def _alias_for(messages: Sequence[Message]) -> str:
-    """Return an alias mark that no content contains."""
+def _alias_for(texts: Sequence[str]) -> str:
+    """Return an alias mark that none of the texts contains, so that no text can forge one."""
     mark = ALIAS
-    while any(mark in message["content"] for message in messages):
+    while any(mark in text for text in texts):
         mark += ALIAS
     return mark
 
@@ -222,20 +224,18 @@ def _split(skeleton: str, messages: Sequence[Message]) -> tuple[list[str], list[
     return pieces[::2], [messages[int(i)]["content"] for i in pieces[1::2]]
 
 
-def _fit(rendered: str, literals: Sequence[str], contents: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the contents as the template trimmed them, where that gives the rendered chat."""
-    head = literals[0]
-    if not rendered.startswith(head):
-        return
-    if not contents:
-        if rendered == head:
-            yield []
-        return
-    rest, content = rendered[len(head) :], contents[0]
-    for form in dict.fromkeys((content, content.strip(), content.rstrip(), content.lstrip())):
-        if rest.startswith(form):
-            for tail in _fit(rest[len(form) :], literals[1:], contents[1:]):
-                yield [form, *tail]
+def _as_rendered(rendered: str, literals: Sequence[str], contents: Sequence[str]) -> Sequence[str]:
+    """Return the contents as the template trimmed them, or unchanged if it did more to them."""
+    at, forms = len(literals[0]), []
+    for content, literal in zip(contents, literals[1:], strict=True):
+        for form in (content, content.strip(), content.rstrip(), content.lstrip()):
+            if rendered.startswith(form + literal, at):
+                break
+        else:
+            return contents
+        forms.append(form)
+        at += len(form) + len(literal)
+    return forms
 
 
 def _interleave(literals: Sequence[str], contents: Sequence[str]) -> list[tuple[str, bool]]:
