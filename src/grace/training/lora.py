@@ -162,7 +162,7 @@ def _rows(layer: Any) -> list[tuple[list[int], Tensor]]:
 
 def _embed(layer: Any, ids_BT: Tensor) -> Tensor:
     result_BTD: Tensor = layer.base_layer(ids_BT)
-    scale = layer._get_embed_scale()
+    scale = getattr(layer, "_get_embed_scale", lambda: None)()
     for tokens, rows_RD in _rows(layer):
         rows_RD = rows_RD.to(result_BTD.dtype)
         rows_RD = rows_RD if scale is None else rows_RD * scale.to(rows_RD.dtype)

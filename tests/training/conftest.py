@@ -1,0 +1,86 @@
+"""One small training set, and one call that trains a tiny model on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+
+class Trained(NamedTuple):
+    result: Any
+    model: Any
+    tokenizer: Any
+    cnf: Any
+    adapter: Path
+    checkpoints: Path
+
+
+def make_examples(count: int = 24, seed: int = 0) -> list[Any]:
+    """Random prompts and responses; the target is high where the last token is even."""
+    from grace.training.examples import Example
+
+    rng = np.random.default_rng(seed)
+    made = []
+    for number in range(count):
+        prompt = tuple(rng.integers(6, 250, rng.integers(3, 14)).tolist())
+        response = tuple(rng.integers(6, 250, rng.integers(1, 7)).tolist())
+        made.append(Example(f"q{number}#0", prompt, response, 0.9 if response[-1] % 2 else 0.2))
+    return made
+
+
+@pytest.fixture
+def examples() -> list[Any]:
+    return make_examples()
+
+
+@pytest.fixture
+def validation() -> list[Any]:
+    rows = make_examples(16, seed=1)
+    return [dataclasses.replace(row, target=float(row.target > 0.5)) for row in rows]
+
+
+@pytest.fixture
+def train(examples: list[Any], validation: list[Any], tmp_path: Path) -> Callable[..., Trained]:
+    """Train a tiny model: `train("qwen2", epochs=1, on_step=..., folder="a", data=...)`."""
+    import tiny_models
+    from grace.cnf import add_cnf
+    from grace.config import TrainSettings
+    from grace.training.trainer import train_adapter
+
+    def run(
+        name: str = "llama_untied",
+        *,
+        folder: str = "run",
+        data: Any = None,
+        held_out: Any = None,
+        dtype: Any = None,
+        **options: Any,
+    ) -> Trained:
+        known = {field.name for field in dataclasses.fields(TrainSettings)}
+        settings = {"learning_rate": 5e-3, "epochs": 2, "rank": 4, "dropout": 0.1}
+        settings |= {key: options.pop(key) for key in list(options) if key in known}
+        model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
+        model = model if dtype is None else model.to(dtype)
+        cnf = add_cnf(model, tokenizer, init=settings.get("init", "eos"))
+        adapter, checkpoints = tmp_path / folder / "adapter", tmp_path / folder / "checkpoints"
+        result = train_adapter(
+            model,
+            tokenizer,
+            cnf,
+            examples if data is None else data,
+            validation if held_out is None else held_out,
+            TrainSettings(**settings),
+            seed=options.pop("seed", 0),
+            output_dir=adapter,
+            checkpoint_dir=checkpoints,
+            metadata={"base_model": name},
+            **options,
+        )
+        return Trained(result, model, tokenizer, cnf, adapter, checkpoints)
+
+    return run

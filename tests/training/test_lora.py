@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tiny_models
+from grace.cnf import add_cnf
+from grace.config import TrainSettings
+from grace.errors import ConfigError
+from grace.training.examples import Example, collate
+from grace.training.forward import losses
+from grace.training.lora import add_lora, is_row, light_rows, target_modules
+from grace.training.trainer import _set_activation_checkpointing
+
+EXPECTED = {
+    "llama_untied": {
+        "mlp": ["down_proj", "gate_proj", "up_proj"],
+        "attention": ["k_proj", "o_proj", "q_proj", "v_proj"],
+        "qv": ["q_proj", "v_proj"],
+    },
+    "phi3": {
+        "mlp": ["down_proj", "gate_up_proj"],
+        "attention": ["o_proj", "qkv_proj"],
+        "qv": ["qkv_proj"],
+    },
+    "gpt_neox": {
+        "mlp": ["dense_4h_to_h", "dense_h_to_4h"],
+        "attention": ["dense", "query_key_value"],
+        "qv": ["query_key_value"],
+    },
+}
+EXPECTED |= {name: EXPECTED["llama_untied"] for name in ("llama_tied", "qwen2", "gemma2")}
+
+
+@pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
+def test_aliases_find_the_layers_of_every_architecture(name: str) -> None:
+    model = tiny_models.model(name)
+    for alias, modules in EXPECTED[name].items():
+        assert target_modules(model, (alias,)) == modules
+    both = sorted(EXPECTED[name]["mlp"] + EXPECTED[name]["attention"])
+    assert target_modules(model, ("all-linear",)) == both
+    assert target_modules(model, ("mlp", "attention")) == both
+
+
+def test_names_are_taken_as_they_are_and_unknown_ones_refused() -> None:
+    model = tiny_models.model("llama_tied")
+    assert target_modules(model, ("mlp.up_proj", "qv")) == ["q_proj", "up_proj", "v_proj"]
+    with pytest.raises(ConfigError, match=r"'fc9' matches no linear layer .* down_proj, gate_proj"):
+        target_modules(model, ("fc9",))
+
+
+def test_equal_leaf_names_in_attention_and_mlp_are_told_apart() -> None:
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attn = torch.nn.ModuleDict({"c_proj": torch.nn.Linear(2, 2)})
+            self.mlp = torch.nn.ModuleDict({"c_proj": torch.nn.Linear(2, 2)})
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.h = torch.nn.ModuleList([Block(), Block()])
+
+        def get_output_embeddings(self) -> None:
+            return None
+
+    assert target_modules(Model(), ("mlp",)) == ["mlp.c_proj"]
+
+
+def adapted(name: str, dtype: Any = torch.float32, **options: Any) -> tuple[Any, Any, int]:
+    model, tokenizer = tiny_models.model(name).to(dtype), tiny_models.tokenizer()
+    cnf = add_cnf(model, tokenizer)
+    torch.manual_seed(0)
+    peft_model = add_lora(model, cnf, TrainSettings(rank=4, **options))
+    with torch.no_grad():
+        for key, parameter in peft_model.named_parameters():
+            if parameter.requires_grad:
+                noise = torch.Generator().manual_seed(len(key))
+                parameter += 0.05 * torch.randn(parameter.shape, generator=noise)
+    return peft_model, tokenizer, cnf.id
+
+
+BATCH = [Example("a", (9, 10, 11), (12, 13), 0.3), Example("b", (14,), (15,), 0.9)]
+
+
+@pytest.mark.parametrize("read_at", ["predict", "feed"])
+@pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
+def test_the_light_forward_and_its_gradients_equal_pefts_own(name: str, read_at: Any) -> None:
+    peft_model, tokenizer, cnf = adapted(name)
+    peft_model.eval()
+    batch = collate(BATCH, cnf, tokenizer.pad_token_id)
+
+    def run() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        peft_model.zero_grad()
+        terms = losses(peft_model, batch, cnf, read_at=read_at)
+        (terms.calibration.sum() + terms.sft.sum()).backward()
+        named = peft_model.named_parameters()
+        return terms.log_c.detach(), {k: p.grad.clone() for k, p in named if p.requires_grad}
+
+    slow_c, slow = run()
+    with light_rows(peft_model):
+        fast_c, fast = run()
+    torch.testing.assert_close(fast_c, slow_c, atol=1e-5, rtol=1e-5)
+    assert fast.keys() == slow.keys()
+    for key in slow:
+        torch.testing.assert_close(fast[key], slow[key], atol=1e-5, rtol=1e-4)
+    again_c, _ = run()
+    torch.testing.assert_close(again_c, slow_c, atol=0, rtol=0)
+
+
+def test_the_rows_and_lora_are_float32_on_a_bfloat16_base() -> None:
+    peft_model, _, _ = adapted("llama_untied", torch.bfloat16)
+    trained = {k: p for k, p in peft_model.named_parameters() if p.requires_grad}
+    assert {p.dtype for p in trained.values()} == {torch.float32}
+    assert sum(is_row(key) for key in trained) == 2
+
+
+@pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
+def test_kept_logits_give_the_losses_of_the_full_logits(name: str) -> None:
+    peft_model, tokenizer, cnf = adapted(name)
+    peft_model.eval()
+    batch = collate(BATCH, cnf, tokenizer.pad_token_id)
+    with torch.no_grad():
+        kept = losses(peft_model, batch, cnf)
+        full = peft_model(
+            batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            position_ids=batch["position_ids"],
+        ).logits.log_softmax(-1)
+    torch.testing.assert_close(kept.log_c, full[:, -2, cnf], atol=1e-5, rtol=1e-5)
+    nll = -torch.stack([(full[0, 2, 12] + full[0, 3, 13]) / 2, full[1, 3, 15]])
+    torch.testing.assert_close(kept.sft, nll, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        fed = losses(peft_model, batch, cnf, read_at="feed")
+    torch.testing.assert_close(fed.log_c, full[:, -1, cnf], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(fed.sft, kept.sft, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("read_at", ["predict", "feed"])
+@pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
+def test_padding_and_company_do_not_change_the_loss(name: str, read_at: Any) -> None:
+    peft_model, _, cnf = adapted(name)
+    peft_model.eval()
+    longer = Example("c", tuple(range(20, 45)), (5, 6, 7, 8), 0.1)
+    with torch.no_grad():
+        alone = losses(peft_model, collate(BATCH[1:], cnf, 0), cnf, read_at=read_at)
+        together = losses(peft_model, collate([*BATCH, longer], cnf, 0), cnf, read_at=read_at)
+    for one, many in zip(alone, together, strict=True):
+        torch.testing.assert_close(one[0], many[1], atol=1e-5, rtol=1e-5)
+
+
+def test_an_empty_response_reads_c_at_the_last_prompt_token_and_has_no_sft_loss() -> None:
+    peft_model, _, cnf = adapted("llama_tied")
+    peft_model.eval()
+    with torch.no_grad():
+        empty = losses(peft_model, collate([Example("a", (9, 10), (), 0.5)], cnf, 0), cnf)
+        logits = peft_model(torch.tensor([[9, 10]])).logits[:, -1]
+    torch.testing.assert_close(empty.log_c, logits.log_softmax(-1)[:, cnf])
+    assert empty.sft.item() == 0
+
+
+def test_gradient_checkpointing_gives_the_same_gradients() -> None:
+    grads = []
+    for checkpointed in (False, True):
+        peft_model, _, cnf = adapted("llama_untied", dropout=0.0)
+        if checkpointed:
+            _set_activation_checkpointing(peft_model.get_base_model(), True)
+        peft_model.train()
+        losses(peft_model, collate(BATCH, cnf, 0), cnf).calibration.sum().backward()
+        grads.append({k: p.grad for k, p in peft_model.named_parameters() if p.requires_grad})
+    for key, grad in grads[0].items():
+        torch.testing.assert_close(grads[1][key], grad)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from grace.errors import UserInputError
+from grace.records import Response
+from grace.training.targets import (
+    LIKELIHOOD_FEATURES,
+    balance,
+    feature_matrix,
+    interval_of,
+    likelihood_features,
+    make_targets,
+)
+
+
+def test_a_target_is_the_accuracy_of_the_bin() -> None:
+    made = make_targets(np.array([0.11, 0.15, 0.19, 0.9]), np.array([1, 0, 0, 1]), min_count=1)
+    np.testing.assert_array_equal(made.bins, [1, 1, 1, 9])
+    np.testing.assert_allclose(made.targets, [1 / 3, 1 / 3, 1 / 3, 1])
+    assert made.table[1] == (1, 0.1, 0.2, 3, pytest.approx(1 / 3))
+    assert made.table[5].n == 0
+    assert made.table[5].accuracy is None
+
+
+def test_scores_outside_the_unit_interval_fall_into_the_outer_bins() -> None:
+    made = make_targets(np.array([-3.0, 0.0, 1.0, 7.0]), np.array([0, 1, 1, 0]), bins=4)
+    np.testing.assert_array_equal(made.bins, [0, 0, 3, 3])
+
+
+@pytest.mark.parametrize("bins", [1, 3, 7, 10, 49])
+def test_every_edge_opens_its_own_bin_and_the_last_bin_is_closed(bins: int) -> None:
+    edges = np.array([m / bins for m in range(bins)] + [1.0])
+    np.testing.assert_array_equal(interval_of(edges, bins), [*range(bins), bins - 1])
+
+
+def test_labels_and_scores_share_the_bins_of_the_paper() -> None:
+    scores, labels = np.array([0.2, 0.5, 1.4]), np.array([False, True, True])
+    np.testing.assert_array_equal(make_targets(scores, labels, kind="labels").targets, [0, 1, 1])
+    np.testing.assert_allclose(make_targets(scores, labels, kind="scores").targets, [0.2, 0.5, 1.0])
+    assert make_targets(scores, labels, kind="scores").table == make_targets(scores, labels).table
+
+
+def test_thin_bins_are_warned_about_and_empty_bins_are_not() -> None:
+    scores = np.concatenate([np.full(30, 0.25), np.full(3, 0.85)])
+    made = make_targets(scores, np.ones(33))
+    assert len(made.warnings) == 1
+    assert "0.80-0.90 holds 3 responses" in made.warnings[0]
+
+
+def test_scores_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(UserInputError, match="1 not finite"):
+        make_targets(np.array([0.1, math.nan]), np.array([0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "end"),
+    [([], None), ([], -0.1), ([-math.inf], -math.inf), ([math.nan, -1.0], math.nan), ([0.0], 0.0)],
+)
+def test_likelihood_features_are_always_finite(logprobs: list[float], end: float | None) -> None:
+    features = likelihood_features(logprobs, end)
+    assert features.shape == (len(LIKELIHOOD_FEATURES),)
+    assert np.isfinite(features).all()
+
+
+def test_likelihood_features_are_what_their_names_say() -> None:
+    named = dict(zip(LIKELIHOOD_FEATURES, likelihood_features([-1.0, -3.0], -0.5), strict=True))
+    assert named["mean_logprob"] == -2
+    assert named["min_logprob"] == named["last_logprob"] == -3
+    assert named["first_logprob"] == -1
+    assert named["sum_logprob"] == -4
+    assert named["end_logprob"] == -0.5
+    assert named["mean_prob"] == pytest.approx((math.exp(-1) + math.exp(-3)) / 2)
+    assert named["log_length"] == pytest.approx(math.log(3))
+    assert named["cut"] == 0
+    assert likelihood_features([-1.0], None)[-1] == 1
+
+
+def test_feature_parts_are_joined_in_the_order_of_the_settings() -> None:
+    responses = [Response("q#0", "q", 0, "", (4,), "stop", (-1.0,), -0.5, None)]
+    states = {"mean": np.ones((1, 3)), "last": np.zeros((1, 3))}
+    matrix = feature_matrix(("last", "likelihood", "mean"), states, responses)
+    assert matrix.shape == (1, 6 + len(LIKELIHOOD_FEATURES))
+    assert matrix.dtype == np.float32
+    np.testing.assert_array_equal(matrix[0, -3:], 1)
+    with pytest.raises(UserInputError, match="'median' is not available"):
+        feature_matrix(("median",), states, responses)
+
+
+SKEWED = np.concatenate([np.full(90, 0.05), np.full(30, 0.55), np.full(6, 0.95)])
+
+
+def test_no_balance_keeps_every_example_once() -> None:
+    np.testing.assert_array_equal(balance(SKEWED, "none"), np.arange(126))
+
+
+def test_a_cap_cuts_large_intervals_to_the_mean_size_and_keeps_small_ones() -> None:
+    kept = SKEWED[balance(SKEWED, "cap", seed=1)]
+    assert [int((kept == value).sum()) for value in (0.05, 0.55, 0.95)] == [42, 30, 6]
+    assert len(set(balance(SKEWED, "cap"))) == 78
+    np.testing.assert_array_equal(balance(SKEWED, "cap"), balance(SKEWED, "cap", epoch=3))
+
+
+def test_a_sampler_draws_every_interval_equally_often_and_anew_in_each_epoch() -> None:
+    drawn = np.concatenate([SKEWED[balance(SKEWED, "sampler", epoch=e)] for e in range(20)])
+    shares = [(drawn == value).mean() for value in (0.05, 0.55, 0.95)]
+    np.testing.assert_allclose(shares, 1 / 3, atol=0.03)
+    assert (balance(SKEWED, "sampler") != balance(SKEWED, "sampler", epoch=1)).any()
+    np.testing.assert_array_equal(balance(SKEWED, "sampler"), balance(SKEWED, "sampler"))
