@@ -90,6 +90,15 @@ def test_a_long_response_is_graded_in_no_time() -> None:
     assert not grade("((" * 20000 + "*" * 20000, question, "rouge")
     assert letter("answer: " + "(*_" * 20000) is None
     assert number("1," * 20000) is not None
+    for text in (
+        "\n" * 100_000,
+        " " * 100_000,
+        "* " * 50_000,
+        "answer" * 20_000,
+        "answer:\n" * 9_000,
+    ):
+        assert not grade(text, question, "rouge")
+        assert letter(text) is None and number(text) is None
 
 
 def test_a_grader_of_ones_own_is_called_with_text_and_question(

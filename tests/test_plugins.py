@@ -22,7 +22,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         "__init__": "ANIMAL = 'the package itself'",
         "lion": "import zoo_of_tests\nANIMAL = 'Lion'\n",
         "newt": "ANIMAL: str = 'Newt'\n",
-        "_helper": "ANIMAL = 'hidden'",
+        "_parts": "ANIMAL = 'hidden'",
         "food": "FOOD = 'hay'\n",
         "talk": "def f():\n    ANIMAL = 'local'\n",
         "ask": "if ANIMAL == 'x': pass\nANIMAL == 'y'\n",
@@ -60,8 +60,8 @@ def test_an_unknown_name_is_answered_with_the_closest_and_the_list(package: str)
         plugins.load(package, "x")
 
 
-@pytest.mark.parametrize("name", ["_helper", "food", "../lion", "", "lion.py", "__init__"])
-def test_a_helper_or_a_path_is_no_plugin(package: str, name: str) -> None:
+@pytest.mark.parametrize("name", ["_parts", "food", "../lion", "", "lion.py", "__init__"])
+def test_another_file_or_a_path_is_no_plugin(package: str, name: str) -> None:
     with pytest.raises(ConfigError, match="unknown animal"):
         plugins.load(package, name)
 

@@ -1,19 +1,8 @@
 """Right or wrong: what a response answers, and the graders that compare it with what is accepted.
 
 An open answer is compared by its *short answer*: the first line labelled `Guess:` or `Answer:`,
-else the first line that is not blank. Graders by name:
-
-- `rouge`: ROUGE-L F1 of at least the threshold against the best accepted answer (paper section
-  4.1.1). Tokens are runs of [a-z0-9] in the lower-cased text, without stemming, as in Google's
-  `rouge_score`. An accepted answer without any such token (another script, an emoji) must match
-  exactly after normalisation instead.
-- `rouge_or_substring`: `rouge`, or the first accepted answer occurs in the short answer as it is
-  written. Source: Apricot, arXiv 2403.05973, published code.
-- `exact`: equal to an accepted answer after TriviaQA's normalisation.
-- `choice`: the letter after `Answer:` is the right one.
-- `number`: the number after `Answer:` or `Guess:`, else the last one, is an accepted number.
-- `auto`: `choice` for a question with choices, else `rouge`.
-- `module:function`: your own `function(text, question) -> bool` on the whole response.
+else the first line that is not blank. `GRADERS` holds the graders by name; `module:function` is one
+of your own, called as `function(text, question) -> bool` with the whole response.
 """
 
 from __future__ import annotations
@@ -32,13 +21,12 @@ from grace.records import Question
 
 Grader = Callable[[str, Question], bool]
 
-GRADERS = ("rouge", "rouge_or_substring", "exact", "choice", "number", "auto")
 LETTERS = "ABCDEFGHIJ"
 
 _ROUGE_TOKEN = re.compile(r"[a-z0-9]+")
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = dict.fromkeys(map(ord, string.punctuation + "\u2018\u2019\u00b4"), " ")
-_LABEL = re.compile(r"^[\s*_#>]*(?:(?:final\s+)?answer|(?:best\s+)?guess)[*_]*\s*:[*_]*", re.I)
+_LABEL = re.compile(r"^[ \t*_#>]*(?:(?:final\s+)?answer|(?:best\s+)?guess)[*_]*[ \t]*:[*_]*", re.I)
 _LABELLED = re.compile(_LABEL.pattern, re.I | re.M)
 _ANSWER = re.compile(r"\banswer[*_]*\s*:[*_]*", re.I)
 _LETTER = re.compile(
@@ -75,22 +63,15 @@ def load_grader(name: str, threshold: float = 0.3) -> Grader:
             your own returned something other than true or false.
         DataError: when called: a question for `number` accepts no number.
     """
-    graders: dict[str, Grader] = {
-        "rouge": functools.partial(_rouge, threshold=threshold),
-        "rouge_or_substring": functools.partial(_rouge_or_substring, threshold=threshold),
-        "exact": _exact,
-        "choice": _choice,
-        "number": _number,
-        "auto": functools.partial(_auto, threshold=threshold),
-    }
     if ":" in name:
         return functools.partial(_own, function=plugins.load_object(name), name=name)
-    if name not in graders:
+    if name not in GRADERS:
         near = difflib.get_close_matches(name, GRADERS, n=1)
         guess = f"did you mean {near[0]!r}? " if near else ""
         known = f"known: {', '.join(GRADERS)}, or module:function for one of your own"
         raise ConfigError(f"unknown grader {name!r}; {guess}{known}")
-    return graders[name]
+    judge = GRADERS[name]
+    return lambda text, question: judge(text, question, threshold)
 
 
 def normalise(text: str) -> str:
@@ -150,7 +131,11 @@ def number(text: str) -> float | None:
 
 
 def rouge_l(reference: str, response: str) -> float:
-    """Return the ROUGE-L F1 in [0, 1]; 1 or 0 by exact match where the reference has no token."""
+    """Return the ROUGE-L F1 in [0, 1], as Google's `rouge_score` does without stemming.
+
+    Tokens are the runs of [a-z0-9] in the lower-cased text. A reference without any (another
+    script, an emoji) scores 1 where it equals the response after normalisation, else 0.
+    """
     wanted, given = _tokens(reference), _tokens(response)
     if not wanted:
         return float(normalise(reference) == normalise(response))
@@ -191,6 +176,10 @@ def _value(match: re.Match[str]) -> float | None:
 
 
 def _rouge(text: str, question: Question, threshold: float) -> bool:
+    """ROUGE-L F1 of at least the threshold against the best accepted answer.
+
+    Source: arXiv 2509.09438 section 4.1.1 and Appendix A.
+    """
     _expect(question, "rouge", choices=False)
     answer = short_answer(text)
     if not answer:
@@ -199,21 +188,28 @@ def _rouge(text: str, question: Question, threshold: float) -> bool:
 
 
 def _rouge_or_substring(text: str, question: Question, threshold: float) -> bool:
+    """As rouge, or the first accepted answer stands in the response, letter for letter.
+
+    Source: Apricot, arXiv 2403.05973, published code.
+    """
     return _rouge(text, question, threshold) or question.answers[0] in short_answer(text)
 
 
-def _exact(text: str, question: Question) -> bool:
+def _exact(text: str, question: Question, threshold: float) -> bool:
+    """Equal to an accepted answer, but for case, punctuation and articles (TriviaQA)."""
     _expect(question, "exact", choices=False)
     answer = normalise(short_answer(text))
     return bool(answer) and answer in map(normalise, question.answers)
 
 
-def _choice(text: str, question: Question) -> bool:
+def _choice(text: str, question: Question, threshold: float) -> bool:
+    """The letter after `Answer:` is the right one."""
     _expect(question, "choice", choices=True)
     return letter(text) == question.answers[0]
 
 
-def _number(text: str, question: Question) -> bool:
+def _number(text: str, question: Question, threshold: float) -> bool:
+    """The number after `Answer:` or `Guess:`, else the last one, is an accepted number."""
     _expect(question, "number", choices=False)
     accepted = [value for value in map(number, question.answers) if value is not None]
     if not accepted:
@@ -226,7 +222,8 @@ def _number(text: str, question: Question) -> bool:
 
 
 def _auto(text: str, question: Question, threshold: float) -> bool:
-    return _choice(text, question) if question.choices else _rouge(text, question, threshold)
+    """The grader choice for a question with choices, else rouge."""
+    return (_choice if question.choices else _rouge)(text, question, threshold)
 
 
 def _own(text: str, question: Question, function: Grader, name: str) -> bool:
@@ -243,3 +240,13 @@ def _expect(question: Question, grader: str, *, choices: bool) -> None:
             f"grader {grader!r} cannot judge question {question.id!r}, which has {has}; "
             f"set grade.grader to {use}"
         )
+
+
+GRADERS: dict[str, Callable[[str, Question, float], bool]] = {
+    "rouge": _rouge,
+    "rouge_or_substring": _rouge_or_substring,
+    "exact": _exact,
+    "choice": _choice,
+    "number": _number,
+    "auto": _auto,
+}

@@ -2,8 +2,8 @@
 
 A plug-in of `grace.tasks` is a file `grace/tasks/NAME.py` that assigns `TASK` at top level; of
 `grace.estimators` one that assigns `ESTIMATOR`, and so on: the folder's name in the singular, in
-upper case. Files without that assignment, and files that start with an underscore, are helpers.
-What lives outside the package is named `module:NAME`, e.g. `my_tasks:RIDDLES`.
+upper case. Files without that assignment, or with a name that starts with an underscore, are not
+plug-ins. What lives outside the package is named `module:NAME`, e.g. `my_tasks:RIDDLES`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def available(package: str = "grace.tasks", attribute: str = "") -> list[str]:
         file.stem
         for folder in _folders(package)
         for file in folder.glob("*.py")
-        if not file.name.startswith("_") and assigns.search(file.read_text(encoding="utf-8"))
+        if not file.name.startswith("_")
+        and assigns.search(file.read_text(encoding="utf-8", errors="replace"))
     )
 
 

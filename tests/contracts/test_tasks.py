@@ -17,7 +17,8 @@ from grace.errors import DataError, UserInputError
 from grace.grading import LETTERS, load_grader, normalise
 from grace.plugins import available
 from grace.records import Question, from_json, to_json
-from grace.tasks import Task, _rows, load_task
+from grace.tasks import Task, load_task
+from grace.tasks import rows as rows_module
 
 SPLITS = ("train", "validation", "test")
 HUB_ROWS = json.loads((Path(__file__).parents[1] / "data" / "hub_rows.json").read_text("utf-8"))
@@ -30,7 +31,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
         assert path in HUB_ROWS, f"add a few made-up rows of {path} to tests/data/hub_rows.json"
         return list(HUB_ROWS[path][split])
 
-    monkeypatch.setattr(_rows, "load_from_hub", rows)
+    monkeypatch.setattr(rows_module, "load_from_hub", rows)
 
 
 @pytest.fixture(params=available("grace.tasks"))

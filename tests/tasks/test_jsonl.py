@@ -217,6 +217,7 @@ def test_a_folder_of_three_files_is_read(tmp_path: Path) -> None:
         write(tmp_path / f"{split}.jsonl", [open_row(n)])
     drawn = read(settings(str(tmp_path)))
     assert [drawn[split][0].answers[0] for split in SPLITS] == ["thing 0", "thing 1", "thing 2"]
+    assert read(DataSettings(dir=str(tmp_path), train=1, validation=1, test=1)) == drawn
 
 
 def test_both_kinds_in_one_file_are_asked_and_answered_each_in_its_way(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from grace.config import DataSettings
 from grace.errors import DataError
 from grace.grading import normalise
 from grace.records import Question
-from grace.tasks import _rows, load_task
-from grace.tasks._draw import content_id, disjoint, rank
+from grace.tasks import load_task
+from grace.tasks import rows as rows_module
+from grace.tasks.draw import content_id, disjoint, rank
 from grace.tasks.math_qa import parse_options
 
 DATA = Path(__file__).parents[1] / "data"
@@ -187,7 +188,7 @@ def test_the_test_split_alone_is_read_for_test_questions(monkeypatch: pytest.Mon
         asked.append(split)
         return [sciq_row(number) for number in range(3)]
 
-    monkeypatch.setattr(_rows, "load_from_hub", rows)
+    monkeypatch.setattr(rows_module, "load_from_hub", rows)
     load_task("sciq").questions("test", DataSettings(task="sciq", test=2), 0)
     assert asked == ["test"]
 
@@ -196,7 +197,7 @@ def test_trivia_qa_accepts_every_alias_once_with_the_value_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = json.loads((DATA / "hub_rows.json").read_text("utf-8"))["mandarjoshi/trivia_qa"]
-    monkeypatch.setattr(_rows, "load_from_hub", lambda path, config, split, name: rows[split])
+    monkeypatch.setattr(rows_module, "load_from_hub", lambda path, config, split, name: rows[split])
     data = DataSettings(task="trivia_qa", train=2, validation=1, test=2)
     task = load_task("trivia_qa")
     by_id = {q.id: q for split in ("train", "validation") for q in task.questions(split, data, 0)}  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
 """Question sets: one file each, found on disk.
 
-Adding one is one new file here that defines `TASK`; for a set in the usual two shapes that is a
-source and a function from a row to a `Question` (see `sciq.py`).
+Adding one is one new file here that defines `TASK`. In the two usual shapes (`forms`) that takes a
+source (`rows`) and a function from a row to a `Question`: see `sciq.py`. The same file elsewhere is
+named `module:TASK`.
 """
 
 from __future__ import annotations

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 from grace.config import DataSettings
 from grace.records import Question
-from grace.tasks._rows import Pools, Row
+from grace.tasks.rows import Pools, Row
+
+if TYPE_CHECKING:
+    from grace.pocket.world import World
 
 
 def source(name: str, data: DataSettings) -> Pools:
@@ -26,9 +30,13 @@ def parse(row: Row) -> Question:
     return Question(fields["id"], fields["task"], fields["question"], answers, choices)
 
 
-@functools.cache
 def _rows(name: str, split: str) -> list[Row]:
+    rows = _world().questions(name, split)
+    return [Row(f"{name}:{split}[{n}]", {"task": name, **row}) for n, row in enumerate(rows)]
+
+
+@functools.cache
+def _world() -> World:
     from grace.pocket.world import World
 
-    rows = World.build().questions(name, split)
-    return [Row(f"{name}:{split}[{n}]", {"task": name, **row}) for n, row in enumerate(rows)]
+    return World.build()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from grace.grading import LETTERS
 from grace.records import Question
-from grace.tasks._forms import ChoiceTask
-from grace.tasks._rows import Hub, Row
+from grace.tasks.forms import ChoiceTask
+from grace.tasks.rows import Hub, Row
 
 
 def parse(row: Row) -> Question:

@@ -22,9 +22,9 @@ from grace.errors import ConfigError, DataError
 from grace.grading import LETTERS, letter, normalise, short_answer
 from grace.records import Message, Question
 from grace.tasks import Split
-from grace.tasks._draw import content_id, draw, rank
-from grace.tasks._prompts import ask_choice, ask_open
-from grace.tasks._rows import SPLIT_NAMES, Pools, Row, folder_pools, read_jsonl
+from grace.tasks.draw import content_id, draw, rank
+from grace.tasks.prompts import ask_choice, ask_open
+from grace.tasks.rows import SPLIT_NAMES, Pools, Row, folder_pools, read_jsonl
 
 FIELDS = ("question", "answers", "choices", "answer", "id", "split", "meta")
 

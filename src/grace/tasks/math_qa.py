@@ -10,9 +10,9 @@ import re
 
 from grace.grading import LETTERS
 from grace.records import Question
-from grace.tasks._draw import content_id
-from grace.tasks._forms import ChoiceTask
-from grace.tasks._rows import Hub, Row
+from grace.tasks.draw import content_id
+from grace.tasks.forms import ChoiceTask
+from grace.tasks.rows import Hub, Row
 
 _OPTION = re.compile(r"(?:^|,)[\s\[\"']*([a-e])\s*\)")
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from grace.tasks import _pocket
-from grace.tasks._forms import OpenTask
+from grace.tasks.forms import OpenTask
 
 TASK = OpenTask("pocket_places", _pocket.source, _pocket.parse)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from grace.tasks import _pocket
-from grace.tasks._forms import ChoiceTask
+from grace.tasks.forms import ChoiceTask
 
 TASK = ChoiceTask("pocket_sums", _pocket.source, _pocket.parse)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from grace.records import Question
-from grace.tasks._draw import content_id
-from grace.tasks._forms import OpenTask
-from grace.tasks._rows import Hub, Row
+from grace.tasks.draw import content_id
+from grace.tasks.forms import OpenTask
+from grace.tasks.rows import Hub, Row
 
 
 def parse(row: Row) -> Question:

@@ -7,8 +7,8 @@ held out of train. An answer is right if it matches any alias.
 from __future__ import annotations
 
 from grace.records import Question
-from grace.tasks._forms import OpenTask
-from grace.tasks._rows import Hub, Row
+from grace.tasks.forms import OpenTask
+from grace.tasks.rows import Hub, Row
 
 
 def parse(row: Row) -> Question:

@@ -13,7 +13,7 @@ from grace.config import DataSettings
 from grace.errors import DataError
 from grace.grading import normalise
 from grace.records import Question
-from grace.tasks._rows import SPLIT_NAMES, Pools, Row, note
+from grace.tasks.rows import SPLIT_NAMES, Pools, Row, note
 
 Parse = Callable[[Row], Question | None]
 

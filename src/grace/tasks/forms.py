@@ -13,9 +13,9 @@ from grace.errors import UserInputError
 from grace.grading import letter, normalise, short_answer
 from grace.records import Message, Question
 from grace.tasks import Split
-from grace.tasks._draw import Parse, draw
-from grace.tasks._prompts import ask_choice, ask_open
-from grace.tasks._rows import Source
+from grace.tasks.draw import Parse, draw
+from grace.tasks.prompts import ask_choice, ask_open
+from grace.tasks.rows import Source
 
 
 @dataclass(frozen=True, slots=True)
