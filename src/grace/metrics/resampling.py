@@ -43,7 +43,9 @@ def bootstrap(
     """Return percentile bootstrap intervals by metric name; all of `METRICS` when none is named.
 
     With `questions` (one per response) whole questions are resampled, which is what several
-    responses per question need. Resamples where a metric is undefined are left out.
+    responses per question need. Resamples where a metric is undefined are left out. ECE and its
+    variants are biased upwards, in a resample more than in the data, so their intervals reach
+    further up than down and can lie above a very small value.
     """
     data = sort_by_confidence(*check(confidence, correct, bins), bins)
     names = metric_names(metrics)
@@ -64,6 +66,7 @@ def paired_bootstrap(
     *,
     a_ids: Sequence[Any] | None = None,
     b_ids: Sequence[Any] | None = None,
+    a_questions: Sequence[Any] | None = None,
     resamples: int = 1000,
     seed: int = 0,
     level: float = 0.95,
@@ -72,7 +75,8 @@ def paired_bootstrap(
     """Return metric(a) - metric(b) with an interval; both see the same resamples.
 
     With `a_ids` and `b_ids` (unique ids) only the responses in both are compared; without them
-    the rows must already be aligned.
+    the rows must already be aligned. With `a_questions` (one per response of a) whole questions
+    are resampled.
 
     Raises:
         UserInputError: no common id, a repeated id, or different lengths without ids.
@@ -88,7 +92,8 @@ def paired_bootstrap(
     ones = np.ones((1, len(rows_a)))
     value = [float(METRICS[name](data, ones)[0]) for data in sides]
     gaps: list[Floats] = []
-    for counts_RN in _resample(len(rows_a), resamples, seed, None):
+    questions = None if a_questions is None else [a_questions[row] for row in rows_a]
+    for counts_RN in _resample(len(rows_a), resamples, seed, questions):
         left, right = (METRICS[name](data, counts_RN[:, data.order_N]) for data in sides)
         gaps.append(left - right)
     low, high = _interval(np.concatenate(gaps), level)

@@ -1,1 +1,64 @@
-"""."""
+"""A report: report.json, report.md, report.html and figures, from plain numbers.
+
+`summarize` turns confidences into report.json; everything else is drawn from that alone, so
+several reports can be combined and drawn again. The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from grace.report.inputs import EstimatorResult, Example, ReportInput, TargetRow
+from grace.report.rows import Report, combine, summarize
+from grace.report.text import markdown, render_table
+from grace.store import write_bytes, write_json
+
+__all__ = [
+    "EstimatorResult",
+    "Example",
+    "Report",
+    "ReportInput",
+    "TargetRow",
+    "build_report",
+    "combine",
+    "render_table",
+    "summarize",
+    "write_report",
+]
+
+
+def build_report(
+    data: ReportInput,
+    directory: Path,
+    *,
+    bins: int = 10,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Report:
+    """Compute a report, write it into a directory and return what report.json holds.
+
+    Raises:
+        UserInputError: no results, or two for the same task, estimator and seed.
+    """
+    report = summarize(data, bins=bins, resamples=resamples, seed=seed)
+    write_report(report, directory, target_values=data.target_values)
+    return report
+
+
+def write_report(
+    report: Report, directory: Path, *, target_values: Sequence[float] = ()
+) -> list[Path]:
+    """Write figures, report.md, report.html and, last, report.json; return the paths."""
+    from grace.report.figures import draw
+    from grace.report.page import render_page
+
+    figures = draw(report, target_values)
+    files = {f"figures/{figure.name}.svg": figure.svg.encode() for figure in figures}
+    files |= {f"figures/{figure.name}.png": figure.png for figure in figures}
+    files["report.md"] = markdown(report).encode()
+    files["report.html"] = render_page(report, figures).encode()
+    for name, data in files.items():
+        write_bytes(directory / name, data)
+    write_json(directory / "report.json", report)
+    return [directory / name for name in [*files, "report.json"]]

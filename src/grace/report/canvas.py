@@ -1,0 +1,95 @@
+"""How every figure looks and is saved: style, panels, ticks, and bytes that never change.
+
+`INK` marks everything that the page recolours for dark mode.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+INK = "#1f2328"
+
+STYLE = {
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9,
+    "axes.linewidth": 0.7,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 10,
+    "axes.titlecolor": INK,
+    "figure.dpi": 100,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "savefig.dpi": 200,
+    "savefig.facecolor": "white",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "grace",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+}
+
+
+class Figure(NamedTuple):
+    """A drawn figure: file name without ending, what it shows, and both formats."""
+
+    name: str
+    title: str
+    caption: str
+    group: str
+    svg: str
+    png: bytes
+
+
+def panels(
+    count: int, *, width: float, height: float, columns: int = 4, share_y: bool = False
+) -> tuple[Any, list[Any]]:
+    """Return a figure and its panels: at most `columns` in a row, rows as even as can be."""
+    from matplotlib.figure import Figure as Canvas
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    rows = math.ceil(count / columns)
+    columns = math.ceil(count / rows)
+    spaced = ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.05)
+    figure = Canvas(figsize=(columns * width + 0.6, rows * height), layout=spaced)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+    axes = list(grid.ravel())
+    for spare in axes[count:]:
+        spare.set_axis_off()
+    return figure, axes
+
+
+def outer_labels(axes: Sequence[Any], count: int, x: str, y: str) -> None:
+    """Label the axes at the left and those with nothing below."""
+    columns = math.ceil(count / math.ceil(count / 4))
+    for at, axis in enumerate(axes[:count]):
+        if at + columns >= count:
+            axis.set_xlabel(x)
+        if at % columns == 0:
+            axis.set_ylabel(y)
+
+
+def unit_ticks(axis: Any, *, y: bool = True) -> None:
+    """Put the same five ticks on axes from 0 to 1."""
+    ticks = [0, 0.25, 0.5, 0.75, 1]
+    names = ["0", ".25", ".5", ".75", "1"]
+    axis.set_xticks(ticks, names)
+    if y:
+        axis.set_yticks(ticks, names)
+
+
+def saved(figure: Any, name: str, title: str, caption: str, group: str) -> Figure:
+    """Save a drawn figure in both formats, without dates or program names."""
+    svg, png = io.BytesIO(), io.BytesIO()
+    figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    figure.set_layout_engine("none")  # the layout stays as it is
+    figure.savefig(png, format="png", metadata={"Software": None})
+    return Figure(name, title, caption, group, svg.getvalue().decode(), png.getvalue())

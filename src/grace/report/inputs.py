@@ -1,0 +1,82 @@
+"""What a report is made from: plain values, no model and no file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from grace.errors import UserInputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimatorResult:
+    """One estimator's confidences in the test responses of one task, with their grades.
+
+    A confidence of None or nan means that there is none (cut at length, nothing parsed): such
+    responses are counted as missing and never filled in. `ids` are response ids
+    ("<question>#<sample>"); they let a report compare estimators response by response.
+    """
+
+    task: str
+    train_task: str
+    backbone: str
+    estimator: str
+    seed: int
+    confidence: Sequence[float | None]
+    correct: Sequence[bool]
+    ids: Sequence[str] = ()
+    seconds_per_answer: float | None = None
+    extra_forward_tokens_per_answer: float | None = None
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.confidence), len(self.correct), len(self.ids or self.correct)}
+        if len(sizes) > 1:
+            raise UserInputError(
+                f"{self.estimator} on {self.task} has {len(self.confidence)} confidences, "
+                f"{len(self.correct)} grades and {len(self.ids)} ids; give one each per response"
+            )
+
+    def answered(self) -> list[int]:
+        """Return the positions of the responses that have a confidence."""
+        return [i for i, c in enumerate(self.confidence) if c is not None and not math.isnan(c)]
+
+
+class TargetRow(NamedTuple):
+    """One bin of the calibration targets: probe scores in [low, high), their number, accuracy."""
+
+    bin: int
+    low: float
+    high: float
+    n: int
+    accuracy: float | None
+
+
+class Example(NamedTuple):
+    """One answered question to show on the page."""
+
+    question: str
+    answer: str
+    correct: bool
+    confidence: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportInput:
+    """Everything in one report; `created` is a text that the caller chooses.
+
+    `target_values` are the targets of the training responses (for their density),
+    `settings` are shown as they are, `examples` may be all responses: a few are picked.
+    """
+
+    name: str
+    created: str
+    version: str
+    hardware: str
+    results: Sequence[EstimatorResult]
+    targets: Sequence[TargetRow] = ()
+    target_values: Sequence[float] = ()
+    notes: Sequence[str] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+    examples: Sequence[Example] = ()

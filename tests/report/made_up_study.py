@@ -1,0 +1,51 @@
+"""A made-up study: estimators of different noise on the same answers."""
+
+import numpy as np
+
+from grace.report import EstimatorResult, Example, ReportInput, TargetRow
+
+NASTY = '<script>alert("1")</script> & {{ 7 * 7 }} | `x`'
+
+
+def result(estimator="grace", seed=0, task="capitals", n=60, noise=1.0, cut=0, **options):
+    """Confidences of the same n answers (per task and seed), noisier for worse estimators."""
+    rng = np.random.default_rng([seed, len(task)])
+    truth = rng.normal(0, 2, n)
+    correct = rng.random(n) < 1 / (1 + np.exp(-truth))
+    own = np.random.default_rng([seed, len(estimator)])
+    confidence = 1 / (1 + np.exp(-truth - own.normal(0, noise, n)))
+    values = [None if i < cut else float(c) for i, c in enumerate(confidence)]
+    return EstimatorResult(
+        task=task,
+        backbone="pocket",
+        estimator=estimator,
+        seed=seed,
+        confidence=values,
+        correct=correct.tolist(),
+        ids=[f"q{i}#0" for i in range(n)],
+        **{"train_task": task, "seconds_per_answer": 0.01} | options,
+    )
+
+
+def study(results=None, **options):
+    results = results or [
+        result("verbal", noise=3, cut=5),
+        result("grace", extra_forward_tokens_per_answer=0),
+        result("platt", noise=2),
+    ]
+    answers = zip(results[0].confidence, results[0].correct, strict=True)
+    fields = {
+        "name": f"study {NASTY}",
+        "created": "2026-01-02",
+        "version": "0.1.0",
+        "hardware": "a processor, 2 cores",
+        "results": results,
+        "targets": [TargetRow(0, 0.0, 0.5, 30, 0.2), TargetRow(1, 0.5, 1.0, 0, None)],
+        "target_values": [0.2] * 30,
+        "notes": [f"a note {NASTY}"],
+        "settings": {"train.learning_rate": 1e-5, "prompt": NASTY},
+        "examples": [
+            Example(f"Q{i} {NASTY}", "A " * 400, y, c) for i, (c, y) in enumerate(answers)
+        ],
+    }
+    return ReportInput(**fields | options)

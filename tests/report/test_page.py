@@ -1,0 +1,145 @@
+"""Figures and the page: deterministic bytes, nothing from outside, text stays text."""
+
+import html
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from made_up_study import NASTY, result, study
+
+from grace.metrics import reliability
+from grace.report import build_report, combine, summarize, write_report
+from grace.report.figures import _density, _pooled_bars, draw
+from grace.report.table import groups
+
+
+@pytest.fixture(scope="module")
+def page(written):
+    return (written[0] / "report.html").read_text()
+
+
+class Tags(HTMLParser):
+    """Checks that tags nest, and collects ids and what scripts hold."""
+
+    VOID = ("meta", "br", "link", "img", "input", "hr")
+
+    def __init__(self):
+        super().__init__(convert_charrefs=False)
+        self.open, self.ids, self.tags = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def tags(page):
+    parser = Tags()
+    parser.feed(page)
+    assert parser.open == []
+    return parser
+
+
+def test_every_figure_is_written_in_both_formats(written):
+    names = sorted(path.name for path in (written[0] / "figures").iterdir())
+    kinds = ("confidence-capitals", "metrics-capitals", "reliability-capitals", "targets-capitals")
+    assert names == [f"{kind}.{ending}" for kind in kinds for ending in ("png", "svg")]
+    for path in (written[0] / "figures").glob("*.svg"):
+        ET.fromstring(path.read_text())
+    for path in (written[0] / "figures").glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_input_gives_the_same_bytes(written, tmp_path):
+    build_report(study(), tmp_path, resamples=30)
+    for path in sorted(p for p in written[0].rglob("*") if p.is_file()):
+        assert (tmp_path / path.relative_to(written[0])).read_bytes() == path.read_bytes(), path
+
+
+def test_drawing_leaves_the_users_matplotlib_settings_alone(written):
+    import matplotlib
+
+    matplotlib.rcParams["font.size"] = 13
+    try:
+        draw(summarize(study([result()]), resamples=10))
+        assert matplotlib.rcParams["font.size"] == 13
+    finally:
+        matplotlib.rcdefaults()
+
+
+def test_the_page_needs_nothing_from_outside(page, tags):
+    fetching = [
+        (tag, name, value)
+        for tag, attrs in tags.tags
+        for name, value in attrs.items()
+        if name in ("src", "href", "xlink:href", "data", "action", "srcset")
+        and not value.startswith(("#", "data:image/png;base64,"))
+    ]
+    assert fetching == []
+    assert not re.search(r"@import|url\((?!#)", page)
+    assert [tag for tag, _ in tags.tags].count("script") == 1
+
+
+def test_ids_are_unique_and_references_find_them(page, tags):
+    assert len(set(tags.ids)) == len(tags.ids)
+    used = set(re.findall(r"url\(#([^)]+)\)", page)) | set(re.findall(r'href="#([^"]+)"', page))
+    used |= set(re.findall(r'aria-labelledby="([^"]+)"', page))
+    assert used <= set(tags.ids)
+
+
+def test_text_from_a_run_is_text(page):
+    assert NASTY not in page and page.count("<script>") == 1
+    shown = html.unescape(page)
+    assert f"<h1>study {NASTY}</h1>" in shown and f"<dd>{NASTY}</dd>" in shown
+
+
+def test_figures_follow_dark_mode_and_carry_captions(page, tags):
+    figures = [attrs for tag, attrs in tags.tags if tag == "svg"]
+    assert len(figures) == 4
+    assert all(attrs["role"] == "img" and attrs["aria-labelledby"] for attrs in figures)
+    assert "currentColor" in page and "prefers-color-scheme: dark" in page
+    assert page.count("<figcaption") == 4
+
+
+def test_the_page_shows_where_it_comes_from(page):
+    for text in ("a processor, 2 cores", "2026-01-02", "GrACE 0.1.0", "1e-05", "5 missing"):
+        assert text in page
+
+
+def test_a_combined_report_draws_the_pooled_bars(tmp_path):
+    reports = [summarize(study([result(seed=s)]), resamples=10) for s in (0, 1)]
+    write_report(combine(reports, "both"), tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "2 seeds" in page and "targets-capitals" in page
+    summary = groups(combine(reports, "both"))[0].summaries[0]
+    confidence = np.concatenate([result(seed=s).confidence for s in (0, 1)])
+    correct = np.concatenate([result(seed=s).correct for s in (0, 1)])
+    expected = [bar for bar in reliability(confidence, correct) if bar.n]
+    for bar, want in zip(_pooled_bars(summary), expected, strict=True):
+        assert bar["n"] == want.n
+        assert bar["accuracy"] == pytest.approx(want.accuracy, abs=1e-5)
+        assert bar["confidence"] == pytest.approx(want.confidence, abs=1e-5)
+
+
+def test_tasks_with_the_same_short_name_get_their_own_files():
+    report = summarize(study([result(task="a b"), result(task="a/b")], targets=()), resamples=10)
+    names = [figure.name for figure in draw(report)]
+    assert len(set(names)) == len(names) == 6
+
+
+@pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
+def test_a_density_integrates_to_one_even_at_the_ends(at):
+    point = np.array([at, at])
+    x, density = _density(point, np.array([0.5, 0.5]), 20)
+    assert np.trapezoid(density, x) == pytest.approx(1, abs=1e-3)
