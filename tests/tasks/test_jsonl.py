@@ -110,6 +110,7 @@ BAD_LINES = [
     ('{"question": "\\ud800", "answers": ["a"]}', "half a surrogate pair"),
     ('{"question": "q", "answers": ["a"]} {"question": "r"}', "not JSON: Extra data at column 37"),
     ("[" * 100_000, "not readable as JSON"),
+    (json.dumps({"question": [["x" * 99_999]] * 99, "answers": "a"}), r'"question" is \[\['),
 ]
 
 

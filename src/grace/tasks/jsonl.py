@@ -13,6 +13,7 @@ A file without `split` is divided by the seed.
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -92,7 +93,7 @@ def _right_letter(given: Any, choices: Sequence[str], where: str) -> str:
     if len(meant) != 1:
         what = "could mean more than one choice" if meant else "is none of the choices"
         raise DataError(
-            f'{where}: "answer" {given!r} {what}; write its letter A-{letters[-1]}, '
+            f'{where}: "answer" {reprlib.repr(given)} {what}; write its letter A-{letters[-1]}, '
             "its text, or its index from 0"
         )
     return letters[meant.pop()]
@@ -104,7 +105,7 @@ def _text(value: Any, what: str) -> str:
     if value is None:
         raise DataError(f"{what} is missing; add it")
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{what} is {value!r}; write a text that is not empty")
+        raise DataError(f"{what} is {reprlib.repr(value)}; write a text that is not empty")
     return value.strip()
 
 
