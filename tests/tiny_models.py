@@ -36,6 +36,7 @@ SIZES = {
     "initializer_range": 0.25,
 }
 GROUPED = {"num_key_value_heads": 2}
+SEEDS = {"gpt_neox": 1}  # of the random weights; with others no response would end
 SPARE_ROWS = 7  # of qwen2, whose vocabulary is padded
 
 
@@ -67,18 +68,24 @@ def tokenizer(*, chat_template: str | None = CHATML) -> Any:
     return made
 
 
-def model(name: str, seed: int = 0) -> Any:
+def model(name: str) -> Any:
     """Return a fresh tiny model of one of `ARCHITECTURES`, float32, in evaluation mode."""
-    return copy.deepcopy(_model(name, seed))
+    return copy.deepcopy(_model(name))
+
+
+def prompts(tokenizer: Any, count: int = 16) -> list[list[int]]:
+    """Return prompts of ragged lengths."""
+    texts = (sentence[: 3 + 2 * i] for i in range(count) for sentence in SENTENCES)
+    return [tokenizer.encode(text) for text, _ in zip(texts, range(count), strict=False)]
 
 
 @functools.cache
-def _model(name: str, seed: int) -> Any:
+def _model(name: str) -> Any:
     rows = len(tokenizer())
     ids = {"vocab_size": rows, "bos_token_id": 1, "eos_token_id": 3, "pad_token_id": 0}
     config = _config(name, {**SIZES, **ids})
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(SEEDS.get(name, 0))
         made = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         with torch.no_grad():
             made.get_output_embeddings().weight[3] *= 2.5

@@ -67,8 +67,8 @@ def attempt(run: Callable[[], Result]) -> Result | None:
         if not _is_out_of_memory(error):
             raise
     log.warning("out of memory: going on with half the batch; a smaller batch_size avoids this")
-    gc.collect()
     if torch.cuda.is_available():
+        gc.collect()
         torch.cuda.empty_cache()
     return None
 

@@ -104,6 +104,7 @@ class TransformersEngine:
             DataError: an empty prompt.
             ModelError: a prompt and its response could exceed the model's context.
         """
+        self._check(prompts, sampling.max_new_tokens)
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
         for batch in self.plan(prompts, sampling.num_samples, sampling.max_new_tokens):
             results = self.generate_batch(
@@ -180,20 +181,15 @@ class TransformersEngine:
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
         self._check(contexts)
 
-        def run(batch: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-            lengths = [max(len(responses[i]), 1) for i in batch]
-            return self._pool([contexts[i] for i in batch], lengths)
+        def run(batch: list[int]) -> list[np.ndarray]:
+            counts = [max(len(responses[i]), 1) for i in batch]
+            return self._pool([contexts[i] for i in batch], counts)
 
-        sizes = list(map(len, contexts))
-        pooled = run_batches(self._group(sizes), run, sizes)
-        size = self.model.get_input_embeddings().weight.shape[1]
-        mean_ND, last_ND = (
-            np.array([pair[side] for pair in pooled], dtype=np.float32).reshape(len(contexts), -1)
-            if pooled
-            else np.zeros((0, size), dtype=np.float32)
-            for side in (0, 1)
-        )
-        return Features(mean_ND, last_ND)
+        lengths = list(map(len, contexts))
+        pooled = run_batches(self._group(lengths), run, lengths)
+        size = self.model.config.get_text_config().hidden_size
+        states_N2D = np.array(pooled, dtype=np.float32).reshape(len(contexts), 2, size)
+        return Features(states_N2D[:, 0], states_N2D[:, 1])
 
     def _decode(
         self, prompts: Sequence[Ids], sampling: Sampling, keys: Sequence[str]
@@ -242,8 +238,7 @@ class TransformersEngine:
     @torch.inference_mode()
     def _last_logits(self, contexts: Sequence[Ids], keep: int) -> torch.Tensor:
         """Return float32 logits at the last `keep` positions, shape (B, keep, V)."""
-        ids_BL, mask_BL, positions_BL = left_pad(contexts, self.device, pad=0)
-        return self._forward(ids_BL, mask_BL, positions_BL, keep=keep)[0]
+        return self._forward(*left_pad(contexts, self.device, pad=0), keep=keep)[0]
 
     def _score(self, logits_KV: torch.Tensor, response: Ids) -> tuple[list[float], float]:
         with torch.inference_mode():
@@ -254,14 +249,12 @@ class TransformersEngine:
         return chosen_K.tolist(), float(end)
 
     @torch.inference_mode()
-    def _pool(
-        self, contexts: Sequence[Ids], lengths: Sequence[int]
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        ids_BL, mask_BL, positions_BL = left_pad(contexts, self.device, pad=0)
-        states_BLD = self._forward.states(ids_BL, mask_BL, positions_BL)
+    def _pool(self, contexts: Sequence[Ids], counts: Sequence[int]) -> list[np.ndarray]:
+        """Return (mean over the last `count` states, last state) of each context, (2, D)."""
+        states_BLD = self._forward.states(*left_pad(contexts, self.device, pad=0))
         return [
-            (states_LD[-n:].float().mean(0).cpu().numpy(), states_LD[-1].float().cpu().numpy())
-            for states_LD, n in zip(states_BLD, lengths, strict=True)
+            torch.stack([states_LD[-n:].float().mean(0), states_LD[-1].float()]).cpu().numpy()
+            for states_LD, n in zip(states_BLD, counts, strict=True)
         ]
 
     def _group(

@@ -1,0 +1,498 @@
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+import tiny_models
+from grace.cnf import add_cnf
+from grace.engines import Sampling, decoding
+from grace.engines.transformers import TransformersEngine
+from grace.errors import DataError, ModelError
+
+every_architecture = pytest.mark.parametrize("tiny", tiny_models.ARCHITECTURES, indirect=True)
+GREEDY = Sampling(max_new_tokens=10)
+SAMPLED = Sampling(max_new_tokens=10, temperature=1.0, num_samples=4, seed=5)
+CLOSE = 1e-5
+
+
+def engine_of(tiny, read_at="predict", **options):
+    """An engine whose c differs from p(EOS) and is sometimes large."""
+    model, tokenizer = tiny
+    token = add_cnf(model, tokenizer, init="eos")
+    with torch.no_grad():
+        model.get_output_embeddings().weight[token.id] *= 0.9
+    return TransformersEngine(model, tokenizer, read_at, **options)
+
+
+def generate(engine, prompts, sampling, keys=None):
+    results = dict(engine.generate(prompts, sampling, keys=keys))
+    assert sorted(results) == list(range(len(prompts)))
+    return [results[i] for i in range(len(prompts))]
+
+
+def pairs(prompts, results, *, ended=True):
+    found = [
+        (prompt, generation)
+        for prompt, generations in zip(prompts, results, strict=True)
+        for generation in generations
+        if (generation.finish_reason == "stop") == ended
+    ]
+    assert found
+    return [p for p, _ in found], [g for _, g in found]
+
+
+def assert_same(left, right, tolerance=CLOSE):
+    """The same tokens, and numbers equal up to rounding."""
+    for these, those in zip(left, right, strict=True):
+        for a, b in zip(these, those, strict=True):
+            assert (a.token_ids, a.text, a.finish_reason) == (b.token_ids, b.text, b.finish_reason)
+            assert a.logprobs == pytest.approx(b.logprobs, abs=tolerance)
+            assert a.trace == pytest.approx(b.trace, abs=tolerance)
+            assert a.end_logprob == pytest.approx(b.end_logprob, abs=tolerance)
+            assert a.confidence == pytest.approx(b.confidence, abs=tolerance)
+
+
+def naive(engine, prompt, key, sample, sampling):
+    """One response by full forwards over the unpadded sequence, in float64 numpy."""
+    draws = decoding.uniforms(sampling.seed, [key], range(sample, sample + 1), 64)[0]
+    tokens, logprobs, trace = [], [], []
+
+    def probabilities(ids):
+        with torch.inference_mode():
+            logits = engine.model(torch.tensor([ids])).logits[0, -1]
+        return logits.double().softmax(-1).numpy()
+
+    for step in range(sampling.max_new_tokens):
+        p = probabilities([*prompt, *tokens])
+        merged = p.copy()
+        merged[list(engine.end_ids)] = 0
+        merged[engine.end_ids[0]] = p[list(engine.end_ids)].sum()
+        trace.append(p[engine.cnf])
+        choice = merged
+        if sampling.temperature == 0:
+            token = int(merged.argmax())
+        else:
+            choice = merged ** (1 / sampling.temperature)
+            choice /= choice.sum()
+            order = np.argsort(-choice, kind="stable")
+            above = np.cumsum(choice[order]) - choice[order]
+            choice[order[above >= sampling.top_p]] = 0
+            token = int(np.searchsorted(np.cumsum(choice), draws[step] * choice.sum(), "right"))
+        if token == engine.end_ids[0]:
+            c = trace[-1]
+            if engine.read_at == "feed":
+                c = probabilities([*prompt, *tokens, engine.cnf])[engine.cnf]
+            return tokens, logprobs, trace, float(np.log(merged[token])), c
+        tokens.append(token)
+        logprobs.append(np.log(merged[token]))
+    return tokens, logprobs, trace, None, None
+
+
+@every_architecture
+@pytest.mark.parametrize("read_at", ["predict", "feed"])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        GREEDY,
+        SAMPLED,
+        Sampling(max_new_tokens=10, temperature=0.7, top_p=0.8, num_samples=2, seed=1),
+    ],
+    ids=["greedy", "T1", "T0.7-top_p"],
+)
+def test_generation_equals_a_naive_loop_without_cache_padding_or_batch(tiny, read_at, sampling):
+    engine = engine_of(tiny, read_at)
+    prompts = tiny_models.prompts(engine.tokenizer, 5)
+    for i, generations in enumerate(generate(engine, prompts, sampling)):
+        for sample, got in enumerate(generations):
+            tokens, logprobs, trace, end, c = naive(engine, prompts[i], str(i), sample, sampling)
+            assert list(got.token_ids) == tokens
+            assert got.logprobs == pytest.approx(logprobs, abs=CLOSE)
+            assert got.trace == pytest.approx(trace, abs=CLOSE)
+            assert got.end_logprob == pytest.approx(end, abs=CLOSE)
+            assert got.confidence == pytest.approx(c, abs=CLOSE)
+
+
+@every_architecture
+@pytest.mark.parametrize("read_at", ["predict", "feed"])
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_c_and_logprobs_of_generation_equal_a_teacher_forced_forward(
+    tiny, read_at, sampling, batch_size
+):
+    engine = engine_of(tiny, read_at, batch_size=batch_size)
+    prompts = tiny_models.prompts(engine.tokenizer, 16 if batch_size > 1 else 4)
+    sampling = dataclasses.replace(sampling, max_new_tokens=16)
+    if engine.model.config.model_type == "gemma2":
+        sampling = dataclasses.replace(SAMPLED, max_new_tokens=24)
+    contexts, generations = pairs(prompts, generate(engine, prompts, sampling))
+    responses = [g.token_ids for g in generations]
+    scored = engine.confidences(contexts, responses)
+    assert scored == pytest.approx([g.confidence for g in generations], abs=CLOSE)
+    for got, (logprobs, end) in zip(generations, engine.logprobs(contexts, responses), strict=True):
+        assert got.logprobs == pytest.approx(logprobs, abs=CLOSE)
+        assert got.end_logprob == pytest.approx(end, abs=CLOSE)
+
+
+@every_architecture
+def test_batched_scoring_equals_one_at_a_time_and_ignores_padding(tiny):
+    engine = engine_of(tiny)
+    prompts = tiny_models.prompts(engine.tokenizer, 8)
+    responses = [p[::-1][: 2 * (i % 4)] for i, p in enumerate(prompts)]
+    together = engine.logprobs(prompts, responses)
+    states = engine.features(prompts, responses)
+    probs = engine.next_token_probs(prompts, [5, 9, engine.cnf])
+    assert probs.shape == (8, 3) and probs.dtype == np.float32
+    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        [(logprobs, end)] = engine.logprobs([prompt], [response])
+        assert together[i][0] == pytest.approx(logprobs, abs=CLOSE)
+        assert together[i][1] == pytest.approx(end, abs=CLOSE)
+        alone = engine.features([prompt], [response])
+        np.testing.assert_allclose(states.mean_ND[i], alone.mean_ND[0], atol=1e-4)
+        np.testing.assert_allclose(states.last_ND[i], alone.last_ND[0], atol=1e-4)
+        np.testing.assert_allclose(
+            probs[i], engine.next_token_probs([prompt], [5, 9, engine.cnf])[0], atol=CLOSE
+        )
+
+
+@every_architecture
+def test_features_equal_a_naive_pooling_of_the_last_hidden_states(tiny):
+    engine = engine_of(tiny)
+    prompts = tiny_models.prompts(engine.tokenizer, 5)
+    responses = [[], [7], [8, 9], [10, 11, 12], []]
+    features = engine.features(prompts, responses)
+    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        with torch.inference_mode():
+            out = engine.model(torch.tensor([[*prompt, *response]]), output_hidden_states=True)
+        states = out.hidden_states[-1][0].numpy()
+        used = states[len(prompt) :] if response else states[-1:]
+        np.testing.assert_allclose(features.mean_ND[i], used.mean(0), atol=1e-4)
+        np.testing.assert_allclose(features.last_ND[i], states[-1], atol=1e-4)
+    assert features.mean_ND.dtype == features.last_ND.dtype == np.float32
+    assert engine.features([], []).mean_ND.shape[0] == 0
+
+
+def test_c_is_the_raw_full_softmax_whatever_temperature_and_top_p(tiny):
+    engine = engine_of(tiny)
+    prompts = tiny_models.prompts(engine.tokenizer, 8)
+    for temperature, top_p in ((0.3, 1.0), (2.0, 0.5)):
+        sampling = dataclasses.replace(SAMPLED, temperature=temperature, top_p=top_p)
+        contexts, generations = pairs(prompts, generate(engine, prompts, sampling))
+        for context, got in zip(contexts, generations, strict=True):
+            with torch.inference_mode():
+                ids = torch.tensor([[*context, *got.token_ids]])
+                p = engine.model(ids).logits[0].softmax(-1)
+            expected = p[len(context) - 1 :, engine.cnf].tolist()
+            assert got.trace == pytest.approx(expected, abs=CLOSE)
+            assert got.confidence == got.trace[-1]
+
+
+def test_the_trace_has_one_value_per_step_and_a_cut_response_has_no_confidence(tiny):
+    engine = engine_of(tiny)
+    prompts = tiny_models.prompts(engine.tokenizer, 16)
+    sampling = dataclasses.replace(SAMPLED, max_new_tokens=4)
+    results = generate(engine, prompts, sampling)
+    _, ended = pairs(prompts, results)
+    for got in ended:
+        assert len(got.token_ids) == len(got.logprobs) == len(got.trace) - 1 < 4
+        assert got.confidence is not None and got.end_logprob is not None
+    _, cut = pairs(prompts, results, ended=False)
+    for got in cut:
+        assert len(got.token_ids) == len(got.logprobs) == len(got.trace) == 4
+        assert got.confidence is None and got.end_logprob is None
+    assert any(g.token_ids == () and g.text == "" for g in ended)
+
+
+def test_the_token_never_shows_in_text_or_ids(tiny):
+    engine = engine_of(tiny)
+    with torch.no_grad():  # <CNF> takes nearly all of the mass of ending
+        engine.model.get_output_embeddings().weight[engine.cnf] *= 1.5
+    prompts = tiny_models.prompts(engine.tokenizer, 16)
+    for generations in generate(engine, prompts, SAMPLED):
+        for got in generations:
+            assert not set(engine.end_ids) & set(got.token_ids)
+            assert "<CNF>" not in got.text and tiny_models.EOS not in got.text
+
+
+@pytest.mark.parametrize("read_at", ["predict", "feed"])
+def test_samples_from_one_prefill_equal_separate_calls(tiny, read_at):
+    engine = engine_of(tiny, read_at)
+    prompts = tiny_models.prompts(engine.tokenizer, 4)
+    together = generate(engine, prompts, SAMPLED, keys=list("abcd"))
+    for sample in range(4):
+        one = dataclasses.replace(SAMPLED, num_samples=1, first_sample=sample)
+        for i, prompt in enumerate(prompts):
+            alone = generate(engine, [prompt], one, keys=["abcd"[i]])
+            assert_same([[together[i][sample]]], alone)
+
+
+def test_a_sample_does_not_depend_on_what_else_is_in_the_batch(tiny):
+    engine = engine_of(tiny)
+    prompts = tiny_models.prompts(engine.tokenizer, 8)
+    keys = [f"q{i}" for i in range(8)]
+    forwards = generate(engine, prompts, SAMPLED, keys)
+    backwards = generate(engine, prompts[::-1], SAMPLED, keys[::-1])
+    assert_same(forwards, backwards[::-1])
+    engine.batch_size = 3  # also splits the samples of one prompt
+    assert_same(forwards, generate(engine, prompts, SAMPLED, keys))
+
+
+def test_different_seeds_keys_and_samples_differ_and_equal_ones_repeat(tiny):
+    engine = engine_of(tiny)
+    prompt = tiny_models.prompts(engine.tokenizer, 8)[-1]
+    hot = Sampling(temperature=3.0, num_samples=3, max_new_tokens=12)
+
+    def tokens(sampling, key="a"):
+        return [g.token_ids for g in generate(engine, [prompt], sampling, [key])[0]]
+
+    first = tokens(hot)
+    assert first == tokens(hot)
+    assert len(set(first)) == 3
+    assert not set(first) & set(tokens(hot, "b"))
+    assert not set(first) & set(tokens(dataclasses.replace(hot, seed=1)))
+    longer = tokens(dataclasses.replace(hot, max_new_tokens=20))
+    assert all(b[: len(a)] == a for a, b in zip(first, longer, strict=True))
+
+
+def test_greedy_samples_are_equal(tiny):
+    engine = engine_of(tiny)
+    prompts = tiny_models.prompts(engine.tokenizer, 4)
+    results = generate(engine, prompts, dataclasses.replace(GREEDY, num_samples=3))
+    assert_same(results, [[generations[0]] * 3 for generations in results])
+    assert_same([[g[0]] for g in results], generate(engine, prompts, GREEDY))
+
+
+class Scripted(torch.nn.Module):
+    """Stands in for a model's head: the same next-token probabilities at every step."""
+
+    def __init__(self, size, hidden, probabilities):
+        super().__init__()
+        rest = (1 - sum(probabilities.values())) / (size - len(probabilities))
+        p = torch.full((size,), rest)
+        for token, value in probabilities.items():
+            p[token] = value
+        self.weight = torch.nn.Parameter(torch.zeros(size, hidden))
+        self.log_p = p.log()
+
+    def forward(self, states):
+        return self.log_p.expand(*states.shape[:-1], -1).clone()
+
+
+def scripted(tiny, probabilities):
+    model, tokenizer = tiny
+    token = add_cnf(model, tokenizer)
+    ids = {"eos": tokenizer.eos_token_id, "cnf": token.id, "comma": 40, "other": 41}
+    head = Scripted(token.id + 1, 32, {ids[k]: v for k, v in probabilities.items()})
+    model.set_output_embeddings(head)
+    return TransformersEngine(model, tokenizer)
+
+
+@pytest.mark.parametrize("cnf", [0.01, 0.2, 0.29, 0.54])
+def test_greedy_ends_when_eos_and_cnf_together_beat_every_other_token(tiny, cnf):
+    engine = scripted(tiny, {"eos": 0.55 - cnf, "cnf": cnf, "comma": 0.4})
+    [[got]] = generate(engine, [[5, 6]], GREEDY)
+    assert got.token_ids == () and got.finish_reason == "stop"
+    assert got.confidence == pytest.approx(cnf, abs=CLOSE)
+    assert got.end_logprob == pytest.approx(np.log(0.55), abs=CLOSE)
+
+
+@pytest.mark.parametrize("cnf", [0.01, 0.2, 0.39])
+def test_greedy_goes_on_when_another_token_beats_both_together(tiny, cnf):
+    engine = scripted(tiny, {"eos": 0.4 - cnf, "cnf": cnf, "comma": 0.45})
+    [[got]] = generate(engine, [[5, 6]], GREEDY)
+    assert got.token_ids == (40,) * 10 and got.finish_reason == "length"
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 1.0), (1.5, 1.0), (0.8, 0.7)])
+def test_moving_mass_between_eos_and_cnf_changes_no_response(tiny, temperature, top_p):
+    sampling = Sampling(200, temperature, top_p, max_new_tokens=12)
+    model, tokenizer = tiny
+    results = []
+    for cnf in (0.001, 0.15, 0.299):
+        parts = {"eos": 0.3 - cnf, "cnf": cnf, "comma": 0.35, "other": 0.3}
+        engine = scripted((model, tokenizer), parts)
+        results.append(generate(engine, [[5, 6]], sampling))
+    assert len({g.token_ids for g in results[0][0]}) > 20
+    for other in results[1:]:
+        assert [g.token_ids for g in other[0]] == [g.token_ids for g in results[0][0]]
+
+
+def test_sampled_frequencies_follow_the_distribution(tiny):
+    engine = scripted(tiny, {"eos": 0.1, "cnf": 0.2, "comma": 0.4, "other": 0.2})
+    [generations] = generate(engine, [[5, 6]], Sampling(2000, 1.0, max_new_tokens=1, seed=3))
+    first = [g.token_ids[0] if g.token_ids else "end" for g in generations]
+    for token, p in (("end", 0.3), (40, 0.4), (41, 0.2)):
+        assert first.count(token) / 2000 == pytest.approx(p, abs=0.035)
+
+
+def test_a_small_top_p_keeps_the_likeliest_option_which_may_be_the_end(tiny):
+    engine = scripted(tiny, {"eos": 0.25, "cnf": 0.25, "comma": 0.4})
+    [generations] = generate(engine, [[5, 6]], Sampling(50, 1.0, top_p=0.4, max_new_tokens=3))
+    assert {g.token_ids for g in generations} == {()}
+
+
+def test_every_eos_id_of_the_generation_config_ends(tiny):
+    model, tokenizer = tiny
+    model.generation_config.eos_token_id = [17, tokenizer.eos_token_id]
+    engine = TransformersEngine(model, tokenizer)
+    assert set(engine.end_ids) == {17, tokenizer.eos_token_id}
+    prompts = tiny_models.prompts(tokenizer, 16)
+    with torch.no_grad():
+        model.get_output_embeddings().weight[17] = model.get_output_embeddings().weight[3]
+    for generations in generate(engine, prompts, SAMPLED):
+        assert all(17 not in got.token_ids for got in generations)
+
+
+def test_without_the_token_there_is_no_confidence_but_all_else(tiny):
+    model, tokenizer = tiny
+    engine = TransformersEngine(model, tokenizer)
+    prompts = tiny_models.prompts(tokenizer, 8)
+    _, ended = pairs(prompts, generate(engine, prompts, SAMPLED))
+    assert engine.cnf is None
+    assert all(g.confidence is None and g.trace == () for g in ended)
+    assert all(g.end_logprob < 0 for g in ended)
+    with pytest.raises(ModelError, match="no <CNF>; load a trained adapter"):
+        engine.confidences(prompts, prompts)
+
+
+def test_greedy_equals_generate_of_transformers(tiny):
+    model, tokenizer = tiny
+    engine = TransformersEngine(model, tokenizer)
+    prompts = tiny_models.prompts(tokenizer, 8)
+    for prompt, [got] in zip(prompts, generate(engine, prompts, GREEDY), strict=True):
+        ids = torch.tensor([prompt])
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=10, do_sample=False
+        )
+        expected = [i for i in out[0, len(prompt) :].tolist() if i != tokenizer.eos_token_id]
+        assert list(got.token_ids) == expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: tried 8 bytes"),
+        MemoryError(),
+    ],
+    ids=["cuda", "cpu", "python"],
+)
+def test_running_out_of_memory_halves_the_batch_and_changes_nothing(
+    tiny, monkeypatch, caplog, error
+):
+    engine = engine_of(tiny)
+    prompts = tiny_models.prompts(engine.tokenizer, 6)
+    responses = [[7, 8]] * 6
+    before = (
+        generate(engine, prompts, SAMPLED),
+        engine.confidences(prompts, responses),
+        engine.logprobs(prompts, responses),
+        engine.features(prompts, responses).mean_ND,
+    )
+    limit_rows(monkeypatch, 2, error)
+    with caplog.at_level(logging.WARNING):
+        assert_same(before[0], generate(engine, prompts, SAMPLED))
+    assert "out of memory: going on with half the batch" in caplog.text
+    assert engine.confidences(prompts, responses) == pytest.approx(before[1], abs=CLOSE)
+    for a, b in zip(engine.logprobs(prompts, responses), before[2], strict=True):
+        assert a[0] == pytest.approx(b[0], abs=CLOSE)
+        assert a[1] == pytest.approx(b[1], abs=CLOSE)
+    np.testing.assert_allclose(engine.features(prompts, responses).mean_ND, before[3], atol=1e-4)
+    limit_rows(monkeypatch, 0, error)
+    with pytest.raises(ModelError, match="out of memory on a single sequence of"):
+        generate(engine, prompts, SAMPLED)
+    with pytest.raises(ModelError, match="out of memory on a single sequence of"):
+        engine.confidences(prompts, responses)
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(tiny, monkeypatch):
+    engine = engine_of(tiny)
+    limit_rows(monkeypatch, 0, RuntimeError("shapes do not match"))
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        generate(engine, [[5]], GREEDY)
+
+
+def limit_rows(monkeypatch, rows, error):
+    call, states = decoding.Forward.__call__, decoding.Forward.states
+
+    def limited(method):
+        def wrapper(self, ids, *args, **kwargs):
+            if len(ids) > rows:
+                raise error
+            return method(self, ids, *args, **kwargs)
+
+        return wrapper
+
+    monkeypatch.undo()
+    monkeypatch.setattr(decoding.Forward, "__call__", limited(call))
+    monkeypatch.setattr(decoding.Forward, "states", limited(states))
+
+
+def test_a_prompt_beyond_the_context_is_refused_with_the_lengths(tiny):
+    engine = engine_of(tiny)
+    fits = dataclasses.replace(GREEDY, max_new_tokens=6)
+    generate(engine, [[5] * 250], fits)
+    match = "prompt 1 has 251 tokens and may get 6 more, but the model's context is 256"
+    with pytest.raises(ModelError, match=match):
+        generate(engine, [[5], [5] * 251], fits)
+    with pytest.raises(ModelError, match="context is 256"):
+        engine.next_token_probs([[5] * 257], [5])
+
+
+def test_an_empty_prompt_is_refused(tiny):
+    engine = engine_of(tiny)
+    with pytest.raises(DataError, match="prompt 1 has no tokens"):
+        generate(engine, [[5], []], GREEDY)
+    with pytest.raises(DataError, match="prompt 0 has no tokens"):
+        engine.next_token_probs([[]], [5])
+
+
+def test_no_prompts_give_no_results(tiny):
+    engine = engine_of(tiny)
+    assert generate(engine, [], GREEDY) == []
+    assert engine.next_token_probs([], [5, 6]).shape == (0, 2)
+    assert engine.logprobs([], []) == engine.confidences([], []) == []
+
+
+def test_the_plan_is_by_length_within_the_budget_and_repeats(tiny):
+    engine = engine_of(tiny, batch_size=8)
+    prompts = tiny_models.prompts(engine.tokenizer, 16)
+    plan = engine.plan(prompts, num_samples=2)
+    assert plan == engine.plan(prompts, num_samples=2)
+    assert [len(batch) for batch in plan] == [4, 4, 4, 4]
+    lengths = [len(prompts[i]) for batch in plan for i in batch]
+    assert lengths == sorted(lengths, reverse=True)
+    assert sorted(i for batch in plan for i in batch) == list(range(16))
+    assert [len(batch) for batch in engine.plan(prompts, num_samples=100)] == [1] * 16
+
+
+def test_one_unit_of_the_plan_is_bitwise_what_the_whole_run_gives(tiny):
+    engine = engine_of(tiny, batch_size=8)
+    prompts = tiny_models.prompts(engine.tokenizer, 8)
+    keys = [f"q{i}" for i in range(8)]
+    whole = generate(engine, prompts, SAMPLED, keys)
+    for batch in reversed(engine.plan(prompts, SAMPLED.num_samples, SAMPLED.max_new_tokens)):
+        unit = engine.generate_batch(
+            [prompts[i] for i in batch], SAMPLED, keys=[keys[i] for i in batch]
+        )
+        assert unit == [whole[i] for i in batch]
+
+
+def test_the_prompt_is_prefilled_once_for_all_its_samples(tiny, monkeypatch):
+    engine = engine_of(tiny)
+    shapes = []
+    call = decoding.Forward.__call__
+
+    def recorded(self, ids, *args, **kwargs):
+        shapes.append(tuple(ids.shape))
+        return call(self, ids, *args, **kwargs)
+
+    monkeypatch.setattr(decoding.Forward, "__call__", recorded)
+    prompts = [[5] * 30, [6] * 20]
+    generate(engine, prompts, SAMPLED)
+    assert shapes[0] == (2, 30)
+    assert all(width == 1 and rows <= 8 for rows, width in shapes[1:])
+    assert len(shapes) <= SAMPLED.max_new_tokens
