@@ -44,13 +44,40 @@ def validation() -> list[Any]:
     return [dataclasses.replace(row, target=float(row.target > 0.5)) for row in rows]
 
 
-@pytest.fixture
-def train(examples: list[Any], validation: list[Any], tmp_path: Path) -> Callable[..., Trained]:
-    """Train a tiny model: `train("qwen2", epochs=1, on_step=..., folder="a", data=...)`."""
+def train_in(
+    folder: Path, name: str, examples: Any, validation: Any, *, dtype: Any = None, **options: Any
+) -> Trained:
+    """Train a tiny model into `folder`; options are settings or arguments of `train_adapter`."""
     import tiny_models
     from grace.cnf import add_cnf
     from grace.config import TrainSettings
     from grace.training.trainer import train_adapter
+
+    known = {field.name for field in dataclasses.fields(TrainSettings)}
+    settings = {"learning_rate": 5e-3, "epochs": 2, "rank": 4, "dropout": 0.1}
+    settings |= {key: options.pop(key) for key in list(options) if key in known}
+    model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
+    model = model if dtype is None else model.to(dtype)
+    cnf = add_cnf(model, tokenizer, init=settings.get("init", "eos"))
+    result = train_adapter(
+        model,
+        tokenizer,
+        cnf,
+        examples,
+        validation,
+        TrainSettings(**settings),
+        seed=options.pop("seed", 0),
+        output_dir=folder / "adapter",
+        checkpoint_dir=folder / "checkpoints",
+        metadata={"base_model": name},
+        **options,
+    )
+    return Trained(result, model, tokenizer, cnf, folder / "adapter", folder / "checkpoints")
+
+
+@pytest.fixture
+def train(examples: list[Any], validation: list[Any], tmp_path: Path) -> Callable[..., Trained]:
+    """Train a tiny model: `train("qwen2", epochs=1, on_step=..., folder="a", data=...)`."""
 
     def run(
         name: str = "llama_untied",
@@ -58,29 +85,10 @@ def train(examples: list[Any], validation: list[Any], tmp_path: Path) -> Callabl
         folder: str = "run",
         data: Any = None,
         held_out: Any = None,
-        dtype: Any = None,
         **options: Any,
     ) -> Trained:
-        known = {field.name for field in dataclasses.fields(TrainSettings)}
-        settings = {"learning_rate": 5e-3, "epochs": 2, "rank": 4, "dropout": 0.1}
-        settings |= {key: options.pop(key) for key in list(options) if key in known}
-        model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
-        model = model if dtype is None else model.to(dtype)
-        cnf = add_cnf(model, tokenizer, init=settings.get("init", "eos"))
-        adapter, checkpoints = tmp_path / folder / "adapter", tmp_path / folder / "checkpoints"
-        result = train_adapter(
-            model,
-            tokenizer,
-            cnf,
-            examples if data is None else data,
-            validation if held_out is None else held_out,
-            TrainSettings(**settings),
-            seed=options.pop("seed", 0),
-            output_dir=adapter,
-            checkpoint_dir=checkpoints,
-            metadata={"base_model": name},
-            **options,
-        )
-        return Trained(result, model, tokenizer, cnf, adapter, checkpoints)
+        rows = examples if data is None else data
+        checked = validation if held_out is None else held_out
+        return train_in(tmp_path / folder, name, rows, checked, **options)
 
     return run

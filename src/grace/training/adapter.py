@@ -67,7 +67,7 @@ def save_adapter(
         save_weights(peft_model, partial, record["base_model"])
         tokenizer.save_pretrained(partial)
         _write_json(partial / GRACE, record)
-        lines = [json.dumps({"step": row["step"], **row}) + "\n" for row in log]
+        lines = [json.dumps(row) + "\n" for row in log]
         (partial / LOG).write_text("".join(lines), encoding="utf-8")
         (partial / "README.md").write_text(model_card(record), encoding="utf-8")
 

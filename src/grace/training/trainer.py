@@ -99,8 +99,9 @@ def train_adapter(
             trainer.save_every, trainer.on_step = save_every, on_step
             checkpoints.claim(checkpoint_dir, settings, seed, cnf.id, examples)
             _run(trainer, checkpoints.newest(checkpoint_dir))
-            kept = trainer.best_step() if settings.keep == "best" else trainer.state.global_step
+            kept = trainer.state.global_step
             if settings.keep == "best":
+                kept = trainer.best_step() or kept
                 load_weights(peft_model, checkpoints.best_dir(checkpoint_dir, kept))
             if trainer.args.should_save:
                 save_adapter(peft_model, tokenizer, output_dir, record, trainer.rows())
@@ -307,14 +308,16 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
             batch_size=size,
         )
 
-    def best_step(self) -> int:
-        """Return the logged step after 0 with the smallest validation Brier score."""
+    def best_step(self) -> int | None:
+        """Return the step with the smallest validation Brier score so far, step 0 apart."""
         scored = [row for row in self.rows() if "eval_brier" in row and row["step"]]
-        return int(min(scored, key=lambda row: row["eval_brier"])["step"])
+        best = min(scored, key=lambda row: row["eval_brier"], default=None)
+        return None if best is None else int(best["step"])
 
     def rows(self) -> list[dict[str, float]]:
-        """Return the training log, without the library's own summary of speed."""
-        return [row for row in self.state.log_history if "train_runtime" not in row]
+        """Return the training log in a fixed order, without the library's summary of speed."""
+        rows = [row for row in self.state.log_history if "train_runtime" not in row]
+        return [{"step": row["step"], **dict(sorted(row.items()))} for row in rows]
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Skip the library's estimate, which walks over all parameters at every step."""
