@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,10 +86,9 @@ def pick_device(device: str) -> torch.device:
     """Return the torch device of a setting; `auto` is CUDA where there is one, else the CPU."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        where = torch.device(device)
-    except RuntimeError:
-        raise ModelError(f"device {device!r} is unknown; use auto, cpu, cuda or cuda:N") from None
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ModelError(f"device {device!r} is unknown; use auto, cpu, cuda or cuda:N")
+    where = torch.device(device)
     if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise ModelError(f"device {device!r} is not there ({count} CUDA devices); use auto or cpu")
@@ -152,9 +154,10 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
     from transformers import AutoModelForCausalLM
 
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
-            path, dtype=kind, trust_remote_code=trust_remote_code, output_loading_info=True
-        )
+        with _no_progress_bar():
+            model, info = AutoModelForCausalLM.from_pretrained(
+                path, dtype=kind, trust_remote_code=trust_remote_code, output_loading_info=True
+            )
     except Exception as error:  # transformers raises many kinds here
         reason = _first_line(error)
         raise ModelError(
@@ -168,6 +171,19 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
             "download the model again or check its architecture"
         )
     return model
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -200,6 +216,7 @@ def _load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            warnings.filterwarnings("error", "Found missing adapter keys")
             model = PeftModel.from_pretrained(model, adapter)
     except Exception as error:  # peft raises many kinds here
         raise ModelError(

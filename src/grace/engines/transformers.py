@@ -38,7 +38,7 @@ class TransformersEngine:
         batch_size: rows in flight; None chooses by device.
 
     Raises:
-        ModelError: neither tokenizer nor model names an end-of-sequence token.
+        ModelError: neither tokenizer nor model names an end token, or `read_at` is unknown.
     """
 
     def __init__(
@@ -49,6 +49,8 @@ class TransformersEngine:
         *,
         batch_size: int | None = None,
     ) -> None:
+        if read_at not in ("predict", "feed"):
+            raise ModelError(f"read_at is {read_at!r}; use predict or feed")
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.read_at = read_at
