@@ -180,6 +180,17 @@ def test_combining_tasks_keeps_them_apart():
     assert [row["task"] for row in report["targets"]] == ["capitals"] * 2 + ["rivers"] * 2
 
 
+def test_notes_of_several_reports_say_which_one_they_are_about():
+    reports = [summary(result(task=t), name=t, notes=["thin"]) for t in ("rivers", "capitals")]
+    assert combine(reports, "both")["notes"] == ["rivers: thin", "capitals: thin"]
+
+
+def test_nested_settings_become_dotted_names():
+    settings = {"seed": 0, "train": {"rank": 16, "target_modules": ["q", "v"]}}
+    found = summary(result(), settings=settings)["settings"]
+    assert found == {"seed": "0", "train.rank": "16", "train.target_modules": "q, v"}
+
+
 def test_a_report_combined_with_itself_stays_as_it_is():
     report = summary(result("grace"), result("platt"))
     assert combine([report, report], report["name"]) == report

@@ -19,6 +19,7 @@ from grace.report.table import MAIN, Report, Summary, groups
 
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#9aa4b0"
 LOWEST_SHARE_COLOR = 0.12
+SMALLEST_FULL_SHARE = 0.25  # the darkest bar colour never stands for less
 
 
 def draw(report: Report, target_values: Sequence[float] = ()) -> list[Figure]:
@@ -125,7 +126,7 @@ def _draw_reliability(summaries: Sequence[Summary]) -> Any:
     top = max(
         bar["n"] / s.num_answers for s, bars in zip(summaries, pooled, strict=True) for bar in bars
     )
-    norm = Normalize(0, 100 * top)
+    norm = Normalize(0, 100 * max(top, SMALLEST_FULL_SHARE))
     figure, axes = panels(len(summaries), width=2.3, height=2.5)
     for axis, summary, bars in zip(axes, summaries, pooled, strict=False):
         axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=4)
@@ -196,7 +197,8 @@ def _draw_confidence(summaries: Sequence[Summary]) -> Any:
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):g}"))
         unit_ticks(axis, y=False)
     outer_labels(axes, len(summaries), "Confidence", "Share of answers (%)")
-    axes[0].legend(loc="best", fontsize=8, handlelength=1)
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper right", ncols=2, handlelength=1)
     return figure
 
 

@@ -16,7 +16,8 @@ class EstimatorResult:
 
     A confidence of None or nan means that there is none (cut at length, nothing parsed): such
     responses are counted as missing and never filled in. `ids` are response ids
-    ("<question>#<sample>"); they let a report compare estimators response by response.
+    ("<question>#<sample>"); they let a report compare estimators question by question, also
+    when the answers under an id differ (a tuned model's against its backbone's).
     """
 
     task: str
@@ -67,7 +68,7 @@ class ReportInput:
     """Everything in one report; `created` is a text that the caller chooses.
 
     `target_values` are the targets of the training responses (for their density),
-    `settings` are shown as they are, `examples` may be all responses: a few are picked.
+    `settings` (may be nested) are shown as text, `examples` may be all responses: a few are picked.
     """
 
     name: str

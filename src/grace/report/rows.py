@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         "targets": [_finite(row._asdict() | {"task": train_task}) for row in data.targets],
         "comparisons": _comparisons(data.results, bins, resamples, seed),
         "evaluation": {"bins": bins, "resamples": resamples, "level": 0.95, "seed": seed},
-        "settings": {key: str(value) for key, value in data.settings.items()},
+        "settings": dict(_flat(data.settings)),
         "notes": list(data.notes),
         "examples": _pick(data.examples, data.results[0].task),
     }
@@ -82,7 +82,7 @@ def combine(reports: Sequence[Report], name: str) -> Report:
         "comparisons": _distinct(c for report in reports for c in report.get("comparisons", [])),
         "evaluation": reports[0].get("evaluation", {}),
         "settings": settings,
-        "notes": list(dict.fromkeys(n for report in reports for n in report.get("notes", []))),
+        "notes": _notes(reports),
         "examples": _distinct(e for report in reports for e in report.get("examples", [])),
     }
 
@@ -151,7 +151,7 @@ def _row(result: EstimatorResult, bins: int, resamples: int, seed: int) -> Repor
 def _comparisons(
     results: Sequence[EstimatorResult], bins: int, resamples: int, seed: int
 ) -> list[Report]:
-    """Compare GrACE with every other estimator on the responses that both have a value for."""
+    """Compare GrACE with every other estimator on the response ids that both have a value for."""
     found = []
     for ours, theirs in itertools.product(results, results):
         same = _group(ours) == _group(theirs) and ours.ids and theirs.ids
@@ -236,6 +236,24 @@ def _pool_targets(rows: Iterable[Report]) -> list[Report]:
         right = sum(part["n"] * (part["accuracy"] or 0.0) for part in (old, row))
         old |= {"n": n, "accuracy": round(right / n, 6) if n else None}
     return [pooled[key] for key in sorted(pooled)]
+
+
+def _notes(reports: Sequence[Report]) -> list[str]:
+    """Return all notes; with several reports each says which one it is about."""
+    if len(reports) == 1:
+        return list(reports[0].get("notes", []))
+    return [f"{report['name']}: {note}" for report in reports for note in report.get("notes", [])]
+
+
+def _flat(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (dotted name, text) of nested settings."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list | tuple):
+            yield prefix + key, ", ".join(map(str, value))
+        else:
+            yield prefix + key, str(value)
 
 
 def _settings_keys(reports: Sequence[Report]) -> list[str]:

@@ -42,7 +42,13 @@ class Column(NamedTuple):
 
 
 MAIN = (
-    Column("ece", "ECE", -1, "distance between confidence and accuracy, 10 equal-width bins"),
+    Column(
+        "ece",
+        "ECE",
+        -1,
+        "distance between confidence and accuracy over equal-width bins; chance alone raises it: "
+        "intervals lean upwards",
+    ),
     Column("brier", "Brier", -1, "mean squared error of the confidence as a probability"),
     Column("auroc", "AUROC", 1, "chance that a right answer is surer than a wrong one; 50 is none"),
     Column("accuracy", "Accuracy", 1, "share of right answers among those with a confidence"),

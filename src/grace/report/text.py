@@ -112,7 +112,7 @@ def _markdown_seeds(group: Group) -> Iterator[str]:
 def _markdown_comparisons(report: Report) -> Iterator[str]:
     if not report.get("comparisons"):
         return
-    yield from ("## GrACE minus the other, on the same responses", "")
+    yield from ("## GrACE minus the other, on the same questions", "")
     yield from _head(["Task", "seed", "against", *(f"{c.title} (points)" for c in MAIN[:3])])
     for first, by_metric in comparisons(report):
         cells = [difference(by_metric.get(c.metric)) for c in MAIN[:3]]
