@@ -196,7 +196,7 @@ def _draw_confidence(summaries: Sequence[Summary]) -> Any:
         axis.set(xlim=(0, 1))
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):g}"))
         unit_ticks(axis, y=False)
-    outer_labels(axes, len(summaries), "Confidence", "Share of answers (%)")
+    outer_labels(axes, len(summaries), "Confidence", "Answers (%)")
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper right", ncols=2, handlelength=1)
     return figure
