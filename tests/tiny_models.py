@@ -74,9 +74,9 @@ def model(name: str) -> Any:
 
 
 def prompts(tokenizer: Any, count: int = 16) -> list[list[int]]:
-    """Return prompts of ragged lengths."""
-    texts = (sentence[: 3 + 2 * i] for i in range(count) for sentence in SENTENCES)
-    return [tokenizer.encode(text) for text, _ in zip(texts, range(count), strict=False)]
+    """Return prompts of ragged lengths, the longest beyond Gemma's sliding window."""
+    texts = [SENTENCES[i % len(SENTENCES)][: 3 + 11 * (i % 7)] for i in range(count)]
+    return [tokenizer.encode(text) for text in texts]
 
 
 @functools.cache

@@ -5,7 +5,7 @@ top-p, so that training c up or down cannot lengthen or shorten an answer. Greed
 where p(end) is larger than the probability of every other token.
 
 Shapes: B prompts, R rows (prompts x samples, a prompt's samples side by side), L padded prompt
-length, T steps, V vocabulary.
+length, T steps, V vocabulary, E end tokens.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ COMPACT_BELOW = 0.8  # drop finished rows once fewer than this share are left
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What ends a response: all stop ids (`<CNF>` among them), and how `<CNF>` is read."""
+    """What ends a response, and how `<CNF>` is read."""
 
-    ids: tuple[int, ...]
+    ids_E: Tensor  # all stop ids, `<CNF>` among them, on the model's device
+    first: int  # the one that stands for all of them
     cnf: int | None
     feed: bool
 
@@ -154,17 +155,16 @@ def _choose(logits_RV: Tensor, ends: Ends, sampling: Sampling, draw_R: Tensor | 
     confidence_R = torch.zeros_like(total_R)
     if ends.cnf is not None:
         confidence_R = (logits_RV[:, ends.cnf] - total_R).exp()
-    end = ends.ids[0]
-    if len(ends.ids) > 1:
-        end_R = logits_RV[:, list(ends.ids)].logsumexp(-1)
-        logits_RV[:, list(ends.ids)] = -torch.inf
-        logits_RV[:, end] = end_R
+    if len(ends.ids_E) > 1:
+        end_R = logits_RV[:, ends.ids_E].logsumexp(-1)
+        logits_RV[:, ends.ids_E] = -torch.inf
+        logits_RV[:, ends.first] = end_R
     if draw_R is None:
         token_R = logits_RV.argmax(-1)
     else:
         token_R = _draw(logits_RV / sampling.temperature, sampling.top_p, draw_R)
     logprob_R = logits_RV.gather(1, token_R[:, None])[:, 0] - total_R
-    return _Choice(token_R, logprob_R, confidence_R, token_R == end)
+    return _Choice(token_R, logprob_R, confidence_R, token_R == ends.first)
 
 
 def _draw(logits_RV: Tensor, top_p: float, draw_R: Tensor) -> Tensor:

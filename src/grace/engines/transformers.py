@@ -197,7 +197,8 @@ class TransformersEngine:
         self, prompts: Sequence[Ids], sampling: Sampling, keys: Sequence[str]
     ) -> list[list[Generation]]:
         feed = self.read_at == "feed" and self.cnf is not None
-        ends = Ends(self.end_ids, self.cnf, feed)
+        ids_E = torch.tensor(self.end_ids, device=self.device)
+        ends = Ends(ids_E, self.end_ids[0], self.cnf, feed)
         rows = decode(self._forward, prompts, keys, sampling, ends, self.device)
         generations = self._generations(rows, feed)
         n = sampling.num_samples
