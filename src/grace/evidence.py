@@ -1,0 +1,128 @@
+"""Evidence: the probabilities that the model gave its own tokens, added to the logit of `<CNF>`.
+
+The hidden state where c is read cannot contain how probable the response's tokens were: each of
+those probabilities comes out of the last layer, which no later position can see. So the running
+log-probabilities, known while generating, shift the logit of `<CNF>` before the softmax:
+
+    c = softmax(E z + (w . (phi - center)) * onehot(<CNF>))[<CNF>]
+
+with phi = (mean, min) of the response tokens' log-probabilities. It costs no forward pass, and c
+with evidence follows from c without by `shift`, so any engine that returns log-probabilities can
+compute it. Without evidence (the paper's c) the shift is zero.
+
+Shapes: N responses, F features, B rows, T steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grace.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FEATURES = ("mean_logprob", "min_logprob")
+LOWEST = -20.0  # log-probabilities below this count as this
+RIDGE = 1e-3  # penalty on the weights of standardised features, per response
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Weights of `FEATURES`, and the values at which they shift nothing."""
+
+    weights: tuple[float, float]
+    center: tuple[float, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what grace.json holds."""
+        return {"features": list(FEATURES), **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Evidence:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            ModelError: the features are not those of this version.
+        """
+        if tuple(data.get("features", ())) != FEATURES:
+            raise ModelError(
+                f"grace.json has evidence on {data.get('features')}, this version knows "
+                f"{list(FEATURES)}; install the version that trained the model"
+            )
+        return cls(tuple(data["weights"]), tuple(data["center"]))
+
+    def running(self, logprobs_BT: Tensor) -> Tensor:
+        """Return the shift before each step, from the tokens of the steps before it, (B, T + 1)."""
+        import torch
+
+        kept_BT = logprobs_BT.float().clamp(LOWEST, 0)
+        steps_T = torch.arange(1, kept_BT.shape[1] + 1, device=kept_BT.device)
+        mean_BT = kept_BT.cumsum(1) / steps_T
+        min_BT = kept_BT.cummin(1).values if kept_BT.shape[1] else kept_BT
+        start_B1 = kept_BT.new_zeros(len(kept_BT), 1)
+        return self._combine(
+            torch.cat([start_B1, mean_BT], 1), torch.cat([start_B1, min_BT], 1)
+        )
+
+    def of_batch(self, logprobs_BT: Tensor, kept_BT: Tensor) -> Tensor:
+        """Return the shift of each row, (B,), from the log-probabilities where `kept_BT` is set."""
+        import torch
+
+        clipped_BT = logprobs_BT.float().clamp(LOWEST, 0).masked_fill(~kept_BT, 0)
+        mean_B = clipped_BT.sum(1) / kept_BT.sum(1).clamp(min=1)
+        min_B = clipped_BT.amin(1) if clipped_BT.shape[1] else torch.zeros_like(mean_B)
+        return self._combine(mean_B, min_B)
+
+    def _combine(self, mean: Tensor, low: Tensor) -> Tensor:
+        (a, b), (mean0, low0) = self.weights, self.center
+        return a * (mean - mean0) + b * (low - low0)
+
+
+def shift(log_c: Tensor, offset: Tensor) -> Tensor:
+    """Return log c after `offset` was added to the logit of `<CNF>`; both of shape (B,)."""
+    import torch
+
+    log_c = log_c.clamp(max=-1e-7)
+    rest = torch.where(
+        log_c > -math.log(2),
+        (-torch.expm1(log_c.clamp(min=-1.0))).log(),
+        torch.log1p(-log_c.exp().clamp(max=0.75)),
+    )
+    return log_c + offset - torch.logaddexp(rest, log_c + offset)
+
+
+def features(logprobs: Sequence[float]) -> tuple[float, float]:
+    """Return (mean, min) of a response's log-probabilities, zeros for an empty response."""
+    kept = [min(max(value, LOWEST), 0.0) for value in logprobs]
+    return (math.fsum(kept) / len(kept), min(kept)) if kept else (0.0, 0.0)
+
+
+def fit(features_NF: NDArray[Any], labels_N: NDArray[Any]) -> Evidence:
+    """Fit the weights by logistic regression of correctness on the features.
+
+    The intercept is left to training: the row of `<CNF>` learns it.
+    """
+    from scipy.optimize import minimize
+
+    center_F = features_NF.mean(0)
+    scale_F = np.maximum(features_NF.std(0), 1e-6)
+    x_NF, y_N = (features_NF - center_F) / scale_F, labels_N.astype(float)
+
+    def loss(beta: NDArray[Any]) -> tuple[float, NDArray[Any]]:
+        logit_N = beta[0] + x_NF @ beta[1:]
+        residual_N = 1 / (1 + np.exp(-logit_N)) - y_N
+        value = float(np.mean(np.logaddexp(0, logit_N) - y_N * logit_N))
+        gradient = np.concatenate([[residual_N.mean()], residual_N @ x_NF / len(y_N)])
+        penalty = np.concatenate([[0.0], RIDGE * beta[1:]])
+        return value + float(penalty @ beta) / 2, gradient + penalty
+
+    beta = minimize(loss, np.zeros(3), jac=True, method="L-BFGS-B").x
+    weights = [float(w) for w in beta[1:] / scale_F]
+    return Evidence((weights[0], weights[1]), (float(center_F[0]), float(center_F[1])))
