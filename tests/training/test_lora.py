@@ -100,11 +100,14 @@ def test_the_light_forward_and_its_gradients_equal_pefts_own(name: str, read_at:
         return terms.log_c.detach(), {k: p.grad.clone() for k, p in named if p.requires_grad}
 
     slow_c, slow = run()
-    with light_rows(peft_model):
+    with light_rows(peft_model, read_at):
         fast_c, fast = run()
     torch.testing.assert_close(fast_c, slow_c, atol=1e-5, rtol=1e-5)
-    assert fast.keys() == slow.keys()
-    for key in slow:
+    for key in slow.keys() - fast.keys():
+        assert read_at == "predict"
+        assert "embed" in key
+        assert not slow[key].any()
+    for key in fast:
         torch.testing.assert_close(fast[key], slow[key], atol=1e-5, rtol=1e-4)
     again_c, _ = run()
     torch.testing.assert_close(again_c, slow_c, atol=0, rtol=0)

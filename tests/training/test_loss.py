@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from grace.training.loss import calibration_loss, log1mexp, sft_loss
+from grace.training.loss import calibration_loss, log1mexp, mean_over_tokens, token_losses
 
 
 def test_the_squared_error_is_that_of_c() -> None:
@@ -46,11 +46,11 @@ def test_the_sft_term_is_the_mean_over_an_examples_own_tokens() -> None:
     labels = torch.tensor([[-100, 4, 2], [-100, -100, -100]])
     log_p = logits.log_softmax(-1)
     expected = torch.stack([-(log_p[0, 1, 4] + log_p[0, 2, 2]) / 2, torch.tensor(0.0)])
-    torch.testing.assert_close(sft_loss(logits, labels), expected)
+    torch.testing.assert_close(mean_over_tokens(token_losses(logits, labels), labels), expected)
 
 
 def test_losses_of_half_precision_inputs_are_float32() -> None:
     logits = torch.randn(1, 2, 5).bfloat16()
-    assert sft_loss(logits, torch.tensor([[1, 2]])).dtype == torch.float32
+    assert token_losses(logits, torch.tensor([[1, 2]])).dtype == torch.float32
     log_c = torch.tensor([-0.5]).bfloat16()
     assert calibration_loss(log_c, torch.tensor([0.5])).dtype == torch.float32

@@ -11,9 +11,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from grace.cnf import log_confidence
 from grace.training.examples import IGNORED, Batch
-from grace.training.loss import LossKind, calibration_loss, sft_loss
+from grace.training.loss import LossKind, calibration_loss, mean_over_tokens, token_losses
 
 ReadAt = Literal["predict", "feed"]
 
@@ -39,20 +38,19 @@ def losses(
 
     At `predict` c is read at the last response token, so the model need not see `<CNF>`; at
     `feed` it is read at `<CNF>` itself. Logits are computed from the last prompt token on only.
+    log c is the float32 log-softmax over the full vocabulary, as in `grace.cnf.log_confidence`.
     """
-    feed = read_at == "feed"
-    labels_BT = batch["labels"] if feed else batch["labels"][:, :-1]
-    length = labels_BT.shape[1]
+    length = batch["input_ids"].shape[1] - (read_at == "predict")
+    next_BT = batch["labels"][:, 1:length]
     kept = 1
     if with_sft:
-        kept += int((labels_BT != IGNORED).sum(dim=1).max()) + feed
-    logits_BKV = forward_logits(model, batch, length, min(kept, length))
-    log_c_B = log_confidence(logits_BKV[:, -1], cnf_id)
-    if with_sft:
-        kept = logits_BKV.shape[1]
-        sft_B = sft_loss(logits_BKV[:, :-1], labels_BT[:, length - kept + 1 :])
-    else:
-        sft_B = torch.zeros_like(log_c_B)
+        kept = min(int((next_BT != IGNORED).sum(dim=1).max()) + (read_at == "feed") + 1, length)
+    logits_BKV = forward_logits(model, batch, length, kept)
+    next_BK = next_BT[:, length - kept :]
+    read_B1 = torch.full_like(batch["labels"][:, :1], cnf_id)
+    loss_BK = token_losses(logits_BKV, torch.cat([next_BK, read_B1], dim=1))
+    log_c_B = -loss_BK[:, -1]
+    sft_B = mean_over_tokens(loss_BK[:, :-1], next_BK)
     return Losses(calibration_loss(log_c_B, batch["target"], loss), sft_B, log_c_B)
 
 

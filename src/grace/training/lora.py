@@ -124,30 +124,38 @@ def is_row(name: str) -> bool:
 
 
 @contextmanager
-def light_rows(peft_model: nn.Module) -> Iterator[None]:
+def light_rows(peft_model: nn.Module, read_at: str) -> Iterator[None]:
     """Replace only the row's own results in the forward of the trained embedding and head.
 
     PEFT copies the whole matrix with the row put in, so the backward computes the gradient of
     the whole matrix. Here the base matrix gives all results and the row overwrites its own: the
-    same numbers up to rounding, without the copy and without that gradient. The head of a
-    half-precision model computes the last position, where c is read, in float32, as the engines
-    do; it keeps a float32 copy of its matrix for that.
+    same numbers up to rounding, without the copy and without that gradient. At `predict` no
+    input holds `<CNF>`, so the embedding is the base's own and an input row of its own is frozen
+    (its gradient is zero). The head of a half-precision model computes the last position, where
+    c is read, in float32, as the engines do; it keeps a float32 copy of its matrix for that.
     """
     from peft.tuners.trainable_tokens.layer import TrainableTokensLayer
 
     layers = [item for item in peft_model.modules() if isinstance(item, TrainableTokensLayer)]
+    tied = any(layer.tied_adapter for layer in layers)
     for layer in layers:
-        if isinstance(layer.base_layer, nn.Embedding):
-            layer.forward = partial(_embed, layer)
-        else:
+        if not isinstance(layer.base_layer, nn.Embedding):
             weight_VD = layer.base_layer.weight.detach()
             exact_VD = None if weight_VD.dtype == torch.float32 else weight_VD.float()
             layer.forward = partial(_head, layer, exact_VD)
+        elif read_at == "feed":
+            layer.forward = partial(_embed, layer)
+        else:
+            layer.forward = layer.base_layer.forward
+            for row in layer.trainable_tokens_delta.values():
+                row.requires_grad_(tied)
     try:
         yield
     finally:
         for layer in layers:
             del layer.forward
+            for row in layer.trainable_tokens_delta.values():
+                row.requires_grad_(True)
 
 
 def _rows(layer: Any) -> list[tuple[list[int], Tensor]]:
@@ -172,21 +180,51 @@ def _embed(layer: Any, ids_BT: Tensor) -> Tensor:
 
 
 def _head(layer: Any, exact_VD: Tensor | None, states_BKD: Tensor) -> Tensor:
-    logits_BKV = _with_rows(layer, states_BKD, layer.base_layer(states_BKD))
+    weight_VD = layer.base_layer.weight
+    logits_BKV = _with_rows(layer, weight_VD, states_BKD, layer.base_layer(states_BKD))
     if exact_VD is None:
         return logits_BKV
     bias = getattr(layer.base_layer, "bias", None)
     last_B1D = states_BKD[:, -1:].float()
     last_B1V = F.linear(last_B1D, exact_VD, None if bias is None else bias.float())
-    last_B1V = _with_rows(layer, last_B1D, last_B1V)
+    last_B1V = _with_rows(layer, exact_VD, last_B1D, last_B1V)
     return torch.cat([logits_BKV[:, :-1].float(), last_B1V], dim=1)
 
 
-def _with_rows(layer: Any, states_BKD: Tensor, logits_BKV: Tensor) -> Tensor:
-    bias = getattr(layer.base_layer, "bias", None)
+def _with_rows(layer: Any, weight_VD: Tensor, states_BKD: Tensor, logits_BKV: Tensor) -> Tensor:
     for tokens, rows_RD in _rows(layer):
-        ids_R = torch.tensor(tokens, device=states_BKD.device)
-        own_R = None if bias is None else bias[ids_R].to(states_BKD.dtype)
-        own_BKR = F.linear(states_BKD, rows_RD.to(states_BKD.dtype), own_R)
-        logits_BKV = logits_BKV.index_copy(-1, ids_R, own_BKR)
+        logits_BKV = _Overwrite.apply(  # type: ignore[no-untyped-call]
+            logits_BKV, states_BKD, rows_RD.to(states_BKD.dtype), weight_VD[tokens], tokens
+        )
     return logits_BKV
+
+
+class _Overwrite(torch.autograd.Function):
+    """Put trained rows' logits in place of the base rows', without a copy of all logits.
+
+    The gradient of the logits goes on unchanged to the base head, which multiplies the trained
+    entries by the base rows; what that gets wrong is added to the gradient of the states here.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits_BKV: Tensor,
+        states_BKD: Tensor,
+        rows_RD: Tensor,
+        base_RD: Tensor,
+        tokens: list[int],
+    ) -> Tensor:
+        ctx.mark_dirty(logits_BKV)
+        ctx.save_for_backward(states_BKD, rows_RD, base_RD)
+        ctx.tokens = tokens
+        logits_BKV[..., tokens] += F.linear(states_BKD, rows_RD - base_RD)
+        return logits_BKV
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        (slope_BKV,) = slopes
+        states_BKD, rows_RD, base_RD = ctx.saved_tensors
+        own_BKR = slope_BKV[..., ctx.tokens]
+        slope_RD = torch.einsum("...r,...d->rd", own_BKR, states_BKD)
+        return slope_BKV, own_BKR @ (rows_RD - base_RD), slope_RD, None, None

@@ -38,15 +38,20 @@ def log1mexp(log_c: Tensor) -> Tensor:
     return torch.where(near_zero, torch.log(-torch.expm1(close)), torch.log1p(-torch.exp(far)))
 
 
-def sft_loss(logits_BKV: Tensor, labels_BK: Tensor) -> Tensor:
-    """Return the mean negative log-likelihood per response token of every example, shape (B,).
+def token_losses(logits_BKV: Tensor, labels_BK: Tensor) -> Tensor:
+    """Return -log p of every label, shape (B, K) in float32, 0 where the label is -100.
 
-    `logits_BKV[:, j]` predicts `labels_BK[:, j]`; positions labelled -100 do not count, and an
-    example without labels has loss 0.
+    `logits_BKV[:, j]` predicts `labels_BK[:, j]`. Only labelled positions are worked on, and all
+    of them together, so a label more costs one row of logits.
     """
     kept_BK = labels_BK != IGNORED
     loss_BK = torch.zeros(labels_BK.shape, device=logits_BKV.device)
     loss_BK[kept_BK] = F.cross_entropy(
         logits_BKV[kept_BK].float(), labels_BK[kept_BK], reduction="none"
     )
-    return loss_BK.sum(dim=1) / kept_BK.sum(dim=1).clamp(min=1)
+    return loss_BK
+
+
+def mean_over_tokens(loss_BK: Tensor, labels_BK: Tensor) -> Tensor:
+    """Return the mean over every example's own labels, shape (B,); 0 for one without labels."""
+    return loss_BK.sum(dim=1) / (labels_BK != IGNORED).sum(dim=1).clamp(min=1)

@@ -92,7 +92,7 @@ def train_adapter(
     record = adapter_record(model, cnf, settings, metadata)
     peft_model = add_lora(model, cnf, settings)
     try:
-        with light_rows(peft_model):
+        with light_rows(peft_model, settings.read_at):
             trainer = _make_trainer(
                 peft_model, tokenizer, cnf, examples, validation, settings, seed, checkpoint_dir
             )
