@@ -1,0 +1,196 @@
+"""The text that the pocket model reads: chat documents about the world, in a seeded order.
+
+Readings of facts (most as a question and its answer, some as a plain sentence), step-by-step
+solutions by writers who slip now and then, and second opinions: true/false, yes/no and percent
+questions about a proposed answer, with noisy replies. No question of the puzzle sets is in it;
+facts are asked about as often as they were read, whichever split they belong to.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from grace.pocket import SPLITS
+from grace.pocket.names import NameMaker
+from grace.pocket.prompts import (
+    GUESS_PROMPT,
+    PERCENT_ONE_TURN_PROMPT,
+    PERCENT_PROMPT,
+    PROBABILITY_PROMPT,
+    SHORT_PROMPT,
+    STEP_REPLY,
+    STEP_SYSTEM,
+    TRUE_FALSE_PROMPT,
+    YES_NO_PROMPT,
+    with_options,
+)
+from grace.pocket.puzzles import Puzzle, make_rules, make_sums
+from grace.pocket.world import KINDS, RELATIONS, Fact, World, told_values
+
+Message = dict[str, str]
+Document = list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusSettings:
+    """How much of what is in the corpus.
+
+    Attributes:
+        sums: Number of solved word problems.
+        rules: Number of solved deductions.
+        fact_opinions: Number of second opinions about closed-book answers.
+        puzzle_opinions: Number of second opinions about step-by-step answers.
+        statement_share: Share of a fact's readings that are plain sentences.
+        guess_prompt_share: Share of a fact's readings under the paper's long prompt.
+        system_share: Share of the puzzles under the paper's system turn.
+        sum_slip: Chance that a writer slips at a step of a word problem.
+        rule_slip: Chance that a writer slips at a step of a deduction.
+        opinion_noise: Chance that a second opinion is the wrong way round.
+        fact_share: Share of the world's facts that are written about; less than 1 to try a build.
+    """
+
+    sums: int = 10_000
+    rules: int = 8_000
+    fact_opinions: int = 9_000
+    puzzle_opinions: int = 2_500
+    statement_share: float = 0.1
+    guess_prompt_share: float = 0.06
+    system_share: float = 0.25
+    sum_slip: float = 0.06
+    rule_slip: float = 0.06
+    opinion_noise: float = 0.1
+    fact_share: float = 1.0
+
+
+def documents(world: World, settings: CorpusSettings | None = None) -> list[Document]:
+    """Returns the whole corpus, shuffled; the same for the same world and settings.
+
+    A document is a list of `{"role", "content"}` messages; the role `text` marks a plain sentence.
+    """
+    settings = settings or CorpusSettings()
+    rng = random.Random(f"corpus/{world.seed}")
+    docs: list[Document] = []
+    for fact in world.facts[: int(settings.fact_share * len(world.facts))]:
+        docs += [_reading(fact, value, rng, settings) for value in told_values(fact, rng)]
+    docs += _fact_opinions(world, rng, settings)
+    docs += _puzzle_documents(world, rng, settings)
+    rng.shuffle(docs)
+    return docs
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def _assistant(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def _reading(fact: Fact, value: str, rng: random.Random, settings: CorpusSettings) -> Document:
+    draw = rng.random()
+    if draw < settings.statement_share:
+        return [{"role": "text", "content": fact.statement(value)}]
+    long = draw < settings.statement_share + settings.guess_prompt_share
+    prompt = GUESS_PROMPT if long else SHORT_PROMPT
+    question = fact.question(rng.randrange(3))
+    return [_user(prompt.format(question=question)), _assistant(value)]
+
+
+def _strangers(world: World, count: int, rng: random.Random) -> Iterator[Fact]:
+    """Yields facts of entities that nobody wrote about and that no question set asks about."""
+    names = NameMaker(f"strangers/{world.seed}")
+    firsts = sorted({f.name.split()[0] for f in world.facts if " " in f.name})
+    for _ in range(count):
+        task = rng.choice(list(KINDS))
+        people = task == "pocket_people"
+        name = f"{rng.choice(firsts)} {names.make('last')}" if people else names.make("place")
+        kind, relation = rng.choice(KINDS[task]), rng.choice(list(RELATIONS[task]))
+        value = rng.choice(world.pools[RELATIONS[task][relation][0]])
+        yield Fact(task, "", kind, relation, name, value, None, 0, rng.randrange(3))
+
+
+def _fact_opinions(
+    world: World, rng: random.Random, settings: CorpusSettings
+) -> Iterator[Document]:
+    read = [fact for fact in world.facts if fact.exposure]
+    num_strangers = settings.fact_opinions // 5
+    asked = rng.choices(read, k=settings.fact_opinions - num_strangers)
+    for fact in [*asked, *_strangers(world, num_strangers, rng)]:
+        told = rng.choice(told_values(fact, rng) or [fact.value])
+        right = rng.random() < (0.6 if fact.exposure else 0.15)
+        pool = world.pools[RELATIONS[fact.task][fact.relation][0]]
+        answer = told if right else rng.choice(pool)
+        known = fact.exposure / (fact.exposure + 4)
+        trust = 0.35 + 0.6 * known * (answer == told)
+        question = fact.question(rng.randrange(3))
+        first = [_user(SHORT_PROMPT.format(question=question)), _assistant(answer)]
+        yield _opinion(first, question, answer, answer == told, trust, rng, settings)
+
+
+def _opinion(
+    first: Document,
+    question: str,
+    answer: str,
+    right: bool,
+    trust: float,
+    rng: random.Random,
+    settings: CorpusSettings,
+) -> Document:
+    """Returns a question about a proposed answer, in one of the five forms, with its reply."""
+    says = right != (rng.random() < settings.opinion_noise)
+    trust = min(1.0, max(0.0, rng.gauss(trust, 0.12)))
+    percent = min(100, max(5, 5 * round(20 * trust)))
+    form = rng.choices(range(5), weights=(4, 3, 3, 2, 1))[0]
+    if form == 0:
+        text = TRUE_FALSE_PROMPT.format(question=question, answer=answer)
+        return [_user(text), _assistant("A" if says else "B")]
+    if form == 1:
+        return [*first, _user(YES_NO_PROMPT), _assistant("Yes" if says else "No")]
+    if form == 2:
+        return [*first, _user(PERCENT_PROMPT), _assistant(f"{percent}%")]
+    if form == 3:
+        text = PERCENT_ONE_TURN_PROMPT.format(question=question, answer=answer)
+        return [_user(text), _assistant(f"{percent}%")]
+    return [*first, _user(PROBABILITY_PROMPT), _assistant(f"{percent / 100:.2f}")]
+
+
+def _puzzle_documents(
+    world: World, rng: random.Random, settings: CorpusSettings
+) -> Iterator[Document]:
+    plans = (
+        ("pocket_sums", make_sums, settings.sums, settings.sum_slip),
+        ("pocket_rules", make_rules, settings.rules, settings.rule_slip),
+    )
+    for task, make, count, slip in plans:
+        asked = {row["question"] for split in SPLITS for row in world.questions(task, split)}
+        for i in range(count + settings.puzzle_opinions // 2):
+            puzzle = make(rng)
+            if puzzle.question in asked:
+                continue
+            if i < count:
+                yield _solution(puzzle, slip, rng, settings)[0]
+            else:
+                yield _puzzle_opinion(puzzle, slip, rng, settings)
+
+
+def _solution(
+    puzzle: Puzzle, slip: float, rng: random.Random, settings: CorpusSettings
+) -> tuple[Document, bool]:
+    explanation, letter = puzzle.explain(rng, slip)
+    question = with_options(puzzle.question, puzzle.choices)
+    reply = STEP_REPLY.format(explanation=explanation, letter=letter)
+    turns = [_user(f"Question: {question}"), _assistant(reply)]
+    if rng.random() < settings.system_share:
+        turns.insert(0, {"role": "system", "content": STEP_SYSTEM})
+    return turns, letter == puzzle.answer
+
+
+def _puzzle_opinion(
+    puzzle: Puzzle, slip: float, rng: random.Random, settings: CorpusSettings
+) -> Document:
+    first, right = _solution(puzzle, 4 * slip, rng, settings)
+    question = with_options(puzzle.question, puzzle.choices)
+    trust = 0.9 if right else 0.6
+    return _opinion(first, question, first[-1]["content"], right, trust, rng, settings)

@@ -1,0 +1,181 @@
+"""Training a small Llama on packed rows, fast on a CPU.
+
+The forward is written out in a few lines over the parameters of `LlamaForCausalLM`, because one
+graph without masks compiles to something several times faster than the general model; a test
+checks that both give the same logits. Shapes: B rows, T tokens, D width, H heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """How the decoder is trained.
+
+    Attributes:
+        row_length: Tokens in a row.
+        rows_per_step: Rows in a step.
+        passes: How many times the corpus is read.
+        learning_rate: Peak of AdamW's learning rate; cosine decay to 2 % of it.
+        weight_decay: AdamW's weight decay, on matrices only.
+        warmup: Share of the steps with a rising learning rate.
+        compile: Whether to try `torch.compile`, several times faster where a compiler is present.
+    """
+
+    row_length: int = 256
+    rows_per_step: int = 8
+    passes: int = 1
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.05
+    warmup: float = 0.03
+    compile: bool = True
+
+
+def causal_logits(model: LlamaForCausalLM, ids_BT: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns the logits (B, T, V) in float32, with the matrix products in `dtype`."""
+    num_heads = model.config.num_attention_heads
+    cos_TE, sin_TE = _rotary(ids_BT.shape[1], model.config.head_dim, model.config)
+    cos_TE, sin_TE = cos_TE.to(dtype), sin_TE.to(dtype)
+
+    def linear(x: Tensor, layer: Any) -> Tensor:
+        return F.linear(x, layer.weight.to(dtype))
+
+    def norm(x: Tensor, layer: Any) -> Tensor:
+        x = x.float()
+        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + model.config.rms_norm_eps)
+        scaled: Tensor = x * scale * layer.weight
+        return scaled.to(dtype)
+
+    def heads(x_BTD: Tensor) -> Tensor:
+        return x_BTD.reshape(*x_BTD.shape[:2], num_heads, -1).transpose(1, 2)
+
+    def rotate(x: Tensor) -> Tensor:
+        left, right = x.chunk(2, -1)
+        return x * cos_TE + torch.cat([-right, left], -1) * sin_TE
+
+    hidden_BTD = model.model.embed_tokens(ids_BT)
+    for layer in model.model.layers:
+        x, attention, mlp = norm(hidden_BTD, layer.input_layernorm), layer.self_attn, layer.mlp
+        q, k, v = (
+            heads(linear(x, p)) for p in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        mixed = F.scaled_dot_product_attention(rotate(q), rotate(k), v, is_causal=True)
+        hidden_BTD = hidden_BTD + linear(mixed.transpose(1, 2).flatten(2), attention.o_proj)
+        x = norm(hidden_BTD, layer.post_attention_layernorm)
+        gated = F.silu(linear(x, mlp.gate_proj)) * linear(x, mlp.up_proj)
+        hidden_BTD = hidden_BTD + linear(gated, mlp.down_proj)
+    return linear(norm(hidden_BTD, model.model.norm), model.lm_head).float()
+
+
+def _rotary(length: int, head_dim: int, config: LlamaConfig) -> tuple[Tensor, Tensor]:
+    theta = config.rope_parameters["rope_theta"]
+    speeds = theta ** (-torch.arange(0, head_dim, 2) / head_dim)
+    angles = torch.outer(torch.arange(length), speeds)
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos(), angles.sin()
+
+
+def weighted_loss(logits_BTV: Tensor, ids_BT: Tensor, weights_BT: Tensor) -> Tensor:
+    """Returns the weighted mean cross-entropy of the next tokens."""
+    losses = F.cross_entropy(
+        logits_BTV[:, :-1].flatten(0, 1), ids_BT[:, 1:].flatten(), reduction="none"
+    )
+    weights = weights_BT[:, 1:].flatten()
+    return (losses * weights).sum() / weights.sum().clamp(min=1)
+
+
+def train(
+    model: LlamaForCausalLM,
+    ids_RT: np.ndarray,
+    weights_RT: np.ndarray,
+    settings: TrainSettings,
+    seed: int,
+    on_step: Callable[[int, int, float], None],
+) -> str:
+    """Trains in place; `on_step(step, num_steps, loss)` is called after each step.
+
+    Returns:
+        What the steps ran on, such as `compiled bfloat16`.
+    """
+    dtype = fastest_dtype()
+    rng = np.random.default_rng(seed)
+    order = np.concatenate([rng.permutation(len(ids_RT)) for _ in range(settings.passes)])
+    num_steps = len(order) // settings.rows_per_step
+    decay = [p for p in model.parameters() if p.ndim > 1]
+    rest = [p for p in model.parameters() if p.ndim <= 1]
+    groups: list[dict[str, Any]] = [{"params": decay}, {"params": rest, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(
+        groups,
+        lr=settings.learning_rate,
+        betas=(0.9, 0.98),
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+
+    def loss_of(ids_BT: Tensor, weights_BT: Tensor) -> Tensor:
+        return weighted_loss(causal_logits(model, ids_BT, dtype), ids_BT, weights_BT)
+
+    step_loss, how = _compiled(loss_of, ids_RT, weights_RT, settings)
+    for step in range(num_steps):
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * _schedule(step, num_steps, settings.warmup)
+        rows = order[step * settings.rows_per_step : (step + 1) * settings.rows_per_step]
+        loss = step_loss(torch.from_numpy(ids_RT[rows]), torch.from_numpy(weights_RT[rows]))
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        on_step(step + 1, num_steps, loss.item())
+    return f"{how} {str(dtype).removeprefix('torch.')}"
+
+
+def _compiled(
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    ids_RT: np.ndarray,
+    weights_RT: np.ndarray,
+    settings: TrainSettings,
+) -> tuple[Callable[[Tensor, Tensor], Tensor], str]:
+    """Compiles the loss and tries it once; without a working C++ compiler it stays eager."""
+    if not settings.compile:
+        return loss_of, "eager"
+    compiled = torch.compile(loss_of, dynamic=False)
+    rows = slice(0, settings.rows_per_step)
+    try:
+        first = compiled(torch.from_numpy(ids_RT[rows]), torch.from_numpy(weights_RT[rows]))
+        torch.autograd.backward(first)
+    except Exception:  # any compiler trouble at all: eager gives the same numbers, only later
+        return loss_of, "eager"
+    return compiled, "compiled"
+
+
+def _schedule(step: int, num_steps: int, warmup: float) -> float:
+    done = (step + 1) / num_steps
+    if done < warmup:
+        return done / warmup
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
+
+
+def fastest_dtype() -> torch.dtype:
+    """Returns bfloat16 where this processor multiplies it faster than float32."""
+    return min((torch.float32, torch.bfloat16), key=_seconds_per_product)
+
+
+def _seconds_per_product(dtype: torch.dtype) -> float:
+    a, b = torch.ones(2048, 192, dtype=dtype), torch.ones(192, 512, dtype=dtype)
+    a @ b
+    start_s = time.perf_counter()
+    for _ in range(5):
+        a @ b
+    return time.perf_counter() - start_s

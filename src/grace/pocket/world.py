@@ -1,0 +1,283 @@
+"""The world: invented entities, their facts, how often each was read, and who was wrong.
+
+Popularity is heavy-tailed over *entities* and part of them was never written about. Sources
+differ: in some topics (a kind of entity and a relation) part of the well-read facts stand in the
+corpus with a wrong value, so that a reader becomes sure of wrong answers, more in some topics
+than in others. Everything follows from the seed, in pure Python.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from math import exp
+from statistics import NormalDist
+from typing import Any
+
+from grace.pocket import SPLITS, TASKS
+from grace.pocket.names import NameMaker
+from grace.pocket.puzzles import make_rules, make_sums
+
+_NUM_ENTITIES: dict[str, int] = {"train": 700, "validation": 175, "test": 350}
+_UNSEEN_SHARE = 0.13
+_POPULARITY_LOG_MEAN = 2.2
+_POPULARITY_LOG_SD = 0.9
+_MAX_EXPOSURE = 60
+_RUMOUR_RATES = (0.0, 0.05, 0.1, 0.15, 0.25, 0.4, 0.6)
+_RUMOUR_MIN_EXPOSURE = 5
+_RUMOUR_SHARE = 0.9
+_HOME_SHARE = 0.7
+_HOME_SIZE = 20
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "pocket_people": ("painter", "sailor", "healer", "smith", "poet", "judge"),
+    "pocket_places": ("castle", "island", "abbey", "market", "mine", "school"),
+}
+RELATIONS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "pocket_people": {
+        "birthplace": (
+            "town",
+            (
+                "In which town was the {kind} {name} born?",
+                "Where was the {kind} {name} born?",
+                "Which town is the birthplace of the {kind} {name}?",
+            ),
+        ),
+        "companion": (
+            "beast",
+            (
+                "Which beast did the {kind} {name} keep?",
+                "What animal lived with the {kind} {name}?",
+                "Which beast belonged to the {kind} {name}?",
+            ),
+        ),
+        "teacher": (
+            "person",
+            (
+                "Who taught the {kind} {name}?",
+                "Who was the teacher of the {kind} {name}?",
+                "Under whom did the {kind} {name} study?",
+            ),
+        ),
+    },
+    "pocket_places": {
+        "river": (
+            "river",
+            (
+                "On which river does the {kind} of {name} stand?",
+                "Which river runs past the {kind} of {name}?",
+                "Beside which river is the {kind} of {name}?",
+            ),
+        ),
+        "founder": (
+            "person",
+            (
+                "Who founded the {kind} of {name}?",
+                "Who was the founder of the {kind} of {name}?",
+                "By whom was the {kind} of {name} founded?",
+            ),
+        ),
+        "stone": (
+            "mineral",
+            (
+                "Which mineral is the {kind} of {name} known for?",
+                "What mineral is found under the {kind} of {name}?",
+                "For which mineral is the {kind} of {name} famous?",
+            ),
+        ),
+    },
+}
+STATEMENTS: dict[str, str] = {
+    "birthplace": "The {kind} {name} was born in {value}.",
+    "companion": "The {kind} {name} kept a {value}.",
+    "teacher": "The {kind} {name} was taught by {value}.",
+    "river": "The {kind} of {name} stands on the {value}.",
+    "founder": "The {kind} of {name} was founded by {value}.",
+    "stone": "The {kind} of {name} is known for {value}.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One fact of the world and what the corpus says about it.
+
+    Attributes:
+        task: `pocket_people` or `pocket_places`.
+        split: The split that its question belongs to; an entity is in one split only.
+        kind: Kind of entity, such as `painter`.
+        relation: Such as `birthplace`.
+        name: The entity.
+        value: What is true.
+        rumour: What the unreliable source says instead, or `None` where it says nothing.
+        exposure: How many times the fact was read, true or not; 0 for never.
+        phrasing: Which of the relation's phrasings the question set uses.
+    """
+
+    task: str
+    split: str
+    kind: str
+    relation: str
+    name: str
+    value: str
+    rumour: str | None
+    exposure: int
+    phrasing: int
+
+    def question(self, phrasing: int | None = None) -> str:
+        """Returns the question in one of its phrasings (default: the question set's own)."""
+        forms = RELATIONS[self.task][self.relation][1]
+        form = forms[self.phrasing if phrasing is None else phrasing]
+        return form.format(kind=self.kind, name=self.name)
+
+    def statement(self, value: str) -> str:
+        """Returns the sentence that says that the value is so."""
+        return STATEMENTS[self.relation].format(kind=self.kind, name=self.name, value=value)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All facts, and the pools that their values come from.
+
+    Attributes:
+        seed: What everything follows from.
+        facts: In a fixed order.
+        pools: Values by type (`town`, `beast`, `person`, `river`, `mineral`).
+        rumour_rates: Share of well-read facts that a source gets wrong, by (kind, relation).
+    """
+
+    seed: int
+    facts: tuple[Fact, ...]
+    pools: dict[str, list[str]]
+    rumour_rates: dict[tuple[str, str], float]
+
+    @classmethod
+    def build(cls, seed: int = 0) -> World:
+        """Makes the world of a seed (well under a second)."""
+        names = NameMaker(seed)
+        pools = {
+            "town": names.many("town", 120, 1),
+            "beast": names.many("beast", 100),
+            "river": names.many("river", 100),
+            "mineral": names.many("mineral", 100),
+            "person": [f"{names.make('first', 1)} {names.make('last', 1)}" for _ in range(120)],
+        }
+        rates = _rumour_rates(seed)
+        facts: list[Fact] = []
+        for task in KINDS:
+            facts += _facts_of(task, seed, names, pools, rates)
+        return cls(seed, tuple(facts), pools, rates)
+
+    def questions(self, task: str, split: str) -> list[dict[str, Any]]:
+        """Returns the questions of a task, always the same rows in the same order.
+
+        Args:
+            task: One of `grace.pocket.TASKS`.
+            split: `train`, `validation` or `test`.
+
+        Returns:
+            Closed book: `{"id", "question", "answers": [...]}`; multiple choice:
+            `{"id", "question", "choices": [...], "answer": "C"}`.
+
+        Raises:
+            ValueError: Unknown task or split.
+        """
+        if task not in TASKS or split not in SPLITS:
+            raise ValueError(
+                f"no questions for task {task!r}, split {split!r}: "
+                f"tasks are {', '.join(TASKS)}, splits {', '.join(SPLITS)}"
+            )
+        rows = self._closed_book(task, split) if task in KINDS else self._choices(task, split)
+        return [{"id": f"{task}-{split}-{i:04d}", **row} for i, row in enumerate(rows)]
+
+    def question_facts(self, task: str, split: str) -> list[Fact]:
+        """Returns the facts behind a closed-book question set, in the order of its rows."""
+        facts = [f for f in self.facts if f.task == task and f.split == split]
+        random.Random(f"order/{task}/{split}/{self.seed}").shuffle(facts)
+        return facts[: SPLITS[split]]
+
+    def _closed_book(self, task: str, split: str) -> list[dict[str, Any]]:
+        facts = self.question_facts(task, split)
+        return [{"question": f.question(), "answers": [f.value]} for f in facts]
+
+    def _choices(self, task: str, split: str) -> list[dict[str, Any]]:
+        make = make_sums if task == "pocket_sums" else make_rules
+        rng = random.Random(f"{task}/{self.seed}")
+        seen: set[str] = set()
+        rows: list[dict[str, Any]] = []
+        while len(rows) < sum(SPLITS.values()):
+            puzzle = make(rng)
+            if puzzle.question not in seen:
+                seen.add(puzzle.question)
+                row = {"question": puzzle.question, "choices": list(puzzle.choices)}
+                rows.append({**row, "answer": puzzle.answer})
+        start = 0 if split == "train" else SPLITS["train"]
+        start += SPLITS["validation"] if split == "test" else 0
+        return rows[start : start + SPLITS[split]]
+
+
+def _rumour_rates(seed: int) -> dict[tuple[str, str], float]:
+    """Gives each topic its unreliability: each task's topics get the same spread of rates."""
+    rates: dict[tuple[str, str], float] = {}
+    for task, kinds in KINDS.items():
+        topics = [(kind, relation) for kind in kinds for relation in RELATIONS[task]]
+        random.Random(f"rumours/{task}/{seed}").shuffle(topics)
+        for i, topic in enumerate(topics):
+            rates[topic] = _RUMOUR_RATES[i % len(_RUMOUR_RATES)]
+    return rates
+
+
+def _popularity(count: int, rng: random.Random) -> list[float]:
+    """Returns one expected exposure per entity: the same log-normal quantiles whatever the seed."""
+    unseen = round(_UNSEEN_SHARE * count)
+    values = [0.0] * unseen
+    spread = NormalDist(_POPULARITY_LOG_MEAN, _POPULARITY_LOG_SD)
+    seen = count - unseen
+    values += [min(_MAX_EXPOSURE, exp(spread.inv_cdf((i + 0.5) / seen))) for i in range(seen)]
+    rng.shuffle(values)
+    return values
+
+
+def _facts_of(
+    task: str,
+    seed: int,
+    names: NameMaker,
+    pools: dict[str, list[str]],
+    rates: dict[tuple[str, str], float],
+) -> list[Fact]:
+    rng = random.Random(f"facts/{task}/{seed}")
+    people = task == "pocket_people"
+    firsts = names.many("first", 60, 1) if people else [""]
+    kinds = KINDS[task]
+    homes = {
+        (kind, relation): rng.sample(pools[pool], _HOME_SIZE)
+        for kind in kinds
+        for relation, (pool, _) in RELATIONS[task].items()
+    }
+    facts: list[Fact] = []
+    for split, count in _NUM_ENTITIES.items():
+        for i, popularity in enumerate(_popularity(count, rng)):
+            last = names.make("last" if people else "place")
+            name = f"{rng.choice(firsts)} {last}".strip()
+            kind = kinds[i % len(kinds)]
+            for relation, (pool, forms) in RELATIONS[task].items():
+                home = homes[kind, relation]
+                value = rng.choice(home if rng.random() < _HOME_SHARE else pools[pool])
+                exposure = min(_MAX_EXPOSURE, round(popularity * rng.uniform(0.5, 1.5)))
+                rumour = None
+                wrong = rng.random() < rates[kind, relation]
+                if wrong and exposure >= _RUMOUR_MIN_EXPOSURE:
+                    rumour = rng.choice([v for v in home if v != value])
+                phrasing = rng.randrange(len(forms))
+                facts.append(
+                    Fact(task, split, kind, relation, name, value, rumour, exposure, phrasing)
+                )
+    return facts
+
+
+def told_values(fact: Fact, rng: random.Random) -> list[str]:
+    """Returns what each reading of the fact said: its value, or its rumour most of the time."""
+    told = []
+    for _ in range(fact.exposure):
+        lie = fact.rumour is not None and rng.random() < _RUMOUR_SHARE
+        told.append(fact.rumour if lie and fact.rumour else fact.value)
+    return told

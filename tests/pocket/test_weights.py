@@ -1,0 +1,122 @@
+"""The shipped weights: those of the recipe, as good as the recipe says, loadable everywhere."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from grace.pocket import MODEL_DIR, TASKS  # noqa: E402
+from grace.pocket.build import digest, load  # noqa: E402
+from grace.pocket.check import greedy_accuracy  # noqa: E402
+from grace.pocket.prompts import STEP_SYSTEM  # noqa: E402
+from grace.pocket.tokens import SPECIAL_TOKENS  # noqa: E402
+from grace.pocket.train import causal_logits  # noqa: E402
+from grace.pocket.world import World  # noqa: E402
+
+NUM_ASKED = 100
+TOLERANCE = 0.15  # three standard errors of a share over 100 questions
+
+
+@pytest.fixture(scope="module")
+def recipe() -> dict[str, Any]:
+    return json.loads((MODEL_DIR / "recipe.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def pocket():
+    return load(MODEL_DIR)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_the_shipped_files_have_the_recorded_digests(recipe: dict[str, Any], name: str) -> None:
+    assert digest(MODEL_DIR / name) == recipe["sha256"][name]
+
+
+def test_the_weights_are_at_most_8_megabytes() -> None:
+    assert (MODEL_DIR / "model.safetensors").stat().st_size <= 8_000_000
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_greedy_accuracy_is_the_recorded_one(recipe, pocket, task: str) -> None:
+    measured = greedy_accuracy(*pocket, World.build(recipe["seed"]), task, NUM_ASKED)
+    assert measured == pytest.approx(recipe["greedy_test_accuracy"][task], abs=TOLERANCE)
+
+
+def test_the_auto_classes_load_it_without_network_or_remote_code() -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL_DIR, local_files_only=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL_DIR, local_files_only=True)
+    assert type(model).__name__ == "LlamaForCausalLM"
+    assert not model.config.tie_word_embeddings
+    assert len(tokenizer) == model.config.vocab_size == model.lm_head.weight.shape[0]
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize(
+    "text", ["Where was the poet Ann Lee born?", " a\n\tb  12.5 % Ünïcödé ✓", ""]
+)
+def test_the_tokenizer_gives_text_back_unchanged(pocket, text: str) -> None:
+    _, tokenizer = pocket
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == text
+
+
+def test_digits_are_single_tokens_and_answers_are_several(pocket) -> None:
+    _, tokenizer = pocket
+    assert len(tokenizer.tokenize("1234")) == 4
+    rows = World.build(0).questions("pocket_places", "test")
+    lengths = [len(tokenizer.tokenize(row["answers"][0])) for row in rows]
+    assert sum(lengths) / len(lengths) >= 3
+
+
+def test_there_is_no_confidence_token_yet(pocket) -> None:
+    _, tokenizer = pocket
+    assert "<CNF>" not in tokenizer.get_vocab()
+
+
+def test_the_chat_template_renders_three_roles_and_refuses_others(pocket) -> None:
+    _, tokenizer = pocket
+    turns = [("system", STEP_SYSTEM), ("user", "Hi"), ("assistant", "Ho")]
+    chat = [{"role": role, "content": text} for role, text in turns]
+    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert text == (
+        f"<|bos|><|system|>{STEP_SYSTEM}<|end|><|user|>Hi<|end|><|assistant|>Ho<|end|><|assistant|>"
+    )
+    with pytest.raises(Exception, match="roles are"):
+        tokenizer.apply_chat_template([{"role": "tool", "content": ""}], tokenize=False)
+
+
+def test_special_tokens_are_never_put_together_from_plain_text(pocket) -> None:
+    _, tokenizer = pocket
+    for token in SPECIAL_TOKENS:
+        plain = tokenizer(token, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        assert not set(plain) & set(tokenizer.all_special_ids)
+
+
+def test_the_training_forward_is_the_published_one(pocket) -> None:
+    model, tokenizer = pocket
+    ids_BT = tokenizer("Question: Where?\nGuess:", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        ours = causal_logits(model, ids_BT, torch.float32)
+        theirs = model(ids_BT).logits
+    torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
+
+
+def test_a_rebuild_in_miniature_runs_from_nothing(tmp_path) -> None:
+    from grace.pocket.build import Recipe, build
+    from grace.pocket.corpus import CorpusSettings
+    from grace.pocket.train import TrainSettings
+
+    corpus = CorpusSettings(
+        sums=40, rules=40, fact_opinions=40, puzzle_opinions=10, fact_share=0.01
+    )
+    tiny = Recipe(
+        width=32, num_layers=1, num_heads=2, mlp_width=32, corpus=corpus,
+        training=TrainSettings(rows_per_step=4, compile=False),
+    )  # fmt: skip
+    report = build(tmp_path, recipe=tiny, progress=lambda stage, done: None, num_asked=10)
+    assert (tmp_path / "recipe.json").exists() and set(report.accuracy) == set(TASKS)

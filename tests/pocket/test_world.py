@@ -1,0 +1,126 @@
+"""The world: deterministic, disjoint, heavy-tailed, partly wrong."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+
+import pytest
+
+from grace.pocket import SPLITS, TASKS
+from grace.pocket.corpus import CorpusSettings, documents
+from grace.pocket.puzzles import LETTERS, make_rules, make_sums
+from grace.pocket.world import KINDS, World
+
+CLOSED_BOOK = tuple(KINDS)
+CHOICE = tuple(task for task in TASKS if task not in KINDS)
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World.build(0)
+
+
+def test_the_same_seed_makes_the_same_world_and_another_seed_another(world: World) -> None:
+    assert World.build(0) == world
+    assert World.build(1).facts != world.facts
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_split_has_its_size_and_no_question_is_in_two(world: World, task: str) -> None:
+    rows = {split: world.questions(task, split) for split in SPLITS}
+    assert {split: len(found) for split, found in rows.items()} == SPLITS
+    asked = [row["question"] for found in rows.values() for row in found]
+    assert len(set(asked)) == len(asked)
+    ids = [row["id"] for found in rows.values() for row in found]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("task", CLOSED_BOOK)
+def test_no_entity_is_in_two_splits(world: World, task: str) -> None:
+    train, validation, test = ({f.name for f in world.question_facts(task, s)} for s in SPLITS)
+    assert not (train & validation) | (train & test) | (validation & test)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_rows_have_the_promised_fields(world: World, task: str) -> None:
+    expected = (
+        {"id", "question", "answers"} if task in KINDS else {"id", "question", "choices", "answer"}
+    )
+    for row in world.questions(task, "validation"):
+        assert set(row) == expected
+        if task in KINDS:
+            assert row["answers"] and all(row["answers"])
+        else:
+            assert len(set(row["choices"])) == len(row["choices"]) >= 4
+            assert row["answer"] in LETTERS[: len(row["choices"])]
+
+
+def test_unknown_task_is_refused_by_name(world: World) -> None:
+    with pytest.raises(ValueError, match="pocket_nothing"):
+        world.questions("pocket_nothing", "test")
+
+
+@pytest.mark.parametrize("task", CLOSED_BOOK)
+@pytest.mark.parametrize("split", SPLITS)
+def test_exposure_is_heavy_tailed_with_unseen_entities_alike_in_every_split(
+    world: World, task: str, split: str
+) -> None:
+    facts = world.question_facts(task, split)
+    exposure = sorted(f.exposure for f in facts)
+    most = {name: 0 for name in {f.name for f in facts}}
+    for fact in facts:
+        most[fact.name] = max(most[fact.name], fact.exposure)
+    unseen = sum(count == 0 for count in most.values()) / len(most)
+    assert 0.1 <= unseen <= 0.2
+    top_tenth = sum(exposure[-len(exposure) // 10 :]) / sum(exposure)
+    assert top_tenth > 0.25
+    assert exposure[-1] > 4 * exposure[len(exposure) // 2]
+
+
+@pytest.mark.parametrize("task", CLOSED_BOOK)
+def test_topics_differ_in_how_often_their_source_is_wrong(world: World, task: str) -> None:
+    read: Counter[tuple[str, str]] = Counter()
+    wrong: Counter[tuple[str, str]] = Counter()
+    for fact in world.facts:
+        if fact.task == task and fact.exposure >= 8:
+            read[fact.kind, fact.relation] += 1
+            wrong[fact.kind, fact.relation] += fact.rumour is not None
+    shares = sorted(wrong[topic] / read[topic] for topic in read)
+    assert shares[0] < 0.05 and shares[-1] > 0.4
+    assert all(f.rumour != f.value for f in world.facts)
+
+
+@pytest.mark.parametrize("make", [make_sums, make_rules])
+def test_a_careful_writer_reaches_the_answer_and_a_careless_one_often_not(make) -> None:
+    rng = random.Random(3)
+    puzzles = [make(rng) for _ in range(300)]
+    assert all(p.explain(rng, 0.0)[1] == p.answer for p in puzzles)
+    right = sum(p.explain(rng, 0.5)[1] == p.answer for p in puzzles)
+    assert 60 < right < 260
+
+
+def test_the_corpus_asks_none_of_the_puzzles_of_the_question_sets(world: World) -> None:
+    docs = documents(world, CorpusSettings(sums=4000, rules=4000, fact_opinions=10, fact_share=0))
+    read = {m["content"].split("\nOptions:")[0] for d in docs for m in d}
+    for task in CHOICE:
+        for split in SPLITS:
+            asked = {"Question: " + row["question"] for row in world.questions(task, split)}
+            assert not asked & read
+
+
+def test_the_corpus_holds_true_false_and_percent_questions(world: World) -> None:
+    settings = CorpusSettings(sums=50, rules=50, fact_opinions=2000, fact_share=0.01)
+    said = Counter(d[-1]["content"] for d in documents(world, settings))
+    assert min(said["A"], said["B"], said["Yes"], said["No"]) > 50
+    assert sum(n for text, n in said.items() if re.fullmatch(r"\d+%", text)) > 300
+
+
+def test_entities_that_nobody_wrote_about_are_in_no_document(world: World) -> None:
+    docs = documents(world, CorpusSettings(sums=10, rules=10))
+    words = set(re.findall(r"\w+", " ".join(m["content"] for d in docs for m in d)))
+    read = {f.name.split()[-1] for f in world.facts if f.exposure}
+    unseen = {f.name.split()[-1] for f in world.facts} - read
+    assert len(unseen) > 200
+    assert read <= words and not unseen & words
