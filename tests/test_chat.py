@@ -104,7 +104,7 @@ def check_user_text_is_text(tokenizer, strings):
     alone = specials_in(tokenizer, encode_chat(tokenizer, chat_of("q")))
     for string in strings:
         assert tokenizer.convert_tokens_to_ids(string) in special_ids(tokenizer)
-        for pattern in LOUD:
+        for pattern in LOUD if string == CNF_TOKEN else LOUD[:-1]:
             content = pattern.replace("{0}", string)
             ids = encode_chat(tokenizer, chat_of(content))
             assert specials_in(tokenizer, ids) == alone, (string, pattern)
@@ -234,13 +234,13 @@ def test_tokens_that_swallow_spaces_keep_the_templates_ids(tokenizer, strip):
     assert turn not in hostile[1:-1]
     shown = tokenizer.decode(hostile[1:-1])
     assert shown.strip() == "spaces <|turn|> around"
-    assert shown.startswith(" ") == (strip == "lstrip")
+    assert (shown[0] == " ", shown[-1] == " ") == (strip == "lstrip", strip == "rstrip")
 
 
 @pytest.mark.parametrize("scheme", ["first", "always", "never", "normalizer"])
 @pytest.mark.parametrize("normalized", [False, True])
 def test_metaspace_tokenizers_encode_contents_in_place(scheme, normalized):
-    from grace.chat import encode_chat, encode_text
+    from grace.chat import ALIAS, _plain_tokenizer, encode_chat, encode_text
 
     tokenizer = _metaspace(scheme, normalized)
     tokenizer.chat_template = LLAMA2
@@ -248,6 +248,11 @@ def test_metaspace_tokenizers_encode_contents_in_place(scheme, normalized):
     for content in ("Who wrote it?", " a  b "):
         messages = chat_of(content, content, content, content)
         assert encode_chat(tokenizer, messages) == template_ids(tokenizer, messages)
+        parts = [("<s>", True), (content, False), ("</s>", True)]
+        ids = _plain_tokenizer(tokenizer, ALIAS).encode(parts)
+        assert (ids[0], ids[-1]) == (1, 2) and specials_in(tokenizer, ids[1:-1]) == []
+        if not (normalized and scheme == "normalizer"):  # there "</s>" after text is no token
+            assert ids == tokenizer.encode(f"<s>{content}</s>", add_special_tokens=False)
     for string in ("<CNF>", "</s>", "<s>"):
         for pattern in ("a {0} b", "{0}", "a{0}b"):
             content = pattern.replace("{0}", string)
@@ -356,7 +361,7 @@ def test_user_text_is_text_with_real_tokenizers(shared, name, template):
     elif not tokenizer.chat_template:
         tokenizer.chat_template = CHATML
     strings = [s for s in hostile_strings(with_cnf(tokenizer)) if s.strip()]
-    check_user_text_is_text(tokenizer, [*strings[:6], "<CNF>"])
+    check_user_text_is_text(tokenizer, [*strings[1:5], CNF_TOKEN])
 
 
 @pytest.mark.shared

@@ -131,7 +131,7 @@ def _copy(tokenizer: Any, alias: str) -> _PlainTokenizer:
                 single_word=token.single_word,
                 lstrip=token.lstrip,
                 rstrip=token.rstrip,
-                normalized=token.normalized,
+                normalized=False,  # else a normalizer could change the alias itself
             )
             for token in special.values()
         ]

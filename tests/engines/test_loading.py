@@ -104,6 +104,15 @@ def test_the_float32_head_equals_the_head_of_the_float32_model(tiny):
     assert embedding.shape[0] > token.id
 
 
+@every_architecture
+@quiet_peft
+def test_the_float32_head_holds_the_trained_row(tiny, tmp_path):
+    _, _, trained = train(tiny, tmp_path)
+    before = trained.confidences(PROMPTS, RESPONSES)
+    head_in_float32(trained.model)
+    assert trained.confidences(PROMPTS, RESPONSES) == pytest.approx(before, abs=1e-6)
+
+
 @quiet_peft
 def test_a_merged_directory_brings_its_token_and_reading_along(tiny, tmp_path):
     _, adapter, trained = train(tiny, tmp_path, read_at="feed")

@@ -236,8 +236,9 @@ def test_a_sample_does_not_depend_on_what_else_is_in_the_batch(tiny):
     forwards = generate(engine, prompts, SAMPLED, keys)
     backwards = generate(engine, prompts[::-1], SAMPLED, keys[::-1])
     assert_same(forwards, backwards[::-1])
-    engine.batch_size = 3  # also splits the samples of one prompt
-    assert_same(forwards, generate(engine, prompts, SAMPLED, keys))
+    engine.batch_size = 2  # also splits the samples of one prompt
+    later = dataclasses.replace(SAMPLED, num_samples=3, first_sample=1)
+    assert_same([samples[1:] for samples in forwards], generate(engine, prompts, later, keys))
 
 
 def test_different_seeds_keys_and_samples_differ_and_equal_ones_repeat(tiny):
@@ -332,6 +333,19 @@ def test_a_small_top_p_keeps_the_likeliest_option_which_may_be_the_end(tiny):
     engine = scripted(tiny, {"eos": 0.25, "cnf": 0.25, "comma": 0.4})
     [generations] = generate(engine, [[5, 6]], Sampling(50, 1.0, top_p=0.4, max_new_tokens=3))
     assert {g.token_ids for g in generations} == {()}
+
+
+def test_a_draw_of_zero_never_picks_an_impossible_token():
+    logits = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf]]).expand(2, -1)
+    draws = torch.tensor([0.0, np.nextafter(1.0, 0.0)], dtype=torch.float64)
+    assert decoding._draw(logits, 1.0, draws).tolist() == [1, 2]
+
+
+def test_left_padding_gives_every_token_the_position_it_has_alone():
+    ids, mask, positions = decoding.left_pad([[7, 8, 9], [5]], torch.device("cpu"), pad=0)
+    assert ids.tolist() == [[7, 8, 9], [0, 0, 5]]
+    assert mask.tolist() == [[1, 1, 1], [0, 0, 1]]
+    assert positions.tolist() == [[0, 1, 2], [0, 0, 0]]
 
 
 def test_every_eos_id_of_the_generation_config_ends(tiny):

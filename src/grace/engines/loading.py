@@ -103,7 +103,7 @@ def head_in_float32(model: Any) -> None:
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = base.get_output_embeddings()
-    weight_VD = _effective_weight(head, base.get_input_embeddings())
+    weight_VD = head.weight.detach().to(torch.float32, copy=True)  # peft merges its rows in
     bias = getattr(head, "bias", None)
     exact = torch.nn.Linear(weight_VD.shape[1], weight_VD.shape[0], bias is not None, device="meta")
     exact.weight = torch.nn.Parameter(weight_VD, requires_grad=False)
@@ -111,22 +111,6 @@ def head_in_float32(model: Any) -> None:
         exact.bias = torch.nn.Parameter(bias.detach().float(), requires_grad=False)
     exact.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))
     base.set_output_embeddings(exact.eval())
-
-
-def _effective_weight(head: Any, embedding: Any) -> torch.Tensor:
-    """Return a float32 copy of the head's weight, trained rows included."""
-    weight_VD: torch.Tensor = head.weight.detach().float().clone()
-    for module in (embedding, head) if _is_tied(head, embedding) else (head,):
-        adapter = getattr(module, "token_adapter", None)
-        if adapter is not None:
-            for name in adapter.active_adapters:
-                rows = torch.tensor(adapter.token_indices[name], device=weight_VD.device)
-                weight_VD[rows] = adapter.trainable_tokens_delta[name].detach().float()
-    return weight_VD
-
-
-def _is_tied(head: Any, embedding: Any) -> bool:
-    return bool(head.weight.data_ptr() == embedding.weight.data_ptr())
 
 
 def _pick_dtype(dtype: str, device: torch.device) -> torch.dtype | str:

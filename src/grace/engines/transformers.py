@@ -31,10 +31,14 @@ LOGITS_IN_FLIGHT = 2**27  # entries of a float32 logits tensor: 512 MB
 class TransformersEngine:
     """Samples from, and reads, a model that sits in this process.
 
+    Attributes: `model`, `tokenizer`, `device`, `read_at`, `cnf` (the id of `<CNF>` or None) and
+    `end_ids` (every id that ends a response, `<CNF>` last).
+
     Args:
         model: a causal language model; it is put into evaluation mode.
         tokenizer: its tokenizer; `<CNF>` is used when the tokenizer has it.
-        read_at: where c is read: `predict` at the end step, `feed` at `<CNF>`'s own position.
+        read_at: where c is read: `predict` at the end step, `feed` at `<CNF>`'s own position (one
+            more forward per response; the trace still holds p(<CNF>) at every sampling step).
         batch_size: rows in flight; None chooses by device.
 
     Raises:
