@@ -110,6 +110,9 @@ class TrainSettings:
     read_at: Literal["predict", "feed"] = setting(
         "predict", "predict: last response token, free; feed: one more forward on <CNF>"
     )
+    evidence: Literal["none", "likelihood"] = setting(
+        "none", "likelihood: the response's own token probabilities shift the logit of <CNF>"
+    )
     balance: Literal["none", "cap", "sampler"] = setting("none", "balancing over target intervals")
     rank: int = setting(16, "LoRA rank", low=1)
     alpha: float = setting(16, "LoRA scaling factor", low=0)

@@ -58,6 +58,15 @@ class Evidence:
             )
         return cls(tuple(data["weights"]), tuple(data["center"]))
 
+    def of(self, logprobs: Sequence[float]) -> float:
+        """Return the shift for one response."""
+        return sum(
+            weight * (value - middle)
+            for weight, value, middle in zip(
+                self.weights, features(logprobs), self.center, strict=True
+            )
+        )
+
     def running(self, logprobs_BT: Tensor) -> Tensor:
         """Return the shift before each step, from the tokens of the steps before it, (B, T + 1)."""
         import torch
@@ -67,9 +76,7 @@ class Evidence:
         mean_BT = kept_BT.cumsum(1) / steps_T
         min_BT = kept_BT.cummin(1).values if kept_BT.shape[1] else kept_BT
         start_B1 = kept_BT.new_zeros(len(kept_BT), 1)
-        return self._combine(
-            torch.cat([start_B1, mean_BT], 1), torch.cat([start_B1, min_BT], 1)
-        )
+        return self._combine(torch.cat([start_B1, mean_BT], 1), torch.cat([start_B1, min_BT], 1))
 
     def of_batch(self, logprobs_BT: Tensor, kept_BT: Tensor) -> Tensor:
         """Return the shift of each row, (B,), from the log-probabilities where `kept_BT` is set."""
@@ -90,12 +97,18 @@ def shift(log_c: Tensor, offset: Tensor) -> Tensor:
     import torch
 
     log_c = log_c.clamp(max=-1e-7)
-    rest = torch.where(
-        log_c > -math.log(2),
-        (-torch.expm1(log_c.clamp(min=-1.0))).log(),
-        torch.log1p(-log_c.exp().clamp(max=0.75)),
-    )
-    return log_c + offset - torch.logaddexp(rest, log_c + offset)
+    return log_c + offset - torch.logaddexp(log1mexp(log_c), log_c + offset)
+
+
+def log1mexp(log_c: Tensor) -> Tensor:
+    """Return log(1 - exp(x)) for x <= 0, accurate at both ends; x is kept below -1e-7."""
+    import torch
+
+    log_c = log_c.clamp(max=-1e-7)
+    near_zero = log_c > -math.log(2)
+    far = torch.where(near_zero, torch.full_like(log_c, -1.0), log_c)
+    close = torch.where(near_zero, log_c, torch.full_like(log_c, -0.5))
+    return torch.where(near_zero, torch.log(-torch.expm1(close)), torch.log1p(-torch.exp(far)))
 
 
 def features(logprobs: Sequence[float]) -> tuple[float, float]:

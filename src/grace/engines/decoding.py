@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from grace.engines import Sampling
+from grace.evidence import Evidence, shift
 
 COMPACT_BELOW = 0.8  # drop finished rows once fewer than this share are left
 
@@ -257,6 +258,16 @@ class _Batch:
         self.live_R, self.reading_R = self.live_R[kept], self.reading_R[kept]
         if self.mask_RL is not None:
             self.mask_RL = self.mask_RL[kept]
+
+
+def with_evidence(rows: Rows, evidence: Evidence) -> Rows:
+    """Return the rows with every c shifted by the probabilities of the tokens before it."""
+    offset_RT = evidence.running(rows.logprobs_RT)
+    end_R = rows.end_step_R[:, None]
+    return rows._replace(
+        confidences_RT=shift(rows.confidences_RT.log(), offset_RT[:, :-1]).exp(),
+        fed_R=shift(rows.fed_R.log(), offset_RT.gather(1, end_R)[:, 0]).exp(),
+    )
 
 
 def _empty(num_rows: int, steps: int, device: torch.device) -> Rows:

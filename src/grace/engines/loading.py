@@ -14,6 +14,7 @@ import torch
 
 from grace.cnf import cnf_id
 from grace.errors import ModelError
+from grace.evidence import Evidence
 
 DTYPES = {
     "float32": torch.float32,
@@ -29,6 +30,7 @@ class Loaded(NamedTuple):
     model: Any
     tokenizer: Any
     read_at: str
+    evidence: Evidence | None = None
 
 
 def load(
@@ -60,7 +62,8 @@ def load(
     model = model.to(where).eval()
     if next(model.parameters()).dtype != torch.float32:
         head_in_float32(model)
-    return Loaded(model, tokenizer, manifest.get("read_at", "predict"))
+    evidence = Evidence.from_dict(manifest["evidence"]) if manifest.get("evidence") else None
+    return Loaded(model, tokenizer, manifest.get("read_at", "predict"), evidence)
 
 
 def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any:

@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from grace.cnf import cnf_id, end_log_prob
+from grace.cnf import cnf_id, end_log_prob, log_confidence
 from grace.engines import Features, Sampling
 from grace.engines.batching import attempt, group, out_of_memory, run_batches
-from grace.engines.decoding import Ends, Forward, Rows, decode, left_pad
+from grace.engines.decoding import Ends, Forward, Rows, decode, left_pad, with_evidence
 from grace.engines.loading import load
 from grace.errors import DataError, ModelError
+from grace.evidence import Evidence, shift
 from grace.records import Generation
 
 Ids = Sequence[int]
@@ -26,6 +27,14 @@ Ids = Sequence[int]
 ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 128}
 TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 65_536}
 LOGITS_IN_FLIGHT = 2**27  # entries of a float32 logits tensor: 512 MB
+
+
+class _Reading(NamedTuple):
+    """One given response: log p of its tokens and of its end, and log c before any evidence."""
+
+    logprobs: list[float]
+    end_logprob: float
+    log_c: float
 
 
 class TransformersEngine:
@@ -39,6 +48,7 @@ class TransformersEngine:
         tokenizer: its tokenizer; `<CNF>` is used when the tokenizer has it.
         read_at: where c is read: `predict` at the end step, `feed` at `<CNF>`'s own position (one
             more forward per response; the trace still holds p(<CNF>) at every sampling step).
+        evidence: how the response's own probabilities shift the logit of `<CNF>`, if at all.
         batch_size: rows in flight; None chooses by device.
 
     Raises:
@@ -51,6 +61,7 @@ class TransformersEngine:
         tokenizer: Any,
         read_at: str = "predict",
         *,
+        evidence: Evidence | None = None,
         batch_size: int | None = None,
     ) -> None:
         if read_at not in ("predict", "feed"):
@@ -58,6 +69,7 @@ class TransformersEngine:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.read_at = read_at
+        self.evidence = evidence
         self.cnf = cnf_id(tokenizer)
         self.end_ids = _eos_ids(model, tokenizer) + ((self.cnf,) if self.cnf is not None else ())
         self.device: torch.device = model.get_input_embeddings().weight.device
@@ -83,7 +95,13 @@ class TransformersEngine:
             dtype=dtype,
             trust_remote_code=trust_remote_code,
         )
-        return cls(loaded.model, loaded.tokenizer, loaded.read_at, batch_size=batch_size)
+        return cls(
+            loaded.model,
+            loaded.tokenizer,
+            loaded.read_at,
+            evidence=loaded.evidence,
+            batch_size=batch_size,
+        )
 
     def plan(
         self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
@@ -159,7 +177,13 @@ class TransformersEngine:
         """
         if self.cnf is None:
             raise ModelError("the tokenizer has no <CNF>; load a trained adapter or call add_cnf")
-        fed = [self.cnf] if self.read_at == "feed" else []
+        if self.evidence is not None:
+            read = self._read(prompts, responses)
+            log_c_N = torch.tensor([one.log_c for one in read])
+            offset_N = torch.tensor([self.evidence.of(one.logprobs) for one in read])
+            shifted: list[float] = shift(log_c_N, offset_N).exp().tolist()
+            return shifted
+        fed = self._fed()
         contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
         return [float(c) for c in self.next_token_probs(contexts, [self.cnf])[:, 0]]
 
@@ -167,20 +191,7 @@ class TransformersEngine:
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> list[tuple[list[float], float]]:
         """Return each response's token log-probabilities and the log-probability of its end."""
-        contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
-        self._check(contexts)
-        longest = max(map(len, responses), default=0)
-
-        def run(batch: list[int]) -> list[tuple[list[float], float]]:
-            keep = max(len(responses[i]) for i in batch) + 1
-            logits_BKV = self._last_logits([contexts[i] for i in batch], keep=keep)
-            return [
-                self._score(logits_KV[keep - len(responses[i]) - 1 :], responses[i])
-                for i, logits_KV in zip(batch, logits_BKV, strict=True)
-            ]
-
-        lengths = list(map(len, contexts))
-        return run_batches(self._group(lengths, keep=longest + 1), run, lengths)
+        return [(one.logprobs, one.end_logprob) for one in self._read(prompts, responses)]
 
     def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
         """Return the pooled hidden states of given responses."""
@@ -204,6 +215,8 @@ class TransformersEngine:
         ids_E = torch.tensor(self.end_ids, device=self.device)
         ends = Ends(ids_E, self.end_ids[0], self.cnf, feed)
         rows = decode(self._forward, prompts, keys, sampling, ends, self.device)
+        if self.evidence is not None:
+            rows = with_evidence(rows, self.evidence)
         generations = self._generations(rows, feed)
         n = sampling.num_samples
         return [generations[i : i + n] for i in range(0, len(generations), n)]
@@ -247,13 +260,40 @@ class TransformersEngine:
         """Return float32 logits at the last `keep` positions, shape (B, keep, V)."""
         return self._forward(*left_pad(contexts, self.device, pad=0), keep=keep)[0]
 
-    def _score(self, logits_KV: torch.Tensor, response: Ids) -> tuple[list[float], float]:
+    def _fed(self) -> list[int]:
+        """Return what is appended to a response to read c."""
+        return [self.cnf] if self.read_at == "feed" and self.cnf is not None else []
+
+    def _read(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[_Reading]:
+        """Return the probabilities of given responses, of their ends, and log c before evidence."""
+        fed = self._fed()
+        contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
+        self._check(contexts)
+        longest = max(map(len, responses), default=0)
+
+        def run(batch: list[int]) -> list[_Reading]:
+            keep = max(len(responses[i]) for i in batch) + 1 + len(fed)
+            logits_BKV = self._last_logits([contexts[i] for i in batch], keep=keep)
+            return [
+                self._score(logits_KV[keep - len(responses[i]) - 1 - len(fed) :], responses[i])
+                for i, logits_KV in zip(batch, logits_BKV, strict=True)
+            ]
+
+        lengths = list(map(len, contexts))
+        return run_batches(self._group(lengths, keep=longest + 1 + len(fed)), run, lengths)
+
+    def _score(self, logits_KV: torch.Tensor, response: Ids) -> _Reading:
+        """Read one response from the logits of its steps, its end, and `<CNF>` if that was fed."""
+        num_tokens = len(response)
         with torch.inference_mode():
-            end = end_log_prob(logits_KV[-1:], self.end_ids)
+            end = end_log_prob(logits_KV[num_tokens : num_tokens + 1], self.end_ids)
             tokens_K = torch.tensor(response, dtype=torch.long, device=self.device)
-            steps_KV = logits_KV[:-1]
+            steps_KV = logits_KV[:num_tokens]
             chosen_K = steps_KV.gather(1, tokens_K[:, None])[:, 0] - steps_KV.logsumexp(-1)
-        return chosen_K.tolist(), float(end)
+            log_c = -torch.inf
+            if self.cnf is not None:
+                log_c = float(log_confidence(logits_KV[-1:], self.cnf))
+        return _Reading(chosen_K.tolist(), float(end), log_c)
 
     @torch.inference_mode()
     def _pool(self, contexts: Sequence[Ids], counts: Sequence[int]) -> list[np.ndarray]:

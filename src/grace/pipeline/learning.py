@@ -11,10 +11,13 @@ import numpy as np
 from grace.config import to_dict
 from grace.errors import DataError
 from grace.estimators import Samples
+from grace.evidence import Evidence
+from grace.evidence import features as likelihoods
+from grace.evidence import fit as fit_evidence
 from grace.pipeline.context import Context
 from grace.progress import progress
 from grace.records import Target
-from grace.store import write_bytes, write_json
+from grace.store import read_json, write_bytes, write_json
 
 if TYPE_CHECKING:
     from grace.training.examples import Example
@@ -89,7 +92,12 @@ def targets(context: Context) -> None:
             )
         ]
     )
-    table = {"bins": [row._asdict() for row in made.table], "warnings": list(made.warnings)}
+    evidence = fit_evidence(np.array([likelihoods(r.logprobs) for r in responses]), labels)
+    table = {
+        "bins": [row._asdict() for row in made.table],
+        "warnings": list(made.warnings),
+        "evidence": evidence.to_dict(),
+    }
     write_json(context.directory.target_table, table)
     context.directory.finish(
         "targets",
@@ -122,6 +130,8 @@ def train(context: Context) -> None:
         output_dir=directory.adapter,
         checkpoint_dir=directory.checkpoints,
         metadata=_adapter_metadata(context),
+        evidence=_evidence(context),
+
     )
     directory.finish(
         "train",
@@ -152,6 +162,13 @@ def _examples(samples: Samples, targets: list[float]) -> list[Example]:
         )
         if response.finish_reason == "stop"
     ]
+
+
+def _evidence(context: Context) -> Evidence | None:
+    """Return the evidence that the targets stage fitted, None where the settings want none."""
+    if context.settings.train.evidence == "none":
+        return None
+    return Evidence.from_dict(read_json(context.directory.target_table)["evidence"])
 
 
 def _adapter_metadata(context: Context) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save
 
 from grace.cnf import CNF_TOKEN, CnfToken
 from grace.config import TrainSettings, to_dict
+from grace.evidence import Evidence
 
 SCHEMA_VERSION = 1
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -79,6 +80,7 @@ def adapter_record(
     cnf: CnfToken,
     settings: TrainSettings,
     metadata: Mapping[str, Any],
+    evidence: Evidence | None = None,
 ) -> dict[str, Any]:
     """Return the content of grace.json: what is needed to load the adapter and to read c.
 
@@ -93,6 +95,7 @@ def adapter_record(
         "rows": model.get_input_embeddings().weight.shape[0],
         "spare_row": cnf.spare_row,
         "init": cnf.init,
+        "evidence": evidence.to_dict() if evidence else None,
         "train": to_dict(settings),
         **metadata,
     }

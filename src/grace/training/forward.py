@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from grace.evidence import Evidence, shift
 from grace.training.examples import IGNORED, Batch
 from grace.training.loss import LossKind, calibration_loss, mean_over_tokens, token_losses
 
@@ -33,23 +34,28 @@ def losses(
     read_at: ReadAt = "predict",
     loss: LossKind = "mse",
     with_sft: bool = True,
+    evidence: Evidence | None = None,
 ) -> Losses:
     """Run the model on a batch and return the terms of the loss.
 
     At `predict` c is read at the last response token, so the model need not see `<CNF>`; at
     `feed` it is read at `<CNF>` itself. Logits are computed from the last prompt token on only.
-    log c is the float32 log-softmax over the full vocabulary, as in `grace.cnf.log_confidence`.
+    log c is the float32 log-softmax over the full vocabulary, as in `grace.cnf.log_confidence`,
+    shifted by the evidence if any; no gradient flows through the evidence.
     """
     length = batch["input_ids"].shape[1] - (read_at == "predict")
     next_BT = batch["labels"][:, 1:length]
     kept = 1
-    if with_sft:
+    if with_sft or evidence is not None:
         kept = min(int((next_BT != IGNORED).sum(dim=1).max()) + (read_at == "feed") + 1, length)
     logits_BKV = forward_logits(model, batch, length, kept)
     next_BK = next_BT[:, length - kept :]
     read_B1 = torch.full_like(batch["labels"][:, :1], cnf_id)
     loss_BK = token_losses(logits_BKV, torch.cat([next_BK, read_B1], dim=1))
     log_c_B = -loss_BK[:, -1]
+    if evidence is not None:
+        logprobs_BK = -loss_BK[:, :-1].detach()
+        log_c_B = shift(log_c_B, evidence.of_batch(logprobs_BK, next_BK != IGNORED))
     sft_B = mean_over_tokens(loss_BK[:, :-1], next_BK)
     return Losses(calibration_loss(log_c_B, batch["target"], loss), sft_B, log_c_B)
 

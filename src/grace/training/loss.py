@@ -5,13 +5,13 @@ Shapes: B examples, K kept positions, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from grace.evidence import log1mexp
 from grace.training.examples import IGNORED
 
 LossKind = Literal["mse", "log"]
@@ -27,15 +27,6 @@ def calibration_loss(log_c_B: Tensor, target_B: Tensor, kind: LossKind = "mse") 
     if kind == "mse":
         return (target_B - log_c_B.exp()).square()
     return -target_B * log_c_B - (1 - target_B) * log1mexp(log_c_B)
-
-
-def log1mexp(log_c: Tensor) -> Tensor:
-    """Return log(1 - exp(x)) for x <= 0, accurate at both ends; x is kept below -1e-7."""
-    log_c = log_c.clamp(max=-1e-7)
-    near_zero = log_c > -math.log(2)
-    far = torch.where(near_zero, torch.full_like(log_c, -1.0), log_c)
-    close = torch.where(near_zero, log_c, torch.full_like(log_c, -0.5))
-    return torch.where(near_zero, torch.log(-torch.expm1(close)), torch.log1p(-torch.exp(far)))
 
 
 def token_losses(logits_BKV: Tensor, labels_BK: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from transformers.trainer_callback import PrinterCallback
 from grace.cnf import CnfToken
 from grace.config import TrainSettings
 from grace.errors import ConfigError, TrainingError
+from grace.evidence import Evidence
 from grace.training import checkpoints
 from grace.training.adapter import adapter_record, load_weights, save_adapter, save_weights
 from grace.training.examples import Example, collate
@@ -55,6 +56,7 @@ def train_adapter(
     output_dir: Path,
     checkpoint_dir: Path,
     metadata: Mapping[str, Any],
+    evidence: Evidence | None = None,
     on_step: OnStep | None = None,
     save_every: int = SAVE_EVERY,
 ) -> TrainResult:
@@ -74,6 +76,7 @@ def train_adapter(
         output_dir: receives the adapter, written in one rename.
         checkpoint_dir: checkpoints and the best adapter so far.
         metadata: more entries for grace.json.
+        evidence: how the response's own probabilities shift the logit of `<CNF>`, if at all.
         on_step: called after every optimizer step with its number, the number of all steps and
             the step's values.
         save_every: optimizer steps between checkpoints; each epoch's end has one too.
@@ -89,14 +92,14 @@ def train_adapter(
     set_seed(seed)
     config_cache = model.config.use_cache
     required = [parameter.requires_grad for parameter in model.parameters()]
-    record = adapter_record(model, cnf, settings, metadata)
+    record = adapter_record(model, cnf, settings, metadata, evidence)
     peft_model = add_lora(model, cnf, settings)
     try:
         with light_rows(peft_model, settings.read_at):
             trainer = _make_trainer(
                 peft_model, tokenizer, cnf, examples, validation, settings, seed, checkpoint_dir
             )
-            trainer.save_every, trainer.on_step = save_every, on_step
+            trainer.save_every, trainer.on_step, trainer.evidence = save_every, on_step, evidence
             checkpoints.claim(checkpoint_dir, settings, seed, cnf.id, examples)
             _run(trainer, checkpoints.newest(checkpoint_dir))
             kept = trainer.state.global_step
@@ -223,6 +226,7 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
         self.cnf_id, self.pad_id = cnf_id, pad_id
         self.save_every = SAVE_EVERY
         self.on_step: OnStep | None = None
+        self.evidence: Evidence | None = None
         self.parts: list[Tensor] = []
         self.grad_norm: Tensor | None = None
         self._folder: Path | None = None
@@ -248,6 +252,7 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
             read_at=settings.read_at,
             loss=settings.loss,
             with_sft=settings.gamma > 0,
+            evidence=self.evidence,
         )
         loss_B = terms.calibration + settings.gamma * terms.sft
         shown = (loss_B, terms.calibration, terms.sft, terms.log_c.exp(), terms.log_c)
@@ -305,6 +310,7 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
             self.cnf_id,
             self.pad_id,
             read_at=self.settings.read_at,
+            evidence=self.evidence,
             batch_size=size,
         )
 

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from grace import metrics
+from grace.evidence import Evidence
 from grace.training.examples import Example, collate
 from grace.training.forward import ReadAt, losses
 
@@ -25,6 +26,7 @@ def log_confidences(
     pad_id: int,
     *,
     read_at: ReadAt = "predict",
+    evidence: Evidence | None = None,
     batch_size: int = 8,
 ) -> NDArray[np.float64]:
     """Return log c of every example, shape (N,); the model is left in evaluation mode."""
@@ -37,7 +39,7 @@ def log_confidences(
             rows = order[start : start + batch_size]
             batch: Any = collate([examples[row] for row in rows], cnf_id, pad_id)
             moved: Any = {name: value.to(device) for name, value in batch.items()}
-            terms = losses(model, moved, cnf_id, read_at=read_at, with_sft=False)
+            terms = losses(model, moved, cnf_id, read_at=read_at, with_sft=False, evidence=evidence)
             log_c_N[rows] = terms.log_c.double().cpu().numpy()
     return log_c_N
 
@@ -49,6 +51,7 @@ def evaluate(
     pad_id: int,
     *,
     read_at: ReadAt = "predict",
+    evidence: Evidence | None = None,
     batch_size: int = 8,
 ) -> dict[str, float]:
     """Return ECE, Brier score, AUROC (unless undefined), mean c and mean log c.
@@ -56,7 +59,13 @@ def evaluate(
     The `target` of an example is its correctness, 0 or 1.
     """
     log_c_N = log_confidences(
-        model, examples, cnf_id, pad_id, read_at=read_at, batch_size=batch_size
+        model,
+        examples,
+        cnf_id,
+        pad_id,
+        read_at=read_at,
+        evidence=evidence,
+        batch_size=batch_size,
     )
     c_N = np.exp(log_c_N)
     correct_N = np.array([example.target > 0.5 for example in examples])
