@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from grace.chat import encode_chat, encode_text
 from grace.config import DataSettings, SampleSettings, from_dict, resolve_model
 from grace.engines import Sampling
-from grace.errors import ModelError, UserInputError
+from grace.errors import GraceError, ModelError, UserInputError
+from grace.grading import LETTERS
 from grace.records import Decision, Generation, Message, Question, Vote
 from grace.store import read_json
 from grace.strategies import EarlyStop, Strategy, decide
@@ -20,13 +22,17 @@ if TYPE_CHECKING:
     from grace.engines.transformers import TransformersEngine
 
 Prompt = str | Sequence[Message]
+DEFAULT_TASK = "trivia_qa"  # of a model whose grace.json names none: a short open answer
 
 
 class Reply(NamedTuple):
     """An answer and how sure the model is of it.
 
-    `confidence` is P(correct) in [0, 1], or None when the answer was cut (`finish_reason` is
-    "length") or the model has no <CNF> token. `trace` is the confidence at every token.
+    `text` is the response without surrounding space. `confidence` is P(correct) in [0, 1], None
+    when the answer was cut. `answer` is what counts in a vote (the letter, or the short answer
+    normalised), None if there is none. `finish_reason` is "stop", or "length" for an answer that
+    was cut at `max_new_tokens`. `tokens` counts the response without its end token. `trace` is
+    p(<CNF>) at every step, the end step last.
     """
 
     text: str
@@ -48,6 +54,16 @@ class Model:
         self.data = data
         self.sample = sample
 
+    def messages(self, question: str, choices: Sequence[str] = ()) -> list[Message]:
+        """Return the conversation that asks a question, with the prompt of the training run.
+
+        Raises:
+            UserInputError: an empty question, or choices that do not suit the task.
+        """
+        _check_question(question, choices)
+        row = Question("0", self.task.name, question, (), tuple(choices))
+        return self.task.messages(row, self.data)
+
     def ask(
         self,
         question: str,
@@ -65,6 +81,11 @@ class Model:
             temperature: sampling temperature; the confidence never depends on it.
             max_new_tokens: longest answer in tokens; None: as in the training run.
             seed: seed of the sampling.
+
+        Raises:
+            UserInputError: an empty question, choices that do not suit the task, or an impossible
+                temperature or length.
+            ModelError: the question is longer than the model's context.
         """
         sampling = self._sampling(temperature, max_new_tokens, seed, 1)
         prompt = self._encode(question, choices)
@@ -94,7 +115,8 @@ class Model:
             seed: seed of the sampling.
 
         Raises:
-            UserInputError: the budget is below one.
+            UserInputError: the budget is below one, or as for `ask`.
+            ModelError: the question is longer than the model's context.
         """
         prompt = self._encode(question, choices)
         shared = self._sampling(temperature, max_new_tokens, seed, 1)
@@ -112,32 +134,41 @@ class Model:
         """Return the confidence of responses that one already has.
 
         Args:
-            prompts: N questions as text, or N conversations as lists of messages.
+            prompts: N questions as text (asked as `ask` does), or N conversations as lists of
+                messages.
             responses: N response texts; special tokens inside them are plain text.
 
+        Returns:
+            N values of P(correct) in [0, 1], each independent of the others.
+
         Raises:
-            UserInputError: the lengths differ.
+            UserInputError: the lengths differ, or a question or a message is no text.
+            ModelError: a prompt with its response is longer than the model's context.
         """
         if len(prompts) != len(responses):
             raise UserInputError(
                 f"{len(prompts)} prompts but {len(responses)} responses; give one response each"
             )
+        if isinstance(prompts, str) or isinstance(responses, str):
+            raise UserInputError("prompts and responses are lists; put a single one in brackets")
         tokenizer = self.engine.tokenizer
-        encoded = [
-            self._encode(p) if isinstance(p, str) else encode_chat(tokenizer, p) for p in prompts
-        ]
+        chats = [self.messages(p) if isinstance(p, str) else p for p in prompts]
+        for text in (*(m["content"] for chat in chats for m in chat), *responses):
+            _check_text(text)
+        encoded = [encode_chat(tokenizer, chat) for chat in chats]
         return self.engine.confidences(encoded, [encode_text(tokenizer, r) for r in responses])
 
     def _encode(self, question: str, choices: Sequence[str] = ()) -> list[int]:
-        if not question.strip():
-            raise UserInputError("the question is empty; ask something")
-        row = Question("0", self.task.name, question, (), tuple(choices))
-        return encode_chat(self.engine.tokenizer, self.task.messages(row, self.data))
+        return encode_chat(self.engine.tokenizer, self.messages(question, choices))
 
     def _sampling(
         self, temperature: float, max_new_tokens: int | None, seed: int, num_samples: int
     ) -> Sampling:
         longest = self.sample.max_new_tokens if max_new_tokens is None else max_new_tokens
+        if not 0 <= temperature < math.inf:
+            raise UserInputError(f"the temperature is {temperature}; use 0 (greedy) or more")
+        if longest < 1:
+            raise UserInputError(f"max_new_tokens is {longest}; an answer needs at least 1")
         return Sampling(num_samples, temperature, self.sample.top_p, longest, seed)
 
     def _reply(self, generation: Generation) -> Reply:
@@ -177,7 +208,7 @@ def load(
 
     folder = _adapter_folder(Path(path), Path(adapter) if adapter else None)
     card = _read_card(folder or Path(path))
-    model = base or (path if adapter or folder is None else card.get("base_model", path))
+    model = base or (path if adapter or folder is None else _recorded_base(folder, card))
     engine = TransformersEngine.load(
         resolve_model(str(model)),
         adapter=folder,
@@ -190,23 +221,82 @@ def load(
             f"{path} has no <CNF> token, so it cannot say how sure it is; train it with "
             "`grace run`, or name its adapter"
         )
-    data = from_dict(DataSettings, card.get("data", {"task": "trivia_qa"}))
-    sample = from_dict(SampleSettings, card.get("sample", {}))
+    where = f"{folder or path}/grace.json"
+    data = from_dict(DataSettings, card.get("data", {"task": DEFAULT_TASK}), where)
+    sample = from_dict(SampleSettings, card.get("sample", {}), where)
     return Model(engine, load_task(data.task), data, sample)
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a directory is a run, finished or not."""
+    try:
+        config = read_json(path / "config.json")
+    except GraceError:
+        return False
+    return isinstance(config, dict) and isinstance(config.get("settings"), dict)
+
+
+def runs_in(path: Path) -> list[Path]:
+    """Return the runs that a directory holds (a demo's tasks, the seeds of a study), sorted."""
+    return [config.parent for config in sorted(path.glob("*/config.json")) if is_run(config.parent)]
+
+
+def _check_question(question: str, choices: Sequence[str]) -> None:
+    if isinstance(choices, str):
+        raise UserInputError("choices is one text; give a list with the text of every option")
+    for text, what in ((question, "question"), *((choice, "choice") for choice in choices)):
+        _check_text(text)
+        if not text.strip():
+            raise UserInputError(f"the {what} is empty; write some text")
+    if choices and not 2 <= len(choices) <= len(LETTERS):
+        raise UserInputError(f"got {len(choices)} choices; give 2 to {len(LETTERS)}")
+
+
+def _check_text(text: str) -> None:
+    if not isinstance(text, str):
+        raise UserInputError(f"got {text!r} where a text belongs; give a str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserInputError(
+            f"character {error.start + 1} of {text[:40]!r} is half a surrogate pair or no UTF-8; "
+            "write it whole"
+        ) from None
 
 
 def _adapter_folder(path: Path, adapter: Path | None) -> Path | None:
     """Return the adapter directory that `path` and `adapter` mean, None for a whole model."""
     if adapter is not None:
         return adapter
-    if (path / "config.json").exists() and (path / "stages").exists():
+    if is_run(path):
         if not (path / "adapter" / "grace.json").exists():
             raise ModelError(f"run {path} has no trained adapter yet; finish it: grace run {path}")
         return path / "adapter"
+    if runs := runs_in(path):
+        names = ", ".join(run.name for run in runs)
+        raise ModelError(f"{path} holds several runs ({names}); name one of them, e.g. {runs[0]}")
     return path if (path / "adapter_config.json").exists() else None
+
+
+def _recorded_base(folder: Path, card: dict[str, Any]) -> str:
+    """Return the backbone that an adapter was trained on, where it was then."""
+    if "base_model" not in card:
+        raise ModelError(
+            f"{folder} has no grace.json that names its backbone, so GrACE did not train it; "
+            "name a run, or train one: grace run"
+        )
+    model = str(card["base_model"])
+    if Path(model).is_absolute() and not Path(model).exists():
+        raise ModelError(
+            f"the backbone of {folder} was at {model} and is gone; say where it is now: "
+            "--base DIR, or base= in Python"
+        )
+    return model
 
 
 def _read_card(folder: Path) -> dict[str, Any]:
     card = folder / "grace.json"
-    value: dict[str, Any] = read_json(card) if card.exists() else {}
+    value = read_json(card) if card.exists() else {}
+    if not isinstance(value, dict):
+        raise ModelError(f"{card} is not an object; restore it, or train again")
     return value

@@ -4,22 +4,66 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
 
 from grace.cli.app import app
 from grace.errors import GraceError
 
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # click's, wherever typer keeps it
+INTERRUPTED = 130
+RESUMING = ("demo", "run", "--out")
 
-def main() -> None:
-    """Run the command line."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line with these arguments (default: the process's own) and exit."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    _silence_libraries()
     try:
-        app()
-    except GraceError as error:
-        print(f"grace: error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("grace: stopped; the same command resumes where it was", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+        code = app(args=given, prog_name="grace", standalone_mode=False)
+        sys.stdout.flush()
+    except (GraceError, OSError, *(USAGE_ERROR, typer.Abort, KeyboardInterrupt)) as error:
+        code = _explain(error, given)
+    if code == INTERRUPTED:
+        resumes = any(word in given for word in RESUMING)
+        _say("grace: stopped" + "; the same command resumes where it was" * resumes)
+    sys.exit(code or 0)
+
+
+def _explain(error: BaseException, given: Sequence[str]) -> int:
+    """Say in one line what went wrong, and return the exit code."""
+    if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `| head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if isinstance(error, typer.Abort | KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, USAGE_ERROR):
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "grace"
+        message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+        text = f"{message}; see `{command} --help`"
+    elif isinstance(error, OSError):
+        text = f"{error.filename or 'the system'}: {error.strerror or error}; check path and rights"
+    else:
+        text = str(error)
+    _say(f"grace: error: {' '.join(text.split())}")
+    return 2
+
+
+def _silence_libraries() -> None:
+    """Leave standard error to GrACE: no advice from libraries; bars of downloads for people."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("DATASETS_VERBOSITY", "error")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    if not sys.warnoptions:
+        warnings.filterwarnings("ignore")
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

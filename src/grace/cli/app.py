@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from grace.cli.showing import show_answer, show_next, show_report
 from grace.errors import ConfigError
 
 app = typer.Typer(
     name="grace",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -31,8 +32,26 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="change a setting; `grace list settings`"),
 ]
+Base = Annotated[
+    str | None, typer.Option(metavar="DIR", help="the backbone, if it moved since the training")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")]
+
+
+@app.callback()
+def start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+) -> None:
+    """How sure is this LLM of this answer, and how many samples do I still need?"""
+    if version:
+        from grace import __version__
+
+        print(f"grace {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 @app.command(epilog="Example: [bold]grace demo runs/demo[/bold]")
@@ -44,7 +63,9 @@ def demo(
     """Teach the embedded pocket model how sure it is, and show the report."""
     from grace.pipeline.demo import run_demo
 
-    _show_report(run_demo(path, quick=quick), path, as_json)
+    _check_place(path)
+    show_report(run_demo(path, quick=quick), path, as_json=as_json)
+    show_next(path, as_json=as_json)
 
 
 @app.command(
@@ -74,6 +95,7 @@ def run(
     """Teach a model how sure it is: sample, grade, target, train, score, report. Resumes."""
     from grace.pipeline import resolve_settings, run_seeds
 
+    _check_place(path, new=bool(model or recipe))
     options = {
         "model.path": model,
         "data.task": task,
@@ -83,54 +105,58 @@ def run(
     }
     overrides = [f"{key}={json.dumps(v)}" for key, v in options.items() if v is not None]
     resolved = resolve_settings(path, recipe, [*overrides, *(settings or [])])
-    _show_report(run_seeds(path, resolved, seeds=seeds, redo=redo), path, as_json)
+    show_report(run_seeds(path, resolved, seeds=seeds, redo=redo), path, as_json=as_json)
+    show_next(path, as_json=as_json)
 
 
 @app.command(
-    epilog='Example: [bold]grace ask runs/demo/pocket_people "Who founded Talmere?"[/bold]'
+    epilog='Examples: [bold]grace ask runs/demo/pocket_people "Who founded Talmere?"[/bold]'
+    ' | [bold]grace ask runs/arc "Which is a prime?" --choice 4 --choice 7[/bold]'
+    ' | [bold]grace ask runs/qwen "Who wrote Middlemarch?" --budget 8[/bold]'
 )
 def ask(
     path: ModelPath,
-    question: Annotated[str, typer.Argument(help="the question")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="the question")],
     choice: Annotated[
-        list[str] | None, typer.Option(help="an option of a multiple-choice question; repeat")
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="an option of a multiple-choice question; repeat"),
     ] = None,
-    budget: Annotated[int, typer.Option(help="samples to vote over; 1: one greedy answer")] = 1,
+    budget: Annotated[int, typer.Option(help="most samples to vote over; 1: one answer")] = 1,
     threshold: Annotated[float, typer.Option(help="stop sampling at this confidence")] = 0.8,
-    temperature: Annotated[float | None, typer.Option(help="sampling temperature")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="of the sampling; default: 0 (greedy), 0.8 for a vote")
+    ] = None,
     seed: Annotated[int, typer.Option(help="seed of the sampling")] = 0,
+    base: Base = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> None:
     """Ask one question; the answer comes with its confidence."""
     from grace.model import load
+    from grace.records import to_json
     from grace.strategies import EarlyStop
 
     if budget < 1:
         raise ConfigError(f"--budget is {budget}; at least one sample is needed")
-    model = load(path, device=device, dtype=dtype)
+    if not 0 <= threshold <= 1:
+        raise ConfigError(f"--threshold is {threshold}; a confidence lies between 0 and 1")
+    model = load(path, base=base, device=device, dtype=dtype)
+    options: dict[str, Any] = {"choices": choice or (), "seed": seed}
     if budget == 1:
-        reply = model.ask(question, choices=choice or (), temperature=temperature or 0.0, seed=seed)
-        _show_answer(reply._asdict(), reply.text, reply.confidence, as_json)
+        reply = model.ask(question, temperature=temperature or 0.0, **options)
+        show_answer(reply._asdict(), reply.text, reply.confidence, as_json=as_json)
         return
-    decision = model.vote(
-        question,
-        strategy=EarlyStop(threshold),
-        budget=budget,
-        choices=choice or (),
-        temperature=0.8 if temperature is None else temperature,
-        seed=seed,
-    )
-    from grace.records import to_json
-
-    text = f"{decision.answer}   ({decision.samples} of {budget} samples)"
-    _show_answer(to_json(decision), text, decision.confidence, as_json)
+    options["temperature"] = 0.8 if temperature is None else temperature
+    decision = model.vote(question, strategy=EarlyStop(threshold), budget=budget, **options)
+    spent = f"({decision.samples} of {budget} samples)"
+    show_answer(to_json(decision), decision.answer, decision.confidence, spent, as_json=as_json)
 
 
 @app.command(
     epilog="Example: [bold]grace score runs/qwen responses.jsonl --out scored.jsonl[/bold]"
-    ' with lines like {"id": "1", "question": "...", "response": "..."}'
+    ' with lines like {"id": "1", "question": "...", "response": "..."}; instead of "question",'
+    ' "prompt" is a user turn as it stands, "messages" a conversation; "choices" lists options.'
 )
 def score(
     path: ModelPath,
@@ -139,13 +165,15 @@ def score(
         Path | None, typer.Option(help="JSONL to write and to resume; default: standard output")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="responses per forward pass")] = 32,
+    base: Base = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
     """Add a confidence to responses that one already has (JSONL in, JSONL out)."""
     from grace.cli.scoring import score_file
 
-    score_file(path, file, out, batch_size=batch_size, device=device, dtype=dtype)
+    options = {"base": base, "device": device, "dtype": dtype}
+    score_file(path, file, out, batch_size=batch_size, options=options)
 
 
 @app.command(
@@ -161,7 +189,7 @@ def report(
     """Show the report of one run, or several runs side by side."""
     from grace.pipeline.reporting import read_reports
 
-    _show_report(read_reports(paths, out), out or paths[0], as_json)
+    show_report(read_reports(paths, out), out or paths[0], as_json=as_json)
 
 
 @app.command(
@@ -179,8 +207,10 @@ def list_(
 
     rows = listing(what, path)
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
+    if not rows:
+        print(f"no {what} found" + f" in {path}; `grace demo` makes some" * (what == "runs"))
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         print(f"{row['name']:<{width}}  {row['about']}".rstrip())
@@ -215,28 +245,22 @@ def pocket_build(
     print(build(out, seed=seed))
 
 
-def _show_report(result: dict[str, Any], path: Path, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result, indent=2))
-        return
-    from rich.console import Console
+def _check_place(path: Path, new: bool = True) -> None:
+    """Refuse to start or resume a run where something else is."""
+    from grace.model import is_run, runs_in
 
-    from grace.report import render_table
-
-    Console().print(render_table(result))
-    page = path / "report.html"
-    if page.exists():
-        print(f"report: {page}")
-
-
-def _show_answer(
-    fields: dict[str, Any], text: str, confidence: float | None, as_json: bool
-) -> None:
-    if as_json:
-        print(json.dumps(fields, ensure_ascii=False))
-        return
-    value = "none: the answer was cut" if confidence is None else f"{confidence:.2f}"
-    print(f"{text}   confidence {value}")
+    if path.is_file():
+        raise ConfigError(f"{path} is a file; name a directory for the run, e.g. runs/first")
+    if (path / "config.json").exists() and not is_run(path):
+        raise ConfigError(
+            f"{path} holds a config.json that is not a run's; name another directory, "
+            "e.g. runs/first"
+        )
+    if not new and not is_run(path) and (runs := runs_in(path)):
+        raise ConfigError(
+            f"{path} holds several runs; resume one of them (grace run {runs[0]}), or repeat the "
+            "command that started them"
+        )
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -59,30 +59,57 @@ def _device() -> Finding:
 def _pocket() -> Iterator[Finding]:
     from grace.pocket import MODEL_DIR
 
-    recipe = read_json(MODEL_DIR / "recipe.json")
-    for name, expected in recipe["sha256"].items():
+    try:
+        digests = read_json(MODEL_DIR / "recipe.json")["sha256"]
+    except GraceError as error:
+        yield Finding("pocket", False, f"{error}; reinstall GrACE")
+        return
+    for name, expected in digests.items():
         path = MODEL_DIR / name
         good = path.exists() and digest(path) == expected
         yield Finding(f"pocket {name}", good, "as shipped" if good else "differs; reinstall GrACE")
 
 
 def _run(path: Path) -> Iterator[Finding]:
-    from grace.pipeline import STAGES, load_run_settings
+    """Examine a run, or every run in a folder of several."""
+    from grace.model import is_run, runs_in
+
+    runs = [path] if is_run(path) else runs_in(path)
+    if not runs:
+        remedy = "it has no config.json of a run; see `grace list runs`"
+        yield Finding(str(path), False, remedy if path.exists() else "there is no such directory")
+    for run in runs:
+        label = f"{run.name} " if len(runs) > 1 else ""
+        yield _settings(run)
+        yield from (_stage(run, stage, label) for stage in _stages())
+
+
+def _stages() -> list[str]:
+    from grace.pipeline import STAGES
+
+    return list(STAGES)
+
+
+def _settings(run: Path) -> Finding:
+    from grace.pipeline import load_run_settings
 
     try:
-        settings = load_run_settings(path)
+        settings = load_run_settings(run)
     except GraceError as error:
-        yield Finding(str(path), False, str(error))
-        return
-    yield Finding(str(path), True, f"task {settings.data.task}, model {settings.model.path}")
-    for stage in STAGES:
-        directory = RunDir(path)
+        return Finding(str(run), False, str(error))
+    return Finding(str(run), True, f"task {settings.data.task}, model {settings.model.path}")
+
+
+def _stage(run: Path, stage: str, label: str) -> Finding:
+    what, directory = f"{label}stage {stage}", RunDir(run)
+    try:
         if directory.manifest(stage) is None:
-            yield Finding(f"stage {stage}", True, "not done yet")
-            continue
+            return Finding(what, True, "not done yet")
         changed = directory.changed_files(stage)
-        remedy = f"changed: {', '.join(changed)}; restore, or --redo {stage}"
-        yield Finding(f"stage {stage}", not changed, remedy if changed else "whole")
+    except GraceError as error:
+        return Finding(what, False, str(error))
+    remedy = f"changed: {', '.join(changed)}; restore, or --redo {stage}"
+    return Finding(what, not changed, remedy if changed else "whole")
 
 
 def _parts(version: str) -> tuple[int, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 
-from grace.errors import ConfigError
+from grace.errors import ConfigError, GraceError
 from grace.store import RunDir
 
 Rows = list[dict[str, str]]
@@ -27,22 +28,27 @@ def listing(what: str, path: Path) -> Rows:
         "settings": _settings,
     }
     if what not in kinds:
-        raise ConfigError(f"cannot list {what!r}; choose from {', '.join(kinds)}")
+        near = difflib.get_close_matches(what, kinds, n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"cannot list {what!r}; {guess}choose from {', '.join(kinds)}")
     return kinds[what]()
 
 
 def _runs(path: Path) -> Rows:
+    from grace.model import is_run
+
+    folders = [config.parent for config in sorted(path.glob("**/config.json"))]
+    return [{"name": str(f), "about": _state(f)} for f in folders if is_run(f)]
+
+
+def _state(run: Path) -> str:
     from grace.pipeline import STAGES
 
-    rows = []
-    for config in sorted(path.glob("**/config.json")):
-        folder = config.parent
-        if not (folder / "stages").is_dir():
-            continue
-        done = [stage for stage in STAGES if RunDir(folder).manifest(stage) is not None]
-        state = "finished" if len(done) == len(STAGES) else f"done: {', '.join(done) or 'nothing'}"
-        rows.append({"name": str(folder), "about": state})
-    return rows
+    try:
+        done = [stage for stage in STAGES if RunDir(run).manifest(stage) is not None]
+    except GraceError:
+        return f"broken; see `grace check {run}`"
+    return "finished" if len(done) == len(STAGES) else f"done: {', '.join(done) or 'nothing'}"
 
 
 def _plugins(folder: str) -> Rows:

@@ -6,51 +6,60 @@ import contextlib
 import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from grace.errors import DataError
+from grace.errors import DataError, GraceError
 from grace.progress import progress
 from grace.store import writing
+
+if TYPE_CHECKING:
+    from grace.model import Model
 
 PROMPT_KEYS = ("question", "prompt", "messages")
 
 
 class Line(NamedTuple):
-    """One input line: its fields, what was asked, and the response to rate."""
+    """One input line: where it stands, its fields, which of them asks, and the response."""
 
+    where: str
     fields: dict[str, Any]
-    prompt: Any
+    asks: str
     response: str
 
 
 def score_file(
-    model_path: str, file: Path, out: Path | None, *, batch_size: int, device: str, dtype: str
+    model_path: str, file: Path, out: Path | None, *, batch_size: int, options: Mapping[str, Any]
 ) -> None:
     """Rate every line of `file`; with `out`, go on after the lines that it already holds.
+
+    Args:
+        model_path: what to load.
+        file: JSON Lines of responses; `-` is standard input.
+        out: the file to write; None: standard output.
+        batch_size: responses per forward pass.
+        options: further arguments of `grace.load`.
 
     Raises:
         DataError: a line is not a response; the lines before it are written.
     """
-    total = _count(file)
-    done = _resume(file, out) if out else 0
-    lines = itertools.islice(read_lines(file), done, None)
+    lines, total = read_lines(file), _count(file)
+    done = _resume(lines, file, out) if out else 0
     first = next(lines, None)
     if first is None:
-        _say(f"{file}: nothing left to score ({done} lines done)")
+        print(f"{file}: nothing left to score ({done} lines done)", file=sys.stderr)
         return
     from grace.model import load
 
-    model = load(model_path, device=device, dtype=dtype)
+    model = load(model_path, **options)
     with _output(out) as target, progress("score", total, done=done, unit="lines") as advance:
         for batch in _batches(itertools.chain([first], lines), batch_size):
-            values = model.score([line.prompt for line in batch], [line.response for line in batch])
-            with writing(out or Path("standard output")):
-                for line, value in zip(batch, values, strict=True):
+            for line, value in _rate(model, batch):
+                with writing(out) if out else contextlib.nullcontext():
                     row = {**line.fields, "confidence": value}
                     target.write(json.dumps(row, ensure_ascii=False) + "\n")
-                target.flush()
+                    target.flush()
             advance(len(batch))
 
 
@@ -61,41 +70,80 @@ def read_lines(file: Path) -> Iterator[Line]:
         DataError: names the file, the line and what is expected there.
     """
     with _input(file) as source:
-        try:
-            for number, text in enumerate(source, 1):
-                if text.strip():
-                    yield _parse(text, f"{file}:{number}")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{file} is not UTF-8 ({error}); convert it") from None
+        for number, data in enumerate(source, 1):
+            data = data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data
+            if data.strip():
+                yield _parse(data, f"{file}:{number}")
 
 
-def _parse(text: str, where: str) -> Line:
+def _rate(model: Model, batch: Sequence[Line]) -> Iterator[tuple[Line, float]]:
+    """Yield each line with its confidence; a line that cannot be rated is named by its place."""
     try:
-        fields = json.loads(text)
+        values = model.score(
+            [_chat(model, line) for line in batch], [line.response for line in batch]
+        )
+    except GraceError as error:
+        if len(batch) == 1:
+            raise DataError(f"{batch[0].where}: {error}") from error
+        for line in batch:
+            yield from _rate(model, [line])
+        return
+    yield from zip(batch, values, strict=True)
+
+
+def _chat(model: Model, line: Line) -> Any:
+    asked = line.fields[line.asks]
+    if line.asks == "question":
+        return model.messages(asked, line.fields.get("choices", ()))
+    return asked if line.asks == "messages" else [{"role": "user", "content": asked}]
+
+
+def _parse(data: bytes, where: str) -> Line:
+    try:
+        fields = json.loads(data.decode("utf-8"))
+        json.dumps(fields, ensure_ascii=False).encode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: byte {error.start + 1} is not UTF-8; convert the file") from None
+    except UnicodeEncodeError:
+        raise DataError(f"{where}: half a surrogate pair (\\udXXX); write it whole") from None
     except json.JSONDecodeError as error:
-        raise DataError(f"{where}: not JSON ({error}); write one object per line") from None
+        raise DataError(
+            f"{where}: not JSON: {error.msg} at column {error.colno}; write one object per line"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not readable as JSON: {error}; simplify the line") from None
     if not isinstance(fields, dict):
-        raise DataError(f"{where}: a {type(fields).__name__}, expected an object")
+        raise DataError(f"{where}: a {type(fields).__name__}; write an object on every line")
     given = [key for key in PROMPT_KEYS if key in fields]
     if len(given) != 1:
-        raise DataError(f"{where}: expected exactly one of {', '.join(PROMPT_KEYS)}, got {given}")
-    prompt = fields[given[0]]
-    if given[0] == "messages":
-        _check_messages(prompt, where)
-    elif not isinstance(prompt, str) or not prompt.strip():
-        raise DataError(f"{where}: {given[0]} is {prompt!r}, expected text")
+        have = " and ".join(given) or "none"
+        raise DataError(f"{where}: found {have}; give exactly one of {', '.join(PROMPT_KEYS)}")
+    _check_prompt(given[0], fields[given[0]], where)
+    _check_choices(fields, given[0], where)
     if not isinstance(fields.get("response"), str):
-        raise DataError(f"{where}: response is {fields.get('response')!r}, expected text")
-    return Line(fields, prompt, fields["response"])
+        raise DataError(f"{where}: response is {fields.get('response')!r}; write it as a text")
+    return Line(where, fields, given[0], fields["response"])
 
 
-def _check_messages(messages: Any, where: str) -> None:
-    good = isinstance(messages, list) and messages
+def _check_prompt(key: str, value: Any, where: str) -> None:
+    if key != "messages":
+        if not isinstance(value, str) or not value.strip():
+            raise DataError(f"{where}: {key} is {value!r}; write a text that is not empty")
+        return
+    good = isinstance(value, list) and value
     if not good or not all(
         isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
-        for m in messages
+        for m in value
     ):
         raise DataError(f'{where}: messages must be a list of {{"role": ..., "content": ...}}')
+
+
+def _check_choices(fields: Mapping[str, Any], key: str, where: str) -> None:
+    choices = fields.get("choices", [])
+    if not isinstance(choices, list) or not all(isinstance(text, str) for text in choices):
+        raise DataError(f"{where}: choices is {choices!r}; write a list of texts")
+    if choices and key != "question":
+        raise DataError(f"{where}: choices belong to a question; write them into the {key}")
 
 
 def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
@@ -115,50 +163,60 @@ def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
         yield batch
 
 
-def _resume(file: Path, out: Path) -> int:
-    """Cut a torn last line off `out` and return how many lines it holds.
+def _resume(lines: Iterator[Line], file: Path, out: Path) -> int:
+    """Cut a torn last line off `out`, pass over the lines that it holds, and return their number.
 
     Raises:
         DataError: the lines of `out` do not continue those of `file`.
     """
     if not out.exists():
         return 0
+    if str(file) != "-" and file.exists() and out.samefile(file):
+        raise DataError(
+            f"--out is {file} itself; name another file, the responses stay as they are"
+        )
     data = out.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
-    rows = whole.decode(errors="replace").splitlines()
-    for number, (row, line) in enumerate(zip(rows, read_lines(file), strict=False), 1):
-        with contextlib.suppress(json.JSONDecodeError, AttributeError):
-            if {k: v for k, v in json.loads(row).items() if k != "confidence"} == {
-                k: v for k, v in line.fields.items() if k != "confidence"
-            }:
-                continue
-        raise DataError(
-            f"{out}:{number} is not the scored line {number} of {file}; "
-            "name another --out, or remove this one"
-        )
+    rows = whole.split(b"\n")[:-1]
+    for number, row in enumerate(rows, 1):
+        line = next(lines, None)
+        if line is None or not _is_scored(row, line):
+            raise DataError(
+                f"{out}:{number} is not the scored line {number} of {file}; "
+                "name another --out, or remove this one"
+            )
     if len(whole) < len(data):
-        with out.open("r+b") as handle:
+        with writing(out), out.open("r+b") as handle:
             handle.truncate(len(whole))
     return len(rows)
+
+
+def _is_scored(row: bytes, line: Line) -> bool:
+    """Return whether a row of the output is the input line with a confidence."""
+    try:
+        fields = json.loads(row)
+    except ValueError:
+        return False
+    if not isinstance(fields, dict) or "confidence" not in fields:
+        return False
+    wanted = {**line.fields, "confidence": fields["confidence"]}
+    return json.dumps(fields, sort_keys=True) == json.dumps(wanted, sort_keys=True)
 
 
 def _count(file: Path) -> int:
     if str(file) == "-":
         return 0
     with _input(file) as source:
-        try:
-            return sum(1 for text in source if text.strip())
-        except UnicodeDecodeError as error:
-            raise DataError(f"{file} is not UTF-8 ({error}); convert it") from None
+        return sum(1 for data in source if data.strip())
 
 
 @contextlib.contextmanager
-def _input(file: Path) -> Iterator[IO[str]]:
+def _input(file: Path) -> Iterator[IO[bytes]]:
     if str(file) == "-":
-        yield sys.stdin
+        yield sys.stdin.buffer
         return
     try:
-        source = file.open(encoding="utf-8-sig")
+        source = file.open("rb")
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}; check the path") from None
     with source:
@@ -171,10 +229,6 @@ def _output(out: Path | None) -> Iterator[IO[str]]:
         yield sys.stdout
         return
     with writing(out):
-        target = out.open("a", encoding="utf-8")
+        target = out.open("a", encoding="utf-8", newline="\n")
     with target:
         yield target
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr)

@@ -1,0 +1,64 @@
+"""What the commands print: a report, an answer, and what to do next."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from grace.errors import RunError
+
+
+def show_report(result: Any, path: Path, *, as_json: bool) -> None:
+    """Print a report as a table, with the place of its page, or as JSON.
+
+    Raises:
+        RunError: it is not a report.
+    """
+    if not isinstance(result, dict) or "rows" not in result:
+        raise RunError(f"{path}/report.json is not a report; make it again: --redo report")
+    if as_json:
+        print(json.dumps(result, indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    from grace.report import render_table
+
+    Console().print(render_table(result))
+    page = path / "report.html"
+    if page.exists():
+        print(f"report: {page}")
+
+
+def show_next(path: Path, *, as_json: bool) -> None:
+    """Print the command that asks the model that a run has trained."""
+    from grace.model import is_run, runs_in
+    from grace.pipeline import load_run_settings
+    from grace.tasks import load_task
+
+    if as_json:
+        return
+    run = path if is_run(path) else next(iter(runs_in(path)), path)
+    kind = load_task(load_run_settings(run).data.task).kind
+    choices = ' --choice "..." --choice "..."' if kind == "choice" else ""
+    print(f'next:   grace ask {run} "your question"{choices}')
+
+
+def show_answer(
+    fields: dict[str, Any],
+    text: str | None,
+    confidence: float | None,
+    spent: str = "",
+    *,
+    as_json: bool,
+) -> None:
+    """Print an answer with its confidence, and what it took if that is worth saying."""
+    if as_json:
+        print(json.dumps(fields, ensure_ascii=False))
+        return
+    if text is None:
+        shown, value = "no answer found in any sample", "none"
+    else:
+        shown = text
+        value = "none: the answer was cut" if confidence is None else f"{confidence:.2f}"
+    print(f"{shown}   confidence {value}" + f"   {spent}" * bool(spent))
