@@ -5,8 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import grace.probe as probe_module
+import grace.probe.iterative as iterative_module
 from grace.errors import UserInputError
 from grace.probe import AdamW, assign_folds, fit_probe, kfold_scores
+from grace.probe.direct import Direct
 
 
 def problem(count: int, width: int, dtype: Any = np.float64, seed: int = 0) -> tuple[Any, Any, Any]:
@@ -47,6 +50,36 @@ def test_scores_equal_scikit_learns_ridge_fitted_fold_by_fold(
     )
     oracle = by_scikit_learn(features, labels, assign_folds(groups, 5), 0.1, standardise)
     np.testing.assert_allclose(scores, oracle, atol=tolerance)
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-8), (np.float32, 1e-4)])
+@pytest.mark.parametrize("lam", [1e-4, 0.1, 100.0])
+def test_iterating_gives_the_scores_of_solving_directly(
+    lam: float, dtype: Any, tolerance: float, standardise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features, labels, groups = problem(400, 60, dtype)
+    options: dict[str, Any] = {"folds": 5, "lambdas": (lam,), "standardise": standardise}
+    direct = kfold_scores(features, labels, groups, **options)
+    monkeypatch.setattr(probe_module, "ITERATIVE_WIDTH", 10)
+    monkeypatch.setattr(Direct, "fit", lambda self, jobs: [] if not jobs else 1 / 0)
+    iterative = kfold_scores(features, labels, groups, **options)
+    np.testing.assert_allclose(iterative, direct, atol=tolerance)
+
+
+def test_iterating_chooses_the_lambdas_of_solving_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels, groups = problem(400, 60)
+    direct = kfold_scores(features, labels, groups)
+    monkeypatch.setattr(probe_module, "ITERATIVE_WIDTH", 10)
+    np.testing.assert_allclose(kfold_scores(features, labels, groups), direct, atol=1e-7)
+
+
+def test_what_does_not_converge_is_solved_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels, groups = problem(400, 60)
+    direct = kfold_scores(features, labels, groups, lambdas=(0.1,))
+    monkeypatch.setattr(probe_module, "ITERATIVE_WIDTH", 10)
+    monkeypatch.setattr(iterative_module, "MAX_STEPS", 2)
+    np.testing.assert_array_equal(kfold_scores(features, labels, groups, lambdas=(0.1,)), direct)
 
 
 def test_float32_survives_features_with_a_huge_common_offset() -> None:

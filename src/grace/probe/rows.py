@@ -1,0 +1,113 @@
+"""Rows of features: what is accepted, which fold each belongs to, and a fitted linear probe.
+
+Shapes: N rows, D features, C rows of one chunk.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grace.errors import UserInputError
+
+Array = NDArray[Any]
+CHUNK_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A fitted linear probe: `(x - mean) / scale @ weights + bias`. `lam` is None for AdamW."""
+
+    weights: Array
+    bias: float
+    mean: Array
+    scale: Array
+    lam: float | None
+
+    def predict(self, features_ND: Array) -> Array:
+        """Return the uncalibrated score of every row, float64 of shape (N,)."""
+        slope_D = self.weights / self.scale
+        scores_N = np.empty(len(features_ND), dtype=np.float64)
+        for rows in chunks(len(features_ND)):
+            centred_CD = np.asarray(features_ND[rows], dtype=self.mean.dtype) - self.mean
+            scores_N[rows] = centred_CD @ slope_D + self.bias
+        return scores_N
+
+
+def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Array:
+    """Return the fold of every row; rows of one group share a fold, folds are of similar size.
+
+    Raises:
+        UserInputError: fewer groups than folds.
+    """
+    rows_of: dict[Hashable, list[int]] = {}
+    for row, group in enumerate(groups_N):
+        rows_of.setdefault(group, []).append(row)
+    if len(rows_of) < folds:
+        raise UserInputError(
+            f"{folds} folds need at least {folds} questions, got {len(rows_of)}; "
+            f"lower target.folds or use more questions"
+        )
+    names = list(rows_of)
+    sizes = [(0, fold) for fold in range(folds)]
+    fold_N = np.empty(len(groups_N), dtype=np.int64)
+    for index in np.random.default_rng(seed).permutation(len(names)):
+        size, fold = heapq.heappop(sizes)
+        rows = rows_of[names[index]]
+        fold_N[rows] = fold
+        heapq.heappush(sizes, (size + len(rows), fold))
+    return fold_N
+
+
+def checked(features_ND: Array, labels_N: Array) -> tuple[Array, Array]:
+    """Return features as float32 or float64 and labels as float64.
+
+    Raises:
+        UserInputError: shapes that differ, values that are not finite, or equal labels.
+    """
+    features_ND = np.asarray(features_ND)
+    if features_ND.dtype not in (np.float32, np.float64):
+        features_ND = features_ND.astype(np.float32)
+    label_N = np.asarray(labels_N, dtype=np.float64)
+    if features_ND.ndim != 2 or len(features_ND) != len(label_N):
+        raise UserInputError(
+            f"probe features have shape {features_ND.shape} for {len(label_N)} labels; "
+            "give one row of features per label"
+        )
+    bad = [rows.start for rows in chunks(len(label_N)) if not np.isfinite(features_ND[rows]).all()]
+    if bad:
+        row = bad[0] + int(np.argmin(np.isfinite(features_ND[bad[0] :]).all(axis=1)))
+        raise UserInputError(
+            f"probe features of row {row} are not finite; extract the features again in float32"
+        )
+    if not np.isfinite(label_N).all():
+        raise UserInputError("probe labels are not finite; give 0 or 1 for every response")
+    if label_N.min(initial=np.inf) == label_N.max(initial=-np.inf) or not len(label_N):
+        raise UserInputError(
+            f"all {len(label_N)} responses have the same label "
+            f"({label_N[0] if len(label_N) else 'none'}), so a probe has nothing to learn; "
+            "check the grader, or use questions that the model gets partly right"
+        )
+    return features_ND, label_N
+
+
+def chunks(count: int) -> Iterator[slice]:
+    """Yield slices that cover `count` rows."""
+    for start in range(0, count, CHUNK_ROWS):
+        yield slice(start, min(start + CHUNK_ROWS, count))
+
+
+def spread(features_ND: Array, shift_D: Array) -> Array:
+    """Return the standard deviation of every feature; 1 for a constant one."""
+    square_D = np.zeros(features_ND.shape[1])
+    for rows in chunks(len(features_ND)):
+        square_D += np.square(features_ND[rows] - shift_D.astype(features_ND.dtype)).sum(
+            axis=0, dtype=np.float64
+        )
+    spread_D = np.sqrt(square_D / len(features_ND))
+    return np.where(spread_D <= 1e-12 * (1 + np.abs(shift_D)), 1.0, spread_D)
