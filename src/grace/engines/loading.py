@@ -116,6 +116,23 @@ def head_in_float32(model: Any) -> None:
     base.set_output_embeddings(exact.eval())
 
 
+def eos_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Return every id that ends a response, the tokenizer's EOS first.
+
+    Raises:
+        ModelError: there is none.
+    """
+    found: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    for config in (getattr(model, "generation_config", None), model.config):
+        named = getattr(config, "eos_token_id", None)
+        found += [named] if isinstance(named, int) else list(named or ())
+    rows = model.get_input_embeddings().weight.shape[0]
+    ids = tuple(dict.fromkeys(i for i in found if 0 <= i < rows))
+    if not ids:
+        raise ModelError("neither tokenizer nor model names an end token; set eos_token")
+    return ids
+
+
 def _pick_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"

@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from grace.cnf import cnf_id, end_log_prob, log_confidence
+from grace.cnf import cnf_id
 from grace.engines import Features, Sampling
 from grace.engines.batching import attempt, group, out_of_memory, run_batches
 from grace.engines.decoding import Ends, Forward, Rows, decode, left_pad, with_evidence
-from grace.engines.loading import load
+from grace.engines.loading import eos_ids, load
+from grace.engines.scoring import Reading, pool, score
 from grace.errors import DataError, ModelError
 from grace.evidence import Evidence, shift
 from grace.records import Generation
@@ -27,14 +28,6 @@ Ids = Sequence[int]
 ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 128}
 TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 65_536}
 LOGITS_IN_FLIGHT = 2**27  # entries of a float32 logits tensor: 512 MB
-
-
-class _Reading(NamedTuple):
-    """One given response: log p of its tokens and of its end, and log c before any evidence."""
-
-    logprobs: list[float]
-    end_logprob: float
-    log_c: float
 
 
 class TransformersEngine:
@@ -71,7 +64,7 @@ class TransformersEngine:
         self.read_at = read_at
         self.evidence = evidence
         self.cnf = cnf_id(tokenizer)
-        self.end_ids = _eos_ids(model, tokenizer) + ((self.cnf,) if self.cnf is not None else ())
+        self.end_ids = eos_ids(model, tokenizer) + ((self.cnf,) if self.cnf is not None else ())
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_size = batch_size or ROWS_IN_FLIGHT.get(self.device.type, 64)
         self._forward = Forward(model)
@@ -131,9 +124,8 @@ class TransformersEngine:
         self._check(prompts, sampling.max_new_tokens)
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
         for batch in self.plan(prompts, sampling.num_samples, sampling.max_new_tokens):
-            results = self.generate_batch(
-                [prompts[i] for i in batch], sampling, keys=[keys[i] for i in batch]
-            )
+            batch_keys = [keys[i] for i in batch]
+            results = self.generate_batch([prompts[i] for i in batch], sampling, keys=batch_keys)
             yield from zip(batch, results, strict=True)
 
     def generate_batch(
@@ -181,8 +173,7 @@ class TransformersEngine:
             read = self._read(prompts, responses)
             log_c_N = torch.tensor([one.log_c for one in read])
             offset_N = torch.tensor([self.evidence.of(one.logprobs) for one in read])
-            shifted: list[float] = shift(log_c_N, offset_N).exp().tolist()
-            return shifted
+            return list(shift(log_c_N, offset_N).exp().tolist())
         fed = self._fed()
         contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
         return [float(c) for c in self.next_token_probs(contexts, [self.cnf])[:, 0]]
@@ -200,7 +191,8 @@ class TransformersEngine:
 
         def run(batch: list[int]) -> list[np.ndarray]:
             counts = [max(len(responses[i]), 1) for i in batch]
-            return self._pool([contexts[i] for i in batch], counts)
+            padded = left_pad([contexts[i] for i in batch], self.device, pad=0)
+            return pool(self._forward, *padded, counts)
 
         lengths = list(map(len, contexts))
         pooled = run_batches(self._group(lengths), run, lengths)
@@ -264,45 +256,24 @@ class TransformersEngine:
         """Return what is appended to a response to read c."""
         return [self.cnf] if self.read_at == "feed" and self.cnf is not None else []
 
-    def _read(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[_Reading]:
+    def _read(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[Reading]:
         """Return the probabilities of given responses, of their ends, and log c before evidence."""
         fed = self._fed()
         contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
         self._check(contexts)
         longest = max(map(len, responses), default=0)
 
-        def run(batch: list[int]) -> list[_Reading]:
+        def run(batch: list[int]) -> list[Reading]:
             keep = max(len(responses[i]) for i in batch) + 1 + len(fed)
             logits_BKV = self._last_logits([contexts[i] for i in batch], keep=keep)
+            given = [responses[i] for i in batch]
             return [
-                self._score(logits_KV[keep - len(responses[i]) - 1 - len(fed) :], responses[i])
-                for i, logits_KV in zip(batch, logits_BKV, strict=True)
+                score(logits_KV[keep - len(r) - 1 - len(fed) :], r, self.end_ids, self.cnf)
+                for r, logits_KV in zip(given, logits_BKV, strict=True)
             ]
 
         lengths = list(map(len, contexts))
         return run_batches(self._group(lengths, keep=longest + 1 + len(fed)), run, lengths)
-
-    def _score(self, logits_KV: torch.Tensor, response: Ids) -> _Reading:
-        """Read one response from the logits of its steps, its end, and `<CNF>` if that was fed."""
-        num_tokens = len(response)
-        with torch.inference_mode():
-            end = end_log_prob(logits_KV[num_tokens : num_tokens + 1], self.end_ids)
-            tokens_K = torch.tensor(response, dtype=torch.long, device=self.device)
-            steps_KV = logits_KV[:num_tokens]
-            chosen_K = steps_KV.gather(1, tokens_K[:, None])[:, 0] - steps_KV.logsumexp(-1)
-            log_c = -torch.inf
-            if self.cnf is not None:
-                log_c = float(log_confidence(logits_KV[-1:], self.cnf))
-        return _Reading(chosen_K.tolist(), float(end), log_c)
-
-    @torch.inference_mode()
-    def _pool(self, contexts: Sequence[Ids], counts: Sequence[int]) -> list[np.ndarray]:
-        """Return (mean over the last `count` states, last state) of each context, (2, D)."""
-        states_BLD = self._forward.states(*left_pad(contexts, self.device, pad=0))
-        return [
-            torch.stack([states_LD[-n:].float().mean(0), states_LD[-1].float()]).cpu().numpy()
-            for states_LD, n in zip(states_BLD, counts, strict=True)
-        ]
 
     def _group(
         self, lengths: Sequence[int], num_samples: int = 1, keep: int = 1
@@ -326,16 +297,3 @@ class TransformersEngine:
                     f"prompt {index} has {len(context)} tokens and may get {new_tokens} more, but "
                     f"the model's context is {limit}; shorten it or lower max_new_tokens"
                 )
-
-
-def _eos_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Return every id that ends a response, the tokenizer's EOS first."""
-    found: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    for config in (getattr(model, "generation_config", None), model.config):
-        named = getattr(config, "eos_token_id", None)
-        found += [named] if isinstance(named, int) else list(named or ())
-    rows = model.get_input_embeddings().weight.shape[0]
-    ids = tuple(dict.fromkeys(i for i in found if 0 <= i < rows))
-    if not ids:
-        raise ModelError("neither tokenizer nor model names an end token; set eos_token")
-    return ids
