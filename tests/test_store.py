@@ -104,9 +104,24 @@ def test_a_manifest_marks_a_stage_as_done_and_notices_changes(tmp_path):
     assert run.changed_files("grade") == []
     grades.write([Grade("a#0", "a", False, "x")])
     assert run.changed_files("grade") == ["test/grades.jsonl"]
-    run.forget("grade")
+
+
+def test_forgetting_a_stage_removes_what_it_wrote_finished_or_not(tmp_path):
+    run = RunDir(tmp_path)
+    grades = run.split("test").grades
+    grades.write([Grade("a#0", "a", True, "x")])
+    run.add_time("grade", "test/0", 1.0, 1)
+    run.add_time("sample", "test/0", 2.0, 1)
+    run.finish("grade", {}, [], [grades.path])
+    (tmp_path / "test" / "grades.jsonl.partial").write_text("torn")
+    (tmp_path / "checkpoints" / "checkpoint-1").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "checkpoint-1" / "x").write_text("")
+    run.forget("grade", ["*/grades.jsonl*", "checkpoints"])
     assert run.manifest("grade") is None
-    assert not grades.path.exists()
+    assert run.seconds_per_answer("grade") is None
+    assert run.seconds_per_answer("sample") == 2.0
+    files = [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()]
+    assert files == ["stages/sample.timing.jsonl"]
 
 
 def test_times_of_a_repeated_unit_count_once(tmp_path):

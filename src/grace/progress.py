@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-Advance = Callable[[int], None]
 LINE_EVERY_S = 15.0
+
+
+class Advance(Protocol):
+    """Adds to what is done; a note is shown beside the rate."""
+
+    def __call__(self, count: int, note: str = "") -> None:
+        """Add `count` units."""
 
 
 @contextmanager
@@ -22,7 +29,7 @@ def progress(label: str, total: int, *, done: int = 0, unit: str = "") -> Iterat
         unit: the plural noun of what is counted.
     """
     if total == 0:
-        yield lambda _: None
+        yield lambda count, note="": None
     elif sys.stderr.isatty():
         with _bar(label, total, done, unit) as advance:
             yield advance
@@ -46,29 +53,30 @@ def _bar(label: str, total: int, done: int, unit: str) -> Iterator[Advance]:
     with Progress(*columns, console=Console(stderr=True)) as bars:
         task = bars.add_task(label, total=total, completed=done, rate="")
 
-        def advance(count: int) -> None:
+        def advance(count: int, note: str = "") -> None:
             bars.advance(task, count)
             elapsed = time.monotonic() - start
             rate = (bars.tasks[0].completed - done) / elapsed if elapsed > 0 else 0.0
-            bars.update(task, rate=f"{rate:.1f}/s")
+            bars.update(task, rate=f"{rate:.1f}/s {note}".rstrip())
 
         yield advance
 
 
 def _lines(label: str, total: int, done: int, unit: str) -> Advance:
     start = last = time.monotonic()
-    count = done
+    reached = done
 
-    def advance(more: int) -> None:
-        nonlocal count, last
-        count += more
+    def advance(count: int, note: str = "") -> None:
+        nonlocal reached, last
+        reached += count
         now = time.monotonic()
-        if now - last >= LINE_EVERY_S or (count >= total and now - start >= 2):
+        if now - last >= LINE_EVERY_S or (reached >= total and now - start >= 2):
             last = now
-            rate = (count - done) / (now - start)
-            left = (total - count) / rate if rate else float("inf")
+            rate = (reached - done) / (now - start)
+            left = (total - reached) / rate if rate else float("inf")
             print(
-                f"{label}: {count}/{total} {unit}, {rate:.1f}/s, {left:.0f} s left",
+                f"{label}: {reached}/{total} {unit}, {rate:.1f}/s, {left:.0f} s left"
+                + (f", {note}" if note else ""),
                 file=sys.stderr,
                 flush=True,
             )

@@ -9,27 +9,33 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grace.config import RunSettings, from_dict, load_settings, override_settings, to_dict
 from grace.errors import ConfigError, RunError
 from grace.pipeline import grading, learning, reporting, sampling, scoring
 from grace.pipeline.context import Context
 from grace.pipeline.environment import describe_environment
-from grace.store import RunDir, read_json, write_json
+from grace.store import RunDir, disk_watched, read_json, write_json
 
-Stage = Callable[[Context], None]
+
+class Stage(NamedTuple):
+    """What a stage does, and glob patterns of all that it writes into a run, finished or not."""
+
+    work: Callable[[Context], None]
+    writes: tuple[str, ...]
+
 
 STAGES: dict[str, Stage] = {
-    "sample": sampling.sample,
-    "grade": grading.grade,
-    "features": learning.features,
-    "targets": learning.targets,
-    "train": learning.train,
-    "score": scoring.score,
-    "report": reporting.report,
+    "sample": Stage(sampling.sample, ("*/questions.jsonl*", "*/responses.jsonl*")),
+    "grade": Stage(grading.grade, ("*/grades.jsonl*",)),
+    "features": Stage(learning.features, ("train/features*",)),
+    "targets": Stage(learning.targets, ("train/targets*",)),
+    "train": Stage(learning.train, ("adapter", ".adapter.*", "checkpoints")),
+    "score": Stage(scoring.score, ("test/tuned", "test/confidences")),
+    "report": Stage(reporting.report, ("report.*", "figures")),
 }
 
 # The first stage that a setting changes; the longest matching prefix counts.
@@ -56,11 +62,10 @@ def run(path: Path, settings: RunSettings, *, redo: str | None = None) -> dict[s
         redo: a stage to do again, with all that follow it.
 
     Raises:
-        RunError: settings or files of a finished stage changed; another process is at work.
+        RunError: settings or files of a finished stage changed; another process is at work; the
+            disk is full.
         ConfigError: `redo` is not a stage.
     """
-    if redo is not None and redo not in STAGES:
-        raise ConfigError(f"unknown stage {redo!r}; known: {', '.join(STAGES)}")
     directory = RunDir(path)
     with directory.lock():
         _adopt_settings(directory, settings, redo)
@@ -68,7 +73,8 @@ def run(path: Path, settings: RunSettings, *, redo: str | None = None) -> dict[s
         for name, stage in STAGES.items():
             if directory.manifest(name) is None:
                 context.say(f"stage {name}")
-                stage(context)
+                with disk_watched(path):
+                    stage.work(context)
             elif changed := directory.changed_files(name):
                 raise RunError(
                     f"{path}: {', '.join(changed)} changed after stage {name}; restore it, or do "
@@ -81,14 +87,39 @@ def run(path: Path, settings: RunSettings, *, redo: str | None = None) -> dict[s
 def run_seeds(
     path: Path, settings: RunSettings, *, seeds: int = 1, redo: str | None = None
 ) -> dict[str, Any]:
-    """Run one seed in `path`, or several in `path/seed-N` with one common report in `path`."""
+    """Run one seed in `path`, or several in `path/seed-N` with one common report in `path`.
+
+    A study of several seeds says so in its config.json; `seeds` 1 then means as many as it has.
+    """
+    directory = RunDir(path)
+    known = read_json(directory.config) if directory.config.exists() else {}
+    seeds = known.get("seeds", 1) if seeds == 1 else seeds
     if seeds == 1:
         return run(path, settings, redo=redo)
-    folders = []
-    for seed in range(settings.seed, settings.seed + seeds):
-        folders.append(path / f"seed-{seed}")
-        run(folders[-1], dataclasses.replace(settings, seed=seed), redo=redo)
-    return reporting.read_reports(folders, path)
+    if known and "seeds" not in known:
+        raise RunError(
+            f"{path} is a run of one seed, {seeds} were asked for; name a new directory for them"
+        )
+    with directory.lock():
+        return _run_study(directory, settings, seeds, redo)
+
+
+def _run_study(
+    directory: RunDir, settings: RunSettings, seeds: int, redo: str | None
+) -> dict[str, Any]:
+    """Start every seed before finishing the first, so that a kill leaves one set of settings."""
+    _adopt_settings(directory, settings, redo, seeds=seeds)
+    parts = {
+        directory.path / f"seed-{seed}": dataclasses.replace(settings, seed=seed)
+        for seed in range(settings.seed, settings.seed + seeds)
+    }
+    for path, own in parts.items():
+        part = RunDir(path)
+        with part.lock():
+            _adopt_settings(part, own, redo)
+    for path, own in parts.items():
+        run(path, own)
+    return reporting.read_reports(list(parts), directory.path)
 
 
 def resolve_settings(path: Path, recipe: Path | None, overrides: Sequence[str]) -> RunSettings:
@@ -125,19 +156,39 @@ def load_run_settings(path: Path) -> RunSettings:
     return from_dict(RunSettings, read_json(config)["settings"], where=str(config))
 
 
-def _adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -> None:
-    """Write config.json, or check it; forget the stages that are to be done again."""
+def _adopt_settings(
+    directory: RunDir, settings: RunSettings, redo: str | None, **extra: int
+) -> None:
+    """Write config.json, or check it; forget the stages that are to be done again.
+
+    The new settings are written when all that was made with the old ones is gone.
+    """
+    if redo is not None and redo not in STAGES:
+        raise ConfigError(f"unknown stage {redo!r}; known: {', '.join(STAGES)}")
+    order = list(STAGES)
+    config: Mapping[str, Any] = {}
     if directory.config.exists():
-        known = load_run_settings(directory.path)
-        _refuse_changes(directory.path, known, settings, redo)
+        config = read_json(directory.config)
+        _refuse_changes(directory.path, load_run_settings(directory.path), settings, redo)
+    elif redo != order[0]:
+        _refuse_orphans(directory)
     if redo is not None:
-        order = list(STAGES)
         for stage in reversed(order[order.index(redo) :]):
-            directory.forget(stage)
-    if redo is not None or not directory.config.exists():
+            directory.forget(stage, STAGES[stage].writes)
+    unchanged = config and all(config.get(key) == value for key, value in extra.items())
+    if redo is not None or not unchanged:
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        value = {"settings": to_dict(settings), "seed": settings.seed, "created": created}
+        value = {"settings": to_dict(settings), "seed": settings.seed, **extra, "created": created}
         write_json(directory.config, value | describe_environment())
+
+
+def _refuse_orphans(directory: RunDir) -> None:
+    done = [stage for stage in STAGES if directory.manifest(stage) is not None]
+    if done:
+        raise RunError(
+            f"{directory.config} is missing, but stage {done[0]} is done and its settings are not "
+            "known; restore the file, start a new run in another directory, or --redo sample"
+        )
 
 
 def _refuse_changes(path: Path, old: RunSettings, new: RunSettings, redo: str | None) -> None:

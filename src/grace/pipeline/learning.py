@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
 from grace.evidence import fit as fit_evidence
 from grace.pipeline.context import Context
-from grace.progress import progress
+from grace.progress import Advance, progress
 from grace.records import Target
 from grace.store import read_json, write_bytes, write_json
 
@@ -119,31 +121,48 @@ def train(context: Context) -> None:
     held_out = context.samples(validation, validation.questions.read())
     engine = context.fresh()
     cnf = add_cnf(engine.model, engine.tokenizer, init=settings.train.init, seed=settings.seed)
-    train_adapter(
-        engine.model,
-        engine.tokenizer,
-        cnf,
-        _examples(samples, values),
-        _examples(held_out, [float(correct) for correct in held_out.correct]),
-        settings.train,
-        seed=settings.seed,
-        output_dir=directory.adapter,
-        checkpoint_dir=directory.checkpoints,
-        metadata=_adapter_metadata(context),
-        evidence=_evidence(context),
-
-    )
+    with _training_progress() as on_step:
+        train_adapter(
+            engine.model,
+            engine.tokenizer,
+            cnf,
+            _examples(samples, values),
+            _examples(held_out, [float(correct) for correct in held_out.correct]),
+            settings.train,
+            seed=settings.seed,
+            output_dir=directory.adapter,
+            checkpoint_dir=directory.checkpoints,
+            metadata=_adapter_metadata(context),
+            evidence=_evidence(context),
+            on_step=on_step,
+        )
     directory.finish(
         "train",
         {"train": to_dict(settings.train)},
         [
             split.responses.path,
             split.targets.path,
+            directory.target_table,
             validation.responses.path,
             validation.grades.path,
         ],
         sorted(path for path in directory.adapter.iterdir() if path.is_file()),
     )
+
+
+@contextlib.contextmanager
+def _training_progress() -> Iterator[Callable[[int, int, dict[str, float]], None]]:
+    """Yield an `on_step` that opens a bar at the first step, when the number of steps is known."""
+    with contextlib.ExitStack() as stack:
+        advance: Advance | None = None
+
+        def on_step(step: int, steps: int, values: dict[str, float]) -> None:
+            nonlocal advance
+            if advance is None:
+                advance = stack.enter_context(progress("train", steps, done=step - 1, unit="steps"))
+            advance(1, f"loss {values['loss']:.4f}")
+
+        yield on_step
 
 
 def _train_samples(context: Context) -> Samples:

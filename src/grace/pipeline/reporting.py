@@ -97,7 +97,9 @@ def _result(context: Context, name: str) -> EstimatorResult:
         confidence=[row.confidence for row in rows],
         correct=[grade.correct for grade in split.grades.read()],
         ids=[row.id for row in rows],
-        seconds_per_answer=(generating or 0.0) + cost["extra_seconds_per_answer"],
+        seconds_per_answer=(
+            None if generating is None else generating + cost["extra_seconds_per_answer"]
+        ),
         extra_forward_tokens_per_answer=cost["extra_forward_tokens_per_answer"],
     )
 

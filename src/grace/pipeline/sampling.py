@@ -12,6 +12,7 @@ from grace.pipeline.context import Context
 from grace.progress import progress
 from grace.records import Generation, Question, Response, response_id
 from grace.store import SPLITS, Split
+from grace.tasks import Split as SplitName
 
 if TYPE_CHECKING:
     from grace.engines.transformers import TransformersEngine
@@ -33,7 +34,7 @@ def sample(context: Context) -> None:
     )
 
 
-def draw_questions(context: Context, name: str) -> list[Question]:
+def draw_questions(context: Context, name: SplitName) -> list[Question]:
     """Return a split's questions, drawn once per run and stored with it."""
     table = context.directory.split(name).questions
     if not table.path.exists():
@@ -77,12 +78,9 @@ def sample_split(
             start = time.perf_counter()
             batch = _generate(engine, prompts, questions, unit, sampling)
             seconds = time.perf_counter() - start
-            split.responses.append(
-                [_row(questions[i].id, k, g) for i in unit for k, g in enumerate(batch[i])]
-            )
-            context.directory.add_time(
-                stage, f"{label}/{number}", seconds, len(unit) * sampling.num_samples
-            )
+            rows = [_row(questions[i].id, k, g) for i in unit for k, g in enumerate(batch[i])]
+            context.directory.add_time(stage, f"{label}/{number}", seconds, len(rows))
+            split.responses.append(rows)
             advance(len(unit))
 
 

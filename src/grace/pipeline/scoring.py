@@ -10,6 +10,7 @@ from grace.pipeline.context import Context
 from grace.pipeline.grading import grade_split
 from grace.pipeline.sampling import sample_split, sampling_for
 from grace.plugins import load
+from grace.progress import progress
 from grace.records import Confidence
 from grace.store import Split
 
@@ -33,20 +34,22 @@ def score(context: Context) -> None:
     known = {name: context.samples(split, split.questions.read()) for name, split in splits.items()}
     rated = {"base": context.samples(test, questions), "tuned": context.samples(tuned, questions)}
     outputs, costs = [tuned.responses.path, tuned.grades.path], {}
-    for name in context.settings.report.estimators:
-        estimator: Estimator = load("grace.estimators", name, "ESTIMATOR")
-        evidence = Evidence(
-            train=known["train"],
-            validation=known["validation"],
-            test=rated[estimator.answers],
-            engine=lambda: context.base,
-        )
-        costs[name] = _rate(context, estimator, evidence)
-        outputs.append(rated_split(context, estimator).confidences(estimator.name).path)
+    names = context.settings.report.estimators
+    with progress("score estimators", len(names), unit="estimators") as advance:
+        for name in names:
+            estimator: Estimator = load("grace.estimators", name, "ESTIMATOR")
+            evidence = Evidence(
+                train=known["train"],
+                validation=known["validation"],
+                test=rated[estimator.answers],
+                engine=lambda: context.base,
+            )
+            costs[name] = _rate(context, estimator, evidence)
+            outputs.append(rated_split(context, estimator).confidences(estimator.name).path)
+            advance(1, name)
     inputs = [test.responses.path, test.grades.path, splits["validation"].grades.path]
     inputs += sorted(path for path in directory.adapter.iterdir() if path.is_file())
-    settings = {"estimators": list(context.settings.report.estimators)}
-    directory.finish("score", settings, inputs, outputs, costs=costs)
+    directory.finish("score", {"estimators": list(names)}, inputs, outputs, costs=costs)
 
 
 def rated_split(context: Context, estimator: Estimator) -> Split:

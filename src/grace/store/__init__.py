@@ -1,0 +1,23 @@
+"""A run directory: append-only tables joined by id, and stage manifests written last.
+
+A kill at any moment loses at most the unit in flight: rows are appended one unit at a time,
+whatever follows the last whole unit is cut off on resume, and a stage counts as done only when
+its manifest exists.
+"""
+
+from grace.store.files import digest, disk_watched, read_json, write_bytes, write_json, writing
+from grace.store.rundir import RunDir
+from grace.store.tables import SPLITS, Split, Table
+
+__all__ = [
+    "SPLITS",
+    "RunDir",
+    "Split",
+    "Table",
+    "digest",
+    "disk_watched",
+    "read_json",
+    "write_bytes",
+    "write_json",
+    "writing",
+]

@@ -1,0 +1,95 @@
+"""Files that are whole or not there at all, and a failing disk told in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from grace.errors import GraceError, RunError
+
+# What safetensors and torch say of a full disk; neither raises an OSError with a number.
+FULL_DISK = ("No space left on device", "PytorchStreamWriter", "inline_container")
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file as hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_json(path: Path) -> Any:
+    """Return a JSON file's content.
+
+    Raises:
+        RunError: the file is missing or not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read ({error}); restore it or start a new run") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader sees either the old file or the whole new one."""
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees either the old file or the whole new one."""
+    partial = path.with_name(path.name + ".partial")
+    with writing(path):
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file is on disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Make the parent folder, and turn a failing disk into a one-line `RunError`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with disk_watched(path):
+            yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write {path}: {error.strerror or error}; check its folder and the rights to "
+            "it, or use another directory"
+        ) from error
+
+
+@contextlib.contextmanager
+def disk_watched(path: Path) -> Iterator[None]:
+    """Turn a full disk, in the words of whatever library was writing, into a `RunError`."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, GraceError) or not _is_full(error):
+            raise
+        raise RunError(
+            f"the disk is full while writing {path}; free some space and run the same command "
+            "again, it resumes where it stopped"
+        ) from error
+
+
+def _is_full(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if any(words in str(error) for words in FULL_DISK):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

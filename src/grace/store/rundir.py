@@ -1,0 +1,138 @@
+"""The directory of one run: its tables, its lock, and a manifest per finished stage."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from grace.errors import RunError
+from grace.store.files import digest, read_json, sync, write_json, writing
+from grace.store.tables import Split
+
+
+class RunDir:
+    """The directory of one run; see `docs/run-directory.md` for every file in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.adapter = path / "adapter"
+        self.checkpoints = path / "checkpoints"
+        self.target_table = path / "train" / "targets.json"
+        self._trash = path / ".removed"
+
+    def split(self, name: str) -> Split:
+        """Return the tables of a split."""
+        return Split(self.path / name)
+
+    def tuned(self) -> Split:
+        """Return the tables of the tuned model's own answers to the test questions."""
+        return Split(self.path / "test" / "tuned")
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run for this process.
+
+        Raises:
+            RunError: another process is working on it.
+        """
+        path = self.path / ".lock"
+        with writing(path):
+            file = path.open("a")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(
+                    f"another process is working on {self.path}; wait for it, or stop it first"
+                ) from None
+            shutil.rmtree(self._trash, ignore_errors=True)
+            yield
+
+    def manifest(self, stage: str) -> dict[str, Any] | None:
+        """Return a finished stage's manifest, or None while the stage is not done."""
+        path = self._manifest_path(stage)
+        if not path.exists():
+            return None
+        manifest: dict[str, Any] = read_json(path)
+        return manifest
+
+    def finish(
+        self,
+        stage: str,
+        settings: dict[str, Any],
+        inputs: Sequence[Path],
+        outputs: Sequence[Path],
+        **extra: Any,
+    ) -> None:
+        """Write the manifest that makes a stage count as done, once its outputs are on disk."""
+        for path in outputs:
+            sync(path)
+        write_json(
+            self._manifest_path(stage),
+            {
+                "stage": stage,
+                "settings": settings,
+                "inputs": self._digests(inputs),
+                "outputs": self._digests(outputs),
+                **extra,
+            },
+        )
+
+    def changed_files(self, stage: str) -> list[str]:
+        """Return the files of a finished stage that are no longer what it read or wrote."""
+        manifest = self.manifest(stage) or {}
+        return [
+            name
+            for recorded in (manifest.get("inputs", {}), manifest.get("outputs", {}))
+            for name, value in recorded.items()
+            if not (self.path / name).exists() or digest(self.path / name) != value
+        ]
+
+    def forget(self, stage: str, written: Sequence[str]) -> None:
+        """Remove a stage's manifest, then all that the stage wrote, finished or not.
+
+        Args:
+            stage: the name of the stage.
+            written: glob patterns, relative to the run, of what it writes.
+        """
+        with writing(self._trash):
+            self._manifest_path(stage).unlink(missing_ok=True)
+            for pattern in (f"stages/{stage}.*", *written):
+                for path in sorted(self.path.glob(pattern)):
+                    self._trash.mkdir(exist_ok=True)
+                    path.rename(self._trash / path.name)  # one step: no stage finds half a folder
+                    shutil.rmtree(self._trash)
+
+    def add_time(self, stage: str, unit: str, seconds: float, count: int) -> None:
+        """Record how long a unit of `count` answers took; the last record of a unit holds."""
+        row = {"unit": unit, "seconds": round(seconds, 6), "count": count}
+        path = self._timing_path(stage)
+        with writing(path), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def seconds_per_answer(self, stage: str, units_of: str = "") -> float | None:
+        """Return the measured seconds per answer over a stage's units whose name starts so."""
+        path = self._timing_path(stage)
+        units: dict[str, tuple[float, int]] = {}
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            with contextlib.suppress(json.JSONDecodeError, KeyError):
+                row = json.loads(line)
+                if row["unit"].startswith(units_of):
+                    units[row["unit"]] = (row["seconds"], row["count"])
+        count = sum(number for _, number in units.values())
+        return sum(seconds for seconds, _ in units.values()) / count if count else None
+
+    def _timing_path(self, stage: str) -> Path:
+        return self.path / "stages" / f"{stage}.timing.jsonl"
+
+    def _manifest_path(self, stage: str) -> Path:
+        return self.path / "stages" / f"{stage}.json"
+
+    def _digests(self, paths: Sequence[Path]) -> dict[str, str]:
+        return {str(path.relative_to(self.path)): digest(path) for path in paths}

@@ -1,0 +1,204 @@
+"""A run that takes seconds, in processes of their own that can be killed at any moment.
+
+The processes are forks of one server that has imported the heavy libraries, so that a trial costs
+what its stages cost. The model is random; the grader tosses a coin for each response. The clock
+that measures seconds per answer stands still: with it, every byte of a run is determined.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+STAGES = ("sample", "grade", "features", "targets", "train", "score", "report")
+QUESTIONS = 52
+# What differs between two runs: the log of times (of repeated units), the lock, what resumes.
+FREE = ("stages/*.timing.jsonl", ".lock", "checkpoints/*")
+CONTEXT = multiprocessing.get_context("forkserver")
+HERE = Path(__file__).parent
+
+
+def start_server() -> None:
+    """Start the process that is forked for every trial, with the heavy libraries imported."""
+    from multiprocessing.forkserver import ensure_running
+
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), *sys.path])
+    CONTEXT.set_forkserver_preload(["trials", "heavy_imports"])
+    ensure_running()
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+class Frozen:
+    """The module `time`, where no time passes."""
+
+    @staticmethod
+    def perf_counter() -> float:
+        return 0.0
+
+
+def coin(text: str, question: Any) -> bool:
+    """Grade by a hash, so that about half of the answers are right."""
+    return zlib.crc32(f"{question.id}{text}".encode()) % 2 == 0
+
+
+def make_inputs(folder: Path) -> None:
+    """Write a tiny random model with its tokenizer, and a file of questions."""
+    import tiny_models
+
+    tiny_models.model("llama_untied").save_pretrained(folder / "model")
+    tiny_models.tokenizer().save_pretrained(folder / "model")
+    rows = [
+        {"id": f"q{n}", "question": f"What is {n * 37 % 91} plus {n}?", "answers": [str(n)]}
+        for n in range(QUESTIONS)
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "questions.jsonl").write_text(lines, encoding="utf-8")
+
+
+def settings(inputs: Path, *changes: str) -> Any:
+    """Return the settings of a tiny run."""
+    from grace.config import load_settings
+
+    fixed = {
+        "model.path": str(inputs / "model"),
+        "model.device": "cpu",
+        "data.task": "jsonl",
+        "data.file": str(inputs / "questions.jsonl"),
+        "data.train": 28,
+        "data.validation": 12,
+        "data.test": 12,
+        "data.prompt": "short",
+        "sample.batch_size": 4,
+        "sample.max_new_tokens": 12,
+        "grade.grader": "trials:coin",
+        "target.folds": 3,
+        "target.min_count": 1,
+        "train.epochs": 2,
+        "train.batch_size": 4,
+        "train.rank": 2,
+        "train.learning_rate": 0.01,
+        "report.bootstrap": 10,
+        "report.estimators": ["grace", "platt"],
+    }
+    return load_settings(None, [*(f"{k}={json.dumps(v)}" for k, v in fixed.items()), *changes])
+
+
+def tree(run: Path, free: tuple[str, ...] = FREE) -> dict[str, bytes]:
+    """Return every file of a run that another run with the same settings must repeat."""
+    files = (path.relative_to(run) for path in run.rglob("*") if path.is_file())
+    kept = (name for name in files if not any(_matches(name, pattern) for pattern in free))
+    return {str(name): (run / name).read_bytes() for name in sorted(kept)}
+
+
+def _matches(name: Path, pattern: str) -> bool:
+    first, _, rest = pattern.partition("/")
+    return name.parts[0] == first if rest == "*" else name.match(pattern)
+
+
+class Ended(NamedTuple):
+    """How a process ended: its exit code, what it said, and the stage that it had reached."""
+
+    code: int | None
+    said: str
+    stage: str
+
+
+def start(work: Callable[..., Any], *arguments: Any) -> tuple[Any, Any]:
+    """Start a function in a process of its own; return the process and its standard error."""
+    reader, writer = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=_child, args=(writer, work, arguments))
+    process.start()
+    writer.close()
+    return process, os.fdopen(os.dup(reader.fileno()), "rb", buffering=0)
+
+
+def finish(work: Callable[..., Any], *arguments: Any) -> Ended:
+    """Run a function in a process of its own, to its end."""
+    process, stderr = start(work, *arguments)
+    return _ended(process, stderr, b"")
+
+
+def kill_in(stage: str, delay: float, work: Callable[..., Any], *arguments: Any) -> Ended:
+    """Run a function in a process of its own and kill -9 it `delay` seconds into a stage."""
+    process, stderr = start(work, *arguments)
+    said = b""
+    while f"stage {stage}\n".encode() not in said:
+        if not (more := stderr.read(4096)):
+            return _ended(process, stderr, said)
+        said += more
+    wait([process.sentinel], delay)
+    process.kill()
+    return _ended(process, stderr, said)
+
+
+def _ended(process: Any, stderr: Any, said: bytes) -> Ended:
+    with stderr:
+        said += b"".join(iter(lambda: stderr.read(4096), b""))
+    process.join()
+    text = said.decode(errors="replace")
+    stages = [line.removeprefix("stage ") for line in text.splitlines() if line[:6] == "stage "]
+    return Ended(process.exitcode, text, stages[-1] if stages else "start")
+
+
+def _child(writer: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    os.dup2(writer.fileno(), 2)
+    writer.close()
+    import torch
+
+    torch.set_num_threads(1)
+    work(*arguments)
+
+
+def run(path: Path, chosen: Any, redo: str | None = None, seeds: int = 1) -> None:
+    """Do a run with a clock that stands still."""
+    from grace.pipeline import run_seeds, sampling, scoring
+
+    sampling.time = scoring.time = Frozen  # type: ignore[assignment]
+    try:
+        run_seeds(path, chosen, redo=redo, seeds=seeds)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def durations(path: Path, chosen: Any) -> dict[str, float]:
+    """Do a run and return the seconds between its stages."""
+    process, stderr = start(run, path, chosen)
+    at = []
+    with stderr:
+        for line in stderr:
+            if line.startswith(b"stage "):
+                at.append(time.perf_counter())
+    process.join()
+    at.append(time.perf_counter())
+    assert process.exitcode == 0
+    return dict(zip(STAGES, (b - a for a, b in itertools.pairwise(at)), strict=True))
+
+
+def copy_before(stage: str, source: Path, target: Path) -> None:
+    """Copy a finished run as it was before a stage began."""
+    from grace.pipeline import STAGES as DECLARED
+    from grace.store import RunDir
+
+    shutil.copytree(source, target)
+    for later in STAGES[STAGES.index(stage) :]:
+        RunDir(target).forget(later, DECLARED[later].writes)
+
+
+def lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file."""
+    yield from path.read_bytes().splitlines(keepends=True)
