@@ -10,6 +10,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import functools
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,16 @@ def tiny_dir(tiny: Any, tmp_path: Path) -> Path:
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     return tmp_path / "model"
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny `model`, `questions.jsonl` and a finished `run`; leave it as it is."""
+    import tiny_run
+
+    _one_thread()
+    with warnings.catch_warnings(action="ignore"):
+        return tiny_run.finished(tmp_path_factory.mktemp("finished"))
 
 
 @pytest.fixture

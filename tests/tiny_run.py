@@ -76,3 +76,15 @@ def run_arguments(run: Path, model: Path, file: Path) -> list[str]:
     """Return the arguments of `grace run` for a tiny run."""
     where = ["--model", str(model), "--task", "jsonl", "--file", str(file)]
     return ["run", str(run), *where, *settings()]
+
+
+def finished(folder: Path) -> Path:
+    """Make a tiny `model`, `questions.jsonl` and a finished `run` in a folder, and return it."""
+    from grace.config import load_settings
+    from grace.pipeline import run
+
+    model = write_model(folder / "model")
+    file = write_questions(folder / "questions.jsonl")
+    where = (f"model.path={model}", "data.task=jsonl", f"data.file={file}")
+    run(folder / "run", load_settings(None, [*where, *FAST]))
+    return folder

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from grace.cli.preflight import check_names, check_place
 from grace.cli.showing import show_answer, show_next, show_report
 from grace.errors import ConfigError
 
@@ -63,7 +64,7 @@ def demo(
     """Teach the embedded pocket model how sure it is, and show the report."""
     from grace.pipeline.demo import run_demo
 
-    _check_place(path)
+    check_place(path)
     show_report(run_demo(path, quick=quick), path, as_json=as_json)
     show_next(path, as_json=as_json)
 
@@ -95,7 +96,7 @@ def run(
     """Teach a model how sure it is: sample, grade, target, train, score, report. Resumes."""
     from grace.pipeline import resolve_settings, run_seeds
 
-    _check_place(path, new=bool(model or recipe))
+    check_place(path, new=bool(model or recipe))
     options = {
         "model.path": model,
         "data.task": task,
@@ -105,6 +106,7 @@ def run(
     }
     overrides = [f"{key}={json.dumps(v)}" for key, v in options.items() if v is not None]
     resolved = resolve_settings(path, recipe, [*overrides, *(settings or [])])
+    check_names(resolved)
     show_report(run_seeds(path, resolved, seeds=seeds, redo=redo), path, as_json=as_json)
     show_next(path, as_json=as_json)
 
@@ -243,24 +245,6 @@ def pocket_build(
     from grace.pocket.build import build
 
     print(build(out, seed=seed))
-
-
-def _check_place(path: Path, new: bool = True) -> None:
-    """Refuse to start or resume a run where something else is."""
-    from grace.model import is_run, runs_in
-
-    if path.is_file():
-        raise ConfigError(f"{path} is a file; name a directory for the run, e.g. runs/first")
-    if (path / "config.json").exists() and not is_run(path):
-        raise ConfigError(
-            f"{path} holds a config.json that is not a run's; name another directory, "
-            "e.g. runs/first"
-        )
-    if not new and not is_run(path) and (runs := runs_in(path)):
-        raise ConfigError(
-            f"{path} holds several runs; resume one of them (grace run {runs[0]}), or repeat the "
-            "command that started them"
-        )
 
 
 def _absolute(path: Path | None) -> str | None:

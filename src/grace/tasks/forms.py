@@ -68,7 +68,10 @@ class ChoiceTask:
             UserInputError: the question has no choices.
         """
         if not question.choices:
-            raise UserInputError(f"task {self.name} asks multiple choice; give the choices too")
+            raise UserInputError(
+                f"task {self.name} asks multiple choice; give its choices: --choice TEXT for each, "
+                "or choices= in Python"
+            )
         return ask_choice(question, data)
 
     def answer(self, text: str) -> str | None:

@@ -1,0 +1,50 @@
+"""What can be known to be wrong before a run spends an hour: its place, and the names in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grace.config import RunSettings
+from grace.errors import ConfigError
+
+
+def check_place(path: Path, *, new: bool = True) -> None:
+    """Refuse to start or resume a run where something else is.
+
+    Args:
+        path: the run directory.
+        new: the command names a model, so that it could start a run here.
+
+    Raises:
+        ConfigError: a file, another program's directory, or a folder of several runs.
+    """
+    from grace.model import is_run, runs_in
+
+    if path.is_file():
+        raise ConfigError(f"{path} is a file; name a directory for the run, e.g. runs/first")
+    if (path / "config.json").exists() and not is_run(path):
+        raise ConfigError(
+            f"{path} holds a config.json that is not a run's; name another directory, "
+            "e.g. runs/first"
+        )
+    if not new and not is_run(path) and (runs := runs_in(path)):
+        raise ConfigError(
+            f"{path} holds several runs; resume one of them (grace run {runs[0]}), or repeat the "
+            "command that started them"
+        )
+
+
+def check_names(settings: RunSettings) -> None:
+    """Refuse a task, a grader or an estimator that is not there.
+
+    Raises:
+        ConfigError: names it, the closest name and all that there are.
+    """
+    from grace.grading import load_grader
+    from grace.plugins import load
+    from grace.tasks import load_task
+
+    task = load_task(settings.data.task)
+    load_grader(settings.grade.grader or task.grader, settings.grade.rouge_threshold)
+    for name in settings.report.estimators:
+        load("grace.estimators", name)
