@@ -12,7 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from grace.errors import UserInputError
-from grace.probe.rows import Array, Probe, spread
+from grace.probe.rows import Array, Probe, chunks, column_sums, spread
+
+UNIT_ROWS = 4096
+SMALL_CHUNK = 128  # rows that stay in a core's cache
 
 
 class Job(NamedTuple):
@@ -42,9 +45,10 @@ class Problem:
 
     def normal(self, rows_N: Array) -> Array:
         """Return a shifted and rescaled copy of some rows."""
-        copy_ND = self.features_ND[rows_N]
-        copy_ND -= self.shift_D
-        copy_ND /= self.unit_D
+        copy_ND = np.empty((len(rows_N), self.width), dtype=self.features_ND.dtype)
+        for part in chunks(len(rows_N), SMALL_CHUNK):
+            np.subtract(self.features_ND[rows_N[part]], self.shift_D, out=copy_ND[part])
+            copy_ND[part] /= self.unit_D
         return copy_ND
 
     def scale(self, variance_D: Array) -> Array:
@@ -85,7 +89,8 @@ def make_problem(
     if sum(blocks) not in (0, width):
         raise UserInputError(f"probe blocks {tuple(blocks)} do not add up to {width} features")
     prior_D = np.concatenate([np.full(size, size**0.5) for size in blocks] or [np.ones(width)])
-    shift_D = features_ND.mean(axis=0, dtype=np.float64)
+    shift_D = column_sums(features_ND) / len(features_ND)
+    sample_ND = features_ND[:: max(1, len(features_ND) // UNIT_ROWS)]
     dtype = features_ND.dtype
     return Problem(
         features_ND,
@@ -95,5 +100,5 @@ def make_problem(
         standardise,
         prior_D,
         shift_D.astype(dtype),
-        spread(features_ND, shift_D).astype(dtype),
+        spread(sample_ND, shift_D).astype(dtype),
     )
