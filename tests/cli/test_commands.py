@@ -1,0 +1,291 @@
+"""What every command prints, in text and in JSON, and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import grace
+import tiny_run
+from grace.config import load_settings
+from grace.pipeline import demo as demo_module
+
+COMMANDS = ("demo", "run", "ask", "score", "report", "list", "check", "pocket build")
+KINDS = ("tasks", "estimators", "graders", "recipes", "settings", "runs")
+SCHEMA = Path(grace.__file__).parent / "report" / "schema.json"
+ANSWER = re.compile(r"confidence (0\.\d\d|1\.00)(   \(\d+ of \d+ samples\))?\n\Z")
+
+
+@pytest.fixture
+def tiny_demo(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the demo one of two tiny runs."""
+
+    def settings(task: str, *, quick: bool = False) -> Any:
+        where = (f"model.path={finished}/model", "data.task=jsonl", f"seed={len(task)}")
+        file = f"data.file={finished}/questions.jsonl"
+        return load_settings(None, [*where, file, *tiny_run.FAST])
+
+    monkeypatch.setattr(demo_module, "demo_settings", settings)
+    monkeypatch.setattr("grace.pocket.TASKS", ("a", "bb"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_has_an_example(command: str, cli: Any):
+    result = cli(*command.split(), "--help")
+    assert result.code == 0
+    assert re.search(rf"Examples?:\s+grace\s+{command}", result.out), result.out
+    assert "─ Options" in result.out
+
+
+def test_no_command_shows_the_help_and_version_the_version(cli: Any):
+    assert cli().code == 0
+    assert "Start with: grace demo" in cli().out
+    assert cli("--version").out == f"grace {grace.__version__}\n"
+
+
+def test_every_help_text_names_a_command_that_exists(cli: Any):
+    known = {command.split()[0] for command in COMMANDS}
+    for command in COMMANDS:
+        shown = cli(*command.split(), "--help").out
+        named = set(re.findall(r"grace (\w+)", shown)) - {"COMMAND"}
+        assert named <= known
+
+
+def test_help_and_version_and_the_list_of_settings_come_without_torch():
+    for arguments in (["--help"], ["--version"], ["list", "settings"], ["run", "--help"]):
+        code = (
+            "import sys, atexit; from grace.cli import main; "
+            "atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr)); main()"
+        )
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, "False\n")
+        assert time.perf_counter() - start < 5  # under a second when nothing else runs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_can_be_listed(kind: str, finished: Path, cli: Any):
+    text = cli("list", kind, "--path", finished)
+    rows = json.loads(cli("list", kind, "--path", finished, "--json").out)
+    assert text.code == 0 and text.err == ""
+    if kind == "recipes":  # those of the working directory; an installed package has none
+        return
+    assert all(row["name"] and row["about"] for row in rows)
+    assert all(row["name"] in text.out for row in rows)
+
+
+def test_the_list_of_runs_says_how_far_they_are(finished: Path, tmp_path: Path, cli: Any):
+    for name in ("whole", "half", "broken"):
+        shutil.copytree(finished / "run", tmp_path / name)
+    for stage in ("score", "report"):
+        (tmp_path / "half" / "stages" / f"{stage}.json").unlink()
+    (tmp_path / "broken" / "stages" / "train.json").write_text("{")
+    rows = json.loads(cli("list", "runs", "--path", tmp_path, "--json").out)
+    about = {Path(row["name"]).name: row["about"] for row in rows}
+    assert about["whole"] == "finished"
+    assert about["half"] == "done: sample, grade, features, targets, train"
+    assert "grace check" in about["broken"]
+
+
+def test_an_empty_list_of_runs_says_where_it_looked(tmp_path: Path, cli: Any):
+    assert "grace demo" in cli("list", "--path", tmp_path).out
+    assert json.loads(cli("list", "--path", tmp_path, "--json").out) == []
+
+
+def test_run_ends_with_a_table_the_page_and_the_next_command(finished: Path, cli: Any):
+    result = cli("run", finished / "run")
+    assert result.code == 0
+    for part in ("GrACE", "Likelihood", "Platt", "ECE", f"report: {finished}/run/report.html"):
+        assert part in result.out.replace("\n", "")
+    assert result.out.splitlines()[-1] == f'next:   grace ask {finished}/run "your question"'
+    assert result.err == ""
+
+
+def test_run_and_report_print_a_report_as_json(finished: Path, cli: Any):
+    schema = json.loads(SCHEMA.read_text("utf-8"))
+    for command in ("run", "report"):
+        result = cli(command, finished / "run", "--json")
+        jsonschema.validate(json.loads(result.out), schema)
+        assert (result.code, result.err) == (0, "")
+
+
+def test_a_new_run_says_nothing_but_its_stages(finished: Path, tmp_path: Path):
+    """In a process of its own: libraries are kept off standard error."""
+    model, file = finished / "model", finished / "questions.jsonl"
+    arguments = tiny_run.run_arguments(tmp_path / "run", model, file)
+    done = subprocess.run(
+        [sys.executable, "-c", "from grace.cli import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(tiny_run.__file__).parent)},
+    )
+    assert done.returncode == 0, done.stderr
+    stages = ["sample", "grade", "features", "targets", "train", "score", "report"]
+    lines = [line for line in done.stderr.splitlines() if not re.match(r"[a-z ]+: \d+/\d+", line)]
+    assert lines == [f"stage {stage}" for stage in stages]
+
+
+def test_a_test_set_of_one_class_is_reported_without_auroc(
+    finished: Path, tmp_path: Path, cli: Any
+):
+    run = tmp_path / "run"
+    shutil.copytree(finished / "run", run)
+    for grades in (run / "test").rglob("grades.jsonl"):
+        grades.write_text(grades.read_text().replace('"correct": false', '"correct": true'))
+    for manifest in ("score", "report", "grade"):
+        forge(run, manifest)
+    result = cli("run", run, "--redo", "report")
+    assert result.code == 0, result.err
+    rows = json.loads((run / "report.json").read_text())["rows"]
+    assert all(row["accuracy"] == 1 and row["auroc"] is None for row in rows)
+
+
+def forge(run: Path, stage: str) -> None:
+    """Make a stage's manifest fit the files as they are now."""
+    from grace.store import digest
+
+    path = run / "stages" / f"{stage}.json"
+    manifest = json.loads(path.read_text())
+    for side in ("inputs", "outputs"):
+        for name in manifest[side]:
+            manifest[side][name] = digest(run / name)
+    path.write_text(json.dumps(manifest))
+
+
+def test_reports_of_several_runs_go_into_one(finished: Path, tmp_path: Path, cli: Any):
+    for seed in (0, 1):
+        folder = tmp_path / f"seed-{seed}"
+        folder.mkdir()
+        report = json.loads((finished / "run" / "report.json").read_text("utf-8"))
+        for row in report["rows"]:
+            row["seed"] = seed
+        (folder / "report.json").write_text(json.dumps(report))
+    runs = [tmp_path / "seed-0", tmp_path / "seed-1"]
+    printed = cli("report", *runs)
+    assert printed.code == 0 and "GrACE" in printed.out
+    assert not (tmp_path / "report.json").exists()
+    written = json.loads(cli("report", *runs, "--out", tmp_path, "--json").out)
+    assert len(written["rows"]) == 2 * len(report["rows"])
+    assert json.loads((tmp_path / "report.json").read_text("utf-8")) == written
+    assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.usefixtures("tiny_demo")
+def test_the_demo_ends_with_one_report_and_the_next_command(tmp_path: Path, cli: Any):
+    result = cli("demo", tmp_path / "demo", "--quick")
+    assert result.code == 0, result.err
+    assert f"report: {tmp_path}/demo/report.html" in result.out
+    assert f"next:   grace ask {tmp_path}/demo/a " in result.out
+    again = cli("demo", tmp_path / "demo", "--json")
+    seeds = {row["seed"] for row in json.loads(again.out)["rows"]}
+    assert (seeds, again.err) == ({1, 2}, "")
+
+
+def test_ask_prints_an_answer_and_its_confidence(finished: Path, cli: Any):
+    result = cli("ask", finished / "run", "What is 3 and 21?")
+    reply = json.loads(cli("ask", finished / "run", "What is 3 and 21?", "--json").out)
+    assert (result.code, result.err) == (0, "")
+    expected = f"{reply['text']}   confidence {reply['confidence']:.2f}\n"
+    assert result.out.replace("\r", "\n") == expected.replace("\r", "\n")
+    assert ANSWER.search(result.out)
+
+
+def test_ask_with_a_budget_prints_what_it_took(finished: Path, cli: Any):
+    arguments = ("ask", finished / "run", "What is 3 and 21?", "--budget", 3)
+    sure = cli(*arguments, "--threshold", 0)
+    unsure = cli(*arguments, "--threshold", 1)
+    assert re.search(r"confidence 0\.\d\d   \([123] of 3 samples\)\n\Z", sure.out)
+    assert re.search(r"   \(3 of 3 samples\)\n\Z", unsure.out)
+    decision = json.loads(cli(*arguments, "--threshold", 1, "--json").out)
+    assert decision["samples"] == len(decision["votes"]) == 3
+    assert cli(*arguments, "--threshold", 1).out == unsure.out
+    assert cli(*arguments, "--threshold", 1, "--seed", 5).out != unsure.out
+
+
+def test_an_answer_that_is_cut_has_no_confidence(
+    finished: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    from grace.model import Model, Reply
+
+    cut = Reply("Paris is", None, "paris is", "length", 2, (0.1, 0.2))
+    monkeypatch.setattr(Model, "ask", lambda *args, **kwargs: cut)
+    shown = cli("ask", finished / "run", "A?").out
+    assert shown == "Paris is   confidence none: the answer was cut\n"
+    assert json.loads(cli("ask", finished / "run", "A?", "--json").out)["confidence"] is None
+
+
+def test_ask_finds_a_backbone_that_has_moved(places: dict[str, Path], cli: Any):
+    asked = ("ask", places["moved_adapter"], "What is 3?", "--base", places["model"])
+    assert cli(*asked).out == cli("ask", places["run"], "What is 3?").out
+
+
+def test_a_tokenizer_without_a_chat_template_works(tmp_path: Path, cli: Any):
+    model = tiny_run.write_model(tmp_path / "model", chat_template=None)
+    file = tiny_run.write_questions(tmp_path / "questions.jsonl")
+    assert cli(*tiny_run.run_arguments(tmp_path / "run", model, file)).code == 0
+    assert ANSWER.search(cli("ask", tmp_path / "run", "What is 3?").out)
+
+
+def test_check_of_a_good_run_finds_nothing(finished: Path, cli: Any, monkeypatch: Any):
+    result = cli("check", finished / "run", "--json")
+    bad = [row["what"] for row in json.loads(result.out) if not row["ok"]]
+    assert [what for what in bad if not what.startswith("pocket")] == []
+    assert "stage report: whole" in cli("check", finished / "run").out
+
+
+def test_check_names_an_edited_table_and_a_broken_manifest(
+    finished: Path, tmp_path: Path, cli: Any
+):
+    run = tmp_path / "run"
+    shutil.copytree(finished / "run", run)
+    with (run / "test" / "grades.jsonl").open("a") as file:
+        file.write("\n")
+    (run / "stages" / "train.json").write_text("{")
+    result = cli("check", run)
+    assert result.code == 1 and result.err == ""
+    failed = {line for line in result.out.splitlines() if line.startswith("FAIL")}
+    assert any("stage grade: changed: test/grades.jsonl" in line for line in failed)
+    assert any("stage train" in line and "train.json cannot be read" in line for line in failed)
+
+
+@pytest.mark.parametrize("name", ["model", "empty"])
+def test_check_of_what_is_no_run_fails(name: str, places: dict[str, Path], cli: Any):
+    result = cli("check", places[name])
+    assert result.code == 1
+    assert "FAIL" in result.out and "no config.json of a run" in result.out
+
+
+def test_check_of_a_folder_of_runs_examines_each(places: dict[str, Path], cli: Any):
+    assert f"ok    {places['runs'] / 'seed-0'}: task jsonl" in cli("check", places["runs"]).out
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    done = subprocess.run(
+        f"{sys.executable} -c 'from grace.cli import main; main()' list settings | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("seed = 0") and done.stderr == ""
+
+
+def test_stopping_a_run_says_that_it_resumes(cli: Any, monkeypatch: pytest.MonkeyPatch):
+    def stop(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("grace.pipeline.demo.run_demo", stop)
+    monkeypatch.setattr("grace.cli.listing.listing", stop)
+    assert cli("demo")[::2] == (130, "grace: stopped; the same command resumes where it was\n")
+    assert cli("list")[::2] == (130, "grace: stopped\n")

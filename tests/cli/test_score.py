@@ -1,0 +1,151 @@
+"""`grace score`: the same lines with a confidence, in order, resumable, from a file or a pipe."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import grace
+import tiny_run
+from grace.model import Model
+
+ROWS = [
+    {"id": "1", "question": "What is 1?", "response": "one"},
+    {"response": "zwei", "question": "Was ist 2? 中文 \u2028 é", "meta": {"a": [1, None, "ü"]}},
+    {"id": 3, "prompt": "Say three.", "response": ""},
+    {"messages": [{"role": "system", "content": "Count."}, {"role": "user", "content": "4"}],
+     "response": "four <CNF> <|im_end|>"},
+    {"id": "5", "question": "What is 5?", "response": "five", "confidence": "old", "x": 1.5},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(finished: Path) -> Model:
+    return grace.load(finished / "run")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tiny_run.write_lines(tmp_path / "in.jsonl", ROWS)
+
+
+def rows_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+def expected(model: Model) -> list[float]:
+    chats: list[Any] = [row.get("question") or row.get("messages") for row in ROWS]
+    chats[2] = [{"role": "user", "content": "Say three."}]
+    return model.score(chats, [str(row["response"]) for row in ROWS])
+
+
+def test_lines_keep_their_order_and_fields_and_get_the_models_confidence(
+    finished: Path, file: Path, model: Model, cli: Any
+):
+    result = cli("score", finished / "run", file)
+    rows = rows_of(result.out)
+    assert (result.code, result.err) == (0, "")
+    for row, given in zip(rows, ROWS, strict=True):
+        assert {**row, "confidence": 0} == {**given, "confidence": 0}
+        assert list(row)[: len(given)] == list(given)
+    assert [row["confidence"] for row in rows] == pytest.approx(expected(model), abs=1e-5)
+
+
+def test_unicode_is_written_as_it_is(finished: Path, file: Path, tmp_path: Path, cli: Any):
+    cli("score", finished / "run", file, "--out", tmp_path / "out.jsonl")
+    assert "中文 \u2028 é" in (tmp_path / "out.jsonl").read_text("utf-8")
+
+
+def test_a_byte_order_mark_and_blank_lines_are_fine(finished: Path, tmp_path: Path, cli: Any):
+    text = "\n\r\n".join(json.dumps(row) for row in ROWS)
+    (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert len(rows_of(cli("score", finished / "run", tmp_path / "in.jsonl").out)) == len(ROWS)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3, 5])
+@pytest.mark.parametrize("torn", [b"", b'{"id": "1", "quest'])
+def test_it_goes_on_after_the_lines_that_are_there(
+    kept: int, torn: bytes, finished: Path, file: Path, tmp_path: Path, cli: Any
+):
+    out, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    cli("score", finished / "run", file, "--out", whole, "--batch-size", 1)
+    lines = whole.read_bytes().split(b"\n")[:-1]
+    out.write_bytes(b"".join(line + b"\n" for line in lines[:kept]) + torn)
+    result = cli("score", finished / "run", file, "--out", out, "--batch-size", 1)
+    assert result.code == 0 and result.out == ""
+    assert out.read_bytes() == whole.read_bytes()
+    assert ("nothing left to score" in result.err) == (kept == len(ROWS))
+
+
+def test_a_kill_in_the_middle_loses_nothing_and_repeats_nothing(
+    finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    rows = [{"n": n, "question": f"What is {n}?", "response": str(n)} for n in range(7)]
+    file, out = tiny_run.write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    real, scored = Model.score, []
+
+    def score(self: Model, prompts: Any, responses: Any) -> list[float]:
+        if len(scored) == 4 and not out.with_name("resumed").exists():
+            raise KeyboardInterrupt
+        scored.extend(responses)
+        return real(self, prompts, responses)
+
+    monkeypatch.setattr(Model, "score", score)
+    arguments = ("score", finished / "run", file, "--out", out, "--batch-size", 2)
+    stopped = cli(*arguments)
+    assert stopped.code == 130 and "resumes" in stopped.err
+    assert [row["n"] for row in rows_of(out.read_text())] == [0, 1, 2, 3]
+    out.with_name("resumed").touch()
+    assert cli(*arguments).code == 0
+    assert [row["n"] for row in rows_of(out.read_text())] == list(range(7))
+    assert scored == [str(n) for n in range(7)]
+
+
+def test_standard_input_is_scored_and_resumed_too(
+    finished: Path, file: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def piped(*arguments: object) -> Any:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+        return cli("score", finished / "run", "-", *arguments)
+
+    plain = rows_of(piped().out)
+    assert len(plain) == len(ROWS)
+    out = tmp_path / "out.jsonl"
+    out.write_text("".join(json.dumps(row) + "\n" for row in plain[:2]), "utf-8")
+    assert piped("--out", out).code == 0
+    assert [row["response"] for row in rows_of(out.read_text("utf-8"))] == [
+        row["response"] for row in ROWS
+    ]
+
+
+def test_a_pipe_is_scored_while_it_is_still_open(finished: Path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from grace.cli import main; main()", "score",
+         str(finished / "run"), "-", "--batch-size", "1"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ,
+    )  # fmt: skip
+    assert process.stdin and process.stdout
+    line = json.dumps(ROWS[0]).encode() + b"\n"
+    process.stdin.write(line * 2)
+    process.stdin.flush()
+    assert 0 <= json.loads(process.stdout.readline())["confidence"] <= 1
+    process.stdin.close()
+    assert len(process.stdout.readlines()) == 1
+    process.stdout.close()
+    assert process.wait() == 0
+
+
+def test_choices_of_a_question_are_shown_to_the_model(finished: Path, tmp_path: Path, cli: Any):
+    row = {"question": "What is 1?", "response": "A"}
+    rows = [row, {**row, "choices": ["one", "two"]}, {**row, "choices": ["two", "one"]}]
+    file = tiny_run.write_lines(tmp_path / "in.jsonl", rows)
+    # The tiny context has no room for the paper's instructions, so the last two are too long.
+    result = cli("score", finished / "run", file)
+    assert result.code == 2 and "in.jsonl:2" in result.err and "context" in result.err
