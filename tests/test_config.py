@@ -74,3 +74,8 @@ def test_every_setting_has_help():
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_loads(recipe):
     assert load_settings(recipe).data.task
+
+
+def test_settings_read_back_are_the_same_to_the_letter():
+    tree = to_dict(RunSettings())
+    assert repr(from_dict(RunSettings, tree)) == repr(RunSettings())

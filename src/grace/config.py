@@ -115,7 +115,7 @@ class TrainSettings:
     )
     balance: Literal["none", "cap", "sampler"] = setting("none", "balancing over target intervals")
     rank: int = setting(16, "LoRA rank", low=1)
-    alpha: float = setting(16, "LoRA scaling factor", low=0)
+    alpha: float = setting(16.0, "LoRA scaling factor", low=0)
     dropout: float = setting(0.05, "LoRA dropout", low=0, high=1)
     target_modules: tuple[str, ...] = setting(
         ("mlp",), "mlp, attention, qv, all-linear, or module names"

@@ -19,13 +19,6 @@ class Reference(NamedTuple):
     settings: Any
     seconds: dict[str, float]
 
-    def begin(self, folder: Path) -> Path:
-        """Return a run of the same name that has only its config.json."""
-        run = folder / self.run.name
-        run.mkdir(parents=True)
-        shutil.copy(self.run / "config.json", run)
-        return run
-
     def before(self, stage: str, folder: Path) -> Path:
         """Return a copy of the run as it was before a stage began."""
         run = folder / self.run.name
@@ -58,8 +51,8 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 def finish(reference: Reference) -> Callable[..., trials.Ended]:
     """Do a run to its end in a process of its own."""
 
-    def go(run: Path, *changes: str, **options: Any) -> trials.Ended:
+    def go(run: Path, *changes: str, redo: str | None = None, seeds: int = 1) -> trials.Ended:
         chosen = trials.settings(reference.inputs, *changes) if changes else reference.settings
-        return trials.finish(trials.run, run, chosen, *options.values())
+        return trials.finish(trials.run, run, chosen, redo, seeds)
 
     return go

@@ -1,26 +1,35 @@
 """Imported once by the server whose forks do the runs."""
 
+import contextlib
 import gc
+import importlib
 
-import matplotlib.backends.backend_agg
-import matplotlib.backends.backend_svg
-import matplotlib.style
-import peft.utils.transformers_weight_conversion
-import PIL.features
-import PIL.JpegImagePlugin
-import safetensors.numpy
-import safetensors.torch
-import sklearn.linear_model
-import transformers.models.llama.modeling_llama
+from tqdm.std import TqdmDefaultWriteLock
 
-import grace.cli
-import grace.engines.transformers
-import grace.estimators.platt
-import grace.pipeline
-import grace.probe
-import grace.report.figures
-import grace.report.page
-import grace.tasks.jsonl
-import grace.training.trainer  # noqa: F401
+MODULES = (
+    "PIL.JpegImagePlugin",
+    "PIL.features",
+    "grace.cli.app",
+    "grace.engines.transformers",
+    "grace.estimators.platt",
+    "grace.pipeline",
+    "grace.probe",
+    "grace.report.figures",
+    "grace.report.page",
+    "grace.tasks.jsonl",
+    "grace.training.trainer",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.style",
+    "peft.utils.transformers_weight_conversion",
+    "safetensors.numpy",
+    "safetensors.torch",
+    "sklearn.linear_model",
+    "transformers.models.llama.modeling_llama",
+)
 
+for name in MODULES:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+TqdmDefaultWriteLock.create_mp_lock()  # else every fork makes one, and a killed one leaks it
 gc.freeze()  # so that a fork's collections do not walk over all of this

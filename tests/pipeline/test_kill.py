@@ -2,7 +2,7 @@
 
 Compared is every file of the run, with these exceptions (`trials.FREE`): the log of how long units
 took, the lock file, and checkpoints of the finished training. The clock behind seconds per answer
-stands still and config.json, with the time of the start, is the same; nothing else is masked.
+and the time of the start stands still; nothing is masked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALL_CHAINS = 10
 def chain(seed: int, reference: Any, folder: Path) -> list[str]:
     """Kill a run once in each stage, in order, then finish it; return where the kills landed."""
     dice = random.Random(seed)
-    run = reference.begin(folder)
+    run = folder / reference.run.name
     landed = []
     for stage in trials.STAGES:
         delay = dice.uniform(0, reference.seconds[stage])

@@ -2,11 +2,12 @@
 
 The processes are forks of one server that has imported the heavy libraries, so that a trial costs
 what its stages cost. The model is random; the grader tosses a coin for each response. The clock
-that measures seconds per answer stands still: with it, every byte of a run is determined.
+stands still: with it, every byte of a run is determined.
 """
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import multiprocessing
@@ -18,6 +19,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 STAGES = ("sample", "grade", "features", "targets", "train", "score", "report")
@@ -42,12 +44,16 @@ def start_server() -> None:
         os.environ["PYTHONPATH"] = before
 
 
-class Frozen:
-    """The module `time`, where no time passes."""
+def freeze_clock() -> None:
+    """Let no time pass while answers are sampled and rated, nor between the starts of runs."""
+    from grace import pipeline
 
-    @staticmethod
-    def perf_counter() -> float:
-        return 0.0
+    still = SimpleNamespace(perf_counter=lambda: 0.0)
+    pipeline.sampling.time = pipeline.scoring.time = still  # type: ignore[assignment]
+    noon = datetime.datetime(2025, 1, 1, 12, tzinfo=datetime.UTC)
+    now = SimpleNamespace(now=lambda zone: noon)
+    pipeline.datetime = SimpleNamespace(datetime=now, UTC=datetime.UTC)  # type: ignore[assignment]
+    pipeline.environment._git_commit = lambda: None  # somebody may commit between two runs
 
 
 def coin(text: str, question: Any) -> bool:
@@ -165,9 +171,9 @@ def _child(writer: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) ->
 
 def run(path: Path, chosen: Any, redo: str | None = None, seeds: int = 1) -> None:
     """Do a run with a clock that stands still."""
-    from grace.pipeline import run_seeds, sampling, scoring
+    from grace.pipeline import run_seeds
 
-    sampling.time = scoring.time = Frozen  # type: ignore[assignment]
+    freeze_clock()
     try:
         run_seeds(path, chosen, redo=redo, seeds=seeds)
     except Exception as error:

@@ -1,0 +1,209 @@
+"""What may be wrong with a run directory, and what the next `grace run` makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trials
+
+SLOW = pytest.mark.slow
+TABLES = ("responses.jsonl", "grades.jsonl", "targets.jsonl", "confidences/*.jsonl")
+OUTPUTS = {
+    "sample": "train/responses.jsonl",
+    "grade": "test/grades.jsonl",
+    "features": "train/features.safetensors",
+    "targets": "train/targets.json",
+    "train": "adapter/adapter_model.safetensors",
+    "score": "test/tuned/responses.jsonl",
+    "report": "report.html",
+}
+
+
+def unfinish(run: Path, stage: str) -> None:
+    """Remove the manifests of a stage and of the later ones, and nothing else."""
+    for later in trials.STAGES[trials.STAGES.index(stage) :]:
+        (run / "stages" / f"{later}.json").unlink()
+
+
+@pytest.mark.parametrize("cut", [1, 7, 120])
+def test_torn_last_lines_of_all_tables_are_made_again(
+    cut: int, reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    unfinish(run, "sample")
+    tables = [p for n in TABLES for p in run.rglob(n)]
+    assert len(tables) == 11
+    for table in tables:
+        os.truncate(table, max(0, table.stat().st_size - cut))
+    ended = finish(run)
+    assert ended.code == 0, ended.said
+    assert reference.differences(run) == []
+
+
+def test_torn_questions_are_refused_since_all_tables_hang_on_them(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    unfinish(run, "sample")
+    questions = run / "train" / "questions.jsonl"
+    os.truncate(questions, questions.stat().st_size - 7)
+    ended = finish(run)
+    assert ended.code == 2
+    assert "questions.jsonl:28: not a Question row" in ended.said
+    assert "--redo" in ended.said
+
+
+@pytest.mark.parametrize("stage", trials.STAGES)
+def test_a_stage_without_its_manifest_is_done_again_from_what_is_stored(
+    stage: str, reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    (run / "stages" / f"{stage}.json").unlink()
+    timed = run / "stages" / f"{stage}.timing.jsonl"
+    times = timed.read_bytes() if timed.exists() else None
+    ended = finish(run)
+    assert (ended.code, ended.said.split()[:2]) == (0, ["stage", stage])
+    assert ended.said.count("stage ") == 1
+    assert reference.differences(run) == []
+    assert times is None or timed.read_bytes() == times  # nothing was sampled again
+
+
+@pytest.mark.parametrize(("stage", "name"), OUTPUTS.items())
+@pytest.mark.parametrize("happening", ["edited", "deleted"])
+def test_a_file_that_changed_after_its_stage_is_refused_by_name(
+    stage: str, name: str, happening: str, reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    if happening == "edited":
+        with (run / name).open("ab") as file:
+            file.write(b"\n")
+    else:
+        (run / name).unlink()
+    ended = finish(run)
+    assert ended.code == 2
+    assert f"{name} changed after stage {stage}; restore it" in ended.said
+    assert f"--redo {stage}" in ended.said
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [s if s in ("train", "report") else pytest.param(s, marks=SLOW) for s in trials.STAGES],
+)
+def test_redo_of_any_stage_gives_the_same_run(
+    stage: str, reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    name = OUTPUTS[stage]
+    (run / name).write_bytes(b"not what it was\n")
+    ended = finish(run, redo=stage)
+    assert ended.code == 0, ended.said
+    first = trials.STAGES.index(stage)
+    assert [line[6:] for line in ended.said.splitlines()] == list(trials.STAGES[first:])
+    assert reference.differences(run) == []
+
+
+def test_a_changed_setting_is_refused_with_the_difference_and_both_ways_on(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    ended = finish(run, "train.epochs=1", "report.bins=5")
+    assert ended.code == 2
+    for words in ("train.epochs: 2 -> 1", "report.bins: 10 -> 5", "another directory"):
+        assert words in ended.said
+    assert "--redo train" in ended.said
+    assert reference.differences(run) == []
+
+
+def test_redo_adopts_a_changed_setting_and_equals_a_new_run(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run, new = reference.copy(tmp_path / "old"), tmp_path / "new" / "run"
+    assert finish(run, "train.epochs=1", redo="train").code == 0
+    assert finish(new, "train.epochs=1").code == 0
+    assert trials.tree(run) == trials.tree(new)
+
+
+def test_redo_of_a_later_stage_refuses_settings_of_an_earlier_one(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    ended = finish(run, "sample.max_new_tokens=8", redo="train")
+    assert ended.code == 2
+    assert "sample.max_new_tokens: 12 -> 8" in ended.said
+    assert "--redo sample" in ended.said
+    assert reference.differences(run) == []
+
+
+def test_a_stage_killed_in_a_redo_does_not_keep_checkpoints_of_other_settings(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    chosen = trials.settings(reference.inputs, "train.epochs=1")
+    ended = trials.kill_in("score", 0, trials.run, run, chosen, "train")
+    assert (ended.code, ended.stage) == (-9, "score")
+    assert finish(run).code == 2  # the new settings hold now
+    shutil.copytree(reference.run / "checkpoints", run / "checkpoints", dirs_exist_ok=True)
+    assert finish(run, redo="train").code == 0
+    assert reference.differences(run) == []
+
+
+def test_a_missing_config_is_refused_while_stages_are_done(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    (run / "config.json").unlink()
+    ended = finish(run, "train.epochs=1")
+    assert ended.code == 2
+    assert "config.json is missing, but stage sample is done" in ended.said
+    assert not (run / "config.json").exists()
+
+
+def test_leftovers_of_a_killed_write_do_no_harm(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.before("grade", tmp_path)
+    written = [n for n in trials.tree(reference.run) if not (run / n).exists()]
+    appended = ("test/tuned/responses.jsonl",)
+    atomic = [n for n in written if n not in appended and not n.startswith("adapter/")]
+    for name in atomic:
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / f"{name}.partial").write_bytes(b"torn")
+    for folder in (".adapter.partial", ".adapter.old", "checkpoints/.partial/checkpoint-7"):
+        (run / folder).mkdir(parents=True)
+        (run / folder / "adapter_model.safetensors").write_bytes(b"torn")
+    (run / "checkpoints" / "checkpoint-x").mkdir()
+    (run / ".removed" / "checkpoints").mkdir(parents=True)
+    assert finish(run).code == 0
+    assert reference.differences(run) == []
+    assert not (run / ".removed").exists()
+
+
+def test_every_file_of_a_run_belongs_to_one_stage(reference: Any) -> None:
+    from grace.pipeline import STAGES
+
+    owners: dict[str, list[str]] = {}
+    for stage, declared in STAGES.items():
+        for pattern in (f"stages/{stage}.*", *declared.writes):
+            for path in reference.run.glob(pattern):
+                files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+                for file in files:
+                    owners.setdefault(str(file.relative_to(reference.run)), []).append(stage)
+    files = {str(p.relative_to(reference.run)) for p in reference.run.rglob("*") if p.is_file()}
+    assert files - set(owners) == {"config.json", ".lock"}
+    assert [name for name, stages in owners.items() if len(stages) > 1] == []
+
+
+def test_tables_do_not_depend_on_where_the_run_is(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = tmp_path / "elsewhere" / "other-name"
+    assert finish(run).code == 0
+    named = ["report.html", "report.json", "report.md", "stages/report.json"]
+    assert reference.differences(run) == named  # the report says the name of the run
+    ours, theirs = (json.loads((at / "report.json").read_text()) for at in (reference.run, run))
+    assert [key for key in ours if ours[key] != theirs[key]] == ["name"]

@@ -1,0 +1,76 @@
+"""Studies of several seeds: one run per seed in a folder, resumed and refused like one run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trials
+
+QUICK = ("train.epochs=1",)
+
+
+def resume_without_recipe(path: Path, *changes: str, redo: str | None = None) -> None:
+    """Do what `grace run RUN` does for a run that exists."""
+    from grace.pipeline import resolve_settings
+
+    trials.run(path, resolve_settings(path, None, changes), redo)
+
+
+@pytest.fixture(scope="module")
+def study(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of two seeds, killed in the second one, then resumed by name only."""
+    path = tmp_path_factory.mktemp("study") / "study"
+    chosen = trials.settings(reference.inputs, *QUICK)
+    ended = trials.kill_in("report", 0, trials.run, path, chosen, None, 2)
+    assert (ended.code, ended.stage) == (-9, "report")
+    assert not (path / "seed-1" / "stages").exists()
+    ended = trials.finish(resume_without_recipe, path)
+    assert ended.code == 0, ended.said
+    return path
+
+
+def test_a_study_resumes_by_its_name(study: Path) -> None:
+    report = json.loads((study / "report.json").read_text())
+    assert sorted({row["seed"] for row in report["rows"]}) == [0, 1]
+    assert json.loads((study / "config.json").read_text())["seeds"] == 2
+
+
+def test_a_finished_study_does_nothing_again(study: Path) -> None:
+    before = trials.tree(study)
+    ended = trials.finish(resume_without_recipe, study)
+    assert (ended.code, ended.said) == (0, "")
+    assert trials.tree(study) == before
+
+
+def test_a_changed_setting_of_a_study_is_refused(study: Path) -> None:
+    before = trials.tree(study)
+    ended = trials.finish(resume_without_recipe, study, "train.gamma=0.5")
+    assert ended.code == 2
+    assert "train.gamma: 0.1 -> 0.5" in ended.said
+    assert "--redo train" in ended.said
+    assert trials.tree(study) == before
+
+
+def test_a_run_of_one_seed_does_not_become_a_study(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    ended = finish(run, seeds=2)
+    assert ended.code == 2
+    assert "is a run of one seed, 2 were asked for" in ended.said
+    assert reference.differences(run) == []
+
+
+def redo_report(path: Path) -> None:
+    resume_without_recipe(path, "report.bins=5", redo="report")
+
+
+def test_redo_reaches_every_seed_of_a_study(study: Path) -> None:
+    ended = trials.finish(redo_report, study)
+    assert (ended.code, ended.said) == (0, "stage report\nstage report\n")
+    for folder in (study, study / "seed-0", study / "seed-1"):
+        assert json.loads((folder / "config.json").read_text())["settings"]["report"]["bins"] == 5
+    assert json.loads((study / "report.json").read_text())["evaluation"]["bins"] == 5
