@@ -145,12 +145,12 @@ class Model:
             UserInputError: the lengths differ, or a question or a message is no text.
             ModelError: a prompt with its response is longer than the model's context.
         """
+        if isinstance(prompts, str) or isinstance(responses, str):
+            raise UserInputError("prompts and responses are lists; put a single one in brackets")
         if len(prompts) != len(responses):
             raise UserInputError(
                 f"{len(prompts)} prompts but {len(responses)} responses; give one response each"
             )
-        if isinstance(prompts, str) or isinstance(responses, str):
-            raise UserInputError("prompts and responses are lists; put a single one in brackets")
         tokenizer = self.engine.tokenizer
         chats = [self.messages(p) if isinstance(p, str) else p for p in prompts]
         for text in (*(m["content"] for chat in chats for m in chat), *responses):
