@@ -36,7 +36,7 @@ def main() -> None:
     fold_N = assign_folds(groups, arguments.folds)
     ours, seconds, ours_gb = np.empty(0), [], 0.0
     theirs, theirs_s = np.empty(len(labels)), 0.0
-    for part in np.array_split(np.arange(arguments.folds), arguments.turns - 1) + [[]]:
+    for part in [*np.array_split(np.arange(arguments.folds), arguments.turns - 1), []]:
         start = time.perf_counter()
         ours = kfold_scores(
             features,
