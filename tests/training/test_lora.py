@@ -11,8 +11,8 @@ from grace.config import TrainSettings
 from grace.errors import ConfigError
 from grace.training.examples import Example, collate
 from grace.training.forward import losses
+from grace.training.loop import set_activation_checkpointing
 from grace.training.lora import add_lora, is_row, light_rows, target_modules
-from grace.training.trainer import _set_activation_checkpointing
 
 EXPECTED = {
     "llama_untied": {
@@ -169,7 +169,7 @@ def test_gradient_checkpointing_gives_the_same_gradients() -> None:
     for checkpointed in (False, True):
         peft_model, _, cnf = adapted("llama_untied", dropout=0.0)
         if checkpointed:
-            _set_activation_checkpointing(peft_model.get_base_model(), True)
+            set_activation_checkpointing(peft_model.get_base_model(), True)
         peft_model.train()
         losses(peft_model, collate(BATCH, cnf, 0), cnf).calibration.sum().backward()
         grads.append({k: p.grad for k, p in peft_model.named_parameters() if p.requires_grad})

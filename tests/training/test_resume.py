@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from grace.training import checkpoints, trainer
+from grace.training import checkpoints
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -70,7 +70,7 @@ def test_a_kill_while_a_checkpoint_is_written_falls_back_to_the_one_before(
             raise Killed
         real(root, step, best)
 
-    monkeypatch.setattr(trainer.checkpoints, "commit", killed)
+    monkeypatch.setattr(checkpoints, "commit", killed)
     with pytest.raises(Killed):
         train("llama_untied", **options)
     monkeypatch.undo()

@@ -267,16 +267,16 @@ def test_balanced_training_runs(kind: str, train: Any) -> None:
 def test_a_loss_that_is_not_finite_stops_with_its_step_and_keeps_the_checkpoint(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from grace.training import trainer
+    from grace.training import loop
 
-    real, calls = trainer.losses, [0]
+    real, calls = loop.losses, [0]
 
     def broken(*args: Any, **options: Any) -> Any:
         terms = real(*args, **options)
         calls[0] += 1
         return terms if calls[0] != 5 else terms._replace(calibration=terms.calibration * math.nan)
 
-    monkeypatch.setattr(trainer, "losses", broken)
+    monkeypatch.setattr(loop, "losses", broken)
     with pytest.raises(TrainingError, match="loss is nan at step 5 of 6"):
         train(save_every=2)
     monkeypatch.undo()
@@ -286,12 +286,12 @@ def test_a_loss_that_is_not_finite_stops_with_its_step_and_keeps_the_checkpoint(
 def test_running_out_of_memory_names_the_way_out(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from grace.training import trainer
+    from grace.training import loop
 
     def full(*args: Any, **options: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(trainer, "losses", full)
+    monkeypatch.setattr(loop, "losses", full)
     with pytest.raises(TrainingError, match=r"at step 1; set train\.micro_batch_size"):
         train()
 
