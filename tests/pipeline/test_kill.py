@@ -8,6 +8,7 @@ and the time of the start stands still; nothing is masked.
 from __future__ import annotations
 
 import collections
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -50,3 +51,44 @@ def test_at_least_56_kills_over_all_stages_leave_no_trace(reference: Any, tmp_pa
     print(f"kills: {landed.total()} {dict(landed)}")
     assert landed.total() >= 56
     assert set(landed) >= set(trials.STAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_run_killed_again_and_again_between_two_changes_of_files(
+    seed: int, reference: Any, tmp_path: Path
+) -> None:
+    dice = random.Random(seed)
+    run = tmp_path / reference.run.name
+    kills = 0
+    while (ended := _until(dice.randint(1, 40), run, reference.settings)).code == -9:
+        kills += 1
+        assert kills < 100
+    assert ended.code == 0, ended.said
+    assert reference.differences(run) == []
+    assert kills >= 8
+
+
+def _until(event: int, *arguments: Any) -> trials.Ended:
+    return trials.finish(trials.run_until_event, event, *arguments)
+
+
+@pytest.mark.parametrize(
+    "event", [3, 12, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 40, 3))]
+)
+def test_a_kill_in_the_middle_of_redo_leaves_a_run_that_fits_its_settings(
+    event: int, reference: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    changed = trials.settings(reference.inputs, "train.gamma=0.5", "report.bins=5")
+    ended = _until(event, run, changed, "train")
+    assert ended.code == -9
+    config = json.loads((run / "config.json").read_text())
+    if config["settings"]["report"]["bins"] == 5:  # nothing of the old settings is left
+        assert trials.finish(trials.run, run, changed).code == 0
+        assert trials.finish(trials.run, run, changed, "train").code == 0
+        assert json.loads((run / "adapter/grace.json").read_text())["train"]["gamma"] == 0.5
+        return
+    ended = trials.finish(trials.run, run, reference.settings)
+    assert ended.code == 0, ended.said
+    assert reference.differences(run) == []

@@ -13,8 +13,8 @@ from typing import Any
 
 from grace.errors import GraceError, RunError
 
-# What safetensors and torch say of a full disk; neither raises an OSError with a number.
-FULL_DISK = ("No space left on device", "PytorchStreamWriter", "inline_container")
+# What safetensors and torch (four ways) say of a full disk; none is an OSError with a number.
+FULL_DISK = ("No space left on device", "PytorchStreamWriter", "inline_container", "iostream error")
 
 
 def digest(path: Path) -> str:

@@ -103,7 +103,7 @@ class RunDir:
         """
         with writing(self._trash):
             self._manifest_path(stage).unlink(missing_ok=True)
-            for pattern in (f"stages/{stage}.*", *written):
+            for pattern in (*written, f"stages/{stage}.*"):
                 for path in sorted(self.path.glob(pattern)):
                     self._trash.mkdir(exist_ok=True)
                     path.rename(self._trash / path.name)  # one step: no stage finds half a folder
