@@ -184,6 +184,8 @@ def test_every_field_of_a_result_is_documented(type_: Any):
         (lambda m: m.score(["A?"], [None]), "None"),
         (lambda m: m.score(["A?"], ["\ud83d"]), "surrogate"),
         (lambda m: m.score([[]], ["a"]), "no message"),
+        (lambda m: m.score([[{"role": "user"}]], ["a"]), "role or a content"),
+        (lambda m: m.score([["A?"]], ["a"]), "role or a content"),
         (lambda m: m.score([[{"role": "tool", "content": "a"}]], ["a"]), "role 'tool'"),
     ],
 )

@@ -41,6 +41,11 @@ def right(text: str, question: Question) -> bool:
     return True
 
 
+def failing(text: str, question: Question) -> bool:
+    """Fail, as a grader of one's own may."""
+    return 1 / 0 > 0
+
+
 def settings() -> list[str]:
     """Return the command-line options of a run that takes seconds."""
     return [part for setting in FAST for part in ("--set", setting)]

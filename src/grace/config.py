@@ -126,7 +126,9 @@ class TrainSettings:
     max_grad_norm: float = setting(1.0, "gradient clipping; 0: none", low=0)
     gradient_checkpointing: bool = setting(False, "trade time for memory")
     keep: Literal["last", "best"] = setting("last", "which epoch's adapter; best: validation Brier")
-    report_to: str = setting("none", "tensorboard, wandb, trackio or none")
+    report_to: Literal["none", "tensorboard", "wandb", "trackio"] = setting(
+        "none", "where else the training log goes"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +146,9 @@ class ReportSettings:
 class RunSettings:
     """All settings of a run."""
 
-    seed: int = setting(0, "seed of the question subset, of sampling and of training", low=0)
+    seed: int = setting(
+        0, "seed of the question subset, of sampling and of training", low=0, high=2**32 - 1
+    )
     model: ModelSettings = field(default_factory=ModelSettings)
     data: DataSettings = field(default_factory=DataSettings)
     sample: SampleSettings = field(default_factory=SampleSettings)

@@ -12,11 +12,12 @@ import functools
 import math
 import re
 import string
+import traceback
 import unicodedata
 from collections.abc import Callable, Sequence
 
 from grace import plugins
-from grace.errors import ConfigError, DataError
+from grace.errors import ConfigError, DataError, GraceError
 from grace.records import Question
 
 Grader = Callable[[str, Question], bool]
@@ -64,7 +65,10 @@ def load_grader(name: str, threshold: float = 0.3) -> Grader:
         DataError: when called: a question for `number` accepts no number.
     """
     if ":" in name:
-        return functools.partial(_own, function=plugins.load_object(name), name=name)
+        function = plugins.load_object(name)
+        if not callable(function):
+            raise ConfigError(f"grader {name!r} is {function!r}; name a function(text, question)")
+        return functools.partial(_own, function=function, name=name)
     if name not in GRADERS:
         near = difflib.get_close_matches(name, GRADERS, n=1)
         guess = f"did you mean {near[0]!r}? " if near else ""
@@ -227,7 +231,17 @@ def _auto(text: str, question: Question, threshold: float) -> bool:
 
 
 def _own(text: str, question: Question, function: Grader, name: str) -> bool:
-    verdict = function(text, question)
+    try:
+        verdict = function(text, question)
+    except GraceError:
+        raise
+    except Exception as error:  # a user's own code raises whatever it likes
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            f"grader {name!r} failed on question {question.id!r} "
+            f"({type(error).__name__}: {error}, at {place.filename}:{place.lineno}); "
+            "it is called with (text, question)"
+        ) from error
     if verdict not in (True, False):
         raise ConfigError(f"grader {name!r} returned {verdict!r}; it must return True or False")
     return bool(verdict)

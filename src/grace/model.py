@@ -152,8 +152,8 @@ class Model:
                 f"{len(prompts)} prompts but {len(responses)} responses; give one response each"
             )
         tokenizer = self.engine.tokenizer
-        chats = [self.messages(p) if isinstance(p, str) else p for p in prompts]
-        for text in (*(m["content"] for chat in chats for m in chat), *responses):
+        chats = [self.messages(p) if isinstance(p, str) else _checked(p) for p in prompts]
+        for text in responses:
             _check_text(text)
         encoded = [encode_chat(tokenizer, chat) for chat in chats]
         return self.engine.confidences(encoded, [encode_text(tokenizer, r) for r in responses])
@@ -206,6 +206,8 @@ def load(
     """
     from grace.engines.transformers import TransformersEngine
 
+    if not str(path):
+        raise ModelError("no model is named; give a run, a model directory or a Hub id")
     folder = _adapter_folder(Path(path), Path(adapter) if adapter else None)
     card = _read_card(folder or Path(path))
     model = base or (path if adapter or folder is None else _recorded_base(folder, card))
@@ -228,17 +230,27 @@ def load(
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a directory is a run, finished or not."""
-    try:
-        config = read_json(path / "config.json")
-    except GraceError:
-        return False
-    return isinstance(config, dict) and isinstance(config.get("settings"), dict)
+    """Return whether a directory is a run of one seed, finished or not."""
+    return "settings" in (config := _read_config(path)) and "seeds" not in config
+
+
+def is_study(path: Path) -> bool:
+    """Return whether a directory is a run of several seeds, each in a directory in it."""
+    return "seeds" in _read_config(path)
 
 
 def runs_in(path: Path) -> list[Path]:
     """Return the runs that a directory holds (a demo's tasks, the seeds of a study), sorted."""
     return [config.parent for config in sorted(path.glob("*/config.json")) if is_run(config.parent)]
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = read_json(path / "config.json")
+    except GraceError:
+        return {}
+    known = isinstance(config, dict) and isinstance(config.get("settings"), dict)
+    return config if known else {}
 
 
 def _check_question(question: str, choices: Sequence[str]) -> None:
@@ -250,6 +262,14 @@ def _check_question(question: str, choices: Sequence[str]) -> None:
             raise UserInputError(f"the {what} is empty; write some text")
     if choices and not 2 <= len(choices) <= len(LETTERS):
         raise UserInputError(f"got {len(choices)} choices; give 2 to {len(LETTERS)}")
+
+
+def _checked(chat: Sequence[Message]) -> Sequence[Message]:
+    for message in chat:
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            raise UserInputError(f"message {message!r} lacks a role or a content; give both")
+        _check_text(message["content"])
+    return chat
 
 
 def _check_text(text: str) -> None:

@@ -63,7 +63,12 @@ def places(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     adapter("moved_adapter", base_model="/gone/model")
     adapter("torn_adapter")
     (made["torn_adapter"] / "grace.json").write_text('{"base_model": ')
-    for name, text in (("torn_report", '{"rows": ['), ("odd_report", '{"a": 1}')):
+    copy(finished / "model", "torn_weights").joinpath("model.safetensors").write_bytes(b"torn")
+    copy(finished / "model", "torn_config").joinpath("config.json").write_text("{")
+    for name, template in (("refusing", "{{ raise_exception('no thanks') }}"), ("garbled", "{% x")):
+        copy(finished / "model", name).joinpath("chat_template.jinja").write_text(template)
+    reports = {"torn_report": '{"rows": [', "odd_report": '{"a": 1}', "list_report": "[]"}
+    for name, text in reports.items():
         made[name] = root / name
         made[name].mkdir()
         (made[name] / "report.json").write_text(text)

@@ -113,6 +113,10 @@ def test_run_ends_with_a_table_the_page_and_the_next_command(finished: Path, cli
     assert result.err == ""
 
 
+def test_a_file_of_questions_needs_no_task(finished: Path, cli: Any):
+    assert cli("run", finished / "run", "--file", finished / "questions.jsonl").code == 0
+
+
 def test_run_and_report_print_a_report_as_json(finished: Path, cli: Any):
     schema = json.loads(SCHEMA.read_text("utf-8"))
     for command in ("run", "report"):

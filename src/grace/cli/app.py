@@ -82,7 +82,9 @@ def run(
     data: Annotated[
         Path | None, typer.Option(help="folder with TASK/SPLIT.jsonl, instead of the Hub")
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="task jsonl: your file of questions")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="your own questions, a .jsonl file; the task is jsonl then")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="seed of subset, sampling and training")] = None,
     seeds: Annotated[
         int, typer.Option(min=1, help="this many seeds, each in RUN/seed-N, one common report")
@@ -99,7 +101,7 @@ def run(
     check_place(path, new=bool(model or recipe))
     options = {
         "model.path": model,
-        "data.task": task,
+        "data.task": task or ("jsonl" if file else None),
         "data.dir": _absolute(data),
         "data.file": _absolute(file),
         "seed": seed,

@@ -18,16 +18,17 @@ def check_place(path: Path, *, new: bool = True) -> None:
     Raises:
         ConfigError: a file, another program's directory, or a folder of several runs.
     """
-    from grace.model import is_run, runs_in
+    from grace.model import is_run, is_study, runs_in
 
+    ours = is_run(path) or is_study(path)
     if path.is_file():
         raise ConfigError(f"{path} is a file; name a directory for the run, e.g. runs/first")
-    if (path / "config.json").exists() and not is_run(path):
+    if (path / "config.json").exists() and not ours:
         raise ConfigError(
             f"{path} holds a config.json that is not a run's; name another directory, "
             "e.g. runs/first"
         )
-    if not new and not is_run(path) and (runs := runs_in(path)):
+    if not new and not ours and (runs := runs_in(path)):
         raise ConfigError(
             f"{path} holds several runs; resume one of them (grace run {runs[0]}), or repeat the "
             "command that started them"
@@ -47,4 +48,5 @@ def check_names(settings: RunSettings) -> None:
     task = load_task(settings.data.task)
     load_grader(settings.grade.grader or task.grader, settings.grade.rouge_threshold)
     for name in settings.report.estimators:
-        load("grace.estimators", name)
+        if not hasattr(load("grace.estimators", name), "estimate"):
+            raise ConfigError(f"{name!r} cannot serve as an estimator: it has no estimate()")

@@ -64,6 +64,8 @@ def combine(reports: Sequence[Report], name: str) -> Report:
     if not reports:
         raise UserInputError("there are no reports to combine; name at least one run")
     for report in reports:
+        if not isinstance(report, dict):
+            raise UserInputError(f"a {type(report).__name__} is no report; make it again")
         if report.get("schema_version") != SCHEMA_VERSION:
             raise UserInputError(
                 f"report {report.get('name')!r} has schema_version "
