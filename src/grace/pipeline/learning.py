@@ -28,7 +28,7 @@ SHARD_ROWS = 256
 
 
 def features(context: Context) -> None:
-    """Pool the last layer's hidden states over each training response (paper eq. 4)."""
+    """Pool the last layer's hidden states over each training response (paper eq. 6)."""
     from safetensors.numpy import load_file, save
 
     split = context.directory.split("train")
@@ -45,7 +45,9 @@ def features(context: Context) -> None:
             rows = slice(start, start + SHARD_ROWS)
             responses = [response.token_ids for response in samples.responses[rows]]
             pooled = context.base.features(samples.prompts[rows], responses)
-            write_bytes(path, save({"mean": pooled.mean_ND, "last": pooled.last_ND}))
+            # safetensors writes the memory of an array, whatever its strides
+            arrays = {"mean": pooled.mean_ND, "last": pooled.last_ND}
+            write_bytes(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
             advance(len(responses))
     shards = [load_file(path) for path in paths]
     merged = {name: np.concatenate([shard[name] for shard in shards]) for name in ("mean", "last")}
@@ -110,7 +112,7 @@ def targets(context: Context) -> None:
 
 
 def train(context: Context) -> None:
-    """Train LoRA and the <CNF> row on the targets (paper eq. 6)."""
+    """Train LoRA and the <CNF> row on the targets (paper eq. 7)."""
     from grace.cnf import add_cnf
     from grace.training.trainer import train_adapter
 
