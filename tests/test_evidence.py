@@ -4,14 +4,16 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from grace.errors import ModelError
-from grace.evidence import Evidence, features, fit, shift
+from grace.evidence import FEATURES, Evidence, features, fit, shift
 
-EVIDENCE = Evidence((2.0, 0.5), (-0.3, -0.9))
+EVIDENCE = Evidence((2.0, 0.5, 0.1, -0.4, 1.5, 0.8), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6))
 
 
 @pytest.mark.parametrize("offset", [-6.0, -0.5, 0.0, 0.5, 6.0])
 def test_shift_equals_adding_to_the_logit_before_the_softmax(offset):
-    logits = torch.randn(200, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 5
+    logits = (
+        torch.randn(200, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 5
+    )
     moved = logits.clone()
     moved[:, 3] += offset
     found = shift(logits.log_softmax(-1)[:, 3], torch.tensor(offset))
@@ -33,23 +35,47 @@ def test_running_batch_and_single_features_agree():
     running = EVIDENCE.running(logprobs)
     batch = EVIDENCE.of_batch(logprobs, kept)
     for row, length in enumerate(lengths):
-        mean, low = features(logprobs[row, :length].tolist())
-        single = 2.0 * (mean + 0.3) + 0.5 * (low + 0.9)
+        single = EVIDENCE.of(logprobs[row, :length].tolist())
         assert float(running[row, length]) == pytest.approx(single, abs=1e-5)
         assert float(batch[row]) == pytest.approx(single, abs=1e-5)
 
 
-def test_an_impossible_token_stays_finite():
-    assert features([float("-inf"), 0.0]) == (-10.0, -20.0)
+def test_right_aligned_and_left_aligned_responses_have_the_same_evidence():
+    logprobs = -torch.rand(1, 3, generator=torch.Generator().manual_seed(2))
+    padded = torch.cat([torch.full((1, 4), -9.0), logprobs], 1)
+    kept = torch.tensor([[False] * 4 + [True] * 3])
+    expected = EVIDENCE.of(logprobs[0].tolist())
+    assert float(EVIDENCE.of_batch(padded, kept)) == pytest.approx(expected, abs=1e-5)
 
 
-def test_fit_finds_the_weights_of_logistic_regression():
+def test_features_are_what_their_names_say():
+    values = dict(zip(FEATURES, features([-0.5, -2.0, -0.1]), strict=True))
+    assert values == pytest.approx(
+        {
+            "mean_logprob": -2.6 / 3,
+            "min_logprob": -2.0,
+            "sum_logprob": -2.6,
+            "log_length": np.log(3),
+            "min_prob": np.exp(-2.0),
+            "first_prob": np.exp(-0.5),
+        }
+    )
+
+
+def test_an_impossible_token_and_an_empty_response_stay_finite():
+    assert features([float("-inf"), 0.0])[:2] == (-10.0, -20.0)
+    assert features([]) == (0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
+
+
+def test_fit_finds_what_logistic_regression_finds():
     rng = np.random.default_rng(0)
-    x = np.column_stack([-rng.exponential(0.5, 4000), -rng.exponential(2.0, 4000)])
+    x = np.array([features(-rng.exponential(0.7, n)) for n in rng.integers(1, 8, 4000)])
     y = rng.random(4000) < 1 / (1 + np.exp(-(1.0 + 2.0 * x[:, 0] + 0.4 * x[:, 1])))
-    oracle = LogisticRegression(C=np.inf).fit(x, y).coef_[0]
-    np.testing.assert_allclose(fit(x, y).weights, oracle, rtol=0.05)
-    np.testing.assert_allclose(fit(x, y).center, x.mean(0))
+    oracle = LogisticRegression(C=np.inf, max_iter=5000).fit(x, y)
+    found = fit(x, y)
+    ours = (x - np.array(found.center)) @ np.array(found.weights)
+    assert np.corrcoef(ours, oracle.decision_function(x))[0, 1] > 0.995
+    np.testing.assert_allclose(found.center, x.mean(0))
 
 
 def test_evidence_survives_grace_json_and_refuses_other_features():

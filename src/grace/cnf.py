@@ -82,7 +82,7 @@ def trainable_rows(model: Any, token: int) -> list[int] | dict[str, list[int]]:
 def log_confidence(logits_BV: Tensor, token: int) -> Tensor:
     """Return log c, shape (B,): float32 log-softmax over the full vocabulary, entry `<CNF>`.
 
-    Source: arXiv 2509.09438 eq. 1.
+    Source: arXiv 2509.09438 eq. 5.
     """
     return end_log_prob(logits_BV, [token])
 

@@ -6,7 +6,7 @@ log-probabilities, known while generating, shift the logit of `<CNF>` before the
 
     c = softmax(E z + (w . (phi - center)) * onehot(<CNF>))[<CNF>]
 
-with phi = (mean, min) of the response tokens' log-probabilities. It costs no forward pass, and c
+with phi the `FEATURES` of the response tokens' log-probabilities. It costs no forward pass, and c
 with evidence follows from c without by `shift`, so any engine that returns log-probabilities can
 compute it. Without evidence (the paper's c) the shift is zero.
 
@@ -28,7 +28,7 @@ from grace.errors import ModelError
 if TYPE_CHECKING:
     from torch import Tensor
 
-FEATURES = ("mean_logprob", "min_logprob")
+FEATURES = ("mean_logprob", "min_logprob", "sum_logprob", "log_length", "min_prob", "first_prob")
 LOWEST = -20.0  # log-probabilities below this count as this
 RIDGE = 1e-3  # penalty on the weights of standardised features, per response
 
@@ -37,8 +37,8 @@ RIDGE = 1e-3  # penalty on the weights of standardised features, per response
 class Evidence:
     """Weights of `FEATURES`, and the values at which they shift nothing."""
 
-    weights: tuple[float, float]
-    center: tuple[float, float]
+    weights: tuple[float, ...]
+    center: tuple[float, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return what grace.json holds."""
@@ -72,24 +72,31 @@ class Evidence:
         import torch
 
         kept_BT = logprobs_BT.float().clamp(LOWEST, 0)
-        steps_T = torch.arange(1, kept_BT.shape[1] + 1, device=kept_BT.device)
-        mean_BT = kept_BT.cumsum(1) / steps_T
-        min_BT = kept_BT.cummin(1).values if kept_BT.shape[1] else kept_BT
-        start_B1 = kept_BT.new_zeros(len(kept_BT), 1)
-        return self._combine(torch.cat([start_B1, mean_BT], 1), torch.cat([start_B1, min_BT], 1))
+        count_T = torch.arange(1, kept_BT.shape[1] + 1, device=kept_BT.device)
+        sum_BT = kept_BT.cumsum(1)
+        low_BT = kept_BT.cummin(1).values if kept_BT.shape[1] else kept_BT
+        length_BT = count_T.log().expand_as(sum_BT)
+        first_BT = kept_BT[:, :1].expand_as(sum_BT)
+        parts = (sum_BT / count_T, low_BT, sum_BT, length_BT, low_BT.exp(), first_BT.exp())
+        empty_BF = kept_BT.new_tensor(features(())).expand(len(kept_BT), 1, -1)
+        return self._combine(torch.cat([empty_BF, torch.stack(parts, -1)], 1))
 
     def of_batch(self, logprobs_BT: Tensor, kept_BT: Tensor) -> Tensor:
         """Return the shift of each row, (B,), from the log-probabilities where `kept_BT` is set."""
         import torch
 
+        if not kept_BT.shape[1]:
+            return self._combine(logprobs_BT.new_tensor(features(())).expand(len(kept_BT), -1))
         clipped_BT = logprobs_BT.float().clamp(LOWEST, 0).masked_fill(~kept_BT, 0)
-        mean_B = clipped_BT.sum(1) / kept_BT.sum(1).clamp(min=1)
-        min_B = clipped_BT.amin(1) if clipped_BT.shape[1] else torch.zeros_like(mean_B)
-        return self._combine(mean_B, min_B)
+        count_B, sum_B = kept_BT.sum(1).clamp(min=1), clipped_BT.sum(1)
+        low_B = clipped_BT.amin(1)
+        first_B = clipped_BT.gather(1, kept_BT.int().argmax(1, keepdim=True))[:, 0]
+        parts = (sum_B / count_B, low_B, sum_B, count_B.log(), low_B.exp(), first_B.exp())
+        return self._combine(torch.stack(parts, -1))
 
-    def _combine(self, mean: Tensor, low: Tensor) -> Tensor:
-        (a, b), (mean0, low0) = self.weights, self.center
-        return a * (mean - mean0) + b * (low - low0)
+    def _combine(self, features_F: Tensor) -> Tensor:
+        center_F, weights_F = map(features_F.new_tensor, (self.center, self.weights))
+        return (features_F - center_F) @ weights_F
 
 
 def shift(log_c: Tensor, offset: Tensor) -> Tensor:
@@ -111,10 +118,11 @@ def log1mexp(log_c: Tensor) -> Tensor:
     return torch.where(near_zero, torch.log(-torch.expm1(close)), torch.log1p(-torch.exp(far)))
 
 
-def features(logprobs: Sequence[float]) -> tuple[float, float]:
-    """Return (mean, min) of a response's log-probabilities, zeros for an empty response."""
-    kept = [min(max(value, LOWEST), 0.0) for value in logprobs]
-    return (math.fsum(kept) / len(kept), min(kept)) if kept else (0.0, 0.0)
+def features(logprobs: Sequence[float]) -> tuple[float, ...]:
+    """Return the `FEATURES` of a response; an empty one counts as certain (log p = 0)."""
+    kept = [min(max(LOWEST, value), 0.0) for value in logprobs] or [0.0]  # nan: the lowest
+    total, low = math.fsum(kept), min(kept)
+    return (total / len(kept), low, total, math.log(len(kept)), math.exp(low), math.exp(kept[0]))
 
 
 def fit(features_NF: NDArray[Any], labels_N: NDArray[Any]) -> Evidence:
@@ -136,6 +144,5 @@ def fit(features_NF: NDArray[Any], labels_N: NDArray[Any]) -> Evidence:
         penalty = np.concatenate([[0.0], RIDGE * beta[1:]])
         return value + float(penalty @ beta) / 2, gradient + penalty
 
-    beta = minimize(loss, np.zeros(3), jac=True, method="L-BFGS-B").x
-    weights = [float(w) for w in beta[1:] / scale_F]
-    return Evidence((weights[0], weights[1]), (float(center_F[0]), float(center_F[1])))
+    beta = minimize(loss, np.zeros(1 + len(FEATURES)), jac=True, method="L-BFGS-B").x
+    return Evidence(tuple((beta[1:] / scale_F).tolist()), tuple(center_F.tolist()))

@@ -51,7 +51,7 @@ class Majority:
 class Weighted:
     """GrACE-SC: the answer with the largest sum of confidences.
 
-    Source: arXiv 2509.09438 eq. 7. A vote without a confidence weighs nothing.
+    Source: arXiv 2509.09438 eq. 8. A vote without a confidence weighs nothing.
     """
 
     def done(self, votes: Sequence[Vote]) -> bool:

@@ -74,7 +74,8 @@ def test_likelihood_features_are_what_their_names_say() -> None:
     assert named["sum_logprob"] == -4
     assert named["end_logprob"] == -0.5
     assert named["mean_prob"] == pytest.approx((math.exp(-1) + math.exp(-3)) / 2)
-    assert named["log_length"] == pytest.approx(math.log(3))
+    assert named["log_length"] == pytest.approx(math.log(2))
+    assert named["end_prob"] == pytest.approx(math.exp(-0.5))
     assert named["cut"] == 0
     assert likelihood_features([-1.0], None)[-1] == 1
 

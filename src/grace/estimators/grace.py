@@ -1,6 +1,6 @@
 """GrACE: the probability of <CNF> at the end of the response, read while generating.
 
-Source: arXiv 2509.09438 eq. 3.
+Source: arXiv 2509.09438 eq. 5.
 """
 
 from __future__ import annotations

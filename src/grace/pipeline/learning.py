@@ -74,13 +74,15 @@ def targets(context: Context) -> None:
             f"all {len(labels)} training responses are {'right' if labels.all() else 'wrong'}, so "
             "there is no confidence to learn; use easier or harder questions, or another grader"
         )
-    matrix = feature_matrix(settings.features, load_file(split.features), responses)
+    states = load_file(split.features)
+    parts = [feature_matrix((part,), states, responses) for part in settings.features]
     scores = kfold_scores(
-        matrix,
+        np.concatenate(parts, axis=1),
         labels,
         [response.question_id for response in responses],
         folds=settings.folds,
         kind=settings.probe,
+        blocks=[part.shape[1] for part in parts] if len(parts) > 1 else (),
         seed=context.settings.seed,
     )
     made = make_targets(

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from grace import evidence
 from grace.errors import UserInputError
 from grace.records import Response
 
@@ -20,18 +21,14 @@ TargetKind = Literal["bins", "labels", "scores"]
 BalanceKind = Literal["none", "cap", "sampler"]
 
 LIKELIHOOD_FEATURES = (
-    "mean_logprob",
-    "min_logprob",
+    *evidence.FEATURES,
+    "mean_prob",
     "first_logprob",
     "last_logprob",
-    "sum_logprob",
     "end_logprob",
-    "mean_prob",
-    "log_length",
+    "end_prob",
     "cut",
 )
-LOWEST_LOGPROB = -50.0
-LOWEST_SUM = -1000.0
 
 
 class BinRow(NamedTuple):
@@ -110,25 +107,18 @@ def interval_of(value_N: Array, intervals: int = 10) -> Array:
 
 
 def likelihood_features(logprobs: Sequence[float], end_logprob: float | None) -> Array:
-    """Return the likelihood features of one response, float32 of shape (9,), always finite.
+    """Return the likelihood features of one response, float32 of shape (12,), always finite.
 
-    Names and order are `LIKELIHOOD_FEATURES`. Log-probabilities are floored at -50 and their sum
-    at -1000. An empty response has 0 in place of its token statistics (the log of 1: nothing was
-    said, so nothing was doubted). `cut` is 1 where there is no end (`end_logprob` None); the
-    end log-probability is the floor there.
+    Names and order are `LIKELIHOOD_FEATURES`: those of `grace.evidence`, and what else the tokens
+    and the end say. Log-probabilities are floored at `evidence.LOWEST`. An empty response counts
+    as certain. `cut` is 1 where there is no end; the end's log-probability is the floor there.
     """
-    log_T = np.nan_to_num(np.asarray(logprobs, dtype=np.float64), nan=LOWEST_LOGPROB)
-    log_T = np.clip(log_T, LOWEST_LOGPROB, 0.0)
-    cut = end_logprob is None or not math.isfinite(end_logprob)
-    end = LOWEST_LOGPROB if cut or end_logprob is None else min(end_logprob, 0.0)
-    stats = (0.0,) * 5
-    if log_T.size:
-        total = max(float(log_T.sum()), LOWEST_SUM)
-        stats = (log_T.mean(), log_T.min(), log_T[0], log_T[-1], total)
-    mean_prob = float(np.exp(log_T).mean()) if log_T.size else 1.0
-    end = max(end, LOWEST_LOGPROB)
-    values = (*stats, end, mean_prob, math.log1p(log_T.size), float(cut))
-    return np.asarray(values, dtype=np.float32)
+    cut = end_logprob is None
+    end = evidence.LOWEST if end_logprob is None else max(evidence.LOWEST, end_logprob)
+    log_T = np.nan_to_num(np.asarray(logprobs or [0.0], dtype=np.float64), nan=evidence.LOWEST)
+    log_T = np.clip(log_T, evidence.LOWEST, 0.0)
+    more = (np.exp(log_T).mean(), log_T[0], log_T[-1], end, math.exp(min(end, 0.0)), float(cut))
+    return np.asarray((*evidence.features(logprobs), *more), dtype=np.float32)
 
 
 def feature_matrix(
