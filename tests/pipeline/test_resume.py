@@ -119,6 +119,30 @@ def test_a_changed_setting_is_refused_with_the_difference_and_both_ways_on(
     assert reference.differences(run) == []
 
 
+def test_unfinished_training_goes_on_with_less_memory_and_finished_training_stays(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.before("train", tmp_path)
+    shutil.copytree(reference.run / "checkpoints", run / "checkpoints")
+    shutil.rmtree(run / "checkpoints" / "checkpoint-14")  # as if killed after the first epoch
+    assert finish(run, "train.micro_batch_size=2").code == 0
+    config = json.loads((run / "config.json").read_text())
+    assert config["settings"]["train"]["micro_batch_size"] == 2
+    log = (run / "adapter" / "training_log.jsonl").read_text().splitlines()
+    whole = (reference.run / "adapter" / "training_log.jsonl").read_text().splitlines()
+    assert log[:8] == whole[:8]  # steps 0 to 7 were not done again
+    ended = finish(run, "train.micro_batch_size=1")
+    assert ended.code == 2
+    assert "train.micro_batch_size: 2 -> 1" in ended.said
+
+
+def test_the_settings_that_training_can_change_on_the_way_are_those_of_its_checkpoints() -> None:
+    from grace.pipeline import FREE_WHILE_TRAINING
+    from grace.training.checkpoints import FREE_SETTINGS
+
+    assert tuple(f"train.{name}" for name in FREE_SETTINGS) == FREE_WHILE_TRAINING
+
+
 def test_redo_adopts_a_changed_setting_and_equals_a_new_run(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:

@@ -45,11 +45,18 @@ def test_a_finished_study_does_nothing_again(study: Path) -> None:
     assert trials.tree(study) == before
 
 
-def test_a_changed_setting_of_a_study_is_refused(study: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ("train.gamma=0.5", "train.gamma: 0.1 -> 0.5"),
+        ("train.micro_batch_size=2", "train.micro_batch_size: 0 -> 2"),
+    ],
+)
+def test_a_changed_setting_of_a_study_is_refused(change: str, difference: str, study: Path) -> None:
     before = trials.tree(study)
-    ended = trials.finish(resume_without_recipe, study, "train.gamma=0.5")
+    ended = trials.finish(resume_without_recipe, study, change)
     assert ended.code == 2
-    assert "train.gamma: 0.1 -> 0.5" in ended.said
+    assert difference in ended.said
     assert "--redo train" in ended.said
     assert trials.tree(study) == before
 

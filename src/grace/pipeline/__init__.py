@@ -52,6 +52,13 @@ FIRST_STAGE = {
     "report.estimators": "score",
 }
 
+# Settings of how, not what, is trained: training that ran out of memory goes on with other ones.
+FREE_WHILE_TRAINING = (
+    "train.micro_batch_size",
+    "train.gradient_checkpointing",
+    "train.report_to",
+)
+
 
 def run(path: Path, settings: RunSettings, *, redo: str | None = None) -> dict[str, Any]:
     """Bring a run to its end and return its report.
@@ -108,11 +115,14 @@ def _run_study(
     directory: RunDir, settings: RunSettings, seeds: int, redo: str | None
 ) -> dict[str, Any]:
     """Start every seed before finishing the first, so that a kill leaves one set of settings."""
-    _adopt_settings(directory, settings, redo, seeds=seeds)
     parts = {
         directory.path / f"seed-{seed}": dataclasses.replace(settings, seed=seed)
         for seed in range(settings.seed, settings.seed + seeds)
     }
+    for path, own in parts.items():
+        if RunDir(path).config.exists():
+            _refuse_changes(RunDir(path), load_run_settings(path), own, redo)
+    _adopt_settings(directory, settings, redo, seeds=seeds)
     for path, own in parts.items():
         part = RunDir(path)
         with part.lock():
@@ -169,17 +179,17 @@ def _adopt_settings(
     config: Mapping[str, Any] = {}
     if directory.config.exists():
         config = read_json(directory.config)
-        _refuse_changes(directory.path, load_run_settings(directory.path), settings, redo)
+        _refuse_changes(directory, load_run_settings(directory.path), settings, redo)
     elif redo != order[0]:
         _refuse_orphans(directory)
     if redo is not None:
         for stage in reversed(order[order.index(redo) :]):
             directory.forget(stage, STAGES[stage].writes)
-    unchanged = config and all(config.get(key) == value for key, value in extra.items())
-    if redo is not None or not unchanged:
-        created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        value = {"settings": to_dict(settings), "seed": settings.seed, **extra, "created": created}
-        write_json(directory.config, value | describe_environment())
+    value = {"settings": to_dict(settings), "seed": settings.seed, **extra}
+    if redo is not None or any(config.get(key) != own for key, own in value.items()):
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        created = now if redo else config.get("created", now)
+        write_json(directory.config, value | {"created": created} | describe_environment())
 
 
 def _refuse_orphans(directory: RunDir) -> None:
@@ -191,8 +201,12 @@ def _refuse_orphans(directory: RunDir) -> None:
         )
 
 
-def _refuse_changes(path: Path, old: RunSettings, new: RunSettings, redo: str | None) -> None:
+def _refuse_changes(
+    directory: RunDir, old: RunSettings, new: RunSettings, redo: str | None
+) -> None:
     before, after = _flatten(to_dict(old)), _flatten(to_dict(new))
+    if directory.manifest("train") is None:
+        before |= {key: after[key] for key in FREE_WHILE_TRAINING}
     order = list(STAGES)
     reach = order.index(redo) if redo else len(order)
     changes = {key: _first_stage(key) for key in before if before[key] != after[key]}
@@ -201,8 +215,8 @@ def _refuse_changes(path: Path, old: RunSettings, new: RunSettings, redo: str | 
         difference = ", ".join(f"{key}: {before[key]!r} -> {after[key]!r}" for key in refused)
         earliest = min((changes[key] for key in refused), key=order.index)
         raise RunError(
-            f"{path} was started with other settings ({difference}); start a new run in another "
-            f"directory, or do the stages again that depend on them: --redo {earliest}"
+            f"{directory.path} was started with other settings ({difference}); start a new run in "
+            f"another directory, or do the stages again that depend on them: --redo {earliest}"
         )
 
 
