@@ -23,6 +23,7 @@ LAYERS = [
         "strategies",
         "cnf",
         "chat",
+        "evidence",
         "progress",
     },
     {"records", "errors"},
