@@ -18,6 +18,7 @@ from grace.config import DataSettings, SampleSettings
 from grace.engines import Sampling
 from grace.errors import ModelError, UserInputError
 from grace.model import Model, Reply
+from grace.model.places import is_run, is_study, runs_in
 from grace.records import Decision, Generation, Question, Response
 from grace.store import RunDir
 from grace.strategies import EarlyStop, Majority, Weighted
@@ -101,6 +102,18 @@ def test_a_backbone_that_is_gone_is_named_with_the_way_on(finished: Path, tmp_pa
     (adapter / "grace.json").write_text(json.dumps(card | {"base_model": "/gone/model"}))
     with pytest.raises(ModelError, match=r"/gone/model.*base="):
         grace.load(adapter)
+
+
+def test_a_study_of_several_seeds_is_no_run_but_holds_some(finished: Path, tmp_path: Path):
+    shutil.copytree(finished / "run", tmp_path / "study" / "seed-0")
+    shutil.copyfile(finished / "run" / "config.json", tmp_path / "study" / "config.json")
+    assert is_run(tmp_path / "study") and not is_study(tmp_path / "study")
+    config = json.loads((tmp_path / "study" / "config.json").read_text()) | {"seeds": 1}
+    (tmp_path / "study" / "config.json").write_text(json.dumps(config))
+    assert is_study(tmp_path / "study") and not is_run(tmp_path / "study")
+    assert runs_in(tmp_path / "study") == [tmp_path / "study" / "seed-0"]
+    with pytest.raises(ModelError, match="several runs"):
+        grace.load(tmp_path / "study")
 
 
 def test_a_folder_of_runs_and_an_unfinished_run_are_named(finished: Path, tmp_path: Path):

@@ -186,6 +186,17 @@ def test_reports_of_several_runs_go_into_one(finished: Path, tmp_path: Path, cli
     assert (tmp_path / "report.html").exists()
 
 
+def test_several_seeds_end_with_the_next_command_for_one_of_them(
+    finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    shutil.copytree(finished / "run", tmp_path / "study" / "seed-3")
+    report = json.loads((finished / "run" / "report.json").read_text("utf-8"))
+    monkeypatch.setattr("grace.pipeline.run_seeds", lambda *args, **options: report)
+    where = ("--model", finished / "model", "--file", finished / "questions.jsonl")
+    result = cli("run", tmp_path / "study", "--seeds", 2, *where)
+    assert result.out.splitlines()[-1].startswith(f"next:   grace ask {tmp_path}/study/seed-3 ")
+
+
 @pytest.mark.usefixtures("tiny_demo")
 def test_the_demo_ends_with_one_report_and_the_next_command(tmp_path: Path, cli: Any):
     result = cli("demo", tmp_path / "demo", "--quick")

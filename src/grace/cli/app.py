@@ -12,6 +12,12 @@ from grace.cli.preflight import check_names, check_place
 from grace.cli.showing import show_answer, show_next, show_report
 from grace.errors import ConfigError
 
+
+def examples(*lines: str) -> str:
+    """Return the end of a help text: commands to copy, one per line."""
+    return "\n\n".join(["Examples:", *(f"[bold]{line}[/bold]" for line in lines)])
+
+
 app = typer.Typer(
     name="grace",
     invoke_without_command=True,
@@ -24,7 +30,7 @@ app = typer.Typer(
 pocket_app = typer.Typer(help="The embedded world and model behind the demo.")
 app.add_typer(pocket_app, name="pocket")
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="run directory")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="directory of the run")]
 ModelPath = Annotated[
     str, typer.Argument(metavar="MODEL", help="run, adapter or exported model directory, or Hub id")
 ]
@@ -55,7 +61,7 @@ def start(
         print(context.get_help())
 
 
-@app.command(epilog="Example: [bold]grace demo runs/demo[/bold]")
+@app.command(epilog=examples("grace demo", "grace demo runs/look --quick"))
 def demo(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="where to write")] = Path("runs/demo"),
     quick: Annotated[bool, typer.Option(help="a tenth of the questions, for a first look")] = False,
@@ -70,22 +76,26 @@ def demo(
 
 
 @app.command(
-    epilog="Examples: [bold]grace run runs/qwen --recipe recipes/qwen2.5-7b-trivia_qa.toml[/bold]"
-    " | resume: [bold]grace run runs/qwen[/bold]"
-    " | again from training: [bold]grace run runs/qwen --set train.epochs=5 --redo train[/bold]"
+    epilog=examples(
+        "grace run runs/own --model Qwen/Qwen2.5-7B-Instruct --file questions.jsonl",
+        "grace run runs/qwen --recipe recipes/paper/qwen2.5-7b-trivia_qa.toml",
+        "grace run runs/qwen",
+        "grace run runs/qwen --set train.epochs=5 --redo train",
+    )
+    + "\n\nThe third goes on where a run stopped, the fourth trains it again."
 )
 def run(
     path: RunPath,
     recipe: Annotated[Path | None, typer.Option(help="TOML file of settings")] = None,
     model: Annotated[str | None, typer.Option(help="backbone: directory or Hub id")] = None,
-    task: Annotated[str | None, typer.Option(help="task name; `grace list tasks`")] = None,
+    task: Annotated[str | None, typer.Option(help="which questions; `grace list tasks`")] = None,
     data: Annotated[
         Path | None, typer.Option(help="folder with TASK/SPLIT.jsonl, instead of the Hub")
     ] = None,
     file: Annotated[
         Path | None, typer.Option(help="your own questions, a .jsonl file; the task is jsonl then")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="seed of subset, sampling and training")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of everything random; default: 0")] = None,
     seeds: Annotated[
         int, typer.Option(min=1, help="this many seeds, each in RUN/seed-N, one common report")
     ] = 1,
@@ -114,9 +124,11 @@ def run(
 
 
 @app.command(
-    epilog='Examples: [bold]grace ask runs/demo/pocket_people "Who founded Talmere?"[/bold]'
-    ' | [bold]grace ask runs/arc "Which is a prime?" --choice 4 --choice 7[/bold]'
-    ' | [bold]grace ask runs/qwen "Who wrote Middlemarch?" --budget 8[/bold]'
+    epilog=examples(
+        'grace ask runs/qwen "Who wrote Middlemarch?"',
+        'grace ask runs/qwen "Who wrote Middlemarch?" --budget 8',
+        'grace ask runs/arc "Which is a prime?" --choice 4 --choice 7',
+    )
 )
 def ask(
     path: ModelPath,
@@ -126,7 +138,9 @@ def ask(
         typer.Option(metavar="TEXT", help="an option of a multiple-choice question; repeat"),
     ] = None,
     budget: Annotated[int, typer.Option(help="most samples to vote over; 1: one answer")] = 1,
-    threshold: Annotated[float, typer.Option(help="stop sampling at this confidence")] = 0.8,
+    threshold: Annotated[
+        float, typer.Option(help="with a budget: stop at an answer this sure")
+    ] = 0.8,
     temperature: Annotated[
         float | None, typer.Option(help="of the sampling; default: 0 (greedy), 0.8 for a vote")
     ] = None,
@@ -158,9 +172,10 @@ def ask(
 
 
 @app.command(
-    epilog="Example: [bold]grace score runs/qwen responses.jsonl --out scored.jsonl[/bold]"
-    ' with lines like {"id": "1", "question": "...", "response": "..."}; instead of "question",'
-    ' "prompt" is a user turn as it stands, "messages" a conversation; "choices" lists options.'
+    epilog=examples("grace score runs/qwen responses.jsonl --out scored.jsonl")
+    + '\n\nLines: {"question": "...", "response": "..."}, with "choices" for multiple choice, or'
+    ' "prompt" (a user turn as it stands) or "messages" (a conversation) instead of "question".'
+    " Other fields are kept."
 )
 def score(
     path: ModelPath,
@@ -181,7 +196,7 @@ def score(
 
 
 @app.command(
-    epilog="Example: [bold]grace report runs/cb/seed-0 runs/cb/seed-1 --out runs/cb[/bold]"
+    epilog=examples("grace report runs/qwen", "grace report runs/phi runs/qwen --out runs/both")
 )
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="finished runs")],
@@ -196,12 +211,13 @@ def report(
     show_report(read_reports(paths, out), out or paths[0], as_json=as_json)
 
 
-@app.command(
-    name="list", epilog="Examples: [bold]grace list tasks[/bold] | [bold]grace list runs[/bold]"
-)
+@app.command(name="list", epilog=examples("grace list tasks", "grace list runs"))
 def list_(
     what: Annotated[
-        str, typer.Argument(help="tasks, estimators, graders, recipes, settings or runs")
+        str,
+        typer.Argument(
+            metavar="WHAT", help="tasks, estimators, graders, recipes, settings or runs"
+        ),
     ] = "runs",
     path: Annotated[Path, typer.Option(help="where runs are looked for")] = Path("runs"),
     as_json: Json = False,
@@ -220,9 +236,11 @@ def list_(
         print(f"{row['name']:<{width}}  {row['about']}".rstrip())
 
 
-@app.command(epilog="Example: [bold]grace check runs/demo[/bold]")
+@app.command(epilog=examples("grace check", "grace check runs/demo"))
 def check(
-    path: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="a run to check")] = None,
+    path: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="a run, or a folder of runs")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Examine the installation and, given a run, its files; exit code 1 if anything is wrong."""
@@ -238,9 +256,9 @@ def check(
         raise typer.Exit(1)
 
 
-@pocket_app.command("build", epilog="Example: [bold]grace pocket build /tmp/pocket[/bold]")
+@pocket_app.command("build", epilog=examples("grace pocket build /tmp/pocket"))
 def pocket_build(
-    out: Annotated[Path, typer.Argument(help="directory to write")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="directory to write")],
     seed: Annotated[int, typer.Option(help="seed of the world and of the training")] = 0,
 ) -> None:
     """Rebuild the pocket model from nothing (under 30 minutes on two cores)."""

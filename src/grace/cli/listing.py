@@ -35,7 +35,7 @@ def listing(what: str, path: Path) -> Rows:
 
 
 def _runs(path: Path) -> Rows:
-    from grace.model import is_run
+    from grace.model.places import is_run
 
     folders = [config.parent for config in sorted(path.glob("**/config.json"))]
     return [{"name": str(f), "about": _state(f)} for f in folders if is_run(f)]

@@ -18,7 +18,7 @@ def check_place(path: Path, *, new: bool = True) -> None:
     Raises:
         ConfigError: a file, another program's directory, or a folder of several runs.
     """
-    from grace.model import is_run, is_study, runs_in
+    from grace.model.places import is_run, is_study, runs_in
 
     ours = is_run(path) or is_study(path)
     if path.is_file():

@@ -6,15 +6,15 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from grace.chat import encode_chat, encode_text
 from grace.config import DataSettings, SampleSettings, from_dict, resolve_model
 from grace.engines import Sampling
-from grace.errors import GraceError, ModelError, UserInputError
+from grace.errors import ModelError, UserInputError
 from grace.grading import LETTERS
+from grace.model.places import adapter_folder, read_card, recorded_base
 from grace.records import Decision, Generation, Message, Question, Vote
-from grace.store import read_json
 from grace.strategies import EarlyStop, Strategy, decide
 from grace.tasks import Task, load_task
 
@@ -208,9 +208,9 @@ def load(
 
     if not str(path):
         raise ModelError("no model is named; give a run, a model directory or a Hub id")
-    folder = _adapter_folder(Path(path), Path(adapter) if adapter else None)
-    card = _read_card(folder or Path(path))
-    model = base or (path if adapter or folder is None else _recorded_base(folder, card))
+    folder = adapter_folder(Path(path), Path(adapter) if adapter else None)
+    card = read_card(folder or Path(path))
+    model = base or (path if adapter or folder is None else recorded_base(folder, card))
     engine = TransformersEngine.load(
         resolve_model(str(model)),
         adapter=folder,
@@ -227,30 +227,6 @@ def load(
     data = from_dict(DataSettings, card.get("data", {"task": DEFAULT_TASK}), where)
     sample = from_dict(SampleSettings, card.get("sample", {}), where)
     return Model(engine, load_task(data.task), data, sample)
-
-
-def is_run(path: Path) -> bool:
-    """Return whether a directory is a run of one seed, finished or not."""
-    return "settings" in (config := _read_config(path)) and "seeds" not in config
-
-
-def is_study(path: Path) -> bool:
-    """Return whether a directory is a run of several seeds, each in a directory in it."""
-    return "seeds" in _read_config(path)
-
-
-def runs_in(path: Path) -> list[Path]:
-    """Return the runs that a directory holds (a demo's tasks, the seeds of a study), sorted."""
-    return [config.parent for config in sorted(path.glob("*/config.json")) if is_run(config.parent)]
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = read_json(path / "config.json")
-    except GraceError:
-        return {}
-    known = isinstance(config, dict) and isinstance(config.get("settings"), dict)
-    return config if known else {}
 
 
 def _check_question(question: str, choices: Sequence[str]) -> None:
@@ -282,41 +258,3 @@ def _check_text(text: str) -> None:
             f"character {error.start + 1} of {text[:40]!r} is half a surrogate pair or no UTF-8; "
             "write it whole"
         ) from None
-
-
-def _adapter_folder(path: Path, adapter: Path | None) -> Path | None:
-    """Return the adapter directory that `path` and `adapter` mean, None for a whole model."""
-    if adapter is not None:
-        return adapter
-    if is_run(path):
-        if not (path / "adapter" / "grace.json").exists():
-            raise ModelError(f"run {path} has no trained adapter yet; finish it: grace run {path}")
-        return path / "adapter"
-    if runs := runs_in(path):
-        names = ", ".join(run.name for run in runs)
-        raise ModelError(f"{path} holds several runs ({names}); name one of them, e.g. {runs[0]}")
-    return path if (path / "adapter_config.json").exists() else None
-
-
-def _recorded_base(folder: Path, card: dict[str, Any]) -> str:
-    """Return the backbone that an adapter was trained on, where it was then."""
-    if "base_model" not in card:
-        raise ModelError(
-            f"{folder} has no grace.json that names its backbone, so GrACE did not train it; "
-            "name a run, or train one: grace run"
-        )
-    model = str(card["base_model"])
-    if Path(model).is_absolute() and not Path(model).exists():
-        raise ModelError(
-            f"the backbone of {folder} was at {model} and is gone; say where it is now: "
-            "--base DIR, or base= in Python"
-        )
-    return model
-
-
-def _read_card(folder: Path) -> dict[str, Any]:
-    card = folder / "grace.json"
-    value = read_json(card) if card.exists() else {}
-    if not isinstance(value, dict):
-        raise ModelError(f"{card} is not an object; restore it, or train again")
-    return value

@@ -1,0 +1,72 @@
+"""What a path means: a run, a study of several seeds, an adapter, or a whole model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from grace.errors import GraceError, ModelError
+from grace.store import read_json
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a directory is a run of one seed, finished or not."""
+    return "settings" in (config := _read_config(path)) and "seeds" not in config
+
+
+def is_study(path: Path) -> bool:
+    """Return whether a directory is a run of several seeds, each in a directory in it."""
+    return "seeds" in _read_config(path)
+
+
+def runs_in(path: Path) -> list[Path]:
+    """Return the runs that a directory holds (a demo's tasks, the seeds of a study), sorted."""
+    return [config.parent for config in sorted(path.glob("*/config.json")) if is_run(config.parent)]
+
+
+def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
+    """Return the adapter directory that `path` and `adapter` mean, None for a whole model."""
+    if adapter is not None:
+        return adapter
+    if is_run(path):
+        if not (path / "adapter" / "grace.json").exists():
+            raise ModelError(f"run {path} has no trained adapter yet; finish it: grace run {path}")
+        return path / "adapter"
+    if runs := runs_in(path):
+        names = ", ".join(run.name for run in runs)
+        raise ModelError(f"{path} holds several runs ({names}); name one of them, e.g. {runs[0]}")
+    return path if (path / "adapter_config.json").exists() else None
+
+
+def recorded_base(folder: Path, card: dict[str, Any]) -> str:
+    """Return the backbone that an adapter was trained on, where it was then."""
+    if "base_model" not in card:
+        raise ModelError(
+            f"{folder} has no grace.json that names its backbone, so GrACE did not train it; "
+            "name a run, or train one: grace run"
+        )
+    model = str(card["base_model"])
+    if Path(model).is_absolute() and not Path(model).exists():
+        raise ModelError(
+            f"the backbone of {folder} was at {model} and is gone; say where it is now: "
+            "--base DIR, or base= in Python"
+        )
+    return model
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Return the grace.json of a directory, empty if it has none."""
+    card = folder / "grace.json"
+    value = read_json(card) if card.exists() else {}
+    if not isinstance(value, dict):
+        raise ModelError(f"{card} is not an object; restore it, or train again")
+    return value
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = read_json(path / "config.json")
+    except GraceError:
+        return {}
+    known = isinstance(config, dict) and isinstance(config.get("settings"), dict)
+    return config if known else {}
