@@ -57,7 +57,7 @@ def places(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     copy(finished / "run", "unfinished", "adapter")
     (made["unfinished"] / "report.json").unlink()
     copy(finished / "run" / "adapter", "foreign_adapter", "grace.json")
-    adapter("choice_adapter", data={"task": "arc_challenge"})
+    adapter("choice_adapter", data={"task": "arc_challenge", "system": "Choose."})
     adapter("open_adapter", data={"task": "trivia_qa"})
     adapter("odd_adapter", data={"task": "jsonl", "colour": "red"})
     adapter("moved_adapter", base_model="/gone/model")

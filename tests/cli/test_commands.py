@@ -229,6 +229,13 @@ def test_ask_with_a_budget_prints_what_it_took(finished: Path, cli: Any):
     assert cli(*arguments, "--threshold", 1, "--seed", 5).out != unsure.out
 
 
+def test_a_multiple_choice_question_is_asked_with_its_choices(places: Any, cli: Any):
+    asked = ("ask", places["choice_adapter"], "Which is a prime?")
+    result = cli(*asked, "--choice", "4", "--choice", "7", "--budget", 2)
+    assert (result.code, result.err) == (0, "")
+    assert re.search(r"\(\d of 2 samples\)\n\Z", result.out)
+
+
 def test_an_answer_that_is_cut_has_no_confidence(
     finished: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ):

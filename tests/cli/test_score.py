@@ -142,10 +142,11 @@ def test_a_pipe_is_scored_while_it_is_still_open(finished: Path):
     assert process.wait() == 0
 
 
-def test_choices_of_a_question_are_shown_to_the_model(finished: Path, tmp_path: Path, cli: Any):
-    row = {"question": "What is 1?", "response": "A"}
-    rows = [row, {**row, "choices": ["one", "two"]}, {**row, "choices": ["two", "one"]}]
+def test_choices_of_a_question_are_shown_to_the_model(places: Any, tmp_path: Path, cli: Any):
+    row = {"question": "What is 1?", "response": "Answer: A"}
+    options = (["one", "two"], ["two", "one"], ["one", "two"])
+    rows = [{**row, "choices": choices} for choices in options]
     file = tiny_run.write_lines(tmp_path / "in.jsonl", rows)
-    # The tiny context has no room for the paper's instructions, so the last two are too long.
-    result = cli("score", finished / "run", file)
-    assert result.code == 2 and "in.jsonl:2" in result.err and "context" in result.err
+    result = cli("score", places["choice_adapter"], file)
+    first, swapped, again = (row["confidence"] for row in rows_of(result.out))
+    assert first == pytest.approx(again, abs=1e-6) and first != pytest.approx(swapped, abs=1e-6)
