@@ -142,16 +142,22 @@ def finish(work: Callable[..., Any], *arguments: Any) -> Ended:
 
 
 def kill_in(stage: str, delay: float, work: Callable[..., Any], *arguments: Any) -> Ended:
-    """Run a function in a process of its own and kill -9 it `delay` seconds into a stage."""
+    """Run a function in a process of its own and kill -9 it `delay` seconds into a stage.
+
+    A faster stage is killed where the next one begins.
+    """
     process, stderr = start(work, *arguments)
-    said = b""
-    while f"stage {stage}\n".encode() not in said:
-        if not (more := stderr.read(4096)):
-            return _ended(process, stderr, said)
+    said, announced = b"", f"stage {stage}\n".encode()
+    end = None
+    while end is None or wait([stderr], max(0.0, end - time.monotonic())):
+        more = stderr.read(4096)
+        if not more or (end is not None and b"stage " in more):
+            break
         said += more
-    wait([process.sentinel], delay)
+        if end is None and announced in said:
+            end = time.monotonic() + delay
     process.kill()
-    return _ended(process, stderr, said)
+    return _ended(process, stderr, said + more)
 
 
 def _ended(process: Any, stderr: Any, said: bytes) -> Ended:
