@@ -23,6 +23,7 @@ from grace.store import read_json, write_bytes, write_json
 
 if TYPE_CHECKING:
     from grace.training.examples import Example
+    from grace.training.targets import Targets
 
 SHARD_ROWS = 256
 
@@ -32,7 +33,7 @@ def features(context: Context) -> None:
     from safetensors.numpy import load_file, save
 
     split = context.directory.split("train")
-    samples = _train_samples(context)
+    samples = train_samples(context)
     folder = split.path / "features.partial"
     total = len(samples.responses)
     starts = range(0, total, SHARD_ROWS)
@@ -60,15 +61,40 @@ def features(context: Context) -> None:
 
 def targets(context: Context) -> None:
     """Score every training response out of fold, bin the scores, take each bin's accuracy."""
+    split = context.directory.split("train")
+    responses = split.responses.read()
+    scores, made = make_run_targets(context)
+    for warning in made.warnings:
+        context.say(f"warning: {warning}")
+    rows = zip(responses, scores, made.bins, made.targets, strict=True)
+    split.targets.write([Target(r.id, float(s), int(b), float(t)) for r, s, b, t in rows])
+    table = {
+        "bins": [row._asdict() for row in made.table],
+        "warnings": list(made.warnings),
+        "evidence": fit_run_evidence(context).to_dict(),
+    }
+    write_json(context.directory.target_table, table)
+    context.directory.finish(
+        "targets",
+        {"target": to_dict(context.settings.target)},
+        [split.responses.path, split.grades.path, split.features],
+        [split.targets.path, context.directory.target_table],
+    )
+
+
+def make_run_targets(context: Context) -> tuple[Any, Targets]:
+    """Return the probe's scores of the training responses, out of fold, and their targets.
+
+    Raises:
+        DataError: all responses are right, or all are wrong.
+    """
     from safetensors.numpy import load_file
 
     from grace.probe import kfold_scores
     from grace.training.targets import feature_matrix, make_targets
 
-    settings = context.settings.target
-    split = context.directory.split("train")
-    responses = split.responses.read()
-    labels = np.array([grade.correct for grade in split.grades.read()])
+    settings, split = context.settings.target, context.directory.split("train")
+    responses, labels = split.responses.read(), _labels(context)
     if labels.all() or not labels.any():
         raise DataError(
             f"all {len(labels)} training responses are {'right' if labels.all() else 'wrong'}, so "
@@ -88,29 +114,17 @@ def targets(context: Context) -> None:
     made = make_targets(
         scores, labels, kind=settings.kind, bins=settings.bins, min_count=settings.min_count
     )
-    for warning in made.warnings:
-        context.say(f"warning: {warning}")
-    split.targets.write(
-        [
-            Target(response.id, float(score), int(index), float(target))
-            for response, score, index, target in zip(
-                responses, scores, made.bins, made.targets, strict=True
-            )
-        ]
-    )
-    evidence = fit_evidence(np.array([likelihoods(r.logprobs) for r in responses]), labels)
-    table = {
-        "bins": [row._asdict() for row in made.table],
-        "warnings": list(made.warnings),
-        "evidence": evidence.to_dict(),
-    }
-    write_json(context.directory.target_table, table)
-    context.directory.finish(
-        "targets",
-        {"target": to_dict(settings)},
-        [split.responses.path, split.grades.path, split.features],
-        [split.targets.path, context.directory.target_table],
-    )
+    return scores, made
+
+
+def fit_run_evidence(context: Context) -> Evidence:
+    """Return the evidence fitted on the graded training responses."""
+    responses = context.directory.split("train").responses.read()
+    return fit_evidence(np.array([likelihoods(r.logprobs) for r in responses]), _labels(context))
+
+
+def _labels(context: Context) -> Any:
+    return np.array([grade.correct for grade in context.directory.split("train").grades.read()])
 
 
 def train(context: Context) -> None:
@@ -120,7 +134,7 @@ def train(context: Context) -> None:
 
     settings, directory = context.settings, context.directory
     split, validation = directory.split("train"), directory.split("validation")
-    samples = _train_samples(context)
+    samples = train_samples(context)
     values = [row.target for row in split.targets.read()]
     held_out = context.samples(validation, validation.questions.read())
     engine = context.fresh()
@@ -130,8 +144,8 @@ def train(context: Context) -> None:
             engine.model,
             engine.tokenizer,
             cnf,
-            _examples(samples, values),
-            _examples(held_out, [float(correct) for correct in held_out.correct]),
+            examples(samples, values),
+            examples(held_out, [float(correct) for correct in held_out.correct]),
             settings.train,
             seed=settings.seed,
             output_dir=directory.adapter,
@@ -169,12 +183,13 @@ def _training_progress() -> Iterator[Callable[[int, int, dict[str, float]], None
         yield on_step
 
 
-def _train_samples(context: Context) -> Samples:
+def train_samples(context: Context) -> Samples:
+    """Return the training responses with their questions, prompts and grades."""
     split = context.directory.split("train")
     return context.samples(split, split.questions.read())
 
 
-def _examples(samples: Samples, targets: list[float]) -> list[Example]:
+def examples(samples: Samples, targets: list[float]) -> list[Example]:
     """Return a training example per response that came to its own end."""
     from grace.training.examples import Example
 

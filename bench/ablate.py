@@ -1,0 +1,80 @@
+"""Retrain a finished run with other settings and print the validation figures after each epoch.
+
+The run's responses, grades and features are used as they are; nothing is written into it.
+Each line of the output is JSON: the changed settings, and per epoch ECE, Brier score and AUROC
+on the validation responses (teacher-forced), in percent.
+
+    python bench/ablate.py runs/cb train.loss=log "train.init=mean train.epochs=5"
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from grace.cnf import add_cnf
+from grace.config import RunSettings, override_settings, to_dict
+from grace.pipeline import learning, load_run_settings
+from grace.pipeline.context import Context
+from grace.store import RunDir
+
+
+def retrain(run: Path, settings: RunSettings) -> list[dict[str, float]]:
+    """Return the rows of the training log that hold validation figures."""
+    from grace.training.trainer import train_adapter
+
+    directory = RunDir(run)
+    context = Context(directory, settings)
+    samples = learning.train_samples(context)
+    _, made = learning.make_run_targets(context)
+    split = directory.split("validation")
+    held_out = context.samples(split, split.questions.read())
+    engine = context.fresh()
+    cnf = add_cnf(engine.model, engine.tokenizer, init=settings.train.init, seed=settings.seed)
+    wanted = settings.train.evidence == "likelihood"
+    with tempfile.TemporaryDirectory() as folder:
+        result = train_adapter(
+            engine.model,
+            engine.tokenizer,
+            cnf,
+            learning.examples(samples, list(made.targets)),
+            learning.examples(held_out, [float(correct) for correct in held_out.correct]),
+            settings.train,
+            seed=settings.seed,
+            output_dir=Path(folder) / "adapter",
+            checkpoint_dir=Path(folder) / "checkpoints",
+            metadata={},
+            evidence=learning.fit_run_evidence(context) if wanted else None,
+            save_every=10**9,
+        )
+    return [row for row in result.log if "eval_brier" in row]
+
+
+def percent(row: dict[str, float]) -> dict[str, Any]:
+    """Return what is worth reading of one epoch."""
+    names = ("eval_ece", "eval_brier", "eval_auroc")
+    values = {name.removeprefix("eval_"): round(100 * row[name], 2) for name in names}
+    return {"epoch": row["epoch"], **values, "mean_c": round(row["eval_mean_c"], 3)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("variants", nargs="+", help="section.key=value, separated by blanks")
+    arguments = parser.parse_args()
+    for variant in arguments.variants:
+        start = time.perf_counter()
+        known = to_dict(load_run_settings(arguments.run))
+        settings = override_settings(known, variant.split())
+        rows = [percent(row) for row in retrain(arguments.run, settings)]
+        line = {"run": arguments.run.name, "seed": settings.seed, "variant": variant}
+        seconds = round(time.perf_counter() - start)
+        print(json.dumps({**line, "epochs": rows, "seconds": seconds}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
