@@ -20,6 +20,8 @@ from typing import Any
 
 from grace.config import TrainSettings
 from grace.errors import RunError
+from grace.evidence import Evidence
+from grace.store.files import sync
 from grace.training.adapter import replace_directory, save_weights
 from grace.training.examples import Example
 
@@ -28,7 +30,12 @@ FREE_SETTINGS = ("micro_batch_size", "gradient_checkpointing", "report_to")
 
 
 def claim(
-    root: Path, settings: TrainSettings, seed: int, cnf_id: int, examples: Sequence[Example]
+    root: Path,
+    settings: TrainSettings,
+    seed: int,
+    cnf_id: int,
+    examples: Sequence[Example],
+    evidence: Evidence | None = None,
 ) -> None:
     """Bind a checkpoint directory to its settings and examples.
 
@@ -38,7 +45,7 @@ def claim(
     fixed = dataclasses.asdict(settings)
     for name in FREE_SETTINGS:
         del fixed[name]
-    digest = hashlib.sha256(repr((seed, cnf_id)).encode())
+    digest = hashlib.sha256(repr((seed, cnf_id, evidence)).encode())
     for example in examples:
         digest.update(repr(dataclasses.astuple(example)).encode())
     mine: dict[str, Any] = {
@@ -80,6 +87,8 @@ def commit(root: Path, step: int, best: int | None) -> None:
     """Put the finished checkpoint in its place, then remove what is no longer needed."""
     final = root / f"checkpoint-{step}"
     shutil.rmtree(final, ignore_errors=True)
+    for file in (staging(root) / final.name).iterdir():
+        sync(file)
     (staging(root) / final.name).rename(final)
     shutil.rmtree(staging(root))
     for old in _numbered(root, "checkpoint")[:-KEPT]:

@@ -97,7 +97,7 @@ def train_adapter(
                 peft_model, tokenizer, cnf, examples, validation, settings, seed, checkpoint_dir
             )
             trainer.save_every, trainer.on_step, trainer.evidence = save_every, on_step, evidence
-            checkpoints.claim(checkpoint_dir, settings, seed, cnf.id, examples)
+            checkpoints.claim(checkpoint_dir, settings, seed, cnf.id, examples, evidence)
             _run(trainer, checkpoints.newest(checkpoint_dir))
             kept = trainer.state.global_step
             if settings.keep == "best":
@@ -122,7 +122,10 @@ def _check(
     settings: TrainSettings,
 ) -> None:
     if not examples or not any(example.weight > 0 for example in examples):
-        raise TrainingError("there are no responses to train on; sample and grade some first")
+        raise TrainingError(
+            "there is no response that came to its own end, so nothing to train on; raise "
+            "sample.max_new_tokens, or sample and grade some first"
+        )
     if settings.keep == "best" and not validation:
         raise ConfigError("train.keep is best, which needs validation responses; use keep=last")
     limit = getattr(model.config, "max_position_embeddings", None) or math.inf

@@ -1,0 +1,127 @@
+"""What confidence costs while generating, and what one prefill for n samples saves.
+
+Two ratios, each measured in one run, the sides taking turns:
+
+- tokens per second with confidence / without, greedy and sampled, the same responses;
+- eight separate calls / one call for n = 8 samples per question, in seconds.
+
+    python bench/generation.py
+    python bench/generation.py --model DIR --questions FILE.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from grace.chat import encode_chat
+from grace.cnf import add_cnf
+from grace.config import resolve_model
+from grace.engines import Sampling
+from grace.engines.transformers import TransformersEngine
+
+
+def engines(path: str) -> tuple[TransformersEngine, TransformersEngine]:
+    """Return the model with <CNF> and without; the row starts at the mean, so no text changes."""
+    with_it = TransformersEngine.load(path)
+    add_cnf(with_it.model, with_it.tokenizer, init="mean")
+    with_it = TransformersEngine(with_it.model, with_it.tokenizer)
+    return with_it, TransformersEngine.load(path)
+
+
+def questions(path: Path | None, count: int) -> list[str]:
+    """Return questions from a JSONL file, by default those of the pocket."""
+    if path is not None:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line)["question"] for line in lines[:count]]
+    from grace.pocket.world import World
+
+    rows = World.build(seed=0).questions("pocket_people", "test")
+    return [row["question"] for row in rows[:count]]
+
+
+def timed(work: Callable[[], int]) -> tuple[float, int]:
+    """Return CPU-wall seconds and the number of generated tokens."""
+    start = time.perf_counter()
+    tokens = work()
+    return time.perf_counter() - start, tokens
+
+
+def tokens_of(engine: TransformersEngine, prompts: list[list[int]], sampling: Sampling) -> int:
+    """Generate, and count the tokens of all responses, their ends included."""
+    return sum(
+        len(generation.token_ids) + 1
+        for _, generations in engine.generate(prompts, sampling)
+        for generation in generations
+    )
+
+
+def with_and_without(path: str, texts: list[str], rounds: int, sampling: Sampling) -> float:
+    """Return tokens per second with confidence over without: the median of paired rounds."""
+    pair = engines(path)
+    prompts = [
+        [encode_chat(e.tokenizer, [{"role": "user", "content": text}]) for text in texts]
+        for e in pair
+    ]
+    ratios = []
+    for number in range(rounds + 1):
+        speed = []
+        for side in (0, 1) if number % 2 else (1, 0):
+            seconds, tokens = timed(lambda s=side: tokens_of(pair[s], prompts[s], sampling))
+            speed.append((side, tokens / seconds))
+        if number:  # the first round warms up
+            by_side = dict(speed)
+            ratios.append(by_side[0] / by_side[1])
+    return statistics.median(ratios)
+
+
+def one_call_for_eight(path: str, texts: list[str], rounds: int, longest: int) -> float:
+    """Return the seconds of eight calls with one sample each over one call with eight."""
+    engine = TransformersEngine.load(path)
+    prompts = [encode_chat(engine.tokenizer, [{"role": "user", "content": t}]) for t in texts]
+    together = Sampling(8, 0.8, 1.0, longest)
+    alone = [Sampling(1, 0.8, 1.0, longest, first_sample=k) for k in range(8)]
+
+    def separately() -> int:
+        return sum(tokens_of(engine, [p], s) for p in prompts for s in alone)
+
+    def at_once() -> int:
+        return sum(tokens_of(engine, [p], together) for p in prompts)
+
+    ratios = []
+    for number in range(rounds + 1):
+        slow, fast = timed(separately), timed(at_once)
+        assert slow[1] == fast[1], "the two ways must say the same"
+        if number:
+            ratios.append(slow[0] / fast[0])
+    return statistics.median(ratios)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", default="pocket")
+    parser.add_argument("--questions", type=Path)
+    parser.add_argument("--count", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--max-new-tokens", type=int, default=32)
+    arguments = parser.parse_args()
+    path, longest = resolve_model(arguments.model), arguments.max_new_tokens
+    texts = [
+        f"Question: {text}\nGuess:" for text in questions(arguments.questions, arguments.count)
+    ]
+    for name, sampling in (
+        ("greedy", Sampling(1, 0.0, 1.0, longest)),
+        ("T 0.8, n = 8", Sampling(8, 0.8, 1.0, longest)),
+    ):
+        ratio = with_and_without(path, texts, arguments.rounds, sampling)
+        print(f"tokens/s with confidence / without, {name}: {ratio:.3f}", flush=True)
+    ratio = one_call_for_eight(path, texts[:16], arguments.rounds, longest)
+    print(f"eight calls / one call for n = 8, per question: {ratio:.2f}x")
+
+
+if __name__ == "__main__":
+    main()
