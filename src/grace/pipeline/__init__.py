@@ -46,7 +46,6 @@ FIRST_STAGE = {
     "sample": "sample",
     "grade": "grade",
     "target": "targets",
-    "target.features": "features",
     "train": "train",
     "report": "report",
     "report.estimators": "score",
