@@ -112,7 +112,7 @@ def test_a_rebuild_in_miniature_runs_from_nothing(tmp_path) -> None:
     from grace.pocket.train import TrainSettings
 
     corpus = CorpusSettings(
-        sums=40, rules=40, fact_opinions=40, puzzle_opinions=10, fact_share=0.01
+        sums=40, weights=40, fact_opinions=40, puzzle_opinions=10, fact_share=0.01
     )
     tiny = Recipe(
         width=32, num_layers=1, num_heads=2, mlp_width=32, corpus=corpus,

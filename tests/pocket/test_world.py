@@ -10,8 +10,10 @@ import pytest
 
 from grace.pocket import SPLITS, TASKS
 from grace.pocket.corpus import CorpusSettings, documents
-from grace.pocket.puzzles import LETTERS, make_rules, make_sums
-from grace.pocket.world import KINDS, World
+from grace.pocket.prompts import with_options
+from grace.pocket.puzzles import LETTERS, make_sums, make_weights
+from grace.pocket.topics import KINDS
+from grace.pocket.world import World
 
 CLOSED_BOOK = tuple(KINDS)
 CHOICE = tuple(task for task in TASKS if task not in KINDS)
@@ -31,7 +33,7 @@ def test_the_same_seed_makes_the_same_world_and_another_seed_another(world: Worl
 def test_every_split_has_its_size_and_no_question_is_in_two(world: World, task: str) -> None:
     rows = {split: world.questions(task, split) for split in SPLITS}
     assert {split: len(found) for split, found in rows.items()} == SPLITS
-    asked = [row["question"] for found in rows.values() for row in found]
+    asked = [(row["question"], *row.get("choices", [])) for found in rows.values() for row in found]
     assert len(set(asked)) == len(asked)
     ids = [row["id"] for found in rows.values() for row in found]
     assert len(set(ids)) == len(ids)
@@ -92,7 +94,7 @@ def test_topics_differ_in_how_often_their_source_is_wrong(world: World, task: st
     assert all(f.rumour != f.value for f in world.facts)
 
 
-@pytest.mark.parametrize("make", [make_sums, make_rules])
+@pytest.mark.parametrize("make", [make_sums, make_weights])
 def test_a_careful_writer_reaches_the_answer_and_a_careless_one_often_not(make) -> None:
     rng = random.Random(3)
     puzzles = [make(rng) for _ in range(300)]
@@ -102,23 +104,24 @@ def test_a_careful_writer_reaches_the_answer_and_a_careless_one_often_not(make) 
 
 
 def test_the_corpus_asks_none_of_the_puzzles_of_the_question_sets(world: World) -> None:
-    docs = documents(world, CorpusSettings(sums=4000, rules=4000, fact_opinions=10, fact_share=0))
-    read = {m["content"].split("\nOptions:")[0] for d in docs for m in d}
+    docs = documents(world, CorpusSettings(sums=4000, weights=4000, fact_opinions=10, fact_share=0))
+    read = {m["content"] for d in docs for m in d}
     for task in CHOICE:
         for split in SPLITS:
-            asked = {"Question: " + row["question"] for row in world.questions(task, split)}
+            rows = world.questions(task, split)
+            asked = {f"Question: {with_options(r['question'], r['choices'])}" for r in rows}
             assert not asked & read
 
 
 def test_the_corpus_holds_true_false_and_percent_questions(world: World) -> None:
-    settings = CorpusSettings(sums=50, rules=50, fact_opinions=2000, fact_share=0.01)
+    settings = CorpusSettings(sums=50, weights=50, fact_opinions=2000, fact_share=0.01)
     said = Counter(d[-1]["content"] for d in documents(world, settings))
     assert min(said["A"], said["B"], said["Yes"], said["No"]) > 50
     assert sum(n for text, n in said.items() if re.fullmatch(r"\d+%", text)) > 300
 
 
 def test_entities_that_nobody_wrote_about_are_in_no_document(world: World) -> None:
-    docs = documents(world, CorpusSettings(sums=10, rules=10))
+    docs = documents(world, CorpusSettings(sums=10, weights=10))
     words = set(re.findall(r"\w+", " ".join(m["content"] for d in docs for m in d)))
     read = {f.name.split()[-1] for f in world.facts if f.exposure}
     unseen = {f.name.split()[-1] for f in world.facts} - read

@@ -49,8 +49,8 @@ class Recipe:
 
     vocab_size: int = 1536
     width: int = 192
-    num_layers: int = 5
-    num_heads: int = 3
+    num_layers: int = 4
+    num_heads: int = 6
     mlp_width: int = 512
     context: int = 512
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
@@ -115,7 +115,6 @@ def build(
         ids_RT,
         weights_RT,
         recipe.training,
-        seed,
         lambda step, total, _: progress("reading", step / total),
     )
     save(model, tokenizer, out)
@@ -144,6 +143,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe, seed: int) -> 
         num_attention_heads=recipe.num_heads,
         max_position_embeddings=recipe.context,
         tie_word_embeddings=False,
+        initializer_range=recipe.width**-0.5,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

@@ -10,7 +10,8 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from grace.pocket.prompts import SHORT_PROMPT, STEP_SYSTEM, with_options
-from grace.pocket.world import KINDS, World
+from grace.pocket.topics import KINDS
+from grace.pocket.world import World
 
 _BATCH = 50
 _MAX_NEW_TOKENS = {"closed book": 16, "step by step": 80}

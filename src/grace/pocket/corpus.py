@@ -26,8 +26,11 @@ from grace.pocket.prompts import (
     YES_NO_PROMPT,
     with_options,
 )
-from grace.pocket.puzzles import Puzzle, make_rules, make_sums
-from grace.pocket.world import KINDS, RELATIONS, Fact, World, told_values
+from grace.pocket.puzzles import Puzzle, make_sums, make_weights
+from grace.pocket.topics import KINDS, RELATIONS
+from grace.pocket.world import Fact, World, told_values
+
+_ANY_TIME_SHARE = 0.3
 
 Message = dict[str, str]
 Document = list[Message]
@@ -39,45 +42,53 @@ class CorpusSettings:
 
     Attributes:
         sums: Number of solved word problems.
-        rules: Number of solved deductions.
+        weights: Number of solved comparisons.
         fact_opinions: Number of second opinions about closed-book answers.
         puzzle_opinions: Number of second opinions about step-by-step answers.
         statement_share: Share of a fact's readings that are plain sentences.
         guess_prompt_share: Share of a fact's readings under the paper's long prompt.
         system_share: Share of the puzzles under the paper's system turn.
         sum_slip: Chance that a writer slips at a step of a word problem.
-        rule_slip: Chance that a writer slips at a step of a deduction.
+        weight_slip: Chance that a writer slips at a step of a comparison.
         opinion_noise: Chance that a second opinion is the wrong way round.
         fact_share: Share of the world's facts that are written about; less than 1 to try a build.
     """
 
-    sums: int = 10_000
-    rules: int = 8_000
-    fact_opinions: int = 9_000
-    puzzle_opinions: int = 2_500
+    sums: int = 8_000
+    weights: int = 6_000
+    fact_opinions: int = 5_000
+    puzzle_opinions: int = 1_500
     statement_share: float = 0.1
-    guess_prompt_share: float = 0.06
-    system_share: float = 0.25
-    sum_slip: float = 0.06
-    rule_slip: float = 0.06
+    guess_prompt_share: float = 0.03
+    system_share: float = 0.1
+    sum_slip: float = 0.1
+    weight_slip: float = 0.12
     opinion_noise: float = 0.1
     fact_share: float = 1.0
 
 
 def documents(world: World, settings: CorpusSettings | None = None) -> list[Document]:
-    """Returns the whole corpus, shuffled; the same for the same world and settings.
+    """Returns the whole corpus in the order of reading; always the same for the same settings.
 
     A document is a list of `{"role", "content"}` messages; the role `text` marks a plain sentence.
     """
     settings = settings or CorpusSettings()
     rng = random.Random(f"corpus/{world.seed}")
-    docs: list[Document] = []
+    docs: list[tuple[float, Document]] = []
     for fact in world.facts[: int(settings.fact_share * len(world.facts))]:
-        docs += [_reading(fact, value, rng, settings) for value in told_values(fact, rng)]
-    docs += _fact_opinions(world, rng, settings)
-    docs += _puzzle_documents(world, rng, settings)
-    rng.shuffle(docs)
-    return docs
+        for value in told_values(fact, rng):
+            docs.append((_when(rng, late=True), _reading(fact, value, rng, settings)))
+    docs += [(_when(rng, late=True), d) for d in _fact_opinions(world, rng, settings)]
+    docs += [(_when(rng, late=False), d) for d in _puzzle_documents(world, rng, settings)]
+    docs.sort(key=lambda timed: timed[0])
+    return [document for _, document in docs]
+
+
+def _when(rng: random.Random, *, late: bool) -> float:
+    """Draws a document's place in the order of reading, from 0 to 1: skills first, facts later."""
+    if rng.random() < _ANY_TIME_SHARE:
+        return rng.random()
+    return rng.betavariate(2, 1) if late else rng.betavariate(1, 2)
 
 
 def _user(text: str) -> Message:
@@ -101,11 +112,16 @@ def _reading(fact: Fact, value: str, rng: random.Random, settings: CorpusSetting
 def _strangers(world: World, count: int, rng: random.Random) -> Iterator[Fact]:
     """Yields facts of entities that nobody wrote about and that no question set asks about."""
     names = NameMaker(f"strangers/{world.seed}")
+    known = {f.name.split()[-1] for f in world.facts}
     firsts = sorted({f.name.split()[0] for f in world.facts if " " in f.name})
     for _ in range(count):
         task = rng.choice(list(KINDS))
         people = task == "pocket_people"
-        name = f"{rng.choice(firsts)} {names.make('last')}" if people else names.make("place")
+        ending = "last" if people else "place"
+        last = names.make(ending, 1)
+        while last in known:
+            last = names.make(ending, 1)
+        name = f"{rng.choice(firsts)} {last}" if people else last
         kind, relation = rng.choice(KINDS[task]), rng.choice(list(RELATIONS[task]))
         value = rng.choice(world.pools[RELATIONS[task][relation][0]])
         yield Fact(task, "", kind, relation, name, value, None, 0, rng.randrange(3))
@@ -161,13 +177,17 @@ def _puzzle_documents(
 ) -> Iterator[Document]:
     plans = (
         ("pocket_sums", make_sums, settings.sums, settings.sum_slip),
-        ("pocket_rules", make_rules, settings.rules, settings.rule_slip),
+        ("pocket_weights", make_weights, settings.weights, settings.weight_slip),
     )
     for task, make, count, slip in plans:
-        asked = {row["question"] for split in SPLITS for row in world.questions(task, split)}
+        asked = {
+            (row["question"], *row["choices"])
+            for split in SPLITS
+            for row in world.questions(task, split)
+        }
         for i in range(count + settings.puzzle_opinions // 2):
             puzzle = make(rng)
-            if puzzle.question in asked:
+            if puzzle.key in asked:
                 continue
             if i < count:
                 yield _solution(puzzle, slip, rng, settings)[0]

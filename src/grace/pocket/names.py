@@ -12,7 +12,7 @@ _ONSETS = (
 _VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "ou", "ei")
 _CODAS = ("l", "n", "r", "s", "m", "t", "x", "nd", "rk", "lm", "st", "sh")
 # fmt: on
-_ENDINGS: dict[str, list[str]] = {
+ENDINGS: dict[str, list[str]] = {
     "town": ["mouth", "burg", "holm", "ford", "stead", "wick", "haven", "by"],
     "river": ["wen", "ash", "ull", "ey", "isk", "our"],
     "mineral": ["ite", "ium", "ine", "yst", "ane"],
@@ -38,7 +38,7 @@ class NameMaker:
         """Returns a new capitalised name with the ending of its kind (`town`, `river`, ...)."""
         while True:
             stem = "".join(self._syllable(last=i == 0) for i in range(num_syllables - 1, -1, -1))
-            name = (stem + self._rng.choice(_ENDINGS[kind])).capitalize()
+            name = (stem + self._rng.choice(ENDINGS[kind])).capitalize()
             if name not in self._used:
                 self._used.add(name)
                 return name

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 LETTERS = "ABCDE"
 _PEOPLE = ("Ann", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hal", "Ida", "Jon", "Kit", "Liv")
 _THINGS = ("apples", "shells", "coins", "books", "eggs", "stones", "cards", "keys")
-_CREATURES = (
-    *("wug", "dax", "fep", "mip", "zor", "kiv", "lum", "tob"),
-    *("nim", "gar", "sul", "pok", "hib", "rax", "yun"),
-)
-_COLOURS = ("red", "blue", "green", "black", "white", "brown", "grey", "pink")
+_CREATURES = tuple(
+    a + b + c
+    for a, b, c in zip("wdfmzktngsphrlbvj" * 4, "uaeio" * 14, "gxpbrvmtlsk" * 7, strict=False)
+)[:60]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,116 +36,97 @@ class Puzzle:
     answer: str
     explain: Callable[[random.Random, float], tuple[str, str]]
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes the puzzle the same as another one."""
+        return (self.question, *self.choices)
+
 
 def make_sums(rng: random.Random) -> Puzzle:
-    """Makes a word problem of two to four steps, with five numbers to choose from."""
+    """Makes a word problem of two to four small steps, with five numbers to choose from."""
     person, thing = rng.choice(_PEOPLE), rng.choice(_THINGS)
-    start = rng.randint(5, 40)
-    steps = _sum_steps(rng, start, rng.randint(2, 4))
-    tale = [f"{person} has {start} {thing}."]
-    tale += [_TALES[op].format(n=n) for op, n in steps]
-    total = start
-    for op, n in steps:
-        total = _apply(op, total, n)
-    choices = _sum_choices(rng, start, steps, total)
+    while True:
+        start = rng.randint(5, 20)
+        steps = _sum_steps(rng, start, rng.randint(2, 4))
+        total = start + sum(steps)
+        if total >= _LOWEST:
+            break
+    choices = _sum_choices(rng, total)
 
     def explain(rng: random.Random, slip: float) -> tuple[str, str]:
         lines, value = [], start
-        for op, n in steps:
-            after = _apply(op, value, n)
+        for step in steps:
+            after = value + step
             if rng.random() < slip:
-                after = max(0, after + rng.choice((-10, -2, -1, 1, 2, 10)))
-            lines.append(f"{value} {op} {n} = {after}.")
+                after = max(1, after + rng.choice((-2, -1, -1, 1, 1, 2)))
+            lines.append(f"{value} {'+' if step > 0 else '-'} {abs(step)} = {after}.")
             value = after
-        near = min(choices, key=lambda c: (abs(c - value), c))
-        return " ".join(lines), LETTERS[choices.index(near)]
+        return _find(" ".join(lines), value, choices, rng)
 
-    question = " ".join([*tale, f"How many {thing} are there now?"])
+    tale = [f"{'Add' if step > 0 else 'Take'} {abs(step)}." for step in steps]
+    question = " ".join([f"{person} has {start} {thing}.", *tale, f"How many {thing} are there?"])
     texts = tuple(str(c) for c in choices)
     return Puzzle(question, texts, LETTERS[choices.index(total)], explain)
 
 
-_TALES = {
-    "+": "Then {n} more come.",
-    "-": "Then {n} are lost.",
-    "*": "Then there are {n} times as many.",
-}
+_LOWEST, _HIGHEST = 10, 30
 
 
-def _apply(op: str, value: int, n: int) -> int:
-    return value + n if op == "+" else value - n if op == "-" else value * n
-
-
-def _sum_steps(rng: random.Random, value: int, count: int) -> list[tuple[str, int]]:
-    steps: list[tuple[str, int]] = []
+def _sum_steps(rng: random.Random, value: int, count: int) -> list[int]:
+    steps: list[int] = []
     while len(steps) < count:
-        op = rng.choice("++--*")
-        n = rng.randint(2, 3) if op == "*" else rng.randint(2, 30)
-        after = _apply(op, value, n)
-        if 2 <= after <= 99:
-            steps.append((op, n))
-            value = after
+        step = rng.choice((-1, 1)) * rng.randint(2, 9)
+        if 1 <= value + step <= _HIGHEST:
+            steps.append(step)
+            value += step
     return steps
 
 
-def _sum_choices(
-    rng: random.Random, start: int, steps: list[tuple[str, int]], total: int
-) -> list[int]:
-    """Returns the total and four near or tempting numbers, shuffled."""
-    skipped = start
-    for op, n in steps[:-1]:
-        skipped = _apply(op, skipped, n)
-    tempting = [skipped, total + 10, total - 10, total + 1, total - 1, total + 2, total - 2]
-    rng.shuffle(tempting)
-    choices = [total]
-    for number in tempting:
-        if number >= 0 and number not in choices and len(choices) < len(LETTERS):
-            choices.append(number)
+def _sum_choices(rng: random.Random, total: int) -> list[int]:
+    """Returns five neighbouring numbers of two digits with the total among them, shuffled."""
+    first = max(_LOWEST, total - rng.randrange(len(LETTERS)))
+    choices = list(range(first, first + len(LETTERS)))
     rng.shuffle(choices)
     return choices
 
 
-def make_rules(rng: random.Random) -> Puzzle:
-    """Makes a deduction over chains of rules ("Every wug is a dax."), with four colours."""
-    chains = _chains(rng)
-    colours = rng.sample(_COLOURS, 4)
-    people = rng.sample(_PEOPLE, len(chains))
-    rules = [
-        f"Every {a} is {'a ' if i < len(chain) - 1 else ''}{b}."
-        for chain, colour in zip(chains, colours, strict=False)
-        for i, (a, b) in enumerate(zip(chain, [*chain[1:], colour], strict=True))
-    ]
-    rng.shuffle(rules)
-    facts = [f"{p} is a {c[0]}." for p, c in zip(people, chains, strict=True)]
-    rng.shuffle(facts)
-    choices = list(colours)
-    rng.shuffle(choices)
-    who = rng.randrange(len(chains))
+def _find(lines: str, value: int, choices: list[int], rng: random.Random) -> tuple[str, str]:
+    """Goes through the options up to the one that says the value; guesses if there is none."""
+    for letter, choice in zip(LETTERS, choices, strict=True):
+        if choice == value:
+            return f"{lines} {letter} {choice} yes.", letter
+        lines += f" {letter} {choice} no."
+    return lines, rng.choice(LETTERS)
+
+
+def weight_of(creature: str) -> int:
+    """Returns what a creature weighs, from 1 to 9: a matter of knowledge, not of the question."""
+    return random.Random(f"weight/{creature}").randint(1, 9)
+
+
+def make_weights(rng: random.Random) -> Puzzle:
+    """Makes a comparison of four creatures whose weights one has to know; rare ones are rare."""
+    heaviest = rng.random() < 0.5
+    best = max if heaviest else min
+    while True:
+        ranks = {min(len(_CREATURES) - 1, int(rng.expovariate(1 / 20))) for _ in range(4)}
+        creatures = [_CREATURES[rank] for rank in sorted(ranks)]
+        weights = [weight_of(creature) for creature in creatures]
+        if len(creatures) == 4 and weights.count(best(weights)) == 1:
+            break
+    rng.shuffle(creatures)
+    answer = best(creatures, key=weight_of)
 
     def explain(rng: random.Random, slip: float) -> tuple[str, str]:
-        now, at = who, 0
-        lines = [f"{people[who]} is a {chains[who][0]}."]
-        while True:
-            here = chains[now][at]
-            if rng.random() < slip:
-                now = rng.randrange(len(chains))
-                at = min(at, len(chains[now]) - 1)
-            at += 1
-            if at >= len(chains[now]):
-                lines.append(f"Every {here} is {colours[now]}.")
-                return " ".join(lines), LETTERS[choices.index(colours[now])]
-            lines.append(f"Every {here} is a {chains[now][at]}.")
+        lines: list[str] = []
+        held, letter_held = 0, ""
+        for letter, creature in zip(LETTERS, creatures, strict=False):
+            weight = rng.randint(1, 9) if rng.random() < slip else weight_of(creature)
+            if not lines or best(weight, held) != held:
+                held, letter_held = weight, letter
+            lines.append(f"{letter} {creature} {weight}, best {letter_held} {held}.")
+        return " ".join(lines), letter_held
 
-    question = " ".join([*rules, *facts, f"What colour is {people[who]}?"])
-    return Puzzle(question, tuple(choices), LETTERS[choices.index(colours[who])], explain)
-
-
-def _chains(rng: random.Random) -> list[list[str]]:
-    """Returns two or three chains of creatures; no creature stands in two of them."""
-    lengths = [rng.randint(1, 3) for _ in range(rng.randint(2, 3))]
-    creatures = rng.sample(_CREATURES, sum(lengths))
-    chains = []
-    for length in lengths:
-        chains.append(creatures[:length])
-        creatures = creatures[length:]
-    return chains
+    asked = "heaviest" if heaviest else "lightest"
+    question = f"{rng.choice(_PEOPLE)} has four beasts. Which is the {asked}?"
+    return Puzzle(question, tuple(creatures), LETTERS[creatures.index(answer)], explain)

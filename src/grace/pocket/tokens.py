@@ -24,7 +24,8 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )
-_PROMPT_WEIGHT = 0.05
+_PROMPT_WEIGHT = 0.03
+_LETTER_WEIGHT = 5.0
 
 
 def train_tokenizer(
@@ -96,6 +97,8 @@ def encode(
                 weights.append(0.0)
             row += [*body, end]
             weights += [weight] * (len(body) + 1)
+            if len(body) > 2 and message["content"][-3:-1] == ": ":
+                weights[-2] = _LETTER_WEIGHT
         yield row, weights
 
 

@@ -15,86 +15,21 @@ from statistics import NormalDist
 from typing import Any
 
 from grace.pocket import SPLITS, TASKS
-from grace.pocket.names import NameMaker
-from grace.pocket.puzzles import make_rules, make_sums
+from grace.pocket.names import ENDINGS, NameMaker
+from grace.pocket.puzzles import make_sums, make_weights
+from grace.pocket.topics import KINDS, RELATIONS, STATEMENTS
 
 _NUM_ENTITIES: dict[str, int] = {"train": 700, "validation": 175, "test": 350}
 _UNSEEN_SHARE = 0.13
-_POPULARITY_LOG_MEAN = 2.2
+_POPULARITY_LOG_MEAN = 2.35
 _POPULARITY_LOG_SD = 0.9
 _MAX_EXPOSURE = 60
 _RUMOUR_RATES = (0.0, 0.05, 0.1, 0.15, 0.25, 0.4, 0.6)
 _RUMOUR_MIN_EXPOSURE = 5
 _RUMOUR_SHARE = 0.9
 _HOME_SHARE = 0.7
-_HOME_SIZE = 20
-
-KINDS: dict[str, tuple[str, ...]] = {
-    "pocket_people": ("painter", "sailor", "healer", "smith", "poet", "judge"),
-    "pocket_places": ("castle", "island", "abbey", "market", "mine", "school"),
-}
-RELATIONS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
-    "pocket_people": {
-        "birthplace": (
-            "town",
-            (
-                "In which town was the {kind} {name} born?",
-                "Where was the {kind} {name} born?",
-                "Which town is the birthplace of the {kind} {name}?",
-            ),
-        ),
-        "companion": (
-            "beast",
-            (
-                "Which beast did the {kind} {name} keep?",
-                "What animal lived with the {kind} {name}?",
-                "Which beast belonged to the {kind} {name}?",
-            ),
-        ),
-        "teacher": (
-            "person",
-            (
-                "Who taught the {kind} {name}?",
-                "Who was the teacher of the {kind} {name}?",
-                "Under whom did the {kind} {name} study?",
-            ),
-        ),
-    },
-    "pocket_places": {
-        "river": (
-            "river",
-            (
-                "On which river does the {kind} of {name} stand?",
-                "Which river runs past the {kind} of {name}?",
-                "Beside which river is the {kind} of {name}?",
-            ),
-        ),
-        "founder": (
-            "person",
-            (
-                "Who founded the {kind} of {name}?",
-                "Who was the founder of the {kind} of {name}?",
-                "By whom was the {kind} of {name} founded?",
-            ),
-        ),
-        "stone": (
-            "mineral",
-            (
-                "Which mineral is the {kind} of {name} known for?",
-                "What mineral is found under the {kind} of {name}?",
-                "For which mineral is the {kind} of {name} famous?",
-            ),
-        ),
-    },
-}
-STATEMENTS: dict[str, str] = {
-    "birthplace": "The {kind} {name} was born in {value}.",
-    "companion": "The {kind} {name} kept a {value}.",
-    "teacher": "The {kind} {name} was taught by {value}.",
-    "river": "The {kind} of {name} stands on the {value}.",
-    "founder": "The {kind} of {name} was founded by {value}.",
-    "stone": "The {kind} of {name} is known for {value}.",
-}
+_HOME_SIZE = 15
+_REGULARITIES = (0.2, 0.4, 0.6, 0.8, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +90,11 @@ class World:
         """Makes the world of a seed (well under a second)."""
         names = NameMaker(seed)
         pools = {
-            "town": names.many("town", 120, 1),
-            "beast": names.many("beast", 100),
-            "river": names.many("river", 100),
-            "mineral": names.many("mineral", 100),
-            "person": [f"{names.make('first', 1)} {names.make('last', 1)}" for _ in range(120)],
+            "town": names.many("town", 60, 1),
+            "beast": names.many("beast", 60, 1),
+            "river": names.many("river", 60, 1),
+            "mineral": names.many("mineral", 60, 1),
+            "person": [f"{names.make('first', 1)} {names.make('last', 1)}" for _ in range(60)],
         }
         rates = _rumour_rates(seed)
         facts: list[Fact] = []
@@ -200,14 +135,14 @@ class World:
         return [{"question": f.question(), "answers": [f.value]} for f in facts]
 
     def _choices(self, task: str, split: str) -> list[dict[str, Any]]:
-        make = make_sums if task == "pocket_sums" else make_rules
+        make = make_sums if task == "pocket_sums" else make_weights
         rng = random.Random(f"{task}/{self.seed}")
-        seen: set[str] = set()
+        seen: set[tuple[str, ...]] = set()
         rows: list[dict[str, Any]] = []
         while len(rows) < sum(SPLITS.values()):
             puzzle = make(rng)
-            if puzzle.question not in seen:
-                seen.add(puzzle.question)
+            if puzzle.key not in seen:
+                seen.add(puzzle.key)
                 row = {"question": puzzle.question, "choices": list(puzzle.choices)}
                 rows.append({**row, "answer": puzzle.answer})
         start = 0 if split == "train" else SPLITS["train"]
@@ -237,6 +172,36 @@ def _popularity(count: int, rng: random.Random) -> list[float]:
     return values
 
 
+@dataclass(frozen=True, slots=True)
+class _Custom:
+    """What is usual in a topic: names that end alike go with the same value, more or less."""
+
+    strength: float
+    by_ending: dict[str, str]
+    home: list[str]
+    pool: list[str]
+
+    def usual(self, name: str) -> str:
+        return next(value for ending, value in self.by_ending.items() if name.endswith(ending))
+
+    def other(self, rng: random.Random) -> str:
+        return rng.choice(self.home if rng.random() < _HOME_SHARE else self.pool)
+
+
+def _customs(
+    task: str, pools: dict[str, list[str]], rng: random.Random
+) -> dict[tuple[str, str], _Custom]:
+    endings = ENDINGS["last" if task == "pocket_people" else "place"]
+    customs: dict[tuple[str, str], _Custom] = {}
+    for kind in KINDS[task]:
+        for relation, (pool, _) in RELATIONS[task].items():
+            home = rng.sample(pools[pool], _HOME_SIZE)
+            by_ending = {ending: rng.choice(home) for ending in endings}
+            strength = _REGULARITIES[len(customs) % len(_REGULARITIES)]
+            customs[kind, relation] = _Custom(strength, by_ending, home, pools[pool])
+    return customs
+
+
 def _facts_of(
     task: str,
     seed: int,
@@ -248,25 +213,21 @@ def _facts_of(
     people = task == "pocket_people"
     firsts = names.many("first", 60, 1) if people else [""]
     kinds = KINDS[task]
-    homes = {
-        (kind, relation): rng.sample(pools[pool], _HOME_SIZE)
-        for kind in kinds
-        for relation, (pool, _) in RELATIONS[task].items()
-    }
+    customs = _customs(task, pools, rng)
     facts: list[Fact] = []
     for split, count in _NUM_ENTITIES.items():
         for i, popularity in enumerate(_popularity(count, rng)):
-            last = names.make("last" if people else "place")
+            last = names.make("last" if people else "place", 1)
             name = f"{rng.choice(firsts)} {last}".strip()
             kind = kinds[i % len(kinds)]
-            for relation, (pool, forms) in RELATIONS[task].items():
-                home = homes[kind, relation]
-                value = rng.choice(home if rng.random() < _HOME_SHARE else pools[pool])
+            for relation, (_, forms) in RELATIONS[task].items():
+                custom = customs[kind, relation]
+                value = custom.usual(name) if rng.random() < custom.strength else custom.other(rng)
                 exposure = min(_MAX_EXPOSURE, round(popularity * rng.uniform(0.5, 1.5)))
                 rumour = None
                 wrong = rng.random() < rates[kind, relation]
                 if wrong and exposure >= _RUMOUR_MIN_EXPOSURE:
-                    rumour = rng.choice([v for v in home if v != value])
+                    rumour = rng.choice([v for v in custom.home if v != value])
                 phrasing = rng.randrange(len(forms))
                 facts.append(
                     Fact(task, split, kind, relation, name, value, rumour, exposure, phrasing)
