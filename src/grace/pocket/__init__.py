@@ -10,7 +10,7 @@ from pathlib import Path
 MODEL_DIR: Path = Path(__file__).parent / "model"
 """Folder of the shipped checkpoint (Hugging Face layout)."""
 
-TASKS: tuple[str, ...] = ("pocket_people", "pocket_places", "pocket_sums", "pocket_weights")
+TASKS: tuple[str, ...] = ("pocket_people", "pocket_places", "pocket_sums", "pocket_rules")
 """Two closed-book question sets, then two multiple-choice sets answered step by step."""
 
 SPLITS: dict[str, int] = {"train": 2000, "validation": 500, "test": 1000}

@@ -177,7 +177,7 @@ def _puzzle_documents(
 ) -> Iterator[Document]:
     plans = (
         ("pocket_sums", make_sums, settings.sums, settings.sum_slip),
-        ("pocket_weights", make_weights, settings.weights, settings.weight_slip),
+        ("pocket_rules", make_weights, settings.weights, settings.weight_slip),
     )
     for task, make, count, slip in plans:
         asked = {

@@ -136,7 +136,7 @@ class World:
 
     def _choices(self, task: str, split: str) -> list[dict[str, Any]]:
         make = make_sums if task == "pocket_sums" else make_weights
-        rng = random.Random(f"{task}/{self.seed}")
+        rng = random.Random(f"pocket_{make.__name__.removeprefix('make_')}/{self.seed}")
         seen: set[tuple[str, ...]] = set()
         rows: list[dict[str, Any]] = []
         while len(rows) < sum(SPLITS.values()):
