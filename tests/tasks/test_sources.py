@@ -236,14 +236,15 @@ def test_math_qa_rows_whose_options_cannot_be_told_apart_are_left_out_and_counte
     assert "math_qa: 3 of 4 rows cannot be used" in caplog.text
 
 
-def test_repeats_are_dropped_by_text_between_pools_and_by_text_and_options_within() -> None:
+def test_repeats_are_dropped_by_text_and_options_in_any_order() -> None:
     def question(name: str, text: str, *choices: str) -> Question:
         return Question(name, "t", text, ("A",), choices)
 
     test = [question("1", "Which?", "a", "b"), question("2", "which", "c", "d")]
     train = [question("3", "WHICH", "e", "f"), question("4", "Why?"), question("4", "Who?")]
-    kept = disjoint([[*test, question("5", "Which", "A", "B")], train])
-    assert [[q.id for q in pool] for pool in kept] == [["1", "2"], ["4"]]
+    leaked = question("6", "WHICH", "B", "a")
+    kept = disjoint([[*test, question("5", "Which", "A", "B")], [leaked, *train]])
+    assert [[q.id for q in pool] for pool in kept] == [["1", "2"], ["3", "4"]]
 
 
 def test_a_made_id_follows_the_content_alone() -> None:

@@ -8,7 +8,10 @@ from typing import Any
 from grace.config import RunSettings, load_settings
 from grace.pipeline import run
 from grace.pipeline.reporting import read_reports
+from grace.tasks import load_task
 
+QUICK = ("data.train=200", "data.validation=100", "data.test=100")
+STEPS = ("data.train=500", "data.validation=200", "data.test=300")
 DEMO = Path(__file__).parents[1] / "pocket" / "demo.toml"
 
 
@@ -24,6 +27,9 @@ def run_demo(path: Path, *, quick: bool = False) -> dict[str, Any]:
 
 
 def demo_settings(task: str, *, quick: bool = False) -> RunSettings:
-    """Return the settings of the demo for one pocket task."""
-    small = ["data.train=200", "data.validation=100", "data.test=100"] if quick else []
-    return load_settings(DEMO, [f"data.task={task}", *small])
+    """Return the settings of the demo for one pocket task.
+
+    Step-by-step answers are ten times as long as closed-book ones, so there are fewer of them.
+    """
+    sizes = QUICK if quick else STEPS if load_task(task).kind == "choice" else ()
+    return load_settings(DEMO, [f"data.task={task}", *sizes])

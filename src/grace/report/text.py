@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+MOST_NOTES = 4  # more would fill the console
+
+
 def render_table(report: Report) -> RenderableType:
     """Return the main tables for the console, one per task; 80 columns are enough."""
     from rich.console import Group as Together
@@ -36,8 +39,15 @@ def render_table(report: Report) -> RenderableType:
     tables = [_console_table(group) for group in groups(report)]
     legend = how_to_read(report).replace("[a, b]", "a-b")
     costs = "+tokens: fed to the model per answer, beyond the answer itself."
-    lines = [Text(line, style="dim") for line in (f"{legend} {costs}", *notes(report))]
+    lines = [Text(line, style="dim") for line in (f"{legend} {costs}", *_few(notes(report)))]
     return Together(Text(report["name"], style="bold"), *tables, *lines)
+
+
+def _few(lines: Sequence[str]) -> list[str]:
+    """Return the lines, or how many there are when they would fill the screen."""
+    if len(lines) <= MOST_NOTES:
+        return list(lines)
+    return [f"{len(lines)} notes, on thin bins and the like, stand in report.md."]
 
 
 def _console_table(group: Group) -> Table:

@@ -89,20 +89,20 @@ def parse_rows(name: str, rows: Sequence[Row], parse: Parse) -> list[Question]:
 def disjoint(pools: Iterable[list[Question]]) -> list[list[Question]]:
     """Return the pools without repeats: the first of a pool stays, and the earlier pool wins.
 
-    Within a pool a repeat has the same text and options; between pools the text alone counts.
+    A repeat has the same text and, whatever their order, the same options.
     """
-    texts: set[str] = set()
+    seen: set[tuple[str, ...]] = set()
     ids: set[str] = set()
     kept: list[list[Question]] = []
     for pool in pools:
-        own: dict[tuple[str, ...], Question] = {}
+        own: list[Question] = []
         for question in pool:
-            key = (normalise(question.text), *map(normalise, question.choices))
-            if key[0] not in texts and key not in own and question.id not in ids:
-                own[key] = question
+            key = (normalise(question.text), *sorted(map(normalise, question.choices)))
+            if key not in seen and question.id not in ids:
+                own.append(question)
+                seen.add(key)
                 ids.add(question.id)
-        texts.update(key[0] for key in own)
-        kept.append(list(own.values()))
+        kept.append(own)
     return kept
 
 

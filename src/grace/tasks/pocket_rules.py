@@ -1,4 +1,4 @@
-"""Deductions over chains of rules with four options, from the pocket world."""
+"""Which of four creatures is the heaviest or the lightest, from the pocket world."""
 
 from __future__ import annotations
 
