@@ -1,0 +1,51 @@
+"""What the README shows exists: links, commands, options, settings, recipes."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from grace.cli.app import app
+from grace.config import describe
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "ARCHITECTURE.md"]
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def shown_commands(text: str) -> list[list[str]]:
+    joined = text.replace("\\\n", " ")
+    lines = re.findall(r"(?:^|`)\s*(grace [a-z][^`\n#]*)", joined, re.MULTILINE)
+    return [line.split() for line in lines]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_options_and_settings_exist(page: Path) -> None:
+    keys = {row[0] for row in describe()}
+    for words in shown_commands(page.read_text(encoding="utf-8")):
+        command = COMMANDS[words[1]]
+        known = {option for parameter in command.params for option in parameter.opts}
+        for before, word in itertools.pairwise(words):
+            if word.startswith("--"):
+                assert word in known or word == "--help", (words, word)
+            if before == "--set":
+                assert word.partition("=")[0] in keys, (words, word)
+            if before == "--recipe" and word.startswith("recipes/"):
+                assert (ROOT / word).exists(), (words, word)
+
+
+def test_the_readme_starts_with_what_a_newcomer_needs() -> None:
+    head = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:40])
+    for wanted in ("import grace", "pip install", "make demo", "make test", "| **GrACE**", "src/"):
+        assert wanted in head
