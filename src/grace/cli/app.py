@@ -256,7 +256,7 @@ def check(
         raise typer.Exit(1)
 
 
-@pocket_app.command("build", epilog=examples("grace pocket build /tmp/pocket"))
+@pocket_app.command("build", epilog=examples("grace pocket build my-pocket"))
 def pocket_build(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="directory to write")],
     seed: Annotated[int, typer.Option(help="seed of the world and of the training")] = 0,
