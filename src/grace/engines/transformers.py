@@ -121,8 +121,8 @@ class TransformersEngine:
             DataError: an empty prompt.
             ModelError: a prompt and its response could exceed the model's context.
         """
-        self._check(prompts, sampling.max_new_tokens)
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
+        self._check(prompts, sampling.max_new_tokens, keys)
         for batch in self.plan(prompts, sampling.num_samples, sampling.max_new_tokens):
             batch_keys = [keys[i] for i in batch]
             results = self.generate_batch([prompts[i] for i in batch], sampling, keys=batch_keys)
@@ -132,7 +132,7 @@ class TransformersEngine:
         self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str]
     ) -> list[list[Generation]]:
         """Return the samples of each prompt of one unit of `plan`."""
-        self._check(prompts, sampling.max_new_tokens)
+        self._check(prompts, sampling.max_new_tokens, keys)
         if len(prompts) * sampling.num_samples <= self.batch_size:
             result = attempt(lambda: self._decode(prompts, sampling, keys))
             if result is not None:
@@ -287,13 +287,17 @@ class TransformersEngine:
             num_samples=num_samples,
         )
 
-    def _check(self, contexts: Sequence[Ids], new_tokens: int = 0) -> None:
+    def _check(
+        self, contexts: Sequence[Ids], new_tokens: int = 0, keys: Sequence[str] = ()
+    ) -> None:
+        """Refuse what the model cannot hold; `keys` are the names of the prompts, if any."""
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         for index, context in enumerate(contexts):
+            name = keys[index] if keys else index
             if len(context) == 0:
-                raise DataError(f"prompt {index} has no tokens; give it at least one")
+                raise DataError(f"prompt {name} has no tokens; give it at least one")
             if limit is not None and len(context) + new_tokens > limit:
                 raise ModelError(
-                    f"prompt {index} has {len(context)} tokens and may get {new_tokens} more, but "
+                    f"prompt {name} has {len(context)} tokens and may get {new_tokens} more, but "
                     f"the model's context is {limit}; shorten it or lower max_new_tokens"
                 )
