@@ -198,7 +198,7 @@ class TransformersEngine:
         pooled = run_batches(self._group(lengths), run, lengths)
         size = self.model.config.get_text_config().hidden_size
         states_N2D = np.array(pooled, dtype=np.float32).reshape(len(contexts), 2, size)
-        return Features(*np.ascontiguousarray(states_N2D.transpose(1, 0, 2)))
+        return Features(states_N2D[:, 0], states_N2D[:, 1])
 
     def _decode(
         self, prompts: Sequence[Ids], sampling: Sampling, keys: Sequence[str]
