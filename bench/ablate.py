@@ -31,10 +31,15 @@ def retrain(run: Path, settings: RunSettings) -> list[dict[str, float]]:
     context = Context(directory, settings)
     samples = learning.train_samples(context)
     _, made = learning.make_run_targets(context)
-    split = directory.split("validation")
-    held_out = context.samples(split, split.questions.read())
-    engine = context.fresh()
-    cnf = add_cnf(engine.model, engine.tokenizer, init=settings.train.init, seed=settings.seed)
+    held_out = context.samples(directory.split("validation"))
+    engine = context.engines.load(adapter=False)
+    cnf = add_cnf(
+        engine.model,
+        engine.tokenizer,
+        head=settings.train.head,
+        init=settings.train.init,
+        seed=settings.seed,
+    )
     wanted = settings.train.evidence == "likelihood"
     with tempfile.TemporaryDirectory() as folder:
         result = train_adapter(

@@ -18,7 +18,7 @@ from grace.config import DataSettings, SampleSettings
 from grace.engines import Sampling
 from grace.errors import ModelError, UserInputError
 from grace.model import Model, Reply
-from grace.model.places import is_run, is_study, runs_in
+from grace.store import is_run, is_study, runs_in
 from grace.records import Decision, Generation, Question, Response
 from grace.store import RunDir
 from grace.strategies import EarlyStop, Majority, Weighted
@@ -37,7 +37,7 @@ def recorded(finished: Path) -> list[tuple[Question, Response]]:
     """The test questions of the run and the tuned model's greedy answers."""
     directory = RunDir(finished / "run")
     questions = {question.id: question for question in directory.split("test").questions.read()}
-    return [(questions[r.question_id], r) for r in directory.tuned().responses.read()]
+    return [(questions[r.question_id], r) for r in directory.split("test").tuned.responses.read()]
 
 
 def first(recorded: list[tuple[Question, Response]]) -> tuple[str, Response]:

@@ -1,45 +1,57 @@
 """What every estimator promises; a new file in `grace/estimators` is found and held to it.
 
 The responses are made up: peaked and flat ones, an empty one, one that was cut, right and wrong
-ones in every split. Where an estimator asks for the backbone, it gets a tiny random one.
+ones in every split. The backbone that an estimator may ask is a tiny random one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from grace.chat import encode_chat
 from grace.engines import Engine
-from grace.estimators import Estimate, Estimator, Evidence, Samples
-from grace.plugins import available, load
+from grace.errors import ConfigError
+from grace.estimators import Draw, Draws, Estimator, Fitted, Samples, load_estimator
+from grace.plugins import available
 from grace.records import Question, Response, response_id
 
 SIZES = {"train": 30, "validation": 12, "test": 9}
 CUT, EMPTY = 3, 5  # positions in every split
+RECALIBRATED = ("likelihood+isotonic", "grace+platt", "likelihood+temperature")
+QUICK: dict[str, dict[str, Any]] = {}
+"""Settings that make an estimator quick enough for these tests."""
 
 
-@pytest.fixture(params=available("grace.estimators"))
+@pytest.fixture(params=[*available("grace.estimators"), *RECALIBRATED])
 def estimator(request: pytest.FixtureRequest) -> Estimator:
-    made: Estimator = load("grace.estimators", request.param)
-    return made
+    return load_estimator(request.param, QUICK.get(request.param))
 
 
 @pytest.fixture
-def backbone(tiny: Any) -> Callable[[], Engine]:
+def backbone(tiny: Any) -> Engine:
     from grace.engines.transformers import TransformersEngine
 
-    engine = TransformersEngine(*tiny)
-    return lambda: engine
+    return TransformersEngine(*tiny)
+
+
+class Splits(NamedTuple):
+    train: Samples
+    validation: Samples
+    test: Samples
 
 
 @pytest.fixture
-def evidence(tiny: Any, backbone: Callable[[], Engine]) -> Evidence:
-    splits = {name: samples(name, size, tiny[1]) for name, size in SIZES.items()}
-    return Evidence(**splits, engine=backbone)
+def splits(tiny: Any) -> Splits:
+    return Splits(*(samples(name, size, tiny[1]) for name, size in SIZES.items()))
+
+
+@pytest.fixture
+def fitted(estimator: Estimator, splits: Splits, backbone: Engine) -> Fitted:
+    return estimator.fit(splits, backbone, 0)
 
 
 def samples(split: str, size: int, tokenizer: Any) -> Samples:
@@ -47,11 +59,26 @@ def samples(split: str, size: int, tokenizer: Any) -> Samples:
     asked = [
         Question(f"{split}-{n}", "trivia_qa", f"What is {n}?", (f"thing {n}",)) for n in range(size)
     ]
+    messages = [[{"role": "user", "content": question.text}] for question in asked]
+    responses = [response(q, n, tokenizer, dice) for n, q in enumerate(asked)]
+
+    def draw(count: int) -> Draws:
+        return [
+            [
+                Draw(response(q, (n * k) % size, tokenizer, dice), f"thing {n * k % 3}")
+                for k in range(count)
+            ]
+            for n, q in enumerate(asked)
+        ]
+
     return Samples(
         questions=asked,
-        prompts=[tokenizer.encode(question.text) for question in asked],
-        responses=[response(q, n, tokenizer, dice) for n, q in enumerate(asked)],
+        messages=messages,  # type: ignore[arg-type]
+        prompts=[encode_chat(tokenizer, turns) for turns in messages],  # type: ignore[arg-type]
+        responses=responses,
+        answers=[one.text.strip() or None for one in responses],
         correct=[n % 3 != 0 for n in range(size)],
+        draw=draw,
     )
 
 
@@ -73,45 +100,57 @@ def response(question: Question, n: int, tokenizer: Any, dice: random.Random) ->
 
 def only(part: Samples, row: int) -> Samples:
     """Return one row of the samples."""
-    names = [field.name for field in dataclasses.fields(part)]
-    return Samples(**{name: [getattr(part, name)[row]] for name in names})
+    names = [field.name for field in dataclasses.fields(part) if field.name != "draw"]
+    rows = {name: [getattr(part, name)[row]] for name in names}
+    return Samples(**rows, draw=lambda count: [part.draw(count)[row]])
 
 
-def test_the_name_is_the_file_and_it_says_whose_answers_it_rates(
-    estimator: Estimator, request: pytest.FixtureRequest
-):
-    assert estimator.name.replace("-", "_") == request.node.callspec.params["estimator"]
+def test_it_says_whose_answers_it_rates(estimator: Estimator):
     assert estimator.answers in ("base", "tuned")
     assert (type(estimator).__doc__ or "").strip()
 
 
-def test_every_response_gets_a_value_in_range_or_none(estimator: Estimator, evidence: Evidence):
-    estimate = estimator.estimate(evidence)
-    assert isinstance(estimate, Estimate)
-    assert len(estimate.confidences) == len(evidence.test.responses)
-    for value in estimate.confidences:
+def test_every_response_gets_a_value_in_range_or_none(fitted: Fitted, splits: Splits):
+    values = fitted.rate(splits.test)
+    assert len(values) == len(splits.test.responses)
+    for value in values:
         assert value is None or (type(value) is float and 0 <= value <= 1)
-    assert sum(value is not None for value in estimate.confidences) >= SIZES["test"] - 2
-    assert type(estimate.extra_forward_tokens) is int and estimate.extra_forward_tokens >= 0
+    assert sum(value is not None for value in values) >= SIZES["test"] - 2
+    assert type(fitted.trained_parameters) is int and fitted.trained_parameters >= 0
 
 
-def test_the_same_evidence_gives_the_same_values(estimator: Estimator, evidence: Evidence):
-    assert estimator.estimate(evidence) == estimator.estimate(evidence)
+def test_the_same_seed_gives_the_same_values(
+    fitted: Fitted, estimator: Estimator, tiny: Any, splits: Splits, backbone: Engine
+):
+    again = Splits(*(samples(name, size, tiny[1]) for name, size in SIZES.items()))
+    first = fitted.rate(splits.test)
+    assert estimator.fit(again, backbone, 0).rate(again.test) == first
 
 
-def test_a_response_is_rated_alone_as_among_others(estimator: Estimator, evidence: Evidence):
-    together = estimator.estimate(evidence).confidences
+def test_a_response_is_rated_alone_as_among_others(fitted: Fitted, tiny: Any, splits: Splits):
+    together = fitted.rate(splits.test)
     for i, value in enumerate(together):
-        one = dataclasses.replace(evidence, test=only(evidence.test, i))
-        (alone,) = estimator.estimate(one).confidences
+        fresh = samples("test", SIZES["test"], tiny[1])
+        (alone,) = fitted.rate(only(fresh, i))
         assert (alone is None) == (value is None)
         assert alone == pytest.approx(value, abs=1e-5)
 
 
-def test_the_truth_about_the_test_answers_is_not_used(estimator: Estimator, evidence: Evidence):
-    test = evidence.test
-    lied = dataclasses.replace(test, correct=[not correct for correct in test.correct])
-    assert (
-        estimator.estimate(dataclasses.replace(evidence, test=lied)).confidences
-        == estimator.estimate(evidence).confidences
-    )
+def test_the_truth_about_the_rated_answers_is_not_used(fitted: Fitted, tiny: Any, splits: Splits):
+    fresh = samples("test", SIZES["test"], tiny[1])
+    lied = dataclasses.replace(fresh, correct=[not correct for correct in fresh.correct])
+    assert fitted.rate(lied) == fitted.rate(splits.test)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("likelyhood", {}, "did you mean 'likelihood'"),
+        ("likelihood+plat", {}, "unknown recalibration 'plat'; choose from platt"),
+        ("likelihood", {"with_ends": True}, "estimators.likelihood: unknown setting 'with_ends'"),
+        ("json:loads", {}, "'json:loads' cannot serve as an estimator"),
+    ],
+)
+def test_what_is_no_estimator_is_refused_by_name(name: str, options: dict[str, Any], says: str):
+    with pytest.raises(ConfigError, match=says.replace("+", r"\+")):
+        load_estimator(name, options)

@@ -16,6 +16,6 @@ def test_every_stored_row_is_what_the_engine_says_of_that_response_alone(referen
     assert len(stored["mean"]) == len(samples.responses) > 20
     for row in range(0, len(samples.responses), 7):
         tokens = samples.responses[row].token_ids
-        alone = context.base.features([samples.prompts[row]], [tokens])
+        alone = context.engine("base").features([samples.prompts[row]], [tokens])
         np.testing.assert_allclose(stored["mean"][row], alone.mean_ND[0], atol=1e-5)
         np.testing.assert_allclose(stored["last"][row], alone.last_ND[0], atol=1e-5)

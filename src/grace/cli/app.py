@@ -97,16 +97,17 @@ def run(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="seed of everything random; default: 0")] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="this many seeds, each in RUN/seed-N, one common report")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, help="this many seeds, each in RUN/seed-N, one common report"),
+    ] = None,
     settings: Set = None,
     redo: Annotated[
         str | None, typer.Option(metavar="STAGE", help="do this stage and the later ones again")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Teach a model how sure it is: sample, grade, target, train, score, report. Resumes."""
-    from grace.pipeline import resolve_settings, run_seeds
+    """Teach a model how sure it is: sample, grade, target, train, rate, report. Resumes."""
+    from grace.pipeline.study import resolve_study, run_study
 
     check_place(path, new=bool(model or recipe))
     options = {
@@ -117,9 +118,10 @@ def run(
         "seed": seed,
     }
     overrides = [f"{key}={json.dumps(v)}" for key, v in options.items() if v is not None]
-    resolved = resolve_settings(path, recipe, [*overrides, *(settings or [])])
-    check_names(resolved)
-    show_report(run_seeds(path, resolved, seeds=seeds, redo=redo), path, as_json=as_json)
+    study = resolve_study(path, recipe, [*overrides, *(settings or [])], seeds=seeds)
+    for resolved in study.runs().values():
+        check_names(resolved)
+    show_report(run_study(path, study, redo=redo), path, as_json=as_json)
     show_next(path, as_json=as_json)
 
 
@@ -206,9 +208,9 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Show the report of one run, or several runs side by side."""
-    from grace.pipeline.reporting import read_reports
+    from grace.pipeline.study import report_runs
 
-    show_report(read_reports(paths, out), out or paths[0], as_json=as_json)
+    show_report(report_runs(paths, out), out or paths[0], as_json=as_json)
 
 
 @app.command(name="list", epilog=examples("grace list tasks", "grace list runs"))

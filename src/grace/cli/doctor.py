@@ -72,7 +72,7 @@ def _pocket() -> Iterator[Finding]:
 
 def _run(path: Path) -> Iterator[Finding]:
     """Examine a run, or every run in a folder of several."""
-    from grace.model.places import is_run, runs_in
+    from grace.store import is_run, runs_in
 
     runs = [path] if is_run(path) else runs_in(path)
     if not runs:

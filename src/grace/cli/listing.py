@@ -35,7 +35,7 @@ def listing(what: str, path: Path) -> Rows:
 
 
 def _runs(path: Path) -> Rows:
-    from grace.model.places import is_run
+    from grace.store import is_run
 
     folders = [config.parent for config in sorted(path.glob("**/config.json"))]
     return [{"name": str(f), "about": _state(f)} for f in folders if is_run(f)]
@@ -83,8 +83,12 @@ def _recipes() -> Rows:
 
 def _settings() -> Rows:
     from grace.config import describe
+    from grace.plugins import available, load
 
-    return [{"name": f"{key} = {default}", "about": doc} for key, default, doc in describe()]
+    rows = list(describe())
+    for name in available("grace.estimators"):
+        rows += describe(load("grace.estimators", name), f"estimators.{name}.")
+    return [{"name": f"{key} = {default}", "about": doc} for key, default, doc in rows]
 
 
 def _first_line(path: Path) -> str:

@@ -18,7 +18,7 @@ def check_place(path: Path, *, new: bool = True) -> None:
     Raises:
         ConfigError: a file, another program's directory, or a folder of several runs.
     """
-    from grace.model.places import is_run, is_study, runs_in
+    from grace.store import is_run, is_study, runs_in
 
     ours = is_run(path) or is_study(path)
     if path.is_file():
@@ -42,11 +42,11 @@ def check_names(settings: RunSettings) -> None:
         ConfigError: names it, the closest name and all that there are.
     """
     from grace.grading import load_grader
-    from grace.plugins import load
+    from grace.pipeline.scoring import load_estimators
     from grace.tasks import load_task
 
     task = load_task(settings.data.task)
     load_grader(settings.grade.grader or task.grader, settings.grade.rouge_threshold)
-    for name in settings.report.estimators:
-        if not hasattr(load("grace.estimators", name), "estimate"):
-            raise ConfigError(f"{name!r} cannot serve as an estimator: it has no estimate()")
+    for other in settings.report.transfer:
+        load_task(other)
+    load_estimators(settings)

@@ -32,8 +32,8 @@ def show_report(result: Any, path: Path, *, as_json: bool) -> None:
 
 def show_next(path: Path, *, as_json: bool) -> None:
     """Print the command that asks the model that a run has trained."""
-    from grace.model.places import is_run, runs_in
     from grace.pipeline import load_run_settings
+    from grace.store import is_run, runs_in
     from grace.tasks import load_task
 
     if as_json:

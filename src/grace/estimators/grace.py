@@ -5,18 +5,24 @@ Source: arXiv 2509.09438 eq. 5.
 
 from __future__ import annotations
 
-from grace.estimators import Answers, Estimate, Evidence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from grace.estimators import Answers, Fitted, Known
+
+if TYPE_CHECKING:
+    from grace.engines import Engine
 
 
+@dataclass(frozen=True, slots=True)
 class Grace:
     """The tuned model's own confidence in its own answers; it was recorded with the response."""
 
-    name = "grace"
-    answers: Answers = "tuned"
+    answers: ClassVar[Answers] = "tuned"
 
-    def estimate(self, evidence: Evidence) -> Estimate:
-        """Return the confidence recorded at the end of each response."""
-        return Estimate([response.confidence for response in evidence.test.responses])
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Return the reader of what was recorded; the adapter was fitted before."""
+        return Fitted(lambda samples: [response.confidence for response in samples.responses])
 
 
-ESTIMATOR = Grace()
+ESTIMATOR = Grace

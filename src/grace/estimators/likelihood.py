@@ -6,28 +6,43 @@ Source: Malinin and Gales 2021 (arXiv 2002.07650), as compared in arXiv 2509.094
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from grace.estimators import Answers, Estimate, Evidence
+from grace.config import setting
+from grace.estimators import Answers, Fitted, Known
 from grace.records import Response
 
+if TYPE_CHECKING:
+    from grace.engines import Engine
 
+
+@dataclass(frozen=True, slots=True)
 class Likelihood:
-    """exp of the mean token log-probability, the end token included."""
+    """exp of the mean token log-probability, from the raw softmax at temperature 1."""
 
-    name = "likelihood"
-    answers: Answers = "base"
+    with_end: bool = setting(True, "count the end token as one more token")
 
-    def estimate(self, evidence: Evidence) -> Estimate:
-        """Return one likelihood per response; it was recorded while sampling."""
-        return Estimate([sequence_likelihood(response) for response in evidence.test.responses])
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Return the reader of what was recorded while sampling; nothing is fitted."""
+        return Fitted(
+            lambda samples: [
+                sequence_likelihood(response, with_end=self.with_end)
+                for response in samples.responses
+            ]
+        )
 
 
-def sequence_likelihood(response: Response) -> float | None:
-    """Return exp(mean log p) over the response tokens and the end token, None if it was cut."""
+def sequence_likelihood(response: Response, *, with_end: bool = True) -> float | None:
+    """Return exp(mean log p) over the response's tokens, None if it was cut or has no token."""
     if response.end_logprob is None:
         return None
-    logprobs = (*response.logprobs, response.end_logprob)
+    logprobs = [*response.logprobs, *([response.end_logprob] if with_end else [])]
+    if not logprobs:
+        return None
     return min(1.0, math.exp(math.fsum(logprobs) / len(logprobs)))
 
 
-ESTIMATOR = Likelihood()
+ESTIMATOR = Likelihood

@@ -1,19 +1,18 @@
 """The stages in order, each reading and writing the tables of a run directory.
 
-    sample -> grade -> features -> targets -> train -> score -> report
+    sample -> grade -> features -> targets -> train -> answer -> score -> report
 
 Every stage resumes; a finished one is skipped. Changed settings are refused with the difference.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.config import RunSettings, from_dict, load_settings, override_settings, to_dict
+from grace.config import RunSettings, from_dict, to_dict
 from grace.errors import ConfigError, RunError
 from grace.pipeline import grading, learning, reporting, sampling, scoring
 from grace.pipeline.context import Context
@@ -34,7 +33,19 @@ STAGES: dict[str, Stage] = {
     "features": Stage(learning.features, ("train/features*",)),
     "targets": Stage(learning.targets, ("train/targets*",)),
     "train": Stage(learning.train, ("adapter", ".adapter.*", "checkpoints")),
-    "score": Stage(scoring.score, ("test/tuned", "test/confidences")),
+    "answer": Stage(
+        scoring.answer_tests, ("test/tuned", "transfer/*/questions.jsonl*", "transfer/*/tuned")
+    ),
+    "score": Stage(
+        scoring.score,
+        (
+            "**/confidences",
+            "**/draws-*",
+            "validation/tuned",
+            "transfer/*/responses.jsonl*",
+            "transfer/*/grades.jsonl*",
+        ),
+    ),
     "report": Stage(reporting.report, ("report.*", "figures")),
 }
 
@@ -48,7 +59,10 @@ FIRST_STAGE = {
     "target": "targets",
     "train": "train",
     "report": "report",
+    "report.transfer": "answer",
     "report.estimators": "score",
+    "estimators": "score",
+    "sample.draw_temperature": "score",
 }
 
 # Settings of how, not what, is trained: training that ran out of memory goes on with other ones.
@@ -74,7 +88,7 @@ def run(path: Path, settings: RunSettings, *, redo: str | None = None) -> dict[s
     """
     directory = RunDir(path)
     with directory.lock():
-        _adopt_settings(directory, settings, redo)
+        adopt_settings(directory, settings, redo)
         context = Context(directory, settings)
         for name, stage in STAGES.items():
             if directory.manifest(name) is None:
@@ -90,69 +104,6 @@ def run(path: Path, settings: RunSettings, *, redo: str | None = None) -> dict[s
     return report
 
 
-def run_seeds(
-    path: Path, settings: RunSettings, *, seeds: int = 1, redo: str | None = None
-) -> dict[str, Any]:
-    """Run one seed in `path`, or several in `path/seed-N` with one common report in `path`.
-
-    A study of several seeds says so in its config.json; `seeds` 1 then means as many as it has.
-    """
-    directory = RunDir(path)
-    known = read_json(directory.config) if directory.config.exists() else {}
-    seeds = known.get("seeds", 1) if seeds == 1 else seeds
-    if seeds == 1:
-        return run(path, settings, redo=redo)
-    if known and "seeds" not in known:
-        raise RunError(
-            f"{path} is a run of one seed, {seeds} were asked for; name a new directory for them"
-        )
-    with directory.lock():
-        return _run_study(directory, settings, seeds, redo)
-
-
-def _run_study(
-    directory: RunDir, settings: RunSettings, seeds: int, redo: str | None
-) -> dict[str, Any]:
-    """Start every seed before finishing the first, so that a kill leaves one set of settings."""
-    parts = {
-        directory.path / f"seed-{seed}": dataclasses.replace(settings, seed=seed)
-        for seed in range(settings.seed, settings.seed + seeds)
-    }
-    for path, own in parts.items():
-        if RunDir(path).config.exists():
-            _refuse_changes(RunDir(path), load_run_settings(path), own, redo)
-    _adopt_settings(directory, settings, redo, seeds=seeds)
-    for path, own in parts.items():
-        part = RunDir(path)
-        with part.lock():
-            _adopt_settings(part, own, redo)
-    for path, own in parts.items():
-        run(path, own)
-    return reporting.read_reports(list(parts), directory.path)
-
-
-def resolve_settings(path: Path, recipe: Path | None, overrides: Sequence[str]) -> RunSettings:
-    """Return the settings for a run: a new run's from its recipe, an old run's as it has them.
-
-    Overrides change either; whether an old run accepts them is for `run` to say.
-
-    Raises:
-        ConfigError: an unknown or impossible setting, or a new run without a model or a task.
-    """
-    if recipe is None and RunDir(path).config.exists():
-        stored = to_dict(load_run_settings(path))
-        settings = override_settings(stored, overrides)
-    else:
-        settings = load_settings(recipe, overrides)
-    for key, value, remedy in (
-        ("model.path", settings.model.path, "--model DIR or a Hub id"),
-        ("data.task", settings.data.task, "--task NAME (see `grace list tasks`)"),
-    ):
-        if not value:
-            raise ConfigError(f"{key} is not set; give {remedy}, or a recipe that sets it")
-    return settings
-
-
 def load_run_settings(path: Path) -> RunSettings:
     """Return the settings that a run was started with.
 
@@ -165,9 +116,7 @@ def load_run_settings(path: Path) -> RunSettings:
     return from_dict(RunSettings, read_json(config)["settings"], where=str(config))
 
 
-def _adopt_settings(
-    directory: RunDir, settings: RunSettings, redo: str | None, **extra: int
-) -> None:
+def adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -> None:
     """Write config.json, or check it; forget the stages that are to be done again.
 
     The new settings are written when all that was made with the old ones is gone.
@@ -178,13 +127,13 @@ def _adopt_settings(
     config: Mapping[str, Any] = {}
     if directory.config.exists():
         config = read_json(directory.config)
-        _refuse_changes(directory, load_run_settings(directory.path), settings, redo)
+        refuse_changes(directory, settings, redo)
     elif redo != order[0]:
         _refuse_orphans(directory)
     if redo is not None:
         for stage in reversed(order[order.index(redo) :]):
             directory.forget(stage, STAGES[stage].writes)
-    value = {"settings": to_dict(settings), "seed": settings.seed, **extra}
+    value = {"settings": to_dict(settings), "seed": settings.seed}
     if redo is not None or any(config.get(key) != own for key, own in value.items()):
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         created = now if redo else config.get("created", now)
@@ -200,23 +149,38 @@ def _refuse_orphans(directory: RunDir) -> None:
         )
 
 
-def _refuse_changes(
-    directory: RunDir, old: RunSettings, new: RunSettings, redo: str | None
-) -> None:
-    before, after = _flatten(to_dict(old)), _flatten(to_dict(new))
+def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> None:
+    """Refuse settings that finished stages were not made with, unless these are done again.
+
+    Raises:
+        RunError: with the difference and the two ways on.
+    """
+    before, after = _flatten(to_dict(load_run_settings(directory.path))), _flatten(to_dict(new))
     if directory.manifest("train") is None:
         before |= {key: after[key] for key in FREE_WHILE_TRAINING}
     order = list(STAGES)
     reach = order.index(redo) if redo else len(order)
-    changes = {key: _first_stage(key) for key in before if before[key] != after[key]}
+    changes = {
+        key: _first_stage(key) for key in before | after if before.get(key) != after.get(key)
+    }
     refused = [key for key, stage in changes.items() if order.index(stage) < reach]
     if refused:
-        difference = ", ".join(f"{key}: {before[key]!r} -> {after[key]!r}" for key in refused)
+        difference = ", ".join(
+            f"{key}: {before.get(key)!r} -> {after.get(key)!r}" for key in refused
+        )
         earliest = min((changes[key] for key in refused), key=order.index)
         raise RunError(
             f"{directory.path} was started with other settings ({difference}); start a new run in "
             f"another directory, or do the stages again that depend on them: --redo {earliest}"
         )
+
+
+def stages_alike(one: RunSettings, other: RunSettings) -> list[str]:
+    """Return the stages, from the first on, that two runs' settings make do the same."""
+    flat = [_flatten(to_dict(settings)) for settings in (one, other)]
+    order = list(STAGES)
+    changed = [_first_stage(k) for k in flat[0] | flat[1] if flat[0].get(k) != flat[1].get(k)]
+    return order[: min(map(order.index, changed), default=len(order))]
 
 
 def _first_stage(key: str) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from grace.config import to_dict
 from grace.grading import load_grader
 from grace.pipeline.context import Context
-from grace.records import Grade, Question
+from grace.records import Grade
 from grace.store import SPLITS, Split
 
 
@@ -16,18 +14,18 @@ def grade(context: Context) -> None:
     inputs, outputs = [], []
     for name in SPLITS:
         split = context.directory.split(name)
-        grade_split(context, split, split.questions.read())
+        grade_split(context, split)
         inputs += [split.questions.path, split.responses.path]
         outputs.append(split.grades.path)
     settings = {"grade": to_dict(context.settings.grade)}
     context.directory.finish("grade", settings, inputs, outputs)
 
 
-def grade_split(context: Context, split: Split, questions: Sequence[Question]) -> None:
+def grade_split(context: Context, split: Split) -> None:
     """Write one grade per response of a split, whole or not at all."""
     settings = context.settings.grade
     grader = load_grader(settings.grader or context.task.grader, settings.rouge_threshold)
-    by_id = {question.id: question for question in questions}
+    by_id = {question.id: question for question in split.questions.read()}
     split.grades.write(
         [
             Grade(

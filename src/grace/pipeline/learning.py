@@ -45,7 +45,7 @@ def features(context: Context) -> None:
                 continue
             rows = slice(start, start + SHARD_ROWS)
             responses = [response.token_ids for response in samples.responses[rows]]
-            pooled = context.base.features(samples.prompts[rows], responses)
+            pooled = context.engine("base").features(samples.prompts[rows], responses)
             # safetensors writes the memory of an array, whatever its strides
             arrays = {"mean": pooled.mean_ND, "last": pooled.last_ND}
             write_bytes(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
@@ -136,9 +136,15 @@ def train(context: Context) -> None:
     split, validation = directory.split("train"), directory.split("validation")
     samples = train_samples(context)
     values = [row.target for row in split.targets.read()]
-    held_out = context.samples(validation, validation.questions.read())
-    engine = context.fresh()
-    cnf = add_cnf(engine.model, engine.tokenizer, init=settings.train.init, seed=settings.seed)
+    held_out = context.samples(validation)
+    engine = context.engines.load(adapter=False)
+    cnf = add_cnf(
+        engine.model,
+        engine.tokenizer,
+        head=settings.train.head,
+        init=settings.train.init,
+        seed=settings.seed,
+    )
     with _training_progress() as on_step:
         train_adapter(
             engine.model,
@@ -185,8 +191,7 @@ def _training_progress() -> Iterator[Callable[[int, int, dict[str, float]], None
 
 def train_samples(context: Context) -> Samples:
     """Return the training responses with their questions, prompts and grades."""
-    split = context.directory.split("train")
-    return context.samples(split, split.questions.read())
+    return context.samples(context.directory.split("train"))
 
 
 def examples(samples: Samples, targets: list[float]) -> list[Example]:

@@ -1,4 +1,4 @@
-"""Stage `report`: one run's tables become report.json, report.md, report.html and figures."""
+"""Stage `report`: runs' tables become report.json, report.md, report.html and figures."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from grace.config import to_dict
 from grace.errors import RunError, UserInputError
 from grace.estimators import Estimator
 from grace.pipeline.context import Context
-from grace.pipeline.scoring import rated_split
-from grace.plugins import load
-from grace.report import build_report, combine, write_report
+from grace.pipeline.scoring import TestSet, load_estimators, test_sets
+from grace.report import build_report, merge
 from grace.report.inputs import EstimatorResult, Example, ReportInput, TargetRow
 from grace.store import read_json
 
 FIGURE_SUFFIXES = (".png", ".svg")
+TRAINED = "grace"
 
 
 def report(context: Context) -> None:
@@ -44,12 +44,17 @@ def report_input(context: Context) -> ReportInput:
     directory, settings = context.directory, context.settings
     config = read_json(directory.config)
     table = read_json(directory.target_table)
+    estimators = load_estimators(settings)
     return ReportInput(
         name=directory.path.name,
         created=config["created"],
         version=__version__,
         hardware=config["hardware"],
-        results=[_result(context, name) for name in settings.report.estimators],
+        results=[
+            _result(context, test, name, estimator)
+            for test in test_sets(context)
+            for name, estimator in estimators.items()
+        ],
         targets=[TargetRow(**row) for row in table["bins"]],
         target_values=[row.target for row in directory.split("train").targets.read()],
         notes=table["warnings"],
@@ -58,56 +63,54 @@ def report_input(context: Context) -> ReportInput:
     )
 
 
-def read_reports(paths: Sequence[Path], out: Path | None) -> dict[str, Any]:
-    """Return the report of one run, or of several side by side, written to `out` if given.
+def read_reports(contexts: Sequence[Context], out: Path) -> dict[str, Any]:
+    """Write one report of several finished runs, computed from what each of them has measured.
 
     Raises:
-        RunError: a path has no finished report.
-        UserInputError: no path is given.
+        RunError: a run has not finished.
+        UserInputError: no run is given.
     """
-    if not paths:
+    if not contexts:
         raise UserInputError("no run given; name at least one finished run")
-    missing = [path for path in paths if not (path / "report.json").exists()]
-    if missing:
-        raise RunError(f"{missing[0]} has no report.json; finish it first: grace run {missing[0]}")
-    reports = [read_json(path / "report.json") for path in paths]
-    if len(reports) == 1 and out is None:
-        only: dict[str, Any] = reports[0]
-        return only
-    combined = combine(reports, (out or paths[0]).name)
-    if out is not None:
-        write_report(combined, out)
-    return combined
+    for context in contexts:
+        if context.directory.manifest("report") is None:
+            path = context.directory.path
+            raise RunError(f"{path} is not finished; finish it first: grace run {path}")
+    settings = contexts[0].settings
+    return build_report(
+        merge([report_input(context) for context in contexts], out.name),
+        out,
+        bins=settings.report.bins,
+        resamples=settings.report.bootstrap,
+        seed=settings.seed,
+    )
 
 
-def _result(context: Context, name: str) -> EstimatorResult:
-    directory, settings = context.directory, context.settings
-    estimator: Estimator = load("grace.estimators", name, "ESTIMATOR")
-    split = rated_split(context, estimator)
-    rows = split.confidences(estimator.name).read()
-    stage = "score" if estimator.answers == "tuned" else "sample"
-    generating = directory.seconds_per_answer(stage, "tuned/" if stage == "score" else "test/")
-    cost = (directory.manifest("score") or {})["costs"][name]
+def _result(context: Context, test: TestSet, name: str, estimator: Estimator) -> EstimatorResult:
+    settings, split = context.settings, test.answered(estimator.answers)
+    rows = split.confidences(name).read()
+    cost = read_json(split.cost(name))
+    generating = context.directory.seconds_per_answer(split)
+    beyond = cost.pop("extra_seconds_per_answer")
+    plain, plus, how = name.partition("+")
     return EstimatorResult(
-        task=settings.data.task,
+        task=test.context.settings.data.task,
         train_task=settings.data.task,
         backbone=Path(settings.model.path).name,
-        estimator=estimator.name,
+        estimator=(settings.report.name if plain == TRAINED else plain) + plus + how,
         seed=settings.seed,
         confidence=[row.confidence for row in rows],
         correct=[grade.correct for grade in split.grades.read()],
         ids=[row.id for row in rows],
-        seconds_per_answer=(
-            None if generating is None else generating + cost["extra_seconds_per_answer"]
-        ),
-        extra_forward_tokens_per_answer=cost["extra_forward_tokens_per_answer"],
+        seconds_per_answer=None if generating is None else generating + beyond,
+        **cost,
     )
 
 
 def _examples(context: Context) -> Iterator[Example]:
     """Yield the tuned model's test answers with their confidences."""
-    split = context.directory.tuned()
-    questions = {q.id: q.text for q in context.directory.split("test").questions.read()}
+    split = context.directory.split("test").tuned
+    questions = {q.id: q.text for q in split.questions.read()}
     for response, grade in zip(split.responses.read(), split.grades.read(), strict=True):
         yield Example(
             questions[response.question_id], response.text, grade.correct, response.confidence

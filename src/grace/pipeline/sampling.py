@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from grace.config import to_dict
 from grace.engines import Sampling
+from grace.estimators import Answers, Draw, Draws
 from grace.pipeline.context import Context
 from grace.progress import progress
 from grace.records import Generation, Question, Response, response_id
@@ -24,9 +27,9 @@ def sample(context: Context) -> None:
     outputs = []
     for name in SPLITS:
         split = context.directory.split(name)
-        questions = draw_questions(context, name)
+        draw_questions(context, split, name)
         sampling = sampling_for(context, name)
-        sample_split(context, context.base, split, questions, sampling, stage="sample", label=name)
+        sample_split(context, "base", split, sampling, stage="sample")
         outputs += [split.questions.path, split.responses.path]
     tree = to_dict(settings)
     context.directory.finish(
@@ -34,12 +37,11 @@ def sample(context: Context) -> None:
     )
 
 
-def draw_questions(context: Context, name: SplitName) -> list[Question]:
-    """Return a split's questions, drawn once per run and stored with it."""
-    table = context.directory.split(name).questions
-    if not table.path.exists():
-        table.write(context.task.questions(name, context.settings.data, context.settings.seed))
-    return table.read()
+def draw_questions(context: Context, split: Split, name: SplitName) -> None:
+    """Draw a split's questions, once per run."""
+    if not split.questions.path.exists():
+        drawn = context.task.questions(name, context.settings.data, context.settings.seed)
+        split.questions.write(drawn)
 
 
 def sampling_for(context: Context, name: str) -> Sampling:
@@ -56,15 +58,15 @@ def sampling_for(context: Context, name: str) -> Sampling:
 
 def sample_split(
     context: Context,
-    engine: TransformersEngine,
+    answers: Answers,
     split: Split,
-    questions: Sequence[Question],
     sampling: Sampling,
     *,
     stage: str,
-    label: str,
 ) -> None:
-    """Sample every question of a split, one batch at a time, going on where a kill left off."""
+    """Let a model answer a split's questions, one batch at a time, from where a kill left off."""
+    engine, questions = context.engine(answers), split.questions.read()
+    label = context.directory.label(split)
     prompts = context.prompts(questions)
     plan = engine.plan(prompts, sampling.num_samples)
     ids = [
@@ -82,6 +84,24 @@ def sample_split(
             context.directory.add_time(stage, f"{label}/{number}", seconds, len(rows))
             split.responses.append(rows)
             advance(len(unit))
+
+
+def draw_further(context: Context, answers: Answers, split: Split, count: int) -> Draws:
+    """Return `count` samples of the question of each response of a split, drawn once per run.
+
+    They are drawn at `sample.draw_temperature`, beside the responses that are rated, and kept in
+    the split's folder `draws-COUNT`.
+    """
+    sample = context.settings.sample
+    sampling = dataclasses.replace(
+        sampling_for(context, "test"), num_samples=count, temperature=sample.draw_temperature
+    )
+    draws = split.draws(count)
+    sample_split(context, answers, draws, sampling, stage="score")
+    by_question = defaultdict(list)
+    for row in draws.responses.read():
+        by_question[row.question_id].append(Draw(row, context.task.answer(row.text)))
+    return [by_question[response.question_id] for response in split.responses.read()]
 
 
 def _generate(

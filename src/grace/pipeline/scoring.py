@@ -2,87 +2,195 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
+from grace.config import RunSettings
 from grace.errors import RunError
-from grace.estimators import Estimate, Estimator, Evidence, Samples
+from grace.estimators import Answers, Estimator, Fitted, Samples, Values, load_estimator
 from grace.pipeline.context import Context
+from grace.pipeline.cost import Meter, MeteredEngine, watched
 from grace.pipeline.grading import grade_split
-from grace.pipeline.sampling import sample_split, sampling_for
-from grace.plugins import load
+from grace.pipeline.sampling import (
+    draw_further,
+    draw_questions,
+    sample_split,
+    sampling_for,
+)
 from grace.progress import progress
 from grace.records import Confidence
-from grace.store import Split
+from grace.store import Split, write_json
+
+
+class TestSet(NamedTuple):
+    """Test questions of one task, and a context that asks them."""
+
+    context: Context
+    split: Split
+
+    def answered(self, answers: Answers) -> Split:
+        """Return the responses of the backbone, or those of the tuned model."""
+        return self.split.tuned if answers == "tuned" else self.split
+
+
+class KnownSplits:
+    """What an estimator may fit on; each split is read, and sampled where need be, when asked."""
+
+    def __init__(self, context: Context, answers: Answers) -> None:
+        self._context = context
+        self._answers: Answers = answers
+
+    @functools.cached_property
+    def train(self) -> Samples:
+        """The backbone's training responses."""
+        return samples_of(self._context, "base", self._context.directory.split("train"))
+
+    @functools.cached_property
+    def validation(self) -> Samples:
+        """The validation responses of the model whose answers are rated."""
+        split = self._context.directory.split("validation")
+        if self._answers == "tuned":
+            answer(self._context, "tuned", split.tuned, stage="score")
+            return samples_of(self._context, "tuned", split.tuned)
+        return samples_of(self._context, "base", split)
+
+
+def answer_tests(context: Context) -> None:
+    """Let the tuned model answer every test set, and grade its answers."""
+    inputs = sorted(path for path in context.directory.adapter.iterdir() if path.is_file())
+    outputs = []
+    for test in test_sets(context):
+        draw_questions(test.context, test.split, "test")
+        answer(test.context, "tuned", test.split.tuned, stage="answer")
+        if test.split.questions.path.is_relative_to(context.directory.path / "transfer"):
+            outputs.append(test.split.questions.path)
+        outputs += [test.split.tuned.responses.path, test.split.tuned.grades.path]
+    tree = {"transfer": list(context.settings.report.transfer)}
+    context.directory.finish("answer", tree, inputs, outputs)
 
 
 def score(context: Context) -> None:
-    """Write one confidence table per estimator."""
-    directory = context.directory
-    test, tuned = directory.split("test"), directory.tuned()
-    questions = test.questions.read()
-    sample_split(
-        context,
-        context.tuned,
-        tuned,
-        questions,
-        sampling_for(context, "test"),
-        stage="score",
-        label="tuned",
-    )
-    grade_split(context, tuned, questions)
-    splits = {name: directory.split(name) for name in ("train", "validation")}
-    known = {name: context.samples(split, split.questions.read()) for name, split in splits.items()}
-    rated = {"base": context.samples(test, questions), "tuned": context.samples(tuned, questions)}
-    outputs, costs = [tuned.responses.path, tuned.grades.path], {}
-    names = context.settings.report.estimators
+    """Write one confidence table per estimator and test set."""
+    directory, names = context.directory, context.settings.report.estimators
+    estimators = load_estimators(context.settings)
+    sets = list(test_sets(context))
+    models = {estimator.answers for estimator in estimators.values()}
+    answered = [test.answered(who) for test in sets for who in sorted(models)]
+    outputs = []
+    if "base" in models:
+        for test in sets[1:]:
+            answer(test.context, "base", test.split, stage="score")
+            outputs += [test.split.responses.path, test.split.grades.path]
     with progress("score estimators", len(names), unit="estimators") as advance:
-        for name in names:
-            estimator: Estimator = load("grace.estimators", name, "ESTIMATOR")
-            evidence = Evidence(
-                train=known["train"],
-                validation=known["validation"],
-                test=rated[estimator.answers],
-                engine=lambda: context.base,
-            )
-            costs[name] = _rate(context, estimator, evidence)
-            outputs.append(rated_split(context, estimator).confidences(estimator.name).path)
+        for name, estimator in estimators.items():
+            outputs += _rate_all(context, name, estimator, sets)
             advance(1, name)
-    inputs = [test.responses.path, test.grades.path, splits["validation"].grades.path]
-    inputs += sorted(path for path in directory.adapter.iterdir() if path.is_file())
-    directory.finish("score", {"estimators": list(names)}, inputs, outputs, costs=costs)
+    inputs = [path for split in answered for path in (split.responses.path, split.grades.path)]
+    inputs += [directory.split(name).grades.path for name in ("train", "validation")]
+    settings = {"estimators": list(names)}
+    directory.finish("score", settings, [p for p in inputs if p not in outputs], outputs)
 
 
-def rated_split(context: Context, estimator: Estimator) -> Split:
-    """Return the split whose responses an estimator rates."""
-    directory = context.directory
-    return directory.tuned() if estimator.answers == "tuned" else directory.split("test")
+def load_estimators(settings: RunSettings) -> dict[str, Estimator]:
+    """Return the estimators that a run's settings name.
 
-
-def _rate(context: Context, estimator: Estimator, evidence: Evidence) -> dict[str, float]:
-    start = time.perf_counter()
-    estimate = estimator.estimate(evidence)
-    seconds = time.perf_counter() - start
-    responses = evidence.test.responses
-    _check(estimator, estimate, evidence.test)
-    rated_split(context, estimator).confidences(estimator.name).write(
-        [
-            Confidence(response.id, value)
-            for response, value in zip(responses, estimate.confidences, strict=True)
-        ]
-    )
+    Raises:
+        ConfigError: an unknown estimator or an unknown setting of one.
+    """
     return {
-        "extra_seconds_per_answer": seconds / len(responses),
-        "extra_forward_tokens_per_answer": estimate.extra_forward_tokens / len(responses),
+        name: load_estimator(name, settings.estimators.get(name.partition("+")[0]))
+        for name in settings.report.estimators
     }
 
 
-def _check(estimator: Estimator, estimate: Estimate, samples: Samples) -> None:
-    values = estimate.confidences
-    if len(values) != len(samples.responses):
+def test_sets(context: Context) -> Iterator[TestSet]:
+    """Yield the run's own test set, then those of the tasks to transfer to."""
+    yield TestSet(context, context.directory.split("test"))
+    for task in context.settings.report.transfer:
+        yield TestSet(context.elsewhere(task), context.directory.split(f"transfer/{task}"))
+
+
+def samples_of(context: Context, answers: Answers, split: Split) -> Samples:
+    """Return a split's responses, with further samples from the model that gave them."""
+    return context.samples(split, functools.partial(draw_further, context, answers, split))
+
+
+def answer(context: Context, answers: Answers, split: Split, *, stage: str) -> None:
+    """Let a model answer a split's questions, and grade what it says."""
+    if not split.grades.path.exists():
+        sample_split(context, answers, split, sampling_for(context, "test"), stage=stage)
+        grade_split(context, split)
+
+
+def _rate_all(
+    context: Context, name: str, estimator: Estimator, sets: Sequence[TestSet]
+) -> list[Path]:
+    """Rate every test set with one fit; what is already there stays."""
+    tables = [test.answered(estimator.answers).confidences(name).path for test in sets]
+    if not all(path.exists() for path in tables):
+        meter = Meter()
+        engine = MeteredEngine(lambda: context.engine(estimator.answers), meter)
+        start = time.perf_counter()
+        known = KnownSplits(context, estimator.answers)
+        fitted = estimator.fit(known, engine, context.settings.seed)
+        fit = {
+            "fit_seconds": time.perf_counter() - start,
+            "trained_parameters": fitted.trained_parameters + _adapter_size(context, estimator),
+        }
+        for test in sets:
+            _rate(test, name, estimator, fitted, engine, fit)
+    return tables
+
+
+def _rate(
+    test: TestSet,
+    name: str,
+    estimator: Estimator,
+    fitted: Fitted,
+    engine: MeteredEngine,
+    fit: Mapping[str, float],
+) -> None:
+    split = test.answered(estimator.answers)
+    directory, samples = test.context.directory, samples_of(test.context, estimator.answers, split)
+    meter = engine.meter = Meter()
+    given = watched(samples, meter, lambda count: directory.seconds_per_answer(split.draws(count)))
+    start = time.perf_counter()
+    values = fitted.rate(given)
+    seconds = time.perf_counter() - start + meter.seconds
+    _check(name, values, len(samples.responses))
+    count = len(samples.responses)
+    cost = {
+        "extra_seconds_per_answer": seconds / count,
+        "extra_forward_tokens_per_answer": meter.forward_tokens / count,
+        "extra_requests_per_answer": meter.requests / count,
+        "access": meter.access,
+        **fit,
+    }
+    write_json(split.cost(name), cost)
+    rows = zip(samples.responses, values, strict=True)
+    split.confidences(name).write([Confidence(response.id, value) for response, value in rows])
+
+
+def _adapter_size(context: Context, estimator: Estimator) -> int:
+    """Return the number of trained parameters in the adapter that gave the answers, if any."""
+    from safetensors import safe_open
+
+    if estimator.answers == "base":
+        return 0
+    with safe_open(context.directory.adapter / "adapter_model.safetensors", "np") as file:
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+
+
+def _check(name: str, values: Values, count: int) -> None:
+    if len(values) != count:
         raise RunError(
-            f"estimator {estimator.name} gave {len(values)} values for {len(samples.responses)} "
-            "responses; it must give one per response, or None"
+            f"estimator {name} gave {len(values)} values for {count} responses; it must give one "
+            "per response, or None"
         )
     bad = next((v for v in values if v is not None and not 0 <= v <= 1), None)
     if bad is not None:
-        raise RunError(f"estimator {estimator.name} gave {bad}; a confidence lies in [0, 1]")
+        raise RunError(f"estimator {name} gave {bad}; a confidence lies in [0, 1]")

@@ -6,6 +6,7 @@ its manifest exists.
 """
 
 from grace.store.files import digest, disk_watched, read_json, write_bytes, write_json, writing
+from grace.store.places import is_run, is_study, runs_in
 from grace.store.rundir import RunDir
 from grace.store.tables import SPLITS, Split, Table
 
@@ -16,7 +17,10 @@ __all__ = [
     "Table",
     "digest",
     "disk_watched",
+    "is_run",
+    "is_study",
     "read_json",
+    "runs_in",
     "write_bytes",
     "write_json",
     "writing",

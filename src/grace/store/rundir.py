@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grace.errors import RunError
-from grace.store.files import digest, read_json, sync, write_json, writing
+from grace.store.files import digest, read_json, sync, write_bytes, write_json, writing
 from grace.store.tables import Split
 
 
@@ -29,10 +29,6 @@ class RunDir:
     def split(self, name: str) -> Split:
         """Return the tables of a split."""
         return Split(self.path / name)
-
-    def tuned(self) -> Split:
-        """Return the tables of the tuned model's own answers to the test questions."""
-        return Split(self.path / "test" / "tuned")
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -84,6 +80,15 @@ class RunDir:
             },
         )
 
+    def adopt(self, stage: str, source: RunDir) -> None:
+        """Count a stage as done whose outputs were copied from another run of equal settings."""
+        for path, own in (
+            (source._timing_path(stage), self._timing_path(stage)),
+            (source._manifest_path(stage), self._manifest_path(stage)),
+        ):
+            if path.exists():
+                write_bytes(own, path.read_bytes())
+
     def changed_files(self, stage: str) -> list[str]:
         """Return the files of a finished stage that are no longer what it read or wrote."""
         manifest = self.manifest(stage) or {}
@@ -116,14 +121,18 @@ class RunDir:
         with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
-    def seconds_per_answer(self, stage: str, units_of: str = "") -> float | None:
-        """Return the measured seconds per answer over a stage's units whose name starts so."""
-        path = self._timing_path(stage)
+    def label(self, split: Split) -> str:
+        """Return a split's folder, relative to the run: the name of its units of work."""
+        return str(split.path.relative_to(self.path))
+
+    def seconds_per_answer(self, split: Split) -> float | None:
+        """Return the measured seconds that sampling one of a split's responses took."""
         units: dict[str, tuple[float, int]] = {}
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        files = sorted((self.path / "stages").glob("*.timing.jsonl"))
+        for line in (line for file in files for line in file.read_text("utf-8").splitlines()):
             with contextlib.suppress(json.JSONDecodeError, KeyError):
                 row = json.loads(line)
-                if row["unit"].startswith(units_of):
+                if row["unit"].rpartition("/")[0] == self.label(split):
                     units[row["unit"]] = (row["seconds"], row["count"])
         count = sum(number for _, number in units.values())
         return sum(seconds for seconds, _ in units.values()) / count if count else None

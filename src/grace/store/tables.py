@@ -104,6 +104,25 @@ class Split:
         self.targets = Table(path / "targets.jsonl", Target)
         self.features = path / "features.safetensors"
 
+    @property
+    def tuned(self) -> Split:
+        """The tuned model's own answers to the same questions."""
+        return self._beside("tuned")
+
+    def draws(self, count: int) -> Split:
+        """Return the tables of `count` further samples of each question."""
+        return self._beside(f"draws-{count}")
+
     def confidences(self, estimator: str) -> Table[Confidence]:
         """Return the table of one estimator's confidences."""
         return Table(self.path / "confidences" / f"{estimator}.jsonl", Confidence)
+
+    def cost(self, estimator: str) -> Path:
+        """Return where it is noted what an estimator's confidences cost."""
+        return self.path / "confidences" / f"{estimator}.cost.json"
+
+    def _beside(self, name: str) -> Split:
+        """Return other responses to the same questions, in a folder of their own."""
+        split = Split(self.path / name)
+        split.questions = self.questions
+        return split

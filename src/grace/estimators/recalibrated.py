@@ -1,0 +1,77 @@
+"""Any estimator with a map fitted on validation answers after it: `NAME+platt` and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grace.calibration import Isotonic, Platt, Temperature
+from grace.errors import ConfigError, DataError
+from grace.estimators import Answers, Estimator, Fitted, Known, Samples, Values
+
+if TYPE_CHECKING:
+    from grace.engines import Engine
+
+MAPS: Mapping[str, Any] = {"platt": Platt, "isotonic": Isotonic, "temperature": Temperature}
+
+
+@dataclass(frozen=True, slots=True)
+class Recalibrated:
+    """An estimator whose values go through a map fitted on the validation split."""
+
+    inner: Estimator
+    how: str
+
+    @property
+    def answers(self) -> Answers:
+        """Whose answers the inner estimator rates."""
+        return self.inner.answers
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Fit the inner estimator, then the map.
+
+        Raises:
+            DataError: no validation answer has a value, so there is nothing to fit on.
+        """
+        inner = self.inner.fit(known, engine, seed)
+        validation = known.validation
+        rated = [
+            (value, correct)
+            for value, correct in zip(inner.rate(validation), validation.correct, strict=True)
+            if value is not None
+        ]
+        if not rated:
+            raise DataError(
+                f"{self.how} scaling has nothing to fit on: no validation answer has a value; "
+                "raise sample.max_new_tokens if all were cut"
+            )
+        values, labels = (np.array(column) for column in zip(*rated, strict=True))
+        scaler = MAPS[self.how].fit(values, labels)
+
+        def rate(samples: Samples) -> Values:
+            return _through(scaler, inner.rate(samples))
+
+        return Fitted(rate, inner.trained_parameters + _size(scaler))
+
+
+def recalibrate(estimator: Estimator, how: str) -> Estimator:
+    """Return the estimator with a map of `MAPS` after it.
+
+    Raises:
+        ConfigError: there is no such map.
+    """
+    if how not in MAPS:
+        raise ConfigError(f"unknown recalibration {how!r}; choose from {', '.join(MAPS)}")
+    return Recalibrated(estimator, how)
+
+
+def _through(scaler: Any, values: Sequence[float | None]) -> Values:
+    return [None if v is None else float(scaler.transform(np.array([v]))[0]) for v in values]
+
+
+def _size(scaler: Any) -> int:
+    """Return how many numbers a map was fitted with."""
+    return sum(np.size(getattr(scaler, name)) for name in scaler.__slots__)

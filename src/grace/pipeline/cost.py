@@ -1,0 +1,131 @@
+"""What rating answers costs beyond generating them, counted while it happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+
+from grace.engines import Engine, Features, Sampling
+from grace.estimators import Draws, Samples
+from grace.records import Generation, Response
+
+Ids = Sequence[int]
+Access = Literal["text", "logprobs", "hidden states", "weights"]
+LEVELS: tuple[Access, ...] = ("text", "logprobs", "hidden states", "weights")
+
+
+class Meter:
+    """Counts what an estimator takes from the model.
+
+    `forward_tokens` are tokens fed to or sampled from the model, `requests` the prompts sent to
+    it, `access` the deepest thing that was looked at, `seconds` what earlier, stored sampling took
+    for the draws that were used, less what reading them took now.
+    """
+
+    def __init__(self) -> None:
+        self.forward_tokens = 0
+        self.requests = 0
+        self.seconds = 0.0
+        self.access: Access = "text"
+
+    def saw(self, access: Access) -> None:
+        """Note that something of this kind was looked at."""
+        self.access = max(self.access, access, key=LEVELS.index)
+
+    def sent(self, requests: int, tokens: int) -> None:
+        """Note prompts sent to the model and the tokens that went through it."""
+        self.requests += requests
+        self.forward_tokens += tokens
+
+
+class MeteredEngine:
+    """An engine that is loaded when it is first used, and counted."""
+
+    def __init__(self, load: Callable[[], Engine], meter: Meter) -> None:
+        self._load = load
+        self.meter = meter
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that made the prompts."""
+        return self._load().tokenizer
+
+    def generate(
+        self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, list[Generation]]]:
+        """Sample; only the text of what comes back counts as looked at."""
+        for index, samples in self._load().generate(prompts, sampling, keys=keys):
+            tokens = sum(len(sample.token_ids) + 1 for sample in samples)
+            self.meter.sent(1, len(prompts[index]) + tokens)
+            yield index, samples
+
+    def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
+        """Read probabilities of next tokens."""
+        self.meter.saw("logprobs")
+        self.meter.sent(len(contexts), sum(map(len, contexts)))
+        return self._load().next_token_probs(contexts, tokens)
+
+    def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
+        """Read c."""
+        self._forward("weights", prompts, responses)
+        return self._load().confidences(prompts, responses)
+
+    def logprobs(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> list[tuple[list[float], float]]:
+        """Read the probabilities of given responses."""
+        self._forward("logprobs", prompts, responses)
+        return self._load().logprobs(prompts, responses)
+
+    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
+        """Read hidden states."""
+        self._forward("hidden states", prompts, responses)
+        return self._load().features(prompts, responses)
+
+    def _forward(self, access: Access, prompts: Sequence[Ids], responses: Sequence[Ids]) -> None:
+        self.meter.saw(access)
+        self.meter.sent(len(prompts), sum(map(len, prompts)) + sum(map(len, responses)))
+
+
+class _Watched:
+    """A response that tells the meter when its probabilities or its confidence are read."""
+
+    READS: ClassVar[dict[str, Access]] = {
+        "logprobs": "logprobs",
+        "end_logprob": "logprobs",
+        "confidence": "weights",
+    }
+
+    def __init__(self, response: Response, meter: Meter) -> None:
+        self._response = response
+        self._meter = meter
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.READS:
+            self._meter.saw(self.READS[name])
+        return getattr(self._response, name)
+
+
+def watched(
+    samples: Samples, meter: Meter, seconds_per_draw: Callable[[int], float | None]
+) -> Samples:
+    """Return the same samples, counting what is read of them and what their draws took."""
+
+    def draw(count: int) -> Draws:
+        start = time.perf_counter()
+        draws = samples.draw(count)
+        tokens = sum(len(d.response.token_ids) + 1 for row in draws for d in row)
+        meter.sent(len(draws), sum(map(len, samples.prompts)) + tokens)
+        stored = (seconds_per_draw(count) or 0.0) * sum(map(len, draws))
+        meter.seconds += stored - (time.perf_counter() - start)
+        return [
+            [d._replace(response=cast(Response, _Watched(d.response, meter))) for d in row]
+            for row in draws
+        ]
+
+    responses = [cast(Response, _Watched(response, meter)) for response in samples.responses]
+    return dataclasses.replace(samples, responses=responses, draw=draw)

@@ -1,0 +1,242 @@
+"""A study: one recipe over several tasks, seeds and variants, one run each, one common report.
+
+    [study]
+    tasks = ["trivia_qa", "sciq"]     # a folder each
+    seeds = 5                         # in it a folder each
+    transfer = true                   # rate on one another's test questions too
+    [study.task.sciq]                 # settings of one task
+    train.epochs = 1
+    [study.variant.grace-paper]       # trained otherwise, on the same answers
+    train.evidence = "none"
+
+A level with a single entry has no folder. Variants copy what they share with the run beside them.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grace.config import (
+    RunSettings,
+    from_dict,
+    override_settings,
+    read_recipe,
+    sections,
+    setting,
+    to_dict,
+)
+from grace.errors import ConfigError, RunError
+from grace.pipeline import adopt_settings, load_run_settings, refuse_changes, run, stages_alike
+from grace.pipeline.context import Context
+from grace.pipeline.reporting import read_reports
+from grace.store import RunDir, is_run, read_json, runs_in, write_json
+
+MAIN = "grace"
+
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudySettings:
+    """What a study varies."""
+
+    tasks: tuple[str, ...] = setting((), "tasks, a run each; none: data.task", low=0)
+    seeds: int = setting(1, "seeds, a run each, counted from `seed`", low=1)
+    transfer: bool = setting(False, "rate on the test questions of the other tasks too")
+    task: dict[str, Any] = sections("settings of one task")
+    variant: dict[str, Any] = sections("settings of other ways to train, by name")
+
+
+class Study(NamedTuple):
+    """Settings before they are split up; overrides come last and hold in every run."""
+
+    tree: Tree
+    settings: StudySettings
+    overrides: tuple[str, ...] = ()
+
+    def runs(self) -> dict[Path, RunSettings]:
+        """Return the settings of every run by its folder, relative to the study's.
+
+        Raises:
+            ConfigError: an unknown or impossible setting.
+        """
+        base = self._settings({}, "settings")
+        tasks = self.settings.tasks or (base.data.task,)
+        parts = {}
+        for task in tasks:
+            for seed in range(base.seed, base.seed + self.settings.seeds):
+                for name, changes in self._variants():
+                    folders = [
+                        *([task] if len(tasks) > 1 else []),
+                        *([f"seed-{seed}"] if self.settings.seeds > 1 else []),
+                        *([name] if self.settings.variant else []),
+                    ]
+                    others = [other for other in tasks if other != task]
+                    own = self._settings(
+                        _common(task, seed, others if self.settings.transfer else []),
+                        f"study.task.{task}",
+                        self.settings.task.get(task, {}),
+                        changes,
+                    )
+                    parts[Path(*folders)] = dataclasses.replace(own, seed=seed)
+        return parts
+
+    def _variants(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        yield MAIN, {}
+        for name, changes in self.settings.variant.items():
+            own = {"report": {"name": name, "estimators": ["grace"]}}
+            yield name, _merged(own, changes)
+
+    def _settings(self, common: Tree, where: str, *changes: Mapping[str, Any]) -> RunSettings:
+        tree = _merged(self.tree, common)
+        for change in changes:
+            tree = _merged(tree, change)
+        return override_settings(tree, self.overrides, where=where)
+
+
+def resolve_study(
+    path: Path, recipe: Path | None, overrides: Sequence[str], *, seeds: int | None = None
+) -> Study:
+    """Return the study of a new recipe, or that of an existing run or study with changes.
+
+    Whether what exists accepts the changes is for `run_study` to say.
+
+    Raises:
+        ConfigError: an unknown or impossible setting, or a new run without a model or a task.
+    """
+    config = RunDir(path).config
+    if recipe is None and config.exists():
+        stored = read_json(config)
+        study = Study(
+            stored["settings"],
+            from_dict(StudySettings, stored.get("study", {}), where=str(config)),
+            tuple(stored.get("overrides", ())),
+        )
+    else:
+        tree = read_recipe(recipe) if recipe else {}
+        section = tree.pop("study", {})
+        study = Study(tree, from_dict(StudySettings, section, where=f"{recipe}: study"))
+    study = study._replace(overrides=(*study.overrides, *overrides))
+    if seeds is not None:
+        study = study._replace(settings=dataclasses.replace(study.settings, seeds=seeds))
+    for settings in study.runs().values():
+        _refuse_unset(settings)
+    return study
+
+
+def run_study(path: Path, study: Study, *, redo: str | None = None) -> dict[str, Any]:
+    """Bring every run of a study to its end and return their common report.
+
+    Raises:
+        RunError: as `run`, or a run of one kind is asked to become a study.
+        ConfigError: `redo` is not a stage.
+    """
+    parts = study.runs()
+    if list(parts) == [Path()]:
+        return run(path, parts[Path()], redo=redo)
+    directory = RunDir(path)
+    known = read_json(directory.config) if directory.config.exists() else {}
+    if known and "study" not in known:
+        raise RunError(
+            f"{path} is a single run, and {len(parts)} runs were asked for; name a new directory"
+        )
+    with directory.lock():
+        return _run_all(directory, study, parts, redo)
+
+
+def _run_all(
+    directory: RunDir, study: Study, parts: Mapping[Path, RunSettings], redo: str | None
+) -> dict[str, Any]:
+    """Start every run before finishing the first, so that a kill leaves one set of settings."""
+    for name, own in parts.items():
+        if RunDir(directory.path / name).config.exists():
+            refuse_changes(RunDir(directory.path / name), own, redo)
+    write_json(
+        directory.config,
+        {
+            "settings": study.tree,
+            "study": to_dict(study.settings),
+            "overrides": list(study.overrides),
+        },
+    )
+    for name, own in parts.items():
+        part = RunDir(directory.path / name)
+        with part.lock():
+            adopt_settings(part, own, redo)
+    for name, own in parts.items():
+        if study.settings.variant:
+            _share(directory.path / name.with_name(MAIN), directory.path / name)
+        run(directory.path / name, own)
+    return report_runs([directory.path / name for name in parts], directory.path)
+
+
+def report_runs(paths: Sequence[Path], out: Path | None = None) -> dict[str, Any]:
+    """Return the report of one run or study, or of several side by side, written to `out` if given.
+
+    Raises:
+        RunError: a path holds no run, or one that has not finished.
+    """
+    if len(paths) == 1 and out is None and (paths[0] / "report.json").exists():
+        report: dict[str, Any] = read_json(paths[0] / "report.json")
+        return report
+    runs = [run for path in paths for run in _runs_under(path)]
+    contexts = [Context(RunDir(run), load_run_settings(run)) for run in runs]
+    if out is None:
+        with tempfile.TemporaryDirectory() as folder:
+            return read_reports(contexts, Path(folder) / paths[0].name)
+    return read_reports(contexts, out)
+
+
+def _runs_under(path: Path) -> list[Path]:
+    found = [path] if is_run(path) else runs_in(path)
+    if not found:
+        raise RunError(f"{path} is not a run and holds none; see `grace list runs`")
+    return found
+
+
+def _share(source: Path, target: Path) -> None:
+    """Copy the finished stages of one run that another would repeat, as it has their settings."""
+    if source == target:
+        return
+    original, copied = RunDir(source), RunDir(target)
+    for stage in stages_alike(load_run_settings(source), load_run_settings(target)):
+        manifest = original.manifest(stage)
+        if manifest is None or copied.manifest(stage) is not None:
+            continue
+        for name in manifest["outputs"]:
+            partial = (target / name).with_suffix(".copying")
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / name, partial)
+            partial.rename(target / name)
+        copied.adopt(stage, original)
+
+
+def _refuse_unset(settings: RunSettings) -> None:
+    for key, value, remedy in (
+        ("model.path", settings.model.path, "--model DIR or a Hub id"),
+        ("data.task", settings.data.task, "--task NAME (see `grace list tasks`)"),
+    ):
+        if not value:
+            raise ConfigError(f"{key} is not set; give {remedy}, or a recipe that sets it")
+
+
+def _common(task: str, seed: int, others: Sequence[str]) -> Tree:
+    common: Tree = {"data": {"task": task}, "seed": seed}
+    return _merged(common, {"report": {"transfer": list(others)}}) if others else common
+
+
+def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> Tree:
+    """Return nested sections with changes on top; neither argument is touched."""
+    merged = copy.deepcopy(dict(tree))
+    for key, value in changes.items():
+        old = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(old, Mapping)
+        merged[key] = _merged(old, value) if both else copy.deepcopy(value)  # type: ignore[arg-type]
+    return merged
