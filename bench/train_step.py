@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grace.cnf import CnfToken
+from grace.cnf import CnfTokens, Readout
 from grace.config import TrainSettings
 from grace.training.examples import Batch, Example, collate
 from grace.training.forward import forward_logits, losses
@@ -33,7 +33,7 @@ def main() -> None:
     torch.manual_seed(0)
     plain, taught = _model(arguments.model, arguments.dtype)
     rows = plain.get_input_embeddings().weight.shape[0]
-    cnf, settings = CnfToken(rows - 1, spare_row=True, init="eos"), TrainSettings()
+    cnf, settings = CnfTokens(Readout((rows - 1,)), spare_row=True, init="eos"), TrainSettings()
     batches = _batches(arguments, rows)
     plain_step = _sft_step(_lora_only(plain, settings), settings)
     peft_model = add_lora(taught, cnf, settings)
@@ -103,7 +103,7 @@ def _batches(arguments: argparse.Namespace, rows: int) -> list[Batch]:
             Example("", tokens(arguments.prompt), tokens(arguments.response), rng.random())
             for _ in range(arguments.batch)
         ]
-        batch: Any = collate(examples, rows - 1, 0)
+        batch: Any = collate(examples, Readout((rows - 1,)), 0)
         made.append({name: value.to(device) for name, value in batch.items()})
     return made
 
@@ -153,9 +153,9 @@ def _sft_step(model: Any, settings: TrainSettings) -> Any:
     return _step(model, settings, loss_of)
 
 
-def _grace_step(model: Any, cnf: CnfToken, settings: TrainSettings) -> Any:
+def _grace_step(model: Any, cnf: CnfTokens, settings: TrainSettings) -> Any:
     def loss_of(batch: Batch) -> Any:
-        terms = losses(model, batch, cnf.id)
+        terms = losses(model, batch, cnf.readout)
         return (terms.calibration + settings.gamma * terms.sft).mean()
 
     return _step(model, settings, loss_of)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tiny_models
-from grace.cnf import CNF_TOKEN, add_cnf, cnf_id, end_log_prob, log_confidence, trainable_rows
+from grace.cnf import CNF_TOKEN, add_cnf, end_log_prob, find_readout, log_confidence, trainable_rows
 from grace.errors import ModelError
 
 every_architecture = pytest.mark.parametrize("tiny", tiny_models.ARCHITECTURES, indirect=True)
@@ -133,12 +133,12 @@ def test_the_token_is_special_survives_saving_and_is_not_shown(tiny, tmp_path):
     import transformers
 
     model, tokenizer = tiny
-    assert cnf_id(tokenizer) is None
+    assert find_readout(tokenizer) is None
     token = add_cnf(model, tokenizer)
     tokenizer.save_pretrained(tmp_path)
     again = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for each in (tokenizer, again):
-        assert cnf_id(each) == token.id
+        assert find_readout(each) == token.readout
         assert each.decode([*each.encode("yes"), token.id], skip_special_tokens=True) == "yes"
         assert each.encode(CNF_TOKEN) == [token.id]
 
@@ -148,8 +148,8 @@ def test_an_eos_init_without_an_eos_token_is_refused_and_mean_is_not(tiny):
     tokenizer.eos_token = None
     with pytest.raises(ModelError, match="no EOS token; set eos_token"):
         add_cnf(model, tokenizer, init="eos")
-    assert cnf_id(tokenizer) is None
-    assert add_cnf(model, tokenizer, init="mean").id == cnf_id(tokenizer)
+    assert find_readout(tokenizer) is None
+    assert add_cnf(model, tokenizer, init="mean").readout == find_readout(tokenizer)
 
 
 @every_architecture
@@ -162,7 +162,7 @@ def test_peft_trains_exactly_the_row_in_both_matrices(tiny):
     before = [m.weight.detach().clone() for m in _matrices(model)]
     config = peft.LoraConfig(
         r=2, target_modules=["dense"] if "neox" in model.config.model_type else ["o_proj"],
-        trainable_token_indices=trainable_rows(model, token.id),
+        trainable_token_indices=trainable_rows(model, token.readout),
     )  # fmt: skip
     wrapped = peft.get_peft_model(model, config)
     with torch.no_grad():

@@ -1,6 +1,9 @@
 """The `<CNF>` token: one more vocabulary entry whose probability is the confidence.
 
-Shapes: B rows, V vocabulary, D hidden size.
+GrACE-Disc, an ablation, has ten tokens `<B1>` to `<B10>` in its place, one per interval of
+confidence; `Readout` is all that the rest of the package knows of the difference.
+
+Shapes: B rows, V vocabulary, D hidden size, E tokens that are read.
 """
 
 from __future__ import annotations
@@ -15,25 +18,66 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CNF_TOKEN = "<CNF>"
+Head = Literal["token", "bins"]
 Init = Literal["mean", "eos", "scaled_eos"]
+TOKENS: dict[Head, tuple[str, ...]] = {
+    "token": (CNF_TOKEN,),
+    "bins": tuple(f"<B{number}>" for number in range(1, 11)),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class CnfToken:
-    """Where `<CNF>` lives: its id, whether a spare row was used, and how the row started."""
+class Readout:
+    """The tokens that are read for a confidence: `<CNF>` alone, or one per interval."""
 
-    id: int
+    ids: tuple[int, ...]
+
+    @property
+    def head(self) -> Head:
+        """Return the name of the kind, as in `train.head`."""
+        return "token" if len(self.ids) == 1 else "bins"
+
+    @property
+    def cnf(self) -> int | None:
+        """Return the id of `<CNF>`, None where intervals are read."""
+        return self.ids[0] if self.head == "token" else None
+
+    def confidence(self, probs_BE: Any) -> Any:
+        """Return c, shape (B,), from the probabilities of the tokens, a tensor or an array.
+
+        With `<CNF>` c is its probability; with intervals, the middle of the most probable one.
+        """
+        if self.head == "token":
+            return probs_BE[:, 0]
+        return (probs_BE.argmax(-1) + 0.5) / len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class CnfTokens:
+    """What `add_cnf` added: the tokens, whether spare rows were used, how the rows started."""
+
+    readout: Readout
     spare_row: bool
     init: str
 
+    @property
+    def id(self) -> int:
+        """Return the id of the first token; with `<CNF>` the only one."""
+        return self.readout.ids[0]
 
-def cnf_id(tokenizer: Any) -> int | None:
-    """Return the id of `<CNF>`, or None when the tokenizer does not have it."""
-    found: int | None = tokenizer.get_added_vocab().get(CNF_TOKEN)
-    return found
+
+def find_readout(tokenizer: Any) -> Readout | None:
+    """Return the tokens that a tokenizer has for reading a confidence, None without any."""
+    vocabulary = tokenizer.get_added_vocab()
+    for names in TOKENS.values():
+        if all(name in vocabulary for name in names):
+            return Readout(tuple(vocabulary[name] for name in names))
+    return None
 
 
-def add_cnf(model: Any, tokenizer: Any, *, init: Init = "eos", seed: int = 0) -> CnfToken:
+def add_cnf(
+    model: Any, tokenizer: Any, *, head: Head = "token", init: Init = "eos", seed: int = 0
+) -> CnfTokens:
     """Add `<CNF>` to a tokenizer and its model, leaving all other logits bit-equal.
 
     A padded vocabulary (more rows than tokens) gives one of its spare rows; otherwise the model
@@ -45,38 +89,48 @@ def add_cnf(model: Any, tokenizer: Any, *, init: Init = "eos", seed: int = 0) ->
       whose EOS row is unusually long or was never trained;
     - `mean`: the mean of the vocabulary's rows; c starts below 1 / V.
 
-    `seed` is for the filler rows below `<CNF>` of a model with fewer rows than tokens.
+    With the head `bins` all of this happens to the ten tokens `<B1>` to `<B10>` instead. `seed` is
+    for the filler rows below the new ones of a model with fewer rows than tokens.
 
     Raises:
-        ModelError: an EOS row is asked for and the tokenizer has no EOS token.
+        ModelError: an EOS row is asked for and the tokenizer has no EOS token, or the tokenizer
+            has the tokens of the other head.
     """
-    known = cnf_id(tokenizer)
     rows = model.get_input_embeddings().weight.shape[0]
-    if known is not None and known < rows:
-        return CnfToken(known, spare_row=rows > known + 1, init=init)
+    known = find_readout(tokenizer)
+    if known is not None and known.head != head:
+        raise ModelError(
+            f"the tokenizer has {TOKENS[known.head][0]} already, so head {head!r} cannot be added; "
+            "start from the base model"
+        )
+    if known is not None and max(known.ids) < rows:
+        return CnfTokens(known, spare_row=rows > max(known.ids) + 1, init=init)
     if init != "mean" and tokenizer.eos_token_id is None:
         raise ModelError(
             f"the tokenizer has no EOS token; set eos_token, or init 'mean', not {init!r}"
         )
-    num_tokens = len(tokenizer) if known is None else known
-    token = _add_token(tokenizer)
-    if token >= rows:
-        _grow(model, token + 1, seed)
+    num_tokens = len(tokenizer) if known is None else min(known.ids)
+    readout = known or _add_tokens(tokenizer, TOKENS[head])
+    last = max(readout.ids)
+    if last >= rows:
+        _grow(model, last + 1, seed)
     for matrix in _matrices(model):
-        _set_row(matrix, token, tokenizer.eos_token_id, min(num_tokens, rows), init)
-    return CnfToken(token, spare_row=token < rows, init=init)
+        for token in readout.ids:
+            _set_row(matrix, token, tokenizer.eos_token_id, min(num_tokens, rows), init)
+    return CnfTokens(readout, spare_row=last < rows, init=init)
 
 
-def trainable_rows(model: Any, token: int) -> list[int] | dict[str, list[int]]:
-    """Return PEFT's `trainable_token_indices` that trains the row of `<CNF>`, input and output.
+def trainable_rows(model: Any, readout: Readout) -> list[int] | dict[str, list[int]]:
+    """Return PEFT's `trainable_token_indices` that trains the rows read, input and output.
 
     Tied embeddings take a plain list; untied ones a dict with the names of both modules.
     """
+    ids = sorted(readout.ids)
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if head is None or head.weight is embedding.weight:
-        return [token]
+        return ids
     names = {id(module): name for name, module in model.named_modules()}
-    return {names[id(module)].rpartition(".")[2]: [token] for module in (embedding, head)}
+    return {names[id(module)].rpartition(".")[2]: ids for module in (embedding, head)}
 
 
 def log_confidence(logits_BV: Tensor, token: int) -> Tensor:
@@ -96,14 +150,13 @@ def end_log_prob(logits_BV: Tensor, end_ids: Sequence[int]) -> Tensor:
     return logits_BV[..., list(end_ids)].logsumexp(-1) - logits_BV.logsumexp(-1)
 
 
-def _add_token(tokenizer: Any) -> int:
+def _add_tokens(tokenizer: Any, names: Sequence[str]) -> Readout:
     from tokenizers import AddedToken
 
     tokenizer.add_tokens(
-        [AddedToken(CNF_TOKEN, special=True, normalized=False)], special_tokens=True
+        [AddedToken(name, special=True, normalized=False) for name in names], special_tokens=True
     )
-    token: int = tokenizer.convert_tokens_to_ids(CNF_TOKEN)
-    return token
+    return Readout(tuple(tokenizer.convert_tokens_to_ids(list(names))))
 
 
 def _grow(model: Any, num_rows: int, seed: int) -> None:

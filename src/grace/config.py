@@ -24,8 +24,16 @@ Settings = TypeVar("Settings")
 
 
 def setting(default: Any, doc: str, *, low: float | None = None, high: float | None = None) -> Any:
-    """Declare a field with its help text and, for numbers, its inclusive range."""
+    """Declare a field with its help text and its inclusive range; of a list, that of its length.
+
+    Lists have at least one entry unless `low` is 0.
+    """
     return field(default=default, metadata={"doc": doc, "low": low, "high": high})
+
+
+def sections(doc: str) -> Any:
+    """Declare a field that holds sections of settings by name, checked by whoever uses them."""
+    return field(default_factory=dict, metadata={"doc": doc})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +73,9 @@ class SampleSettings:
         0.0, "sampling temperature for validation and test; 0: greedy", low=0
     )
     top_p: float = setting(1.0, "nucleus mass", low=1e-6, high=1)
+    draw_temperature: float = setting(
+        0.8, "sampling temperature of the further samples that some estimators compare", low=0
+    )
     max_new_tokens: int = setting(50, "longest response, in tokens", low=1)
     batch_size: int = setting(0, "rows in flight while sampling; 0: chosen for the device", low=0)
 
@@ -104,11 +115,17 @@ class TrainSettings:
     epochs: int = setting(3, "passes over the training responses", low=1)
     batch_size: int = setting(8, "responses per optimizer step", low=1)
     micro_batch_size: int = setting(0, "responses per forward pass; 0: the batch size", low=0)
+    head: Literal["token", "bins"] = setting(
+        "token", "token: the probability of <CNF>; bins: the likeliest of <B1> to <B10>, SFT only"
+    )
     gamma: float = setting(0.1, "weight of the SFT term", low=0)
+    cnf_in_sft: bool = setting(False, "make <CNF> one more label of the SFT term")
     loss: Literal["mse", "log"] = setting("mse", "calibration loss: squared error or log loss")
     init: Literal["mean", "eos", "scaled_eos"] = setting("eos", "initial <CNF> row")
-    read_at: Literal["predict", "feed"] = setting(
-        "predict", "predict: last response token, free; feed: one more forward on <CNF>"
+    read_at: Literal["predict", "feed", "prompt"] = setting(
+        "predict",
+        "predict: last response token, free; feed: one more forward on <CNF>; prompt: last prompt "
+        "token, before the response",
     )
     evidence: Literal["none", "likelihood"] = setting(
         "none", "likelihood: the response's own token probabilities shift the logit of <CNF>"
@@ -130,14 +147,41 @@ class TrainSettings:
         "none", "where else the training log goes"
     )
 
+    def __post_init__(self) -> None:
+        """Refuse settings that exclude each other.
+
+        Raises:
+            ConfigError: evidence without a response or with bins, or bins that cannot be trained.
+        """
+        bins, evidence = self.head == "bins", self.evidence != "none"
+        excluded = {
+            "train.read_at=prompt is before the response that train.evidence=likelihood is made of; "
+            "set train.evidence=none": evidence and self.read_at == "prompt",
+            "train.head=bins has no <CNF> whose logit train.evidence=likelihood could shift; "
+            "set train.evidence=none": evidence and bins,
+            "train.head=bins has no single token that train.read_at=feed could feed; "
+            "set train.read_at=predict": bins and self.read_at == "feed",
+            "train.head=bins learns from the SFT term alone, and train.gamma=0 takes it away; "
+            "set train.gamma=1": bins and self.gamma == 0,
+        }
+        for message, found in excluded.items():
+            if found:
+                raise ConfigError(message)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSettings:
     """What is compared, and how it is shown."""
 
     estimators: tuple[str, ...] = setting(
-        ("grace", "likelihood", "platt"), "estimators in the table (see `grace list estimators`)"
+        ("grace", "likelihood", "platt"),
+        "estimators in the table (see `grace list estimators`); NAME+platt, NAME+isotonic and "
+        "NAME+temperature are recalibrated on validation answers",
     )
+    transfer: tuple[str, ...] = setting(
+        (), "other tasks on whose test questions everything is rated too (out of domain)", low=0
+    )
+    name: str = setting("grace", "what the trained confidence is called in the table")
     bins: int = setting(10, "equal-width bins of ECE and of the reliability diagram", low=1)
     bootstrap: int = setting(1000, "bootstrap resamples behind each interval", low=10)
 
@@ -156,6 +200,9 @@ class RunSettings:
     target: TargetSettings = field(default_factory=TargetSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
+    estimators: dict[str, Any] = sections(
+        "settings of single estimators: estimators.p_true.shots=4"
+    )
 
 
 def load_settings(recipe: Path | None = None, overrides: Sequence[str] = ()) -> RunSettings:
@@ -165,7 +212,7 @@ def load_settings(recipe: Path | None = None, overrides: Sequence[str] = ()) -> 
         ConfigError: an unreadable recipe, an unknown key, or a value out of range; the message
             names the key and what would be accepted.
     """
-    tree: dict[str, Any] = _read_recipe(recipe) if recipe else {}
+    tree: dict[str, Any] = read_recipe(recipe) if recipe else {}
     return override_settings(tree, overrides, where=str(recipe) if recipe else "settings")
 
 
@@ -196,7 +243,8 @@ def describe(kind: type = RunSettings, prefix: str = "") -> Iterator[tuple[str, 
         if dataclasses.is_dataclass(hints[f.name]):
             yield from describe(hints[f.name], f"{prefix}{f.name}.")
         else:
-            yield f"{prefix}{f.name}", json.dumps(f.default), f.metadata["doc"]
+            default = {} if f.default is dataclasses.MISSING else f.default
+            yield f"{prefix}{f.name}", json.dumps(default), f.metadata["doc"]
 
 
 def resolve_model(path: str) -> str:
@@ -204,7 +252,12 @@ def resolve_model(path: str) -> str:
     return str(Path(__file__).parent / "pocket" / "model") if path == "pocket" else path
 
 
-def _read_recipe(path: Path) -> dict[str, Any]:
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Return the nested sections of a TOML recipe.
+
+    Raises:
+        ConfigError: it is missing, unreadable or not valid TOML.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -258,9 +311,11 @@ def _closest(key: str, known: Mapping[str, Any]) -> str:
 
 def _check(hint: Any, value: Any, metadata: Mapping[str, Any], where: str) -> Any:
     origin = typing.get_origin(hint)
+    if origin is dict:
+        return _table(value, where)
     if origin is tuple:
         items = [value] if isinstance(value, str) else value
-        if not isinstance(items, list | tuple) or not items:
+        if not isinstance(items, list | tuple) or (not items and metadata.get("low") != 0):
             raise ConfigError(f"{where} is {value!r}, expected a list with at least one entry")
         return tuple(_check(typing.get_args(hint)[0], item, metadata, where) for item in items)
     if origin is Literal:
@@ -269,6 +324,12 @@ def _check(hint: Any, value: Any, metadata: Mapping[str, Any], where: str) -> An
             raise ConfigError(f"{where} is {value!r}, expected one of {', '.join(choices)}")
         return value
     return _check_scalar(hint, value, metadata, where)
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) for v in value.values()):
+        raise ConfigError(f"{where} is {value!r}, expected sections of settings, one per name")
+    return {name: dict(section) for name, section in value.items()}
 
 
 def _check_scalar(hint: Any, value: Any, metadata: Mapping[str, Any], where: str) -> Any:

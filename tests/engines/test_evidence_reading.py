@@ -44,7 +44,7 @@ def test_generating_scoring_and_training_read_the_same_c(answered):
     examples = [Example(str(i), tuple(p), g.token_ids, 0.5) for i, (p, g, _) in enumerate(rows)]
     trained = np.exp(
         log_confidences(
-            engine.model, examples, engine.cnf, 0, read_at=engine.read_at, evidence=EVIDENCE
+            engine.model, examples, engine.readout, 0, read_at=engine.read_at, evidence=EVIDENCE
         )
     )
     assert trained.tolist() == pytest.approx(generated, abs=1e-5)
@@ -77,10 +77,10 @@ def test_no_gradient_flows_through_the_evidence(tiny):
 
     model, tokenizer = tiny
     token = add_cnf(model, tokenizer)
-    batch = collate([Example("a", (9, 10), (11, 12), 0.3)], token.id, 0)
-    plain = losses(model, batch, token.id, evidence=None)
+    batch = collate([Example("a", (9, 10), (11, 12), 0.3)], token.readout, 0)
+    plain = losses(model, batch, token.readout, evidence=None)
     strong = Evidence((0.0,) * 6, (0.0,) * 6)
-    zero = losses(model, batch, token.id, evidence=strong)
+    zero = losses(model, batch, token.readout, evidence=strong)
     torch.testing.assert_close(plain.log_c, zero.log_c)
     (first,) = torch.autograd.grad(plain.log_c.sum(), model.get_input_embeddings().weight)
     (second,) = torch.autograd.grad(zero.log_c.sum(), model.get_input_embeddings().weight)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tiny_models
-from grace.cnf import add_cnf, cnf_id, trainable_rows
+from grace.cnf import Readout, add_cnf, find_readout, trainable_rows
 from grace.engines import Sampling
 from grace.engines.loading import head_in_float32
 from grace.engines.transformers import TransformersEngine
@@ -37,7 +37,7 @@ def train(tiny, folder, *, read_at="predict", dtype=torch.float32):
         r=2,
         task_type="CAUSAL_LM",
         target_modules=MODULES.get(model.config.model_type, ["down_proj"]),
-        trainable_token_indices=trainable_rows(model, token.id),
+        trainable_token_indices=trainable_rows(model, token.readout),
     )
     wrapped = peft.get_peft_model(model, config)
     generator = torch.Generator().manual_seed(0)
@@ -238,7 +238,7 @@ def test_an_adapter_for_other_layers_is_refused(tiny, tmp_path):
 def test_a_tokenizer_ahead_of_its_model_is_refused(tiny, tiny_dir):
     _, tokenizer = tiny
     tokenizer.add_tokens(["<CNF>"], special_tokens=True)
-    assert cnf_id(tokenizer) == 320
+    assert find_readout(tokenizer) == Readout((320,))
     tokenizer.save_pretrained(tiny_dir)
     refused("knows <CNF> as id 320, but the model in .* has 320 rows", tiny_dir)
 

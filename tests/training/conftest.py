@@ -58,7 +58,9 @@ def train_in(
     settings |= {key: options.pop(key) for key in list(options) if key in known}
     model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
     model = model if dtype is None else model.to(dtype)
-    cnf = add_cnf(model, tokenizer, init=settings.get("init", "eos"))
+    cnf = add_cnf(
+        model, tokenizer, head=settings.get("head", "token"), init=settings.get("init", "eos")
+    )
     result = train_adapter(
         model,
         tokenizer,

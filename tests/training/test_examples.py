@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from grace.cnf import Readout
 from grace.config import TrainSettings
-from grace.training.examples import IGNORED, Example, collate, merge_duplicates
+from grace.training.examples import IGNORED, Example, collate
 from grace.training.plan import make_plan
 
 PAD, CNF = 0, 99
@@ -16,21 +17,24 @@ SHORT = Example("b", (5,), (), 0.8, weight=2.0)
 
 
 def test_cnf_is_the_last_position_of_every_row() -> None:
-    batch = collate([LONG, SHORT], CNF, PAD)
+    batch = collate([LONG, SHORT], Readout((CNF,)), PAD)
     assert batch["input_ids"].tolist() == [[5, 6, 7, 8, 9, CNF], [0, 0, 0, 0, 5, CNF]]
     assert batch["attention_mask"].tolist() == [[1] * 6, [0, 0, 0, 0, 1, 1]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5], [0, 0, 0, 0, 0, 1]]
 
 
 def test_labels_are_the_response_tokens_and_nothing_else() -> None:
-    batch = collate([LONG, SHORT], CNF, PAD)
+    batch = collate([LONG, SHORT], Readout((CNF,)), PAD)
     assert batch["labels"].tolist() == [[IGNORED] * 3 + [8, 9, IGNORED], [IGNORED] * 6]
 
 
-def test_duplicates_merge_into_one_example_that_weighs_their_sum() -> None:
-    other = dataclasses.replace(LONG, target=0.4)
-    merged = merge_duplicates([LONG, SHORT, dataclasses.replace(LONG, id="c"), other])
-    assert [(item.id, item.weight) for item in merged] == [("a", 2.0), ("b", 2.0), ("a", 1.0)]
+def test_with_bins_the_last_position_holds_the_token_of_the_targets_interval() -> None:
+    bins = Readout(tuple(range(50, 60)))
+    targets = [0.0, 0.0999, 0.1, 0.3, 0.7, 0.95, 1.0]  # in float32, 0.7 would fall below its edge
+    rows = [dataclasses.replace(LONG, target=target) for target in targets]
+    batch = collate(rows, bins, PAD)
+    assert batch["input_ids"][:, -1].tolist() == [50, 50, 51, 53, 57, 59, 59]
+    assert (batch["labels"][:, -1] == IGNORED).all()
 
 
 def many(count: int) -> list[Example]:
@@ -82,7 +86,7 @@ def test_the_weights_of_the_micro_batches_of_a_step_add_up_to_a_mean(
         assert max(len(batch) for batch in batches) <= (micro or 8)
 
 
-def test_weights_have_a_mean_of_one_so_that_merging_leaves_the_step_size() -> None:
+def test_weights_have_a_mean_of_one_whatever_their_scale() -> None:
     heavy = [dataclasses.replace(item, weight=5.0) for item in many(10)]
     plan = make_plan(heavy, settings(), seed=0)
     assert {item.weight for item in plan.examples} == {1.0}

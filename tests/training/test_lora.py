@@ -69,7 +69,7 @@ def test_equal_leaf_names_in_attention_and_mlp_are_told_apart() -> None:
     assert target_modules(Model(), ("mlp",)) == ["mlp.c_proj"]
 
 
-def adapted(name: str, dtype: Any = torch.float32, **options: Any) -> tuple[Any, Any, int]:
+def adapted(name: str, dtype: Any = torch.float32, **options: Any) -> tuple[Any, Any, Any]:
     model, tokenizer = tiny_models.model(name).to(dtype), tiny_models.tokenizer()
     cnf = add_cnf(model, tokenizer)
     torch.manual_seed(0)
@@ -79,7 +79,7 @@ def adapted(name: str, dtype: Any = torch.float32, **options: Any) -> tuple[Any,
             if parameter.requires_grad:
                 noise = torch.Generator().manual_seed(len(key))
                 parameter += 0.05 * torch.randn(parameter.shape, generator=noise)
-    return peft_model, tokenizer, cnf.id
+    return peft_model, tokenizer, cnf.readout
 
 
 BATCH = [Example("a", (9, 10, 11), (12, 13), 0.3), Example("b", (14,), (15,), 0.9)]
@@ -132,12 +132,12 @@ def test_kept_logits_give_the_losses_of_the_full_logits(name: str) -> None:
             attention_mask=batch["attention_mask"],
             position_ids=batch["position_ids"],
         ).logits.log_softmax(-1)
-    torch.testing.assert_close(kept.log_c, full[:, -2, cnf], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(kept.log_c, full[:, -2, cnf.cnf], atol=1e-5, rtol=1e-5)
     nll = -torch.stack([(full[0, 2, 12] + full[0, 3, 13]) / 2, full[1, 3, 15]])
     torch.testing.assert_close(kept.sft, nll, atol=1e-5, rtol=1e-5)
     with torch.no_grad():
         fed = losses(peft_model, batch, cnf, read_at="feed")
-    torch.testing.assert_close(fed.log_c, full[:, -1, cnf], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(fed.log_c, full[:, -1, cnf.cnf], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(fed.sft, kept.sft, atol=1e-5, rtol=1e-5)
 
 
@@ -160,7 +160,7 @@ def test_an_empty_response_reads_c_at_the_last_prompt_token_and_has_no_sft_loss(
     with torch.no_grad():
         empty = losses(peft_model, collate([Example("a", (9, 10), (), 0.5)], cnf, 0), cnf)
         logits = peft_model(torch.tensor([[9, 10]])).logits[:, -1]
-    torch.testing.assert_close(empty.log_c, logits.log_softmax(-1)[:, cnf])
+    torch.testing.assert_close(empty.log_c, logits.log_softmax(-1)[:, cnf.cnf])
     assert empty.sft.item() == 0
 
 

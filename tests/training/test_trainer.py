@@ -56,7 +56,7 @@ def test_the_engine_reads_the_c_that_training_read(
     again = log_confidences(
         engine.model,
         validation,
-        done.cnf.id,
+        done.cnf.readout,
         0,
         read_at=read_at,  # type: ignore[arg-type]
     )

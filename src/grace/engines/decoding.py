@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grace.cnf import Readout
 from grace.engines import Sampling
 from grace.evidence import Evidence, shift
 
@@ -28,12 +29,12 @@ COMPACT_BELOW = 0.8  # drop finished rows once fewer than this share are left
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What ends a response, and how `<CNF>` is read."""
+    """What ends a response, and how c is read."""
 
-    ids_E: Tensor  # all stop ids, `<CNF>` among them, on the model's device
+    ids_E: Tensor  # all stop ids on the model's device, those of the readout last
     first: int  # the one that stands for all of them
-    cnf: int | None
-    feed: bool
+    readout: Readout | None
+    fed: int | None  # the token at whose own position c is read, where it is fed
 
 
 class Rows(NamedTuple):
@@ -41,7 +42,7 @@ class Rows(NamedTuple):
 
     tokens_RT: Tensor
     logprobs_RT: Tensor  # of the token, or of ending
-    confidences_RT: Tensor  # p(<CNF>), all zero without <CNF>
+    confidences_RT: Tensor  # c as read at every step, all zero without <CNF>
     end_step_R: Tensor  # step at which the row ended; the number of steps when it was cut
     fed_R: Tensor  # c at <CNF>'s own position, where it was fed
 
@@ -134,7 +135,7 @@ def decode(
         draws_RT = torch.from_numpy(uniforms(sampling.seed, keys, samples, steps)).to(device)
     batch = _Batch.start(forward, prompts, sampling.num_samples, steps, device)
     record = _empty(len(prompts) * sampling.num_samples, steps, device)
-    for step in range(steps + ends.feed):
+    for step in range(steps + (ends.fed is not None)):
         draw_R = draws_RT[batch.rows_R, step] if draws_RT is not None and step < steps else None
         choice = _choose(batch.logits_RV, ends, sampling, draw_R)
         _write(record, batch, choice, step, ends)
@@ -153,13 +154,15 @@ class _Choice(NamedTuple):
 def _choose(logits_RV: Tensor, ends: Ends, sampling: Sampling, draw_R: Tensor | None) -> _Choice:
     """Pick the next token of each row. The logits are overwritten."""
     total_R = logits_RV.logsumexp(-1)
+    ends_RE = logits_RV.index_select(1, ends.ids_E)
     confidence_R = torch.zeros_like(total_R)
-    if ends.cnf is not None:
-        confidence_R = (logits_RV[:, ends.cnf] - total_R).exp()
+    if ends.readout is not None:
+        read_RE = ends_RE[:, -len(ends.readout.ids) :]
+        confidence_R = ends.readout.confidence((read_RE - total_R[:, None]).exp())
     if len(ends.ids_E) > 1:
-        end_R = logits_RV[:, ends.ids_E].logsumexp(-1)
-        logits_RV[:, ends.ids_E] = -torch.inf
-        logits_RV[:, ends.first] = end_R
+        end_R = ends_RE.logsumexp(-1)
+        ends_RE.fill_(-torch.inf)[:, 0] = end_R
+        logits_RV.index_copy_(1, ends.ids_E, ends_RE)
     if draw_R is None:
         token_R = logits_RV.argmax(-1)
     else:
@@ -233,9 +236,11 @@ class _Batch:
         """Feed the chosen tokens; return False once no row has anything left to do."""
         ended_R = self.live_R & choice.ended_R
         self.live_R = self.live_R & ~ended_R & (not last)
-        self.reading_R = ended_R & ends.feed
-        token_R = torch.where(self.reading_R, ends.cnf or 0, choice.token_R)
-        active_R = self.live_R | self.reading_R
+        token_R, active_R = choice.token_R, self.live_R
+        if ends.fed is not None:
+            self.reading_R = ended_R
+            token_R = torch.where(ended_R, ends.fed, token_R)
+            active_R = active_R | ended_R
         num_active = int(active_R.sum())  # the one wait for the device per step
         if num_active == 0:
             return False
@@ -283,7 +288,7 @@ def _empty(num_rows: int, steps: int, device: torch.device) -> Rows:
 
 def _write(record: Rows, batch: _Batch, choice: _Choice, step: int, ends: Ends) -> None:
     rows_R = batch.rows_R
-    if ends.feed:
+    if ends.fed is not None:
         fed_R = torch.where(batch.reading_R, choice.confidence_R, record.fed_R[rows_R])
         record.fed_R[rows_R] = fed_R
     if step == record.tokens_RT.shape[1]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from grace.cnf import cnf_id
+from grace.cnf import TOKENS, find_readout
 from grace.errors import ModelError
 from grace.evidence import Evidence
 
@@ -235,11 +235,11 @@ def _is_float32(model: Any) -> bool:
 
 
 def _check_rows(model: Any, tokenizer: Any, path: str | Path) -> None:
-    token, rows = cnf_id(tokenizer), model.get_input_embeddings().weight.shape[0]
-    if token is not None and token >= rows:
+    readout, rows = find_readout(tokenizer), model.get_input_embeddings().weight.shape[0]
+    if readout is not None and max(readout.ids) >= rows:
         raise ModelError(
-            f"the tokenizer knows <CNF> as id {token}, but the model in {path} has {rows} rows; "
-            "load the adapter that belongs to this tokenizer"
+            f"the tokenizer knows {TOKENS[readout.head][-1]} as id {readout.ids[-1]}, but the "
+            f"model in {path} has {rows} rows; load the adapter that belongs to this tokenizer"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grace.cnf import cnf_id
+from grace.cnf import find_readout
 from grace.engines import Features, Sampling
 from grace.engines.batching import attempt, group, out_of_memory, run_batches
 from grace.engines.decoding import Ends, Forward, Rows, decode, left_pad, with_evidence
@@ -33,19 +33,21 @@ LOGITS_IN_FLIGHT = 2**27  # entries of a float32 logits tensor: 512 MB
 class TransformersEngine:
     """Samples from, and reads, a model that sits in this process.
 
-    Attributes: `model`, `tokenizer`, `device`, `read_at`, `cnf` (the id of `<CNF>` or None) and
-    `end_ids` (every id that ends a response, `<CNF>` last).
+    Attributes: `model`, `tokenizer`, `device`, `read_at`, `readout` (the tokens that are read for
+    c, or None), `cnf` (the id of `<CNF>`, or None) and `end_ids` (every id that ends a response,
+    those of the readout last).
 
     Args:
         model: a causal language model; it is put into evaluation mode.
         tokenizer: its tokenizer; `<CNF>` is used when the tokenizer has it.
         read_at: where c is read: `predict` at the end step, `feed` at `<CNF>`'s own position (one
-            more forward per response; the trace still holds p(<CNF>) at every sampling step).
+            more forward per response), `prompt` at the first step, before the response. The trace
+            holds what is read at every sampling step in any case.
         evidence: how the response's own probabilities shift the logit of `<CNF>`, if at all.
         batch_size: rows in flight; None chooses by device.
 
     Raises:
-        ModelError: neither tokenizer nor model names an end token, or `read_at` is unknown.
+        ModelError: neither tokenizer nor model names an end token, or c cannot be read so.
     """
 
     def __init__(
@@ -57,14 +59,19 @@ class TransformersEngine:
         evidence: Evidence | None = None,
         batch_size: int | None = None,
     ) -> None:
-        if read_at not in ("predict", "feed"):
-            raise ModelError(f"read_at is {read_at!r}; use predict or feed")
+        self.readout = find_readout(tokenizer)
+        self.cnf = self.readout.cnf if self.readout else None
+        if read_at not in ("predict", "feed", "prompt"):
+            raise ModelError(f"read_at is {read_at!r}; use predict, feed or prompt")
+        if self.readout and self.cnf is None and (read_at == "feed" or evidence):
+            raise ModelError("bin tokens are read without evidence, and at predict or prompt")
+        if read_at == "prompt" and evidence:
+            raise ModelError("evidence needs a response, so c cannot be read at the prompt with it")
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.read_at = read_at
         self.evidence = evidence
-        self.cnf = cnf_id(tokenizer)
-        self.end_ids = eos_ids(model, tokenizer) + ((self.cnf,) if self.cnf is not None else ())
+        self.end_ids = eos_ids(model, tokenizer) + (self.readout.ids if self.readout else ())
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_size = batch_size or ROWS_IN_FLIGHT.get(self.device.type, 64)
         self._forward = Forward(model)
@@ -167,16 +174,19 @@ class TransformersEngine:
         Raises:
             ModelError: the tokenizer has no `<CNF>`.
         """
-        if self.cnf is None:
+        if self.readout is None:
             raise ModelError("the tokenizer has no <CNF>; load a trained adapter or call add_cnf")
         if self.evidence is not None:
             read = self._read(prompts, responses)
             log_c_N = torch.tensor([one.log_c for one in read])
             offset_N = torch.tensor([self.evidence.of(one.logprobs) for one in read])
             return list(shift(log_c_N, offset_N).exp().tolist())
-        fed = self._fed()
-        contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
-        return [float(c) for c in self.next_token_probs(contexts, [self.cnf])[:, 0]]
+        contexts: Sequence[Ids] = prompts
+        if self.read_at != "prompt":
+            fed = self._fed()
+            contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
+        probs_NE = self.next_token_probs(contexts, self.readout.ids)
+        return [float(c) for c in self.readout.confidence(probs_NE)]
 
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
@@ -203,24 +213,25 @@ class TransformersEngine:
     def _decode(
         self, prompts: Sequence[Ids], sampling: Sampling, keys: Sequence[str]
     ) -> list[list[Generation]]:
-        feed = self.read_at == "feed" and self.cnf is not None
         ids_E = torch.tensor(self.end_ids, device=self.device)
-        ends = Ends(ids_E, self.end_ids[0], self.cnf, feed)
+        fed = self.cnf if self.read_at == "feed" else None
+        ends = Ends(ids_E, self.end_ids[0], self.readout, fed)
         rows = decode(self._forward, prompts, keys, sampling, ends, self.device)
         if self.evidence is not None:
             rows = with_evidence(rows, self.evidence)
-        generations = self._generations(rows, feed)
+        generations = self._generations(rows)
         n = sampling.num_samples
         return [generations[i : i + n] for i in range(0, len(generations), n)]
 
-    def _generations(self, rows: Rows, feed: bool) -> list[Generation]:
+    def _generations(self, rows: Rows) -> list[Generation]:
         steps = rows.tokens_RT.shape[1]
         tokens_RT, logprobs_RT = rows.tokens_RT.tolist(), rows.logprobs_RT.tolist()
         traces_RT, fed_R = rows.confidences_RT.tolist(), rows.fed_R.tolist()
         generations = []
         for row, end in enumerate(rows.end_step_R.tolist()):
             ended = end < steps
-            confidence = fed_R[row] if feed else traces_RT[row][min(end, steps - 1)]
+            read = 0 if self.read_at == "prompt" else min(end, steps - 1)
+            confidence = fed_R[row] if self.read_at == "feed" else traces_RT[row][read]
             generations.append(
                 Generation(
                     text=self.tokenizer.decode(tokens_RT[row][:end], skip_special_tokens=True),
@@ -228,8 +239,8 @@ class TransformersEngine:
                     finish_reason="stop" if ended else "length",
                     logprobs=tuple(logprobs_RT[row][:end]),
                     end_logprob=logprobs_RT[row][end] if ended else None,
-                    confidence=confidence if ended and self.cnf is not None else None,
-                    trace=tuple(traces_RT[row][: end + 1]) if self.cnf is not None else (),
+                    confidence=confidence if ended and self.readout else None,
+                    trace=tuple(traces_RT[row][: end + 1]) if self.readout else (),
                 )
             )
         return generations

@@ -32,7 +32,7 @@ class Reply(NamedTuple):
     when the answer was cut. `answer` is what counts in a vote (the letter, or the short answer
     normalised), None if there is none. `finish_reason` is "stop", or "length" for an answer that
     was cut at `max_new_tokens`. `tokens` counts the response without its end token. `trace` is
-    p(<CNF>) at every step, the end step last.
+    c as it reads at every step, the end step last.
     """
 
     text: str
@@ -218,7 +218,7 @@ def load(
         dtype=dtype,
         trust_remote_code=trust_remote_code,
     )
-    if engine.cnf is None:
+    if engine.readout is None:
         raise ModelError(
             f"{path} has no <CNF> token, so it cannot say how sure it is; train it with "
             "`grace run`, or name its adapter"

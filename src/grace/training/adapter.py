@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors.torch import load_file, save
 
-from grace.cnf import CNF_TOKEN, CnfToken
+from grace.cnf import TOKENS, CnfTokens
 from grace.config import TrainSettings, to_dict
 from grace.evidence import Evidence
 
@@ -77,7 +77,7 @@ def save_adapter(
 
 def adapter_record(
     model: Any,
-    cnf: CnfToken,
+    cnf: CnfTokens,
     settings: TrainSettings,
     metadata: Mapping[str, Any],
     evidence: Evidence | None = None,
@@ -88,8 +88,7 @@ def adapter_record(
     """
     return {
         "schema_version": SCHEMA_VERSION,
-        "cnf_token": CNF_TOKEN,
-        "cnf_id": cnf.id,
+        **_token_entries(cnf),
         "read_at": settings.read_at,
         "base_model": str(model.config.name_or_path),
         "rows": model.get_input_embeddings().weight.shape[0],
@@ -99,6 +98,13 @@ def adapter_record(
         "train": to_dict(settings),
         **metadata,
     }
+
+
+def _token_entries(cnf: CnfTokens) -> dict[str, Any]:
+    names = TOKENS[cnf.readout.head]
+    if cnf.readout.head == "token":
+        return {"cnf_token": names[0], "cnf_id": cnf.id}
+    return {"bin_tokens": dict(zip(names, cnf.readout.ids, strict=True))}
 
 
 def model_card(record: Mapping[str, Any]) -> str:
@@ -114,8 +120,7 @@ tags: [lora, calibration, confidence, grace]
 
 # Confidence adapter
 
-LoRA and one vocabulary row (`{record["cnf_token"]}`, id {record["cnf_id"]}) for `{base}`. The
-probability of `{record["cnf_token"]}` where a response ends is the model's confidence that the
+{_reading(record)} is the model's confidence that the
 response is correct, in [0, 1] (GrACE, arXiv 2509.09438).
 
 {shown}- Read position: {record["read_at"]}
@@ -129,6 +134,23 @@ reply = model.ask("Who wrote Middlemarch?")
 print(reply.text, reply.confidence)
 ```
 """
+
+
+def _reading(record: Mapping[str, Any]) -> str:
+    """Return the sentence of the model card that says what is read, up to its verb."""
+    base, where = record["base_model"], "where a response ends"
+    if record["read_at"] == "prompt":
+        where = "where the prompt ends (the response is not looked at)"
+    if bins := record.get("bin_tokens"):
+        first, *_, last = bins
+        return (
+            f"LoRA and {len(bins)} vocabulary rows (`{first}` to `{last}`) for `{base}`. The "
+            f"middle of the\ninterval whose token is most probable {where}"
+        )
+    return (
+        f"LoRA and one vocabulary row (`{record['cnf_token']}`, id {record['cnf_id']}) for "
+        f"`{base}`. The\nprobability of `{record['cnf_token']}` {where}"
+    )
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grace.config import TrainSettings
+from grace.config import TrainSettings, to_dict
 from grace.errors import RunError
 from grace.evidence import Evidence
 from grace.store.files import sync
@@ -42,19 +42,19 @@ def claim(
     Raises:
         RunError: it holds checkpoints of other settings or examples.
     """
-    fixed = dataclasses.asdict(settings)
-    for name in FREE_SETTINGS:
-        del fixed[name]
     digest = hashlib.sha256(repr((seed, cnf_id, evidence)).encode())
     for example in examples:
         digest.update(repr(dataclasses.astuple(example)).encode())
     mine: dict[str, Any] = {
-        "settings": json.loads(json.dumps(fixed)),
+        "settings": _fixed(settings),
         "examples": digest.hexdigest(),
     }
     path = root / "data.json"
     if path.exists() and newest(root) is not None:
         theirs = json.loads(path.read_text(encoding="utf-8"))
+        theirs["settings"] = (
+            _fixed(TrainSettings()) | theirs["settings"]
+        )  # of settings newer than the file
         changed = [
             name
             for name, value in mine["settings"].items()
@@ -70,6 +70,10 @@ def claim(
     partial = root / "data.json.partial"
     partial.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
     partial.replace(path)
+
+
+def _fixed(settings: TrainSettings) -> dict[str, Any]:
+    return {k: v for k, v in to_dict(settings).items() if k not in FREE_SETTINGS}
 
 
 def newest(root: Path) -> Path | None:

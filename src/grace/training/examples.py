@@ -5,20 +5,23 @@ Shapes: B examples, T tokens of the longest sequence.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from grace.cnf import Readout
+from grace.training.targets import interval_of
 
 IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One response to learn from; `weight` counts how often it was sampled."""
+    """One response to learn from; `weight` says how much it counts beside the others."""
 
     id: str
     prompt_ids: tuple[int, ...]
@@ -32,7 +35,7 @@ class Example:
 
 
 class Batch(TypedDict):
-    """Tensors of a batch; `<CNF>` is the last position of every row.
+    """Tensors of a batch; `<CNF>`, or the bin token of the target, is last in every row.
 
     `labels` hold the response tokens at their own positions and -100 elsewhere, so neither the
     prompt nor `<CNF>` nor an end token is ever a label.
@@ -46,14 +49,17 @@ class Batch(TypedDict):
     weight: Tensor
 
 
-def collate(examples: Sequence[Example], cnf_id: int, pad_id: int) -> Batch:
-    """Pad examples on the left to one batch."""
+def collate(examples: Sequence[Example], readout: Readout, pad_id: int) -> Batch:
+    """Pad examples on the left to one batch, each with the token that its target asks for."""
+    target_B = np.array([example.target for example in examples])
+    interval_B = interval_of(target_B, len(readout.ids))
     width = max(len(example) for example in examples)
     input_ids = torch.full((len(examples), width), pad_id, dtype=torch.long)
     mask = torch.zeros((len(examples), width), dtype=torch.long)
     labels = torch.full((len(examples), width), IGNORED, dtype=torch.long)
     for row, example in enumerate(examples):
-        tokens = torch.tensor((*example.prompt_ids, *example.response_ids, cnf_id))
+        asked = readout.ids[interval_B[row]]
+        tokens = torch.tensor((*example.prompt_ids, *example.response_ids, asked))
         input_ids[row, width - len(tokens) :] = tokens
         mask[row, width - len(tokens) :] = 1
         start = width - 1 - len(example.response_ids)
@@ -66,19 +72,3 @@ def collate(examples: Sequence[Example], cnf_id: int, pad_id: int) -> Batch:
         target=torch.tensor([example.target for example in examples], dtype=torch.float32),
         weight=torch.tensor([example.weight for example in examples], dtype=torch.float32),
     )
-
-
-def merge_duplicates(examples: Sequence[Example]) -> list[Example]:
-    """Merge examples with the same prompt, response and target into one that weighs their sum.
-
-    The loss stays the same with `balance="none"`; the other balances count merged examples once.
-    """
-    merged: dict[tuple[tuple[int, ...], tuple[int, ...], float], Example] = {}
-    for example in examples:
-        key = (example.prompt_ids, example.response_ids, example.target)
-        seen = merged.get(key)
-        if seen is None:
-            merged[key] = example
-        else:
-            merged[key] = dataclasses.replace(seen, weight=seen.weight + example.weight)
-    return list(merged.values())

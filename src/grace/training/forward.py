@@ -11,11 +11,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from grace.cnf import Readout
 from grace.evidence import Evidence, shift
 from grace.training.examples import IGNORED, Batch
 from grace.training.loss import LossKind, calibration_loss, mean_over_tokens, token_losses
 
-ReadAt = Literal["predict", "feed"]
+ReadAt = Literal["predict", "feed", "prompt"]
 
 
 class Losses(NamedTuple):
@@ -29,35 +30,56 @@ class Losses(NamedTuple):
 def losses(
     model: Any,
     batch: Batch,
-    cnf_id: int,
+    readout: Readout,
     *,
     read_at: ReadAt = "predict",
     loss: LossKind = "mse",
     with_sft: bool = True,
+    cnf_in_sft: bool = False,
     evidence: Evidence | None = None,
 ) -> Losses:
     """Run the model on a batch and return the terms of the loss.
 
     At `predict` c is read at the last response token, so the model need not see `<CNF>`; at
-    `feed` it is read at `<CNF>` itself. Logits are computed from the last prompt token on only.
-    log c is the float32 log-softmax over the full vocabulary, as in `grace.cnf.log_confidence`,
-    shifted by the evidence if any; no gradient flows through the evidence.
+    `feed` it is read at `<CNF>` itself; at `prompt` at the last prompt token. Logits are computed
+    from the last prompt token on only. log c is the float32 log-softmax over the full vocabulary,
+    as in `grace.cnf.log_confidence`, shifted by the evidence if any; no gradient flows through
+    the evidence. With `cnf_in_sft` the SFT term has `<CNF>` as one more label where c is read.
+
+    Bin tokens have no calibration term (it is zero): the token of the target's interval is always
+    one more label of the SFT term.
     """
-    length = batch["input_ids"].shape[1] - (read_at == "predict")
+    length = batch["input_ids"].shape[1] - (read_at != "feed")
     next_BT = batch["labels"][:, 1:length]
     kept = 1
-    if with_sft or evidence is not None:
+    if with_sft or evidence is not None or read_at == "prompt":
         kept = min(int((next_BT != IGNORED).sum(dim=1).max()) + (read_at == "feed") + 1, length)
     logits_BKV = forward_logits(model, batch, length, kept)
     next_BK = next_BT[:, length - kept :]
-    read_B1 = torch.full_like(batch["labels"][:, :1], cnf_id)
-    loss_BK = token_losses(logits_BKV, torch.cat([next_BK, read_B1], dim=1))
+    if read_at == "prompt":
+        logits_BKV = _prompt_last(logits_BKV, next_BK)
+    labels_BK = torch.cat([next_BK, batch["input_ids"][:, -1:]], dim=1)
+    loss_BK = token_losses(logits_BKV, labels_BK)
+    if readout.head == "bins":
+        log_c_B = readout.confidence(logits_BKV[:, -1, list(readout.ids)].detach()).log()
+        return Losses(torch.zeros_like(log_c_B), mean_over_tokens(loss_BK, labels_BK), log_c_B)
     log_c_B = -loss_BK[:, -1]
     if evidence is not None:
         logprobs_BK = -loss_BK[:, :-1].detach()
         log_c_B = shift(log_c_B, evidence.of_batch(logprobs_BK, next_BK != IGNORED))
-    sft_B = mean_over_tokens(loss_BK[:, :-1], next_BK)
+    if cnf_in_sft:
+        loss_BK = torch.cat([loss_BK[:, :-1], -log_c_B[:, None]], dim=1)
+        sft_B = mean_over_tokens(loss_BK, labels_BK)
+    else:
+        sft_B = mean_over_tokens(loss_BK[:, :-1], next_BK)
     return Losses(calibration_loss(log_c_B, batch["target"], loss), sft_B, log_c_B)
+
+
+def _prompt_last(logits_BKV: Tensor, next_BK: Tensor) -> Tensor:
+    """Put the logits of every row's last prompt token in place of those of its last token."""
+    start_B = next_BK.shape[1] - (next_BK != IGNORED).sum(dim=1)
+    rows_B = torch.arange(len(start_B), device=start_B.device)
+    return torch.cat([logits_BKV[:, :-1], logits_BKV[rows_B, start_B][:, None]], dim=1)
 
 
 def forward_logits(model: Any, batch: Batch, length: int, kept: int) -> Tensor:

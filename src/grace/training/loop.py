@@ -16,6 +16,7 @@ from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
+from grace.cnf import Readout
 from grace.config import TrainSettings
 from grace.errors import TrainingError
 from grace.evidence import Evidence
@@ -43,11 +44,11 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
         plan: Plan,
         validation: Sequence[Example],
         settings: TrainSettings,
-        cnf_id: int,
+        readout: Readout,
         pad_id: int,
     ) -> None:
         self.plan, self.validation, self.settings = plan, validation, settings
-        self.cnf_id, self.pad_id = cnf_id, pad_id
+        self.readout, self.pad_id = readout, pad_id
         self.save_every = SAVE_EVERY
         self.on_step: OnStep | None = None
         self.evidence: Evidence | None = None
@@ -58,7 +59,7 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
             model=peft_model,
             args=arguments,
             train_dataset=plan,
-            data_collator=lambda items: dict(collate(items[0], cnf_id, pad_id)),
+            data_collator=lambda items: dict(collate(items[0], readout, pad_id)),
             callbacks=[_Monitor(self)],
         )
         self.remove_callback(PrinterCallback)
@@ -72,10 +73,11 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
         terms = losses(
             model,
             inputs,
-            self.cnf_id,
+            self.readout,
             read_at=settings.read_at,
             loss=settings.loss,
             with_sft=settings.gamma > 0,
+            cnf_in_sft=settings.cnf_in_sft,
             evidence=self.evidence,
         )
         loss_B = terms.calibration + settings.gamma * terms.sft
@@ -131,7 +133,7 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
         return evaluate(
             self.model,
             self.validation,
-            self.cnf_id,
+            self.readout,
             self.pad_id,
             read_at=self.settings.read_at,
             evidence=self.evidence,

@@ -1,4 +1,4 @@
-"""LoRA and the one `<CNF>` row: which modules, and a forward that costs no full-matrix gradient.
+"""LoRA and the `<CNF>` row: which modules, and a forward that costs no full-matrix gradient.
 
 Shapes: B sequences, T tokens, D hidden size, V vocabulary.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grace.cnf import CnfToken, trainable_rows
+from grace.cnf import CnfTokens, trainable_rows
 from grace.config import TrainSettings
 from grace.errors import ConfigError, TrainingError
 
@@ -84,7 +84,7 @@ def _suffix(name: str, names: Sequence[str], chosen: set[str]) -> str:
     return name
 
 
-def add_lora(model: Any, cnf: CnfToken, settings: TrainSettings) -> Any:
+def add_lora(model: Any, cnf: CnfTokens, settings: TrainSettings) -> Any:
     """Wrap a model in place with LoRA and the trainable `<CNF>` row; all trainables are float32.
 
     Raises:
@@ -97,7 +97,7 @@ def add_lora(model: Any, cnf: CnfToken, settings: TrainSettings) -> Any:
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
         target_modules=target_modules(model, settings.target_modules),
-        trainable_token_indices=trainable_rows(model, cnf.id),
+        trainable_token_indices=trainable_rows(model, cnf.readout),
         task_type="CAUSAL_LM",
     )
     with warnings.catch_warnings():
@@ -129,10 +129,11 @@ def light_rows(peft_model: nn.Module, read_at: str) -> Iterator[None]:
 
     PEFT copies the whole matrix with the row put in, so the backward computes the gradient of
     the whole matrix. Here the base matrix gives all results and the row overwrites its own: the
-    same numbers up to rounding, without the copy and without that gradient. At `predict` no
+    same numbers up to rounding, without the copy and without that gradient. Except at `feed` no
     input holds `<CNF>`, so the embedding is the base's own and an input row of its own is frozen
     (its gradient is zero). The head of a half-precision model computes the last position, where
-    c is read, in float32, as the engines do; it keeps a float32 copy of its matrix for that.
+    c is read, in float32, as the engines do (at `prompt` all positions, as every sequence is read
+    at another one); it keeps a float32 copy of its matrix for that.
     """
     from peft.tuners.trainable_tokens.layer import TrainableTokensLayer
 
@@ -142,7 +143,7 @@ def light_rows(peft_model: nn.Module, read_at: str) -> Iterator[None]:
         if not isinstance(layer.base_layer, nn.Embedding):
             weight_VD = layer.base_layer.weight.detach()
             exact_VD = None if weight_VD.dtype == torch.float32 else weight_VD.float()
-            layer.forward = partial(_head, layer, exact_VD)
+            layer.forward = partial(_head, layer, exact_VD, read_at == "prompt")
         elif read_at == "feed":
             layer.forward = partial(_embed, layer)
         else:
@@ -179,16 +180,21 @@ def _embed(layer: Any, ids_BT: Tensor) -> Tensor:
     return result_BTD
 
 
-def _head(layer: Any, exact_VD: Tensor | None, states_BKD: Tensor) -> Tensor:
+def _head(layer: Any, exact_VD: Tensor | None, everywhere: bool, states_BKD: Tensor) -> Tensor:
+    if exact_VD is not None and everywhere:
+        return _exact(layer, exact_VD, states_BKD)
     weight_VD = layer.base_layer.weight
     logits_BKV = _with_rows(layer, weight_VD, states_BKD, layer.base_layer(states_BKD))
     if exact_VD is None:
         return logits_BKV
-    bias = getattr(layer.base_layer, "bias", None)
-    last_B1D = states_BKD[:, -1:].float()
-    last_B1V = F.linear(last_B1D, exact_VD, None if bias is None else bias.float())
-    last_B1V = _with_rows(layer, exact_VD, last_B1D, last_B1V)
+    last_B1V = _exact(layer, exact_VD, states_BKD[:, -1:])
     return torch.cat([logits_BKV[:, :-1].float(), last_B1V], dim=1)
+
+
+def _exact(layer: Any, exact_VD: Tensor, states_BKD: Tensor) -> Tensor:
+    bias, states_BKD = getattr(layer.base_layer, "bias", None), states_BKD.float()
+    logits_BKV = F.linear(states_BKD, exact_VD, None if bias is None else bias.float())
+    return _with_rows(layer, exact_VD, states_BKD, logits_BKV)
 
 
 def _with_rows(layer: Any, weight_VD: Tensor, states_BKD: Tensor, logits_BKV: Tensor) -> Tensor:

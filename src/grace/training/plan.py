@@ -55,7 +55,7 @@ def make_plan(
 ) -> Plan:
     """Plan all epochs: balance, shuffle, group by length, split into optimizer steps.
 
-    Weights are scaled to a mean of 1, so that merging duplicates leaves the loss as it was.
+    Weights are scaled to a mean of 1, so that their scale does not change the learning rate.
     """
     mean_weight = float(np.mean([example.weight for example in examples]))
     scaled = [dataclasses.replace(item, weight=item.weight / mean_weight) for item in examples]

@@ -5,6 +5,7 @@ Shapes: B examples, N validation examples.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import TrainingArguments, set_seed
 
-from grace.cnf import CnfToken
+from grace.cnf import CnfTokens
 from grace.config import TrainSettings
 from grace.errors import ConfigError, TrainingError
 from grace.evidence import Evidence
@@ -44,7 +45,7 @@ class TrainResult(NamedTuple):
 def train_adapter(
     model: Any,
     tokenizer: Any,
-    cnf: CnfToken,
+    cnf: CnfTokens,
     examples: Sequence[Example],
     validation: Sequence[Example],
     settings: TrainSettings,
@@ -63,9 +64,9 @@ def train_adapter(
     at any moment and started again writes the same bytes (same settings, same machine).
 
     Args:
-        model: a causal language model that has the `<CNF>` row, on the device to train on.
+        model: a causal language model with the row of `<CNF>`, on the device to train on.
         tokenizer: its tokenizer with `<CNF>`; saved beside the adapter.
-        cnf: where `<CNF>` lives.
+        cnf: what `add_cnf` added, for the head that the settings name.
         examples: responses with their calibration targets.
         validation: responses whose `target` is 1 if they are correct and 0 if not.
         settings: see `TrainSettings`.
@@ -85,6 +86,7 @@ def train_adapter(
         RunError: checkpoints made with other settings or other examples.
     Source: arXiv 2509.09438 section 3.2.3.
     """
+    _check_reading(cnf, settings, evidence)
     _check(model, examples, validation, settings)
     set_seed(seed)
     config_cache = model.config.use_cache
@@ -115,6 +117,16 @@ def train_adapter(
         model.eval()
 
 
+def _check_reading(cnf: CnfTokens, settings: TrainSettings, evidence: Evidence | None) -> None:
+    if cnf.readout.head != settings.head:
+        raise ConfigError(
+            f"train.head is {settings.head}, but the model has the rows of {cnf.readout.head}; "
+            f"call add_cnf with head={settings.head!r}"
+        )
+    if evidence is not None:
+        dataclasses.replace(settings, evidence="likelihood")  # refuses what it cannot go with
+
+
 def _check(
     model: Any,
     examples: Sequence[Example],
@@ -143,7 +155,7 @@ def _check(
 def _make_trainer(
     peft_model: Any,
     tokenizer: Any,
-    cnf: CnfToken,
+    cnf: CnfTokens,
     examples: Sequence[Example],
     validation: Sequence[Example],
     settings: TrainSettings,
@@ -185,7 +197,7 @@ def _make_trainer(
             plan,
             validation,
             settings,
-            cnf.id,
+            cnf.readout,
             cnf.id if pad is None else pad,
         )
     except RuntimeError as error:

@@ -5,6 +5,7 @@ Shapes: N examples.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from grace import metrics
+from grace.cnf import Readout
 from grace.evidence import Evidence
 from grace.training.examples import Example, collate
 from grace.training.forward import ReadAt, losses
@@ -22,7 +24,7 @@ from grace.training.forward import ReadAt, losses
 def log_confidences(
     model: Any,
     examples: Sequence[Example],
-    cnf_id: int,
+    readout: Readout,
     pad_id: int,
     *,
     read_at: ReadAt = "predict",
@@ -31,15 +33,19 @@ def log_confidences(
 ) -> NDArray[np.float64]:
     """Return log c of every example, shape (N,); the model is left in evaluation mode."""
     model.eval()
+    if read_at == "prompt":  # what comes after it does not matter
+        examples = [dataclasses.replace(example, response_ids=()) for example in examples]
     device = next(model.parameters()).device
     order = sorted(range(len(examples)), key=lambda row: len(examples[row]))
     log_c_N = np.empty(len(examples), dtype=np.float64)
     with torch.no_grad():
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            batch: Any = collate([examples[row] for row in rows], cnf_id, pad_id)
+            batch: Any = collate([examples[row] for row in rows], readout, pad_id)
             moved: Any = {name: value.to(device) for name, value in batch.items()}
-            terms = losses(model, moved, cnf_id, read_at=read_at, with_sft=False, evidence=evidence)
+            terms = losses(
+                model, moved, readout, read_at=read_at, with_sft=False, evidence=evidence
+            )
             log_c_N[rows] = terms.log_c.double().cpu().numpy()
     return log_c_N
 
@@ -47,7 +53,7 @@ def log_confidences(
 def evaluate(
     model: Any,
     examples: Sequence[Example],
-    cnf_id: int,
+    readout: Readout,
     pad_id: int,
     *,
     read_at: ReadAt = "predict",
@@ -61,7 +67,7 @@ def evaluate(
     log_c_N = log_confidences(
         model,
         examples,
-        cnf_id,
+        readout,
         pad_id,
         read_at=read_at,
         evidence=evidence,
