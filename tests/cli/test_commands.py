@@ -17,7 +17,6 @@ import pytest
 
 import grace
 import tiny_run
-from grace.config import load_settings
 from grace.pipeline import demo as demo_module
 
 COMMANDS = ("demo", "run", "ask", "score", "report", "list", "check", "pocket build")
@@ -27,16 +26,15 @@ ANSWER = re.compile(r"confidence (0\.\d\d|1\.00)(   \(\d+ of \d+ samples\))?\n\Z
 
 
 @pytest.fixture
-def tiny_demo(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny_demo(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the demo one of two tiny runs."""
 
-    def settings(task: str, *, quick: bool = False) -> Any:
-        where = (f"model.path={finished}/model", "data.task=jsonl", f"seed={len(task)}")
-        file = f"data.file={finished}/questions.jsonl"
-        return load_settings(None, [*where, file, *tiny_run.FAST])
-
-    monkeypatch.setattr(demo_module, "demo_settings", settings)
-    monkeypatch.setattr("grace.pocket.TASKS", ("a", "bb"))
+    recipe = tmp_path / "demo.toml"
+    recipe.write_text("[study]\nseeds = 2\n", encoding="utf-8")
+    where = (f"model.path={finished}/model", "data.task=jsonl", "seed=1")
+    file = f"data.file={finished}/questions.jsonl"
+    monkeypatch.setattr(demo_module, "DEMO", recipe)
+    monkeypatch.setattr(demo_module, "QUICK", (*where, file, *tiny_run.FAST))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -191,7 +189,7 @@ def test_several_seeds_end_with_the_next_command_for_one_of_them(
 ):
     shutil.copytree(finished / "run", tmp_path / "study" / "seed-3")
     report = json.loads((finished / "run" / "report.json").read_text("utf-8"))
-    monkeypatch.setattr("grace.pipeline.run_seeds", lambda *args, **options: report)
+    monkeypatch.setattr("grace.pipeline.study.run_study", lambda *args, **options: report)
     where = ("--model", finished / "model", "--file", finished / "questions.jsonl")
     result = cli("run", tmp_path / "study", "--seeds", 2, *where)
     assert result.out.splitlines()[-1].startswith(f"next:   grace ask {tmp_path}/study/seed-3 ")
@@ -202,8 +200,8 @@ def test_the_demo_ends_with_one_report_and_the_next_command(tmp_path: Path, cli:
     result = cli("demo", tmp_path / "demo", "--quick")
     assert result.code == 0, result.err
     assert f"report: {tmp_path}/demo/report.html" in result.out
-    assert f"next:   grace ask {tmp_path}/demo/a " in result.out
-    again = cli("demo", tmp_path / "demo", "--json")
+    assert f"next:   grace ask {tmp_path}/demo/seed-1 " in result.out
+    again = cli("demo", tmp_path / "demo", "--quick", "--json")
     seeds = {row["seed"] for row in json.loads(again.out)["rows"]}
     assert (seeds, again.err) == ({1, 2}, "")
 

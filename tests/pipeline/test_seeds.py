@@ -14,9 +14,9 @@ QUICK = ("train.epochs=1",)
 
 def resume_without_recipe(path: Path, *changes: str, redo: str | None = None) -> None:
     """Do what `grace run RUN` does for a run that exists."""
-    from grace.pipeline import resolve_settings
+    from grace.pipeline.study import resolve_study
 
-    trials.run(path, resolve_settings(path, None, changes), redo)
+    trials.run(path, resolve_study(path, None, changes), redo)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def study(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_study_resumes_by_its_name(study: Path) -> None:
     report = json.loads((study / "report.json").read_text())
     assert sorted({row["seed"] for row in report["rows"]}) == [0, 1]
-    assert json.loads((study / "config.json").read_text())["seeds"] == 2
+    assert json.loads((study / "config.json").read_text())["study"]["seeds"] == 2
 
 
 def test_a_finished_study_does_nothing_again(study: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_run_of_one_seed_does_not_become_a_study(
     run = reference.copy(tmp_path)
     ended = finish(run, seeds=2)
     assert ended.code == 2
-    assert "is a run of one seed, 2 were asked for" in ended.said
+    assert "is a single run, and 2 runs were asked for" in ended.said
     assert reference.differences(run) == []
 
 

@@ -180,11 +180,15 @@ def _child(writer: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) ->
 
 def run(path: Path, chosen: Any, redo: str | None = None, seeds: int = 1) -> None:
     """Do a run with a clock that stands still."""
-    from grace.pipeline import run_seeds
+    from grace.config import to_dict
+    from grace.pipeline.study import Study, StudySettings, run_study
 
     freeze_clock()
     try:
-        run_seeds(path, chosen, redo=redo, seeds=seeds)
+        study = chosen
+        if not isinstance(chosen, Study):
+            study = Study(to_dict(chosen), StudySettings(seeds=seeds))
+        run_study(path, study, redo=redo)
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(2)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from grace.cli.planning import show_plans
 from grace.cli.preflight import check_names, check_place
 from grace.cli.showing import show_answer, show_next, show_report
 from grace.errors import ConfigError
@@ -79,10 +80,12 @@ def demo(
     epilog=examples(
         "grace run runs/own --model Qwen/Qwen2.5-7B-Instruct --file questions.jsonl",
         "grace run runs/qwen --recipe recipes/paper/qwen2.5-7b-trivia_qa.toml",
+        "grace run runs/qwen --recipe recipes/laptop/smollm2-135m.toml --dry-run",
         "grace run runs/qwen",
         "grace run runs/qwen --set train.epochs=5 --redo train",
     )
-    + "\n\nThe third goes on where a run stopped, the fourth trains it again."
+    + "\n\nThe third only says what it would take, the fourth goes on where a run"
+    " stopped, the fifth trains it again."
 )
 def run(
     path: RunPath,
@@ -104,6 +107,9 @@ def run(
     redo: Annotated[
         str | None, typer.Option(metavar="STAGE", help="do this stage and the later ones again")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only say what would be done, and how long it takes")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Teach a model how sure it is: sample, grade, target, train, rate, report. Resumes."""
@@ -111,7 +117,7 @@ def run(
 
     check_place(path, new=bool(model or recipe))
     options = {
-        "model.path": model,
+        "model.path": _absolute(Path(model)) if model and Path(model).is_dir() else model,
         "data.task": task or ("jsonl" if file else None),
         "data.dir": _absolute(data),
         "data.file": _absolute(file),
@@ -121,6 +127,9 @@ def run(
     study = resolve_study(path, recipe, [*overrides, *(settings or [])], seeds=seeds)
     for resolved in study.runs().values():
         check_names(resolved)
+    if dry_run:
+        show_plans(study.runs(), as_json=as_json)
+        return
     show_report(run_study(path, study, redo=redo), path, as_json=as_json)
     show_next(path, as_json=as_json)
 

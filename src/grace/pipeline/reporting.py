@@ -12,8 +12,9 @@ from grace.errors import RunError, UserInputError
 from grace.estimators import Estimator
 from grace.pipeline.context import Context
 from grace.pipeline.scoring import TestSet, load_estimators, test_sets
-from grace.report import build_report, merge
+from grace.report import build_report
 from grace.report.inputs import EstimatorResult, Example, ReportInput, TargetRow
+from grace.report.merging import merge
 from grace.store import read_json
 
 FIGURE_SUFFIXES = (".png", ".svg")
