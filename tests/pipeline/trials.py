@@ -50,9 +50,11 @@ def start_server() -> None:
 def freeze_clock() -> None:
     """Let no time pass while answers are sampled and rated, nor between the starts of runs."""
     from grace import pipeline
+    from grace.pipeline import cost, sampling, scoring
 
     still = SimpleNamespace(perf_counter=lambda: 0.0)
-    pipeline.sampling.time = pipeline.scoring.time = still  # type: ignore[assignment]
+    for module in (cost, sampling, scoring):
+        module.time = still  # type: ignore[attr-defined]
     noon = datetime.datetime(2025, 1, 1, 12, tzinfo=datetime.UTC)
     now = SimpleNamespace(now=lambda zone: noon)
     pipeline.datetime = SimpleNamespace(datetime=now, UTC=datetime.UTC)  # type: ignore[assignment]

@@ -63,8 +63,13 @@ class Context:
         self.task: Task = load_task(settings.data.task)
 
     def elsewhere(self, task: str) -> Context:
-        """Return this run's models in front of another task's questions."""
-        grade = dataclasses.replace(self.settings.grade, grader="")
+        """Return this run's models in front of another task's questions.
+
+        A grader of the run's own goes with it where the answers are of the same kind.
+        """
+        alike = load_task(task).kind == self.task.kind
+        grader = self.settings.grade.grader if alike else ""
+        grade = dataclasses.replace(self.settings.grade, grader=grader)
         data = dataclasses.replace(self.settings.data, task=task, system="")
         settings = dataclasses.replace(self.settings, data=data, grade=grade)
         return Context(self.directory, settings, self.engines)

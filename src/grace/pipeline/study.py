@@ -38,8 +38,6 @@ from grace.pipeline.context import Context
 from grace.pipeline.reporting import read_reports
 from grace.store import RunDir, is_run, read_json, runs_in, write_json
 
-MAIN = "grace"
-
 Tree = dict[str, Any]
 
 
@@ -74,7 +72,7 @@ class Study(NamedTuple):
             for seed in range(base.seed, base.seed + self.settings.seeds):
                 for name, changes in self._variants():
                     folders = [
-                        *([task] if len(tasks) > 1 else []),
+                        *([task.rpartition(":")[2]] if len(tasks) > 1 else []),
                         *([f"seed-{seed}"] if self.settings.seeds > 1 else []),
                         *([name] if self.settings.variant else []),
                     ]
@@ -88,8 +86,13 @@ class Study(NamedTuple):
                     parts[Path(*folders)] = dataclasses.replace(own, seed=seed)
         return parts
 
+    @property
+    def main(self) -> str:
+        """The name of what the recipe itself trains, beside its variants."""
+        return self._settings({}, "settings").report.name
+
     def _variants(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        yield MAIN, {}
+        yield self.main, {}
         for name, changes in self.settings.variant.items():
             own = {"report": {"name": name, "estimators": ["grace"]}}
             yield name, _merged(own, changes)
@@ -172,7 +175,7 @@ def _run_all(
             adopt_settings(part, own, redo)
     for name, own in parts.items():
         if study.settings.variant:
-            _share(directory.path / name.with_name(MAIN), directory.path / name)
+            _share(directory.path / name.with_name(study.main), directory.path / name)
         run(directory.path / name, own)
     return report_runs([directory.path / name for name in parts], directory.path)
 

@@ -1,0 +1,138 @@
+"""Studies over tasks and variants: shared answers, out-of-domain rows, resuming by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny_run
+from grace.errors import ConfigError, RunError
+from grace.pipeline.study import report_runs, resolve_study, run_study
+
+PEOPLE, PLACES = "pocket_people", "pocket_places"
+RECIPE = """
+[report]
+estimators = ["grace", "platt", "likelihood+isotonic"]
+[study]
+tasks = ["pocket_people", "pocket_places"]
+transfer = true
+[study.task.pocket_places]
+train = { gamma = 0.5 }
+[study.variant.grace-log]
+train = { loss = "log" }
+"""
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    model = tiny_run.write_model(folder / "model")
+    (folder / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+    options = [f"model.path={model}", *tiny_run.FAST]
+    run_study(folder / "run", resolve_study(folder / "run", folder / "recipe.toml", options))
+    return folder / "run"
+
+
+def report_of(path: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((path / "report.json").read_text("utf-8"))
+    return report
+
+
+def test_every_method_is_rated_in_domain_and_out_of_domain(study: Path):
+    rows = report_of(study)["rows"]
+    found = {(row["train_task"], row["task"], row["estimator"]) for row in rows}
+    methods = ("grace", "grace-log", "platt", "likelihood+isotonic")
+    tasks = (PEOPLE, PLACES)
+    assert found == {(a, b, method) for a in tasks for b in tasks for method in methods}
+    assert {row["n"] + row["missing"] for row in rows} == {10}
+
+
+def test_settings_of_one_task_hold_for_it_alone(study: Path):
+    configs = [
+        json.loads((study / t / "grace" / "config.json").read_text()) for t in (PEOPLE, PLACES)
+    ]
+    assert [config["settings"]["train"]["gamma"] for config in configs] == [0.1, 0.5]
+
+
+def test_out_of_domain_answers_of_the_backbone_are_those_of_the_other_run(study: Path):
+    own = (study / PLACES / "grace" / "test" / "responses.jsonl").read_text("utf-8")
+    there = study / PEOPLE / "grace" / "transfer" / PLACES / "responses.jsonl"
+    texts = [
+        {row["id"]: row["text"] for row in map(json.loads, lines.splitlines())}
+        for lines in (own, there.read_text("utf-8"))
+    ]
+    assert texts[0] == texts[1] and len(texts[0]) == 10
+
+
+def test_a_variant_shares_answers_and_targets_and_trains_its_own_adapter(study: Path):
+    ours, theirs = study / PEOPLE / "grace", study / PEOPLE / "grace-log"
+    for name in ("train/responses.jsonl", "train/targets.jsonl", "train/features.safetensors"):
+        assert (ours / name).read_bytes() == (theirs / name).read_bytes()
+    assert (ours / "stages" / "sample.timing.jsonl").read_bytes() == (
+        theirs / "stages" / "sample.timing.jsonl"
+    ).read_bytes()
+    weights = "adapter/adapter_model.safetensors"
+    assert (ours / weights).read_bytes() != (theirs / weights).read_bytes()
+
+
+def test_costs_are_measured(study: Path):
+    rows = {row["estimator"]: row for row in report_of(study / PEOPLE / "grace")["rows"]}
+    assert rows["platt"]["access"] == "logprobs" and rows["platt"]["trained_parameters"] == 2
+    assert rows["grace"]["access"] == "weights" and rows["grace"]["trained_parameters"] > 100
+    for row in rows.values():
+        assert row["extra_forward_tokens_per_answer"] == row["extra_requests_per_answer"] == 0
+        assert row["seconds_per_answer"] > 0 and row["fit_seconds"] >= 0
+
+
+def test_a_finished_study_resumes_by_name_and_does_nothing(study: Path):
+    before = {path: path.stat().st_mtime_ns for path in study.rglob("stages/*")}
+    first = report_of(study)
+    assert run_study(study, resolve_study(study, None, ())) == first
+    assert {path: path.stat().st_mtime_ns for path in study.rglob("stages/*")} == before
+
+
+def test_changed_settings_of_one_run_are_refused_before_anything_is_written(study: Path):
+    config = (study / "config.json").read_bytes()
+    with pytest.raises(RunError, match=r"train.gamma: 0.1 -> 0.7.*--redo train"):
+        run_study(study, resolve_study(study, None, ["train.gamma=0.7"]))
+    assert (study / "config.json").read_bytes() == config
+
+
+def test_an_estimator_can_be_added_without_answering_again(study: Path, tmp_path: Path):
+    run = Path(shutil.copytree(study / PEOPLE / "grace", tmp_path / "run"))
+    answers = run / "test" / "tuned" / "responses.jsonl"
+    before = answers.stat().st_ino
+    change = 'report.estimators=["grace", "likelihood"]'
+    with pytest.raises(RunError, match="--redo score"):
+        run_study(run, resolve_study(run, None, [change]))
+    report = run_study(run, resolve_study(run, None, [change]), redo="score")
+    assert {row["estimator"] for row in report["rows"]} == {"grace", "likelihood"}
+    assert answers.stat().st_ino == before
+    assert not (run / "test" / "confidences" / "platt.jsonl").exists()
+
+
+def test_a_part_of_a_study_is_reported_alone(study: Path):
+    report = report_runs([study / PLACES])
+    assert {row["train_task"] for row in report["rows"]} == {PLACES}
+    assert {row["estimator"] for row in report["rows"]} >= {"grace", "grace-log"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[study]\nseed = 3\n", "unknown setting 'seed'; did you mean 'seeds'"),
+        ("[study]\nseeds = 0\n", "seeds is 0, expected a finite number of at least 1"),
+        ("[study]\nvariant = 3\n", "variant is 3, expected sections"),
+        ("[study.variant.x]\ntrain = { los = 1 }\n", "unknown setting 'train.los'"),
+        ("[study.task.sciq]\ndata = 1\n", "'data' is a value, not a section"),
+    ],
+)
+def test_a_mistake_in_a_study_is_named(text: str, says: str, tmp_path: Path):
+    (tmp_path / "recipe.toml").write_text(text, encoding="utf-8")
+    where = ["model.path=pocket", 'data.task="sciq"']
+    with pytest.raises(ConfigError, match=says):
+        resolve_study(tmp_path / "run", tmp_path / "recipe.toml", where)
