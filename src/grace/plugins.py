@@ -51,7 +51,7 @@ def load(package: str, name: str, attribute: str = "") -> Any:
     attribute = attribute or _attribute(package)
     known = available(package, attribute)
     if name not in known:
-        kind = package.rpartition(".")[2].removesuffix("s")
+        kind = _attribute(package).lower()
         raise ConfigError(f"unknown {kind} {name!r}{_suggest(name, known)}")
     return getattr(importlib.import_module(f"{package}.{name}"), attribute)
 
@@ -90,7 +90,8 @@ def _import(module_name: str, reference: str) -> Any:
 
 
 def _attribute(package: str) -> str:
-    return package.rpartition(".")[2].removesuffix("s").upper()
+    folder = package.rpartition(".")[2].upper()
+    return folder[:-3] + "Y" if folder.endswith("IES") else folder.removesuffix("S")
 
 
 def _folders(package: str) -> list[Path]:

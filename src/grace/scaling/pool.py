@@ -1,0 +1,158 @@
+"""The stored samples of many questions, as arrays.
+
+Shapes: Q questions, S samples of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from grace.errors import UserInputError
+from grace.strategies.tally import Floats, Indices
+
+Order = NDArray[np.intp]
+
+
+class Pool:
+    """S graded samples of each of Q questions.
+
+    Attributes:
+        answer_QS: which answer a sample gives, named by the first sample that gave it; -1: none.
+        correct_QS: whether the sample is right; one without an answer never is.
+        tokens_QS: its length in tokens.
+        confidences: by estimator, P(the sample is right), nan where there is none.
+    """
+
+    def __init__(
+        self,
+        answers: ArrayLike,
+        correct: ArrayLike,
+        tokens: ArrayLike | None = None,
+        confidences: Mapping[str, ArrayLike] | None = None,
+    ) -> None:
+        """Check and keep the arrays.
+
+        Args:
+            answers: (Q, S) whole numbers that tell the answers of one question apart; -1: none.
+            correct: (Q, S) truth values.
+            tokens: (Q, S) lengths; zeros when not given.
+            confidences: by estimator (Q, S) values in [0, 1]; None or nan where there is none.
+
+        Raises:
+            UserInputError: the shapes differ, or values that cannot be used.
+        """
+        codes = np.asarray(answers)
+        if codes.ndim != 2 or not codes.size or not np.issubdtype(codes.dtype, np.integer):
+            raise UserInputError(
+                f"answers have shape {codes.shape} and type {codes.dtype}; "
+                "give whole numbers, one row per question and one column per sample"
+            )
+        self.answer_QS = first_seen(_renumber(codes.astype(np.intp)))
+        self.correct_QS = self._like(correct, "correct").astype(bool) & (self.answer_QS >= 0)
+        empty = np.zeros(codes.shape, dtype=np.intp)
+        self.tokens_QS = empty if tokens is None else self._like(tokens, "tokens").astype(np.intp)
+        self.confidences = {
+            name: self._probabilities(value, name) for name, value in (confidences or {}).items()
+        }
+
+    @property
+    def num_questions(self) -> int:
+        """Q."""
+        return len(self.answer_QS)
+
+    @property
+    def num_samples(self) -> int:
+        """S."""
+        return int(self.answer_QS.shape[1])
+
+    def confidence(self, estimator: str | None) -> Floats:
+        """Return an estimator's confidences (Q, S); all nan for None.
+
+        Raises:
+            UserInputError: the pool has no confidences of that estimator.
+        """
+        if estimator is None:
+            return np.full(self.answer_QS.shape, np.nan)
+        if estimator not in self.confidences:
+            known = ", ".join(self.confidences) or "none"
+            raise UserInputError(
+                f"the pool has no confidences of {estimator!r} (it has: {known}); "
+                "score the samples with it first, or leave out its strategies"
+            )
+        return self.confidences[estimator]
+
+    def check_budgets(self, budgets: Sequence[int]) -> None:
+        """Refuse budgets below one or above the stored samples.
+
+        Raises:
+            UserInputError: there is such a budget, or none at all.
+        """
+        if not budgets or min(budgets) < 1 or max(budgets) > self.num_samples:
+            raise UserInputError(
+                f"budgets {', '.join(map(str, budgets)) or '(none)'} do not fit: the pool holds "
+                f"{self.num_samples} samples of each question; give budgets of 1 to that many"
+            )
+
+    def take(self, questions: ArrayLike) -> Pool:
+        """Return the pool of some questions, in that order, repeated ones too."""
+        rows = np.asarray(questions)
+        return Pool(
+            self.answer_QS[rows],
+            self.correct_QS[rows],
+            self.tokens_QS[rows],
+            {name: value[rows] for name, value in self.confidences.items()},
+        )
+
+    def orders(self, count: int, seed: int = 0) -> Iterator[Order]:
+        """Yield (Q, S) orders of the samples, drawn question by question; each by its own seed."""
+        places = np.broadcast_to(np.arange(self.num_samples), self.answer_QS.shape)
+        for number in range(count):
+            yield np.random.default_rng([seed, number]).permuted(places, axis=1)
+
+    def _like(self, values: ArrayLike, name: str) -> NDArray[Any]:
+        array = np.asarray(values)
+        if array.shape != self.answer_QS.shape:
+            raise UserInputError(
+                f"{name} has shape {array.shape}, the answers {self.answer_QS.shape}; "
+                "give one value per sample"
+            )
+        return array
+
+    def _probabilities(self, values: ArrayLike, name: str) -> Floats:
+        array = self._like(values, name).astype(np.float64)  # None becomes nan
+        outside = array[(array < 0) | (array > 1)]
+        if outside.size:
+            raise UserInputError(
+                f"{name} has the confidence {outside[0]:g}; they are probabilities in [0, 1]"
+            )
+        return array
+
+
+def first_seen(code_RT: Indices) -> Indices:
+    """Name each answer by the position in its row where it was first seen.
+
+    Args:
+        code_RT: small whole numbers that tell the answers of one row apart; -1: none.
+    """
+    rows, width = code_RT.shape
+    every = np.arange(rows)
+    first_RK = np.empty((rows, code_RT.max(initial=0) + 2), dtype=np.intp)
+    for place in range(width - 1, -1, -1):
+        first_RK[every, code_RT[:, place]] = place
+    first_RK[:, -1] = -1  # the last column is where "none" has written
+    named: Indices = np.take_along_axis(first_RK, code_RT, axis=1)
+    return named
+
+
+def _renumber(code_RT: Indices) -> Indices:
+    """Number the answers of each row from 0 or 1 on, in the order of their codes; below 0: -1."""
+    order_RT = code_RT.argsort(axis=1, kind="stable")
+    sorted_RT = np.take_along_axis(code_RT, order_RT, axis=1)
+    new_RT = np.diff(sorted_RT, axis=1, prepend=sorted_RT[:, :1]) > 0
+    fresh_RT = np.empty_like(code_RT)
+    np.put_along_axis(fresh_RT, order_RT, new_RT.cumsum(axis=1), axis=1)
+    return np.where(code_RT < 0, -1, fresh_RT)

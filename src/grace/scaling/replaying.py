@@ -1,0 +1,147 @@
+"""Every policy at every budget on the same orders of the same samples.
+
+Shapes: Q questions, S samples, B budgets, R rows (a question in one order), T votes per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grace.errors import UserInputError
+from grace.records import Vote
+from grace.scaling.pool import Pool, first_seen
+from grace.scaling.results import Curve, Scaling
+from grace.strategies import POLICIES, Batched, Policy, Strategy, decide, policy
+from grace.strategies.tally import Floats, Indices, VoteTable
+
+BUDGETS = (1, 2, 4, 8, 16, 32)
+_ROWS = 8_192
+"""Rows that are decided at once: what stays in a processor's cache."""
+
+
+class Outcome(NamedTuple):
+    """What a strategy does with each row: the position of its answer (-1: none), votes used."""
+
+    chosen_R: Indices
+    used_R: Indices
+
+
+def replay(
+    pool: Pool,
+    policies: Iterable[str | Policy] = POLICIES,
+    *,
+    budgets: Sequence[int] = BUDGETS,
+    orders: int = 50,
+    seed: int = 0,
+) -> Scaling:
+    """Return accuracy, samples and tokens of every policy at every budget.
+
+    Every policy and budget sees the same orders, so their differences are paired. The chosen
+    answer is right when the first sample that gave it is right; no answer is wrong.
+
+    Args:
+        pool: the stored samples.
+        policies: policies, or their names as in `grace.strategies.policy`.
+        budgets: most samples per question, none above the samples in the pool.
+        orders: how many random orders of each question's samples to average over.
+        seed: seed of the orders.
+
+    Raises:
+        ConfigError: a policy that does not exist.
+        UserInputError: an impossible budget or number of orders, or missing confidences.
+    """
+    pool.check_budgets(budgets)
+    if orders < 1:
+        raise UserInputError(f"orders is {orders}; at least one order is needed")
+    sums = [_Sums(each, pool, budgets) for each in map(_policy, policies)]
+    estimators = dict.fromkeys(each.policy.estimator for each in sums)
+    for rows in _rows(pool, orders, seed, max(budgets)):
+        answer_RT = first_seen(pool.answer_QS[rows])
+        correct_RT, tokens_RT = pool.correct_QS[rows], pool.tokens_QS[rows].cumsum(axis=1)
+        tables = {e: VoteTable(answer_RT, pool.confidence(e)[rows]) for e in estimators}
+        for each in sums:
+            table = tables[each.policy.estimator]
+            for at, outcome in enumerate(outcomes(each.policy.strategy, table, budgets)):
+                each.add(at, rows[0].ravel(), outcome, correct_RT, tokens_RT)
+    return Scaling([each.curve(orders) for each in sums])
+
+
+def outcomes(strategy: Strategy, table: VoteTable, budgets: Sequence[int]) -> Iterator[Outcome]:
+    """Yield, budget by budget, what `decide` would do with every row."""
+    if not isinstance(strategy, Batched):
+        yield from (_one_by_one(strategy, table, budget) for budget in budgets)
+        return
+    stop_R = strategy.stops(table)
+    for budget in budgets:
+        used_R = np.minimum(stop_R, budget)
+        yield Outcome(strategy.chooses(table.until(used_R, budget)), used_R)
+
+
+def is_right(outcome: Outcome, correct_RT: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return whether the chosen answer of each row is right."""
+    chosen_R = outcome.chosen_R
+    return (chosen_R >= 0) & correct_RT[np.arange(len(chosen_R)), chosen_R]
+
+
+class _Sums:
+    """Adds up the outcomes of one policy, question by question."""
+
+    def __init__(self, which: Policy, pool: Pool, budgets: Sequence[int]) -> None:
+        self.policy = which
+        self._budgets = tuple(budgets)
+        self._sum_BMQ = np.zeros((len(budgets), 3, pool.num_questions))
+        self._used_BV = np.zeros((len(budgets), max(budgets) + 1))
+
+    def add(
+        self,
+        at: int,
+        question_R: Indices,
+        outcome: Outcome,
+        correct_RT: NDArray[np.bool_],
+        tokens_RT: Indices,
+    ) -> None:
+        used_R = outcome.used_R
+        tokens_R = tokens_RT[np.arange(len(used_R)), used_R - 1]
+        for measure, value_R in enumerate((is_right(outcome, correct_RT), used_R, tokens_R)):
+            added = np.bincount(question_R, value_R, minlength=self._sum_BMQ.shape[2])
+            self._sum_BMQ[at, measure] += added
+        self._used_BV[at] += np.bincount(used_R, minlength=self._used_BV.shape[1])
+
+    def curve(self, orders: int) -> Curve:
+        accuracy_BQ, samples_BQ, tokens_BQ = self._sum_BMQ.swapaxes(0, 1) / orders
+        used_BV: Floats = self._used_BV / self._used_BV.sum(axis=1, keepdims=True)
+        return Curve(self.policy, self._budgets, accuracy_BQ, samples_BQ, tokens_BQ, used_BV)
+
+
+def _rows(pool: Pool, orders: int, seed: int, width: int) -> Iterator[tuple[Indices, Indices]]:
+    """Yield (questions (R, 1), samples (R, width)) that index the pool, a block at a time."""
+    question_Q1 = np.arange(pool.num_questions)[:, None]
+    shuffles = pool.orders(orders, seed)
+    while block := list(islice(shuffles, max(1, _ROWS // pool.num_questions))):
+        questions = np.tile(question_Q1, (len(block), 1))
+        samples = np.concatenate([order[:, :width] for order in block])
+        for start in range(0, len(samples), _ROWS):
+            yield questions[start : start + _ROWS], samples[start : start + _ROWS]
+
+
+def _one_by_one(strategy: Strategy, table: VoteTable, budget: int) -> Outcome:
+    """Decide row by row, for a strategy that does not decide many at once."""
+    chosen, used = [], []
+    for answers, values in zip(table.answer_RT.tolist(), table.confidence_RT.tolist(), strict=True):
+        votes = [
+            Vote(None if answer < 0 else str(answer), None if value != value else value)
+            for answer, value in zip(answers, values, strict=True)
+        ]
+        decision = decide(strategy, votes, budget)
+        chosen.append(-1 if decision.answer is None else int(decision.answer))
+        used.append(decision.samples)
+    return Outcome(np.array(chosen), np.array(used))
+
+
+def _policy(which: str | Policy) -> Policy:
+    return policy(which) if isinstance(which, str) else which

@@ -1,0 +1,46 @@
+"""Ways to spend samples on one question: when to stop, and which answer to choose.
+
+A strategy is two pure functions of the votes so far, in order of arrival: `done(votes)` and
+`choose(votes)`. `decide` feeds them from any iterator: a generator over an engine is a live run,
+a list is a replay, and closing the generator stops what is still being sampled.
+
+Two rules hold everywhere. A response without an extractable answer counts as a sample and casts
+no vote. A tie goes to the answer with more votes, then to the one that was seen first; sums of
+weights are exact (`tally`), so nothing else depends on the order of the votes.
+
+Adding one is one new file here whose `STRATEGY` is a frozen dataclass with `done` and `choose`:
+its fields are its settings. With `stops` and `chooses`, the same two over a table of many
+questions, `grace.scaling` replays it fast; without them it is replayed vote by vote.
+"""
+
+from __future__ import annotations
+
+from grace.strategies.asc import AdaptiveConsistency
+from grace.strategies.best import BestOfN
+from grace.strategies.cisc import SoftmaxWeighted
+from grace.strategies.deciding import Batched, Strategy, decide
+from grace.strategies.es import EarlyStop
+from grace.strategies.esc import WindowConsistency
+from grace.strategies.policies import POLICIES, Policy, load, policy
+from grace.strategies.sc import Majority
+from grace.strategies.waves import Waves, issued_samples
+from grace.strategies.weighted import Weighted
+
+__all__ = [
+    "POLICIES",
+    "AdaptiveConsistency",
+    "Batched",
+    "BestOfN",
+    "EarlyStop",
+    "Majority",
+    "Policy",
+    "SoftmaxWeighted",
+    "Strategy",
+    "Waves",
+    "Weighted",
+    "WindowConsistency",
+    "decide",
+    "issued_samples",
+    "load",
+    "policy",
+]

@@ -1,0 +1,72 @@
+"""ESC: stop when a window of samples agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from grace.config import setting
+from grace.records import Vote
+from grace.strategies.sc import Majority
+from grace.strategies.tally import Indices, VoteTable, heaviest_rows
+
+
+@dataclass(frozen=True, slots=True)
+class WindowConsistency:
+    """Early-stopping self-consistency (ESC): stop after the first unanimous window.
+
+    Windows do not overlap. Its answer is the window's; without a unanimous one the majority of
+    the whole budget, of which a last part shorter than a window is taken too (the published code
+    leaves it out). With a budget below the window this is SC. The published window is 5 of 40;
+    4 is the one that can give the mean samples of arXiv 2509.09438 at a budget of 8.
+
+    Source: Li et al. 2024 (arXiv 2401.10480).
+    """
+
+    reads_confidence: ClassVar[bool] = False
+
+    window: int = setting(4, "samples that must agree", low=1)
+
+    def done(self, votes: Sequence[Vote]) -> bool:
+        """Stop when a window has just ended and all its votes are for one answer."""
+        return len(votes) % self.window == 0 and self._agreed(votes[-self.window :]) is not None
+
+    def choose(self, votes: Sequence[Vote]) -> str | None:
+        """Return the answer of the first unanimous window, else the majority's."""
+        for end in range(self.window, len(votes) + 1, self.window):
+            agreed = self._agreed(votes[end - self.window : end])
+            if agreed is not None:
+                return agreed
+        return Majority().choose(votes)
+
+    def stops(self, table: VoteTable) -> Indices:
+        """As `done`, for every row."""
+        width = table.answer_RT.shape[1]
+        agreed_RW = self._windows(table) >= 0
+        ends_R: Indices = (agreed_RW.cumsum(axis=1) == 0).sum(axis=1) * self.window + self.window
+        return np.where(agreed_RW.any(axis=1), ends_R, width + 1)
+
+    def chooses(self, table: VoteTable) -> Indices:
+        """As `choose`, for every row."""
+        chosen_R = heaviest_rows(table.answer_RT)
+        for agreed_R in self._windows(table).T[::-1]:
+            chosen_R = np.where(agreed_R >= 0, agreed_R, chosen_R)
+        return chosen_R
+
+    def _agreed(self, votes: Sequence[Vote]) -> str | None:
+        answers = {vote.answer for vote in votes}
+        return answers.pop() if len(answers) == 1 else None
+
+    def _windows(self, table: VoteTable) -> Indices:
+        """Return the answer of each complete window, -1 where it is not unanimous."""
+        rows, width = table.answer_RT.shape
+        whole = width // self.window
+        answer_RWS = table.answer_RT[:, : whole * self.window].reshape(rows, whole, self.window)
+        same_RW = (answer_RWS == answer_RWS[:, :, :1]).all(axis=2)
+        return np.where(same_RW, answer_RWS[:, :, 0], -1)
+
+
+STRATEGY = WindowConsistency

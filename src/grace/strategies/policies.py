@@ -1,0 +1,102 @@
+"""Names: a policy is a strategy together with the estimator whose confidences it reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from grace import plugins
+from grace.config import from_dict
+from grace.errors import ConfigError
+from grace.strategies.deciding import Strategy
+
+POLICIES = (
+    "sc",
+    "asc",
+    "asc,rule=beta",
+    "esc",
+    "grace-sc",
+    "grace-es",
+    "p_true-sc",
+    "p_true-es",
+    "verbal-sc",
+    "verbal-es",
+    "grace-cisc",
+    "grace-best",
+)
+"""The policies that are compared unless others are named."""
+
+OWN = "grace"  # whose confidences are read when no estimator is named: what a live vote carries
+
+
+class Policy(NamedTuple):
+    """A strategy, and the estimator whose confidences it reads, None if it reads none."""
+
+    name: str
+    strategy: Strategy
+    estimator: str | None
+
+
+def policy(name: str, **settings: Any) -> Policy:
+    """Return the policy of a name.
+
+    A name is a strategy (`sc`, `asc`, `esc`, `es`, ...: the files of this folder, or `module:NAME`)
+    or ESTIMATOR-STRATEGY, where `-sc` is the weighted vote: `grace-es`, `p_true-sc`. Settings may
+    follow: `asc,rule=beta`. Alone, a strategy that reads confidences reads those of `grace`.
+
+    Raises:
+        ConfigError: no such strategy, an estimator for a strategy that reads none, or an unknown
+            or impossible setting.
+    """
+    plain, *pairs = name.split(",")
+    estimator, _, rule = plain.rpartition("-")
+    if estimator:
+        rule = "weighted" if rule == "sc" else rule
+    kind = plugins.load("grace.strategies", rule)
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "choose")):
+        raise ConfigError(
+            f"{rule!r} cannot serve as a strategy: it must be a dataclass with choose()"
+        )
+    strategy: Any = from_dict(kind, dict(map(_setting, pairs)) | settings, f"strategy {plain}")
+    reads = getattr(kind, "reads_confidence", True)
+    if estimator and not reads:
+        raise ConfigError(
+            f"strategy {rule!r} counts answers and reads no confidences; "
+            f"leave {estimator!r} out of its name"
+        )
+    estimator = estimator or OWN
+    shown = f"{estimator}-{'sc' if rule == 'weighted' else rule}" if reads else rule
+    return Policy(shown + _changed(strategy), strategy, estimator if reads else None)
+
+
+def load(name: str, **settings: Any) -> Strategy:
+    """Return a strategy for live votes, which carry the confidences of `grace` alone.
+
+    Raises:
+        ConfigError: as for `policy`, or another estimator's confidences would be needed.
+    """
+    made = policy(name, **settings)
+    if made.estimator not in (OWN, None):
+        raise ConfigError(
+            f"{name!r} votes by the confidences of {made.estimator!r}, which a live answer does "
+            f"not carry; use {name.replace(made.estimator, OWN, 1)!r}, or replay a run"
+        )
+    return made.strategy
+
+
+def _setting(pair: str) -> tuple[str, Any]:
+    key, equals, text = pair.partition("=")
+    if not equals:
+        raise ConfigError(f"strategy setting {pair!r} has no value; write NAME=VALUE")
+    for number in (int, float):
+        try:
+            return key.strip(), number(text)
+        except ValueError:
+            continue
+    return key.strip(), text.strip()
+
+
+def _changed(strategy: Any) -> str:
+    """Return the settings that differ from their defaults, as they are written in a name."""
+    values = [(f.name, getattr(strategy, f.name), f.default) for f in dataclasses.fields(strategy)]
+    return "".join(f",{name}={value}" for name, value, default in values if value != default)

@@ -1,0 +1,83 @@
+"""Names of policies: a strategy, its settings, and whose confidences it reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from grace import strategies
+from grace.errors import ConfigError
+from grace.plugins import available
+from grace.strategies import (
+    POLICIES,
+    AdaptiveConsistency,
+    EarlyStop,
+    Majority,
+    Weighted,
+    load,
+    policy,
+)
+
+
+def test_a_file_is_a_strategy():
+    files = ["asc", "best", "cisc", "es", "esc", "sc", "weighted"]
+    assert available("grace.strategies") == files
+    for name in files:
+        assert type(load(name)).__name__ in strategies.__all__
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "estimator"),
+    [
+        ("sc", Majority(), None),
+        ("asc", AdaptiveConsistency(), None),
+        ("asc,rule=beta", AdaptiveConsistency("beta"), None),
+        ("asc,rule=beta,threshold=0.9", AdaptiveConsistency("beta", 0.9), None),
+        ("es", EarlyStop(), "grace"),
+        ("grace-es", EarlyStop(), "grace"),
+        ("grace-sc", Weighted(), "grace"),
+        ("p_true-sc", Weighted(), "p_true"),
+        ("verbal-es,threshold=1", EarlyStop(1.0), "verbal"),
+        ("likelihood+isotonic-es", EarlyStop(), "likelihood+isotonic"),
+    ],
+)
+def test_a_name_says_the_strategy_and_the_estimator(name, strategy, estimator):
+    made = policy(name)
+    assert (made.strategy, made.estimator) == (strategy, estimator)
+    assert policy(made.name) == made  # the name that is shown finds it again
+
+
+def test_settings_can_be_given_as_arguments():
+    assert load("asc", rule="beta") == AdaptiveConsistency("beta")
+    assert policy("es", threshold=0.9).name == "grace-es,threshold=0.9"
+    assert policy("weighted").name == "grace-sc"
+
+
+def test_the_compared_policies_all_exist_and_differ():
+    made = [policy(name) for name in POLICIES]
+    assert tuple(each.name for each in made) == POLICIES
+    assert len({each[1:] for each in made}) == len(POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("esk", "unknown strategy 'esk'; did you mean 'es'"),
+        ("grace-asc", "'asc' counts answers and reads no confidences"),
+        ("es,threshold", "'threshold' has no value"),
+        ("es,treshold=0.8", "unknown setting 'treshold'; did you mean 'threshold'"),
+        ("es,threshold=high", "expected float"),
+        ("es,threshold=-1", "at least 0"),
+        ("asc,rule=alpha", "expected one of ratio, beta"),
+        ("esc,window=0", "at least 1"),
+        ("grace.errors:GraceError", "must be a dataclass with choose"),
+    ],
+)
+def test_a_wrong_name_says_what_is_wrong(name, message):
+    with pytest.raises(ConfigError, match=message):
+        policy(name)
+
+
+def test_a_live_vote_carries_no_other_estimators_confidences():
+    assert load("grace-es", threshold=0.7) == EarlyStop(0.7)
+    with pytest.raises(ConfigError, match=r"confidences of 'p_true'.*use 'grace-es'"):
+        load("p_true-es")
