@@ -11,7 +11,9 @@ from made_up_study import NASTY, result, study
 
 from grace.metrics import reliability
 from grace.report import build_report, combine, summarize, write_report
-from grace.report.figures import _density, _pooled_bars, draw
+from grace.report.densities import density_of
+from grace.report.diagrams import pooled_bars
+from grace.report.figures import draw
 from grace.report.table import groups
 
 
@@ -53,8 +55,8 @@ def tags(page):
 
 def test_every_figure_is_written_in_both_formats(written):
     names = sorted(path.name for path in (written[0] / "figures").iterdir())
-    kinds = ("confidence-capitals", "metrics-capitals", "reliability-capitals", "targets-capitals")
-    assert names == [f"{kind}.{ending}" for kind in kinds for ending in ("png", "svg")]
+    kinds = ("confidence", "metrics", "reliability", "targets", "time")
+    assert names == [f"{kind}-capitals.{ending}" for kind in kinds for ending in ("png", "svg")]
     for path in (written[0] / "figures").glob("*.svg"):
         ET.fromstring(path.read_text())
     for path in (written[0] / "figures").glob("*.png"):
@@ -106,10 +108,10 @@ def test_text_from_a_run_is_text(page):
 
 def test_figures_follow_dark_mode_and_carry_captions(page, tags):
     figures = [attrs for tag, attrs in tags.tags if tag == "svg"]
-    assert len(figures) == 4
+    assert len(figures) == 5
     assert all(attrs["role"] == "img" and attrs["aria-labelledby"] for attrs in figures)
     assert "currentColor" in page and "prefers-color-scheme: dark" in page
-    assert page.count("<figcaption") == 4
+    assert page.count("<figcaption") == 5
 
 
 def test_the_page_shows_where_it_comes_from(page):
@@ -126,7 +128,7 @@ def test_a_combined_report_draws_the_pooled_bars(tmp_path):
     confidence = np.concatenate([result(seed=s).confidence for s in (0, 1)])
     correct = np.concatenate([result(seed=s).correct for s in (0, 1)])
     expected = [bar for bar in reliability(confidence, correct) if bar.n]
-    for bar, want in zip(_pooled_bars(summary), expected, strict=True):
+    for bar, want in zip(pooled_bars(summary), expected, strict=True):
         assert bar["n"] == want.n
         assert bar["accuracy"] == pytest.approx(want.accuracy, abs=1e-5)
         assert bar["confidence"] == pytest.approx(want.confidence, abs=1e-5)
@@ -141,5 +143,5 @@ def test_tasks_with_the_same_short_name_get_their_own_files():
 @pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
 def test_a_density_integrates_to_one_even_at_the_ends(at):
     point = np.array([at, at])
-    x, density = _density(point, np.array([0.5, 0.5]), 20)
+    x, density = density_of(point, np.array([0.5, 0.5]), 20)
     assert np.trapezoid(density, x) == pytest.approx(1, abs=1e-3)

@@ -16,14 +16,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from grace.errors import UserInputError
-from grace.metrics.kernels import METRICS, metric_names
-from grace.metrics.resampling import Difference, bootstrap, paired_bootstrap
+from grace.metrics.kernels import METRICS, Counted, metric_names
+from grace.metrics.resampling import (
+    Difference,
+    Resamples,
+    bootstrap,
+    interval,
+    over_seeds,
+    paired_bootstrap,
+)
 from grace.metrics.samples import bin_index, check, question_codes, sort_by_confidence
 
 __all__ = [
     "METRICS",
     "Difference",
     "ReliabilityBin",
+    "Resamples",
     "accuracy",
     "adaptive_ece",
     "aurc",
@@ -32,6 +40,8 @@ __all__ = [
     "brier",
     "ece",
     "evaluate",
+    "interval",
+    "over_seeds",
     "paired_bootstrap",
     "reliability",
     "smooth_ece",
@@ -127,7 +137,7 @@ def wqd(confidence: ArrayLike, correct: ArrayLike, questions: Sequence[Any]) -> 
         if 0 < right < len(rows):
             data = sort_by_confidence(confidence_N[rows], correct_N[rows])
             pair_count = right * (len(rows) - right)
-            wins += float(METRICS["auroc"](data, np.ones((1, len(rows))))[0]) * pair_count
+            wins += float(METRICS["auroc"](Counted(data, np.ones((1, len(rows)))))[0]) * pair_count
             pairs += pair_count
     return float(wins / pairs) if pairs else math.nan
 
@@ -160,8 +170,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Return several metrics at once by name; all of `METRICS` when none is named."""
     data = sort_by_confidence(*check(confidence, correct, bins), bins)
-    ones = np.ones((1, len(data.confidence_N)))
-    return {name: float(METRICS[name](data, ones)[0]) for name in metric_names(metrics)}
+    once = Counted(data, np.ones((1, len(data.confidence_N))))
+    return {name: float(METRICS[name](once)[0]) for name in metric_names(metrics)}
 
 
 def _evaluate(
@@ -179,4 +189,4 @@ def _evaluate(
         )
     if not np.all((counts_N >= 0) & (counts_N == np.floor(counts_N))) or not counts_N.any():
         raise UserInputError("weights must be whole numbers of at least 0, not all 0")
-    return float(METRICS[name](data, counts_N[None, data.order_N])[0])
+    return float(METRICS[name](Counted(data, counts_N[None, data.order_N]))[0])

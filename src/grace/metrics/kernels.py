@@ -6,6 +6,7 @@ Shapes: N responses, R resamples, T groups of tied confidences, B bins, G grid p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -16,66 +17,93 @@ GRID = 1024
 """Cells of the grid on which smooth ECE convolves; its narrowest kernel is one cell wide."""
 
 
-def _mean(sum_R: Floats, counts_RN: Floats) -> Floats:
-    mean_R: Floats = sum_R / counts_RN.sum(axis=1)
-    return mean_R
+class Counted:
+    """Sorted data with how often each response counts, one row per resample.
+
+    What several metrics need (the sums over runs of ties) is added up once.
+    """
+
+    def __init__(self, data: Sorted, counts_RN: Floats) -> None:
+        self.data, self.counts_RN = data, counts_RN
+        self.total_R: Floats = counts_RN.sum(axis=1)
+
+    @cached_property
+    def n_RT(self) -> Floats:
+        """Responses in each run of ties."""
+        return self._by_tie(self.counts_RN)
+
+    @cached_property
+    def right_RT(self) -> Floats:
+        """Right responses in each run of ties."""
+        return self._by_tie(self.counts_RN * self.data.correct_N)
+
+    def _by_tie(self, value_RN: Floats) -> Floats:
+        if len(self.data.starts_T) == value_RN.shape[1]:
+            return value_RN
+        by_tie_RT: Floats = np.add.reduceat(value_RN, self.data.starts_T, axis=1)
+        return by_tie_RT
+
+    def mean(self, value_N: Floats) -> Floats:
+        """Return the mean of a value per response, one per resample."""
+        mean_R: Floats = self.counts_RN @ value_N / self.total_R
+        return mean_R
 
 
-def _accuracy(data: Sorted, counts_RN: Floats) -> Floats:
-    return _mean(counts_RN @ data.correct_N, counts_RN)
+def _accuracy(at: Counted) -> Floats:
+    return at.mean(at.data.correct_N)
 
 
-def _brier(data: Sorted, counts_RN: Floats) -> Floats:
-    return _mean(counts_RN @ (data.confidence_N - data.correct_N) ** 2, counts_RN)
+def _brier(at: Counted) -> Floats:
+    return at.mean((at.data.confidence_N - at.data.correct_N) ** 2)
 
 
-def _ece(data: Sorted, counts_RN: Floats) -> Floats:
+def _ece(at: Counted) -> Floats:
+    data = at.data
     gap_NB = np.zeros((len(data.confidence_N), data.bins))
     bin_N = bin_index(data.confidence_N, data.bins)
     gap_NB[np.arange(len(bin_N)), bin_N] = data.correct_N - data.confidence_N
-    return _mean(np.abs(counts_RN @ gap_NB).sum(axis=1), counts_RN)
+    ece_R: Floats = np.abs(at.counts_RN @ gap_NB).sum(axis=1) / at.total_R
+    return ece_R
 
 
-def _adaptive_ece(data: Sorted, counts_RN: Floats) -> Floats:
-    n_RT = np.add.reduceat(counts_RN, data.starts_T, axis=1)
-    gap_N = data.correct_N - data.confidence_N
-    gap_RT = np.add.reduceat(counts_RN * gap_N, data.starts_T, axis=1)
-    twice_middle_RT = 2 * np.cumsum(n_RT, axis=1) - n_RT
-    bin_RT = twice_middle_RT * data.bins // (2 * counts_RN.sum(axis=1, keepdims=True))
-    bin_RT = np.minimum(bin_RT, data.bins - 1).astype(np.intp)
-    gap_RB = scatter(bin_RT, gap_RT, data.bins)
-    return _mean(np.abs(gap_RB).sum(axis=1), counts_RN)
+def _adaptive_ece(at: Counted) -> Floats:
+    bins = at.data.bins
+    gap_RT = at.right_RT - at.n_RT * at.data.confidence_N[at.data.starts_T]
+    twice_middle_RT = 2 * np.cumsum(at.n_RT, axis=1) - at.n_RT
+    bin_RT = (twice_middle_RT * bins / (2 * at.total_R[:, None])).astype(np.intp)
+    bin_RT = np.minimum(bin_RT, bins - 1)
+    ece_R: Floats = np.abs(scatter(bin_RT, gap_RT, bins)).sum(axis=1) / at.total_R
+    return ece_R
 
 
-def _auroc(data: Sorted, counts_RN: Floats) -> Floats:
-    right_RT = np.add.reduceat(counts_RN * data.correct_N, data.starts_T, axis=1)
-    wrong_RT = np.add.reduceat(counts_RN, data.starts_T, axis=1) - right_RT
+def _auroc(at: Counted) -> Floats:
+    wrong_RT = at.n_RT - at.right_RT
     below_RT = np.cumsum(wrong_RT, axis=1) - wrong_RT / 2
-    wins_R = (right_RT * below_RT).sum(axis=1)
-    pairs_R = right_RT.sum(axis=1) * wrong_RT.sum(axis=1)
+    wins_R = np.einsum("rt,rt->r", at.right_RT, below_RT)
+    pairs_R = at.right_RT.sum(axis=1) * wrong_RT.sum(axis=1)
     auroc_R: Floats = np.full_like(wins_R, np.nan)
     np.divide(wins_R, pairs_R, out=auroc_R, where=pairs_R > 0)
     return auroc_R
 
 
-def _aurc(data: Sorted, counts_RN: Floats) -> Floats:
-    wrong_N = 1 - data.correct_N
-    n_RT = np.add.reduceat(counts_RN, data.starts_T, axis=1)[:, ::-1]
-    wrong_RT = np.add.reduceat(counts_RN * wrong_N, data.starts_T, axis=1)[:, ::-1]
+def _aurc(at: Counted) -> Floats:
+    n_RT = at.n_RT[:, ::-1]
+    wrong_RT = n_RT - at.right_RT[:, ::-1]
     seen_RT = np.cumsum(n_RT, axis=1)
-    before_RT = seen_RT - n_RT
     wrong_before_RT = np.cumsum(wrong_RT, axis=1) - wrong_RT
     # Within ties the j-th response adds (errors before + j * rate) / (rank before + j).
-    rate_RT = np.divide(wrong_RT, n_RT, out=np.zeros_like(n_RT), where=n_RT > 0)
-    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, seen_RT[:, -1].max() + 1))])
-    span_RT = harmonic[seen_RT.astype(np.intp)] - harmonic[before_RT.astype(np.intp)]
+    rate_RT = wrong_RT / np.maximum(n_RT, 1)
+    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, at.total_R.max() + 1))])
+    span_RT = np.diff(harmonic[seen_RT.astype(np.intp)], axis=1, prepend=0.0)
+    before_RT = np.subtract(seen_RT, n_RT, out=seen_RT)
     area_RT = wrong_RT + (wrong_before_RT - rate_RT * before_RT) * span_RT
-    return _mean(area_RT.sum(axis=1), counts_RN)
+    aurc_R: Floats = area_RT.sum(axis=1) / at.total_R
+    return aurc_R
 
 
-def _smooth_ece(data: Sorted, counts_RN: Floats) -> Floats:
-    gap_RN = counts_RN * (data.correct_N - data.confidence_N)
-    gap_RN = gap_RN / counts_RN.sum(axis=1, keepdims=True)
+def _smooth_ece(at: Counted) -> Floats:
+    data = at.data
+    gap_RN = at.counts_RN * (data.correct_N - data.confidence_N) / at.total_R[:, None]
     cell_N = np.minimum((data.confidence_N * GRID).astype(np.intp), GRID - 1)
     share_N = data.confidence_N * GRID - cell_N
     cell_RN = np.broadcast_to(cell_N, gap_RN.shape)
@@ -99,7 +127,7 @@ def _smoothed(cosine_RG: Floats, width_R: Floats) -> Floats:
     return area_R
 
 
-METRICS: dict[str, Callable[[Sorted, Floats], Floats]] = {
+METRICS: dict[str, Callable[[Counted], Floats]] = {
     "accuracy": _accuracy,
     "ece": _ece,
     "brier": _brier,
@@ -108,7 +136,7 @@ METRICS: dict[str, Callable[[Sorted, Floats], Floats]] = {
     "smooth_ece": _smooth_ece,
     "aurc": _aurc,
 }
-"""The metrics that `evaluate`, `bootstrap` and `paired_bootstrap` know by name."""
+"""The metrics that `evaluate`, `bootstrap` and `Resamples` know by name."""
 
 
 def metric_names(metrics: str | Sequence[str] | None) -> list[str]:

@@ -1,16 +1,17 @@
 """A report: report.json, report.md, report.html and figures, from plain numbers.
 
-`summarize` turns confidences into report.json; everything else is drawn from that alone, so
-several reports can be combined and drawn again. The same input gives the same bytes.
+`merge` joins several runs, `summarize` turns confidences into report.json, and everything else
+is drawn from that alone. The same input gives the same bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
+from grace.report.combining import combine
 from grace.report.inputs import EstimatorResult, Example, ReportInput, TargetRow
-from grace.report.rows import Report, combine, summarize
+from grace.report.merging import merge
+from grace.report.rows import Report, summarize
 from grace.report.text import markdown, render_table
 from grace.store import write_bytes, write_json
 
@@ -22,6 +23,7 @@ __all__ = [
     "TargetRow",
     "build_report",
     "combine",
+    "merge",
     "render_table",
     "summarize",
     "write_report",
@@ -42,18 +44,16 @@ def build_report(
         UserInputError: no results, or two for the same task, estimator and seed.
     """
     report = summarize(data, bins=bins, resamples=resamples, seed=seed)
-    write_report(report, directory, target_values=data.target_values)
+    write_report(report, directory)
     return report
 
 
-def write_report(
-    report: Report, directory: Path, *, target_values: Sequence[float] = ()
-) -> list[Path]:
+def write_report(report: Report, directory: Path) -> list[Path]:
     """Write figures, report.md, report.html and, last, report.json; return the paths."""
     from grace.report.figures import draw
     from grace.report.page import render_page
 
-    figures = draw(report, target_values)
+    figures = draw(report)
     files = {f"figures/{figure.name}.svg": figure.svg.encode() for figure in figures}
     files |= {f"figures/{figure.name}.png": figure.png for figure in figures}
     files["report.md"] = markdown(report).encode()

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 INK = "#1f2328"
+BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#9aa4b0"
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
 
 STYLE = {
     "axes.edgecolor": INK,

@@ -9,6 +9,19 @@ from typing import NamedTuple
 
 from grace.errors import UserInputError
 
+ACCESS = ("text", "logprobs", "hidden states", "weights")
+"""What an estimator needs of the model, from an API's text to training it."""
+
+COSTS = (
+    "seconds_per_answer",
+    "extra_forward_tokens_per_answer",
+    "extra_requests_per_answer",
+    "fit_seconds",
+    "trained_parameters",
+    "access",
+)
+"""The fields of a result that say what it costs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorResult:
@@ -16,8 +29,10 @@ class EstimatorResult:
 
     A confidence of None or nan means that there is none (cut at length, nothing parsed): such
     responses are counted as missing and never filled in. `ids` are response ids
-    ("<question>#<sample>"); they let a report compare estimators question by question, also
-    when the answers under an id differ (a tuned model's against its backbone's).
+    ("<question>#<sample>"); they let a report compare estimators and seeds question by question,
+    also when the answers under an id differ (a tuned model's against its backbone's).
+    `train_task` other than `task` means out of domain. Costs are None where not measured:
+    seconds and requests are per answer, `fit_seconds` once, `access` is one of `ACCESS`.
     """
 
     task: str
@@ -30,6 +45,10 @@ class EstimatorResult:
     ids: Sequence[str] = ()
     seconds_per_answer: float | None = None
     extra_forward_tokens_per_answer: float | None = None
+    extra_requests_per_answer: float | None = None
+    fit_seconds: float | None = None
+    trained_parameters: int | None = None
+    access: str | None = None
 
     def __post_init__(self) -> None:
         sizes = {len(self.confidence), len(self.correct), len(self.ids or self.correct)}
@@ -38,6 +57,20 @@ class EstimatorResult:
                 f"{self.estimator} on {self.task} has {len(self.confidence)} confidences, "
                 f"{len(self.correct)} grades and {len(self.ids)} ids; give one each per response"
             )
+        if len(set(self.ids)) < len(self.ids):
+            raise UserInputError(
+                f"{self.estimator} on {self.task} has {len(self.ids)} responses but only "
+                f"{len(set(self.ids))} different ids; a response's id is <question>#<sample>"
+            )
+        if self.access is not None and self.access not in ACCESS:
+            raise UserInputError(
+                f"access of {self.estimator} is {self.access!r}; known: {', '.join(ACCESS)}"
+            )
+
+    @property
+    def key(self) -> tuple[str, str, str, str, int]:
+        """What the result is about; no two results of a report share it."""
+        return self.task, self.train_task, self.backbone, self.estimator, self.seed
 
     def answered(self) -> list[int]:
         """Return the positions of the responses that have a confidence."""
@@ -45,30 +78,36 @@ class EstimatorResult:
 
 
 class TargetRow(NamedTuple):
-    """One bin of the calibration targets: probe scores in [low, high), their number, accuracy."""
+    """One bin of the calibration targets: probe scores in [low, high), their number, accuracy.
+
+    Without a `task`, it is about the training task of the report's first result.
+    """
 
     bin: int
     low: float
     high: float
     n: int
     accuracy: float | None
+    task: str = ""
 
 
 class Example(NamedTuple):
-    """One answered question to show on the page."""
+    """One answered question to show on the page; the task is as for `TargetRow`."""
 
     question: str
     answer: str
     correct: bool
     confidence: float | None
+    task: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportInput:
     """Everything in one report; `created` is a text that the caller chooses.
 
-    `target_values` are the targets of the training responses (for their density),
-    `settings` (may be nested) are shown as text, `examples` may be all responses: a few are picked.
+    `target_values` are the targets of the training responses (for their density), by task if
+    there are several. `scaling` are rows as in schema.json. `settings` (may be nested) are shown
+    as text, `examples` may be all responses: a few are picked.
     """
 
     name: str
@@ -77,7 +116,8 @@ class ReportInput:
     hardware: str
     results: Sequence[EstimatorResult]
     targets: Sequence[TargetRow] = ()
-    target_values: Sequence[float] = ()
+    target_values: Sequence[float] | Mapping[str, Sequence[float]] = ()
+    scaling: Sequence[Mapping[str, object]] = ()
     notes: Sequence[str] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
     examples: Sequence[Example] = ()

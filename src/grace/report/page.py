@@ -8,26 +8,35 @@ from pathlib import Path
 from typing import Any
 
 from grace.report.canvas import INK, Figure
+from grace.report.differences import comparisons, difference, seeds_of, transfers, verdict
+from grace.report.figures import GENERALIZATION, SCALING, TARGETS
+from grace.report.names import label
+from grace.report.scaling import BUDGET_TITLES, budget_tables
 from grace.report.table import (
     DETAIL,
     MAIN,
+    Column,
+    CostColumn,
     Group,
     Report,
-    best,
-    cell,
+    Summary,
     columns,
-    comparisons,
     cost,
-    difference,
+    cost_columns,
     groups,
     how_to_read,
-    label,
     notes,
-    verdict,
+    number,
+    uncertainty,
 )
 
-COSTS = ("seconds_per_answer", "extra_forward_tokens_per_answer")
 TEMPLATE = Path(__file__).with_name("page.html.j2")
+MARK_WORDS = {
+    "best": "clearly the best",
+    "tied": "best, or not clearly worse than the best",
+    "second": "clearly the second",
+    "tied second": "shares the second place",
+}
 
 
 def render_page(report: Report, figures: Sequence[Figure]) -> str:
@@ -38,76 +47,124 @@ def render_page(report: Report, figures: Sequence[Figure]) -> str:
     page = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     ).from_string(TEMPLATE.read_text(encoding="utf-8"))
-    inline = [(figure, Markup(_inline(figure, at))) for at, figure in enumerate(figures)]
-    shown = groups(report)
-    titles = {group.title for group in shown}
+    inline: dict[str, list[tuple[Figure, Any]]] = {}
+    for at, figure in enumerate(figures):
+        inline.setdefault(figure.group, []).append((figure, Markup(_inline(figure, at))))
+    costs = cost_columns(report)
     return page.render(
         report=report,
         how_to_read=how_to_read(report),
         notes=notes(report),
-        groups=[
-            _group(group, [pair for pair in inline if pair[0].group == group.title])
-            for group in shown
+        costs=costs,
+        groups=[_group(group, costs, inline.get(group.title, [])) for group in groups(report)],
+        generalization=inline.get(GENERALIZATION, []),
+        targets=inline.get(TARGETS, []),
+        scaling=inline.get(SCALING, []),
+        budget_titles=BUDGET_TITLES,
+        budget_tables=[
+            (table.title, [_budget_row(row.texts, row.values) for row in table.rows])
+            for table in budget_tables(report)
         ],
-        other_figures=[pair for pair in inline if pair[0].group not in titles],
-        compared=[column.title for column in MAIN[:3]],
-        comparisons=[_comparison(*pair) for pair in comparisons(report)],
-        meanings=[(c.title, c.meaning) for c in (*MAIN, *DETAIL)],
+        compared=[column.title for column in MAIN],
+        comparisons=[
+            _changes(first, label(first["b"]), by_metric, MAIN)
+            for first, by_metric in comparisons(report)
+        ],
+        transferred=[column.title for column in MAIN[:3]],
+        transfers=[
+            _changes(first, label(first["estimator"]), by_metric, MAIN[:3])
+            for first, by_metric in transfers(report)
+        ],
+        meanings=[(c.title, c.meaning) for c in [*MAIN, *DETAIL]]
+        + [(c.title, c.meaning) for c in costs],
         examples=_examples(report),
     )
 
 
-def _group(group: Group, figures: Sequence[tuple[Figure, Any]]) -> dict[str, Any]:
-    shown = [*MAIN, *columns(group, DETAIL)]
-    winners = [best(group, column) for column in shown]
-    rows = []
-    for s in group.summaries:
-        seconds, tokens = cost(s)
-        cells = [
-            (_sort_value(s.mean[c.metric]), *_split(cell(s, c.metric)), s.estimator in wins)
-            for c, wins in zip(shown, winners, strict=True)
-        ]
-        costs = [
-            (_sort_value(s.mean[key]), text)
-            for key, text in zip(COSTS, (seconds, tokens), strict=True)
-        ]
-        rows.append(
+def _group(
+    group: Group, costs: Sequence[CostColumn], figures: Sequence[tuple[Figure, Any]]
+) -> dict[str, Any]:
+    shown = columns(group, DETAIL)
+    rows = [
+        {
+            "label": s.label,
+            "n": s.num_answers,
+            "missing": s.num_missing,
+            "seeds": len(s.rows),
+            "ours": s.estimator == "grace",
+            "cells": [_cell(s, column) for column in MAIN],
+            "costs": [(_sort_value(s.costs[c.key]), cost(s, c)) for c in costs],
+            "details": [_cell(s, column) for column in shown],
+        }
+        for s in group.summaries
+    ]
+    return {"title": group.title, "main": MAIN, "details": shown, "rows": rows, "figures": figures}
+
+
+def _cell(summary: Summary, column: Column) -> dict[str, str]:
+    mark = summary.mark.get(column.metric) or ""
+    gap = summary.to_leader.get(column.metric)
+    words = MARK_WORDS.get(mark, "")
+    if gap:
+        against = f"{difference(gap)} points against {label(gap['estimator'])}"
+        words = f"{words}; {against}" if words else against
+    return {
+        "value": _sort_value(summary.mean[column.metric]),
+        "number": number(summary, column.metric),
+        "rest": uncertainty(summary, column.metric),
+        "mark": mark.replace(" ", "-"),
+        "words": words,
+    }
+
+
+def _budget_row(
+    texts: Sequence[str], values: Sequence[str | float | None]
+) -> list[tuple[str, str]]:
+    return list(zip(map(_sort_value, values), texts, strict=True))
+
+
+def _sort_value(value: str | float | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else repr(value)
+
+
+def _changes(
+    first: Report, name: str, by_metric: dict[str, Report], shown: Sequence[Column]
+) -> dict[str, Any]:
+    cells = []
+    for column in shown:
+        row = by_metric.get(column.metric)
+        text, _, interval = difference(row).partition(" ")
+        cells.append(
             {
-                "label": s.label,
-                "n": s.num_answers,
-                "missing": s.num_missing,
-                "ours": s.estimator == "grace",
-                "cells": cells,
-                "costs": costs,
-                "seeds": len(s.rows),
+                "value": _sort_value(row["difference"] if row else None),
+                "number": text,
+                "interval": interval,
+                "verdict": verdict(row),
+                "ends": _in_and_out(row),
             }
         )
-    return {"title": group.title, "columns": shown, "rows": rows, "figures": figures}
+    return {**first, "name": name, "about": seeds_of(first), "cells": cells}
 
 
-def _split(text: str) -> tuple[str, str]:
-    """Split "9.1 [7.0, 11.4]" into the number and what is said about it."""
-    number, _, rest = text.partition(" ")
-    return number, rest
-
-
-def _sort_value(value: float | None) -> str:
-    return "" if value is None else repr(value)
-
-
-def _comparison(first: Report, by_metric: dict[str, Report]) -> dict[str, Any]:
-    rows = [by_metric.get(column.metric) for column in MAIN[:3]]
-    cells = [
-        (_sort_value(row["difference"] if row else None), *_split(difference(row)), verdict(row))
-        for row in rows
-    ]
-    return {**first, "other": label(first["b"]), "cells": cells}
+def _in_and_out(row: Report | None) -> str:
+    """Return "3.1 → 7.4" for a row of the out-of-domain table, nothing for others."""
+    if row is None or row.get("in_domain") is None or row["out_of_domain"] is None:
+        return ""
+    return f"{100 * row['in_domain']:.1f} → {100 * row['out_of_domain']:.1f}"
 
 
 def _examples(report: Report) -> list[tuple[str, list[Report]]]:
     kinds = (("spread", "A few answers"), ("surest wrong", "The surest wrong answers"))
     found = report.get("examples", [])
-    lists = [(title, [e for e in found if e["kind"] == kind]) for kind, title in kinds]
+    tasks = list(dict.fromkeys(example["task"] for example in found))
+    lists = [
+        (
+            f"{title}, {task}",
+            [e for e in found if e["kind"] == kind and e["task"] == task],
+        )
+        for task in tasks
+        for kind, title in kinds
+    ]
     return [(title, rows) for title, rows in lists if rows]
 
 

@@ -1,4 +1,4 @@
-"""From confidences to report.json: one row per estimator, task and seed, with intervals.
+"""From confidences to report.json: rows per seed, summaries over seeds, differences.
 
 Numbers are fractions rounded to 6 decimals (so that the file does not depend on the last bit of
 a sum), null where a metric is undefined.
@@ -6,20 +6,23 @@ a sum), null where a metric is undefined.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grace.errors import UserInputError
-from grace.metrics import METRICS, bootstrap, evaluate, paired_bootstrap, reliability, wqd
-from grace.report.inputs import EstimatorResult, Example, ReportInput
+from grace.metrics import METRICS, evaluate, interval, reliability, wqd
+from grace.report.cells import cells, compare_with_ours, summarize_cells, transfers
+from grace.report.inputs import COSTS, EstimatorResult, Example, ReportInput
+from grace.report.merging import different, flat, targets_by_task, with_tasks
+from grace.report.significance import BOOTSTRAPPED, Trials, question_of
 
 SCHEMA_VERSION = 1
 HISTOGRAM_BINS = 20
-COMPARED = ("ece", "brier", "auroc")
 NUM_EXAMPLES = 8
 NUM_CONFIDENT_WRONG = 5
 LONGEST_EXAMPLE = 400
@@ -35,58 +38,32 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
     """
     if not data.results:
         raise UserInputError(f"report {data.name!r} has no results; score an estimator first")
-    rows = [_row(result, bins, resamples, seed) for result in data.results]
-    train_task = data.results[0].train_task
-    return {
+    keys = Counter(result.key for result in data.results)
+    for key in (key for key, count in keys.items() if count > 1):
+        raise UserInputError(different(key))
+    trials = Trials(data.results, bins=bins, resamples=resamples, seed=seed)
+    found = cells(data.results)
+    targets, examples = with_tasks(data)
+    report = {
         "schema_version": SCHEMA_VERSION,
         "name": data.name,
         "created": data.created,
         "grace_version": data.version,
         "hardware": data.hardware,
-        "rows": sort_rows(rows),
-        "scaling": [],
-        "targets": [_finite(row._asdict() | {"task": train_task}) for row in data.targets],
-        "comparisons": _comparisons(data.results, bins, resamples, seed),
+        "rows": sort_rows(_row(result, trials, bins) for result in data.results),
+        "summaries": list(summarize_cells(trials, found)),
+        "transfer": list(transfers(trials, found)),
+        "scaling": [dict(row) for row in data.scaling],
+        "targets": [row._asdict() for row in targets],
+        "target_values": [_counted(*pair) for pair in sorted(targets_by_task(data).items())],
+        "comparisons": list(compare_with_ours(trials, found)),
         "evaluation": {"bins": bins, "resamples": resamples, "level": 0.95, "seed": seed},
-        "settings": dict(_flat(data.settings)),
+        "settings": dict(flat(data.settings)),
         "notes": list(data.notes),
-        "examples": _pick(data.examples, data.results[0].task),
+        "examples": _pick(examples),
     }
-
-
-def combine(reports: Sequence[Report], name: str) -> Report:
-    """Return one report with the rows of several (tasks or seeds of one study).
-
-    Raises:
-        UserInputError: no report, another schema version, or rows that contradict each other.
-    """
-    reports = _distinct(reports)
-    if not reports:
-        raise UserInputError("there are no reports to combine; name at least one run")
-    for report in reports:
-        if not isinstance(report, dict):
-            raise UserInputError(f"a {type(report).__name__} is no report; make it again")
-        if report.get("schema_version") != SCHEMA_VERSION:
-            raise UserInputError(
-                f"report {report.get('name')!r} has schema_version "
-                f"{report.get('schema_version')}, expected {SCHEMA_VERSION}; make it again"
-            )
-    settings = {key: _joined(reports, key) for key in _settings_keys(reports)}
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "name": name,
-        "created": max(report["created"] for report in reports),
-        "grace_version": _unique(report["grace_version"] for report in reports),
-        "hardware": _unique(report["hardware"] for report in reports),
-        "rows": sort_rows(row for report in reports for row in report["rows"]),
-        "scaling": _distinct(row for report in reports for row in report["scaling"]),
-        "targets": _pool_targets(row for report in reports for row in report["targets"]),
-        "comparisons": _distinct(c for report in reports for c in report.get("comparisons", [])),
-        "evaluation": reports[0].get("evaluation", {}),
-        "settings": settings,
-        "notes": _notes(reports),
-        "examples": _distinct(e for report in reports for e in report.get("examples", [])),
-    }
+    finite: Report = _finite(report)
+    return finite
 
 
 def row_key(row: Report) -> tuple[str, str, str, str, int]:
@@ -103,19 +80,14 @@ def sort_rows(rows: Iterable[Report]) -> list[Report]:
     by_key: dict[tuple[str, str, str, str, int], Report] = {}
     for row in rows:
         if by_key.setdefault(row_key(row), row) != row:
-            task, train_task, backbone, estimator, seed = row_key(row)
-            raise UserInputError(
-                f"two different results for {estimator} on {task} (trained on {train_task}, "
-                f"{backbone}, seed {seed}); give the runs different seeds or leave one out"
-            )
+            raise UserInputError(different(row_key(row)))
     return [by_key[key] for key in sorted(by_key)]
 
 
-def _row(result: EstimatorResult, bins: int, resamples: int, seed: int) -> Report:
+def _row(result: EstimatorResult, trials: Trials, bins: int) -> Report:
     at = result.answered()
     confidence_N = np.array([result.confidence[i] for i in at], dtype=np.float64)
     correct_N = np.array([result.correct[i] for i in at], dtype=bool)
-    questions = _questions([result.ids[i] for i in at]) if result.ids else None
     row: Report = {
         "task": result.task,
         "train_task": result.train_task,
@@ -124,23 +96,17 @@ def _row(result: EstimatorResult, bins: int, resamples: int, seed: int) -> Repor
         "seed": result.seed,
         "n": len(at),
         "missing": len(result.confidence) - len(at),
-        "accuracy_all": float(np.mean(np.asarray(result.correct, dtype=bool)))
-        if len(result.correct)
-        else None,
-        "seconds_per_answer": result.seconds_per_answer,
-        "extra_forward_tokens_per_answer": result.extra_forward_tokens_per_answer,
+        "accuracy_all": float(np.mean(result.correct)) if len(result.correct) else None,
+        **{name: getattr(result, name) for name in COSTS},
     }
     if not at:
         empty = dict.fromkeys([*METRICS, "wqd"])
-        return (
-            row | empty | {"interval": dict.fromkeys(METRICS), "reliability": [], "histogram": None}
-        )
+        intervals = {"interval": dict.fromkeys(BOOTSTRAPPED)}
+        return row | empty | intervals | {"reliability": [], "histogram": None}
     row |= evaluate(confidence_N, correct_N, bins=bins)
-    row["wqd"] = None if questions is None else wqd(confidence_N, correct_N, questions)
-    intervals = bootstrap(
-        confidence_N, correct_N, resamples=resamples, seed=seed, bins=bins, questions=questions
-    )
-    row["interval"] = {k: None if math.isnan(v[0]) else list(v) for k, v in intervals.items()}
+    row["wqd"] = _wqd(result, at, confidence_N, correct_N)
+    ends = {name: interval(name, draws_R) for name, draws_R in trials.draws(result).items()}
+    row["interval"] = {k: None if math.isnan(v[0]) else list(v) for k, v in ends.items()}
     row["reliability"] = [bar._asdict() for bar in reliability(confidence_N, correct_N, bins)]
     row["histogram"] = {
         name: np.histogram(confidence_N[mask], HISTOGRAM_BINS, (0, 1))[0].tolist()
@@ -150,72 +116,40 @@ def _row(result: EstimatorResult, bins: int, resamples: int, seed: int) -> Repor
     return finite
 
 
-def _comparisons(
-    results: Sequence[EstimatorResult], bins: int, resamples: int, seed: int
-) -> list[Report]:
-    """Compare GrACE with every other estimator on the response ids that both have a value for."""
-    found = []
-    for ours, theirs in itertools.product(results, results):
-        same = _group(ours) == _group(theirs) and ours.ids and theirs.ids
-        if ours.estimator != "grace" or theirs.estimator == "grace" or not same:
-            continue
-        sides = [_answered(ours), _answered(theirs)]
-        if not set(sides[0][2]) & set(sides[1][2]):
-            continue
-        for metric in COMPARED:
-            (a, right_a, ids_a), (b, right_b, ids_b) = sides
-            options: dict[str, Any] = {"resamples": resamples, "seed": seed, "bins": bins}
-            gap = paired_bootstrap(
-                a,
-                right_a,
-                b,
-                right_b,
-                metric,
-                a_ids=ids_a,
-                b_ids=ids_b,
-                a_questions=_questions(ids_a),
-                **options,
-            )
-            about = dict(zip(("task", "train_task", "backbone", "seed"), _group(ours), strict=True))
-            interval = None if math.isnan(gap.low) else [gap.low, gap.high]
-            values = {"difference": gap.difference, "interval": interval, "n": gap.n}
-            found.append(
-                _finite(about | {"a": "grace", "b": theirs.estimator, "metric": metric} | values)
-            )
-    return sorted(found, key=lambda c: (c["task"], c["train_task"], c["seed"], c["b"]))
+def _wqd(
+    result: EstimatorResult,
+    at: Sequence[int],
+    confidence_N: NDArray[np.float64],
+    correct_N: NDArray[np.bool_],
+) -> float | None:
+    """Return within-question discrimination, None when every question has one response."""
+    questions = [question_of(result.ids[i]) for i in at] if result.ids else []
+    if len(set(questions)) == len(questions):
+        return None
+    return wqd(confidence_N, correct_N, questions)
 
 
-def _group(result: EstimatorResult) -> tuple[str, str, str, int]:
-    return result.task, result.train_task, result.backbone, result.seed
+def _counted(task: str, targets: Sequence[float]) -> Report:
+    """Return the different targets of a task and how often each occurs."""
+    value, count = np.unique(np.round(np.asarray(targets, dtype=float), 6), return_counts=True)
+    return {"task": task, "values": value.tolist(), "counts": count.tolist()}
 
 
-def _answered(result: EstimatorResult) -> tuple[list[Any], list[bool], list[str]]:
-    at = result.answered()
-    return (
-        [result.confidence[i] for i in at],
-        [bool(result.correct[i]) for i in at],
-        [result.ids[i] for i in at],
-    )
-
-
-def _questions(ids: Sequence[str]) -> list[str] | None:
-    """Return the question of each response, or None when every question has one response."""
-    questions = [response_id.rpartition("#")[0] or response_id for response_id in ids]
-    return questions if len(set(questions)) < len(questions) else None
-
-
-def _pick(examples: Sequence[Example], task: str) -> list[Report]:
-    """Return a few examples over the whole range of confidence, then the surest wrong ones."""
-    known = [e for e in examples if e.confidence is not None and not math.isnan(e.confidence)]
-    known.sort(key=lambda e: (-(e.confidence or 0), e.question))
-    count = min(NUM_EXAMPLES, len(known))
-    spread = [known[i] for i in np.linspace(0, len(known) - 1, count).round().astype(int)]
-    wrong = [e for e in known if not e.correct][:NUM_CONFIDENT_WRONG]
-    return [
-        _finite({"task": task, "kind": kind, **_shorten(example)})
-        for kind, chosen in (("spread", spread), ("surest wrong", wrong))
-        for example in chosen
-    ]
+def _pick(examples: Sequence[Example]) -> list[Report]:
+    """Return a few examples of each task: over the range of confidence, and the surest wrong."""
+    picked: list[Report] = []
+    for task in sorted({example.task for example in examples}):
+        known = [e for e in examples if e.task == task and e.confidence is not None]
+        known = sorted(
+            (e for e in known if not math.isnan(e.confidence or 0)),
+            key=lambda e: (-(e.confidence or 0), e.question),
+        )
+        places = np.linspace(0, len(known) - 1, min(NUM_EXAMPLES, len(known))).round()
+        spread = [known[int(i)] for i in places]
+        wrong = [e for e in known if not e.correct][:NUM_CONFIDENT_WRONG]
+        picked += [{"kind": "spread", **_shorten(e)} for e in spread]
+        picked += [{"kind": "surest wrong", **_shorten(e)} for e in wrong]
+    return picked
 
 
 def _shorten(example: Example) -> Report:
@@ -224,58 +158,6 @@ def _shorten(example: Example) -> Report:
         text = " ".join(fields[key].split())
         fields[key] = text if len(text) <= LONGEST_EXAMPLE else text[: LONGEST_EXAMPLE - 1] + "…"
     return fields
-
-
-def _pool_targets(rows: Iterable[Report]) -> list[Report]:
-    pooled: dict[tuple[str, float, float], Report] = {}
-    for row in rows:
-        key = (row.get("task", ""), row["low"], row["high"])
-        if key not in pooled:
-            pooled[key] = dict(row)
-            continue
-        old = pooled[key]
-        n = old["n"] + row["n"]
-        right = sum(part["n"] * (part["accuracy"] or 0.0) for part in (old, row))
-        old |= {"n": n, "accuracy": round(right / n, 6) if n else None}
-    return [pooled[key] for key in sorted(pooled)]
-
-
-def _notes(reports: Sequence[Report]) -> list[str]:
-    """Return all notes; with several reports each says which one it is about."""
-    if len(reports) == 1:
-        return list(reports[0].get("notes", []))
-    return [f"{report['name']}: {note}" for report in reports for note in report.get("notes", [])]
-
-
-def _flat(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, text) of nested settings."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, list | tuple):
-            yield prefix + key, ", ".join(map(str, value))
-        else:
-            yield prefix + key, str(value)
-
-
-def _settings_keys(reports: Sequence[Report]) -> list[str]:
-    return list(dict.fromkeys(key for report in reports for key in report.get("settings", {})))
-
-
-def _joined(reports: Sequence[Report], key: str) -> str:
-    return _unique(r["settings"][key] for r in reports if key in r.get("settings", {}))
-
-
-def _unique(values: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(values))
-
-
-def _distinct(items: Iterable[Report]) -> list[Report]:
-    kept: list[Report] = []
-    for item in items:
-        if item not in kept:
-            kept.append(item)
-    return kept
 
 
 def _finite(value: Any) -> Any:

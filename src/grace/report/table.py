@@ -6,22 +6,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from grace.report.names import estimator_order, label
+
 Report = dict[str, Any]
-
-LABELS = {
-    "grace": "GrACE",
-    "grace-disc": "GrACE-Disc",
-    "grace-pre": "GrACE-Pre",
-    "grace-sft": "GrACE-SFT",
-    "likelihood": "Likelihood",
-    "platt": "Platt scaling",
-    "p_true": "P(True)",
-    "verbal": "Verbal",
-    "apricot": "Apricot",
-    "actcab": "ActCab",
-}
-"""How estimators are shown, in this order; others follow by name."""
-
 
 NONE = "-"
 """Shown where there is no value."""
@@ -46,8 +33,8 @@ MAIN = (
         "ece",
         "ECE",
         -1,
-        "distance between confidence and accuracy over equal-width bins; chance alone raises it: "
-        "intervals lean upwards",
+        "distance between confidence and accuracy over equal-width bins; chance alone raises it, "
+        "and its interval takes that rise off",
     ),
     Column("brier", "Brier", -1, "mean squared error of the confidence as a probability"),
     Column("auroc", "AUROC", 1, "chance that a right answer is surer than a wrong one; 50 is none"),
@@ -61,8 +48,49 @@ DETAIL = (
 )
 
 
+class CostColumn(NamedTuple):
+    """A cost as it is shown, with a short title for the console."""
+
+    key: str
+    title: str
+    short: str
+    meaning: str
+
+
+COSTS = (
+    CostColumn(
+        "seconds_per_answer",
+        "s/answer",
+        "s/ans",
+        "seconds to get one answer and its confidence, on the hardware named above",
+    ),
+    CostColumn(
+        "extra_forward_tokens_per_answer",
+        "extra tokens",
+        "+tok",
+        "tokens fed to the model per answer, beyond the answer itself, to get the confidence",
+    ),
+    CostColumn(
+        "extra_requests_per_answer",
+        "extra requests",
+        "+req",
+        "calls of the model per answer, beyond the one that answers",
+    ),
+    CostColumn(
+        "trained_parameters", "trained parameters", "params", "numbers that were fitted or trained"
+    ),
+    CostColumn("fit_seconds", "fit s", "fit s", "seconds of training or fitting, once"),
+    CostColumn(
+        "access",
+        "needs",
+        "needs",
+        "what the model must give: text, log-probabilities, hidden states, or its weights to train",
+    ),
+)
+
+
 class Summary(NamedTuple):
-    """One estimator in one group: means over the seeds, spread if several, else the interval."""
+    """One estimator in one group: means over the seeds, standard deviations, intervals, marks."""
 
     estimator: str
     label: str
@@ -70,6 +98,9 @@ class Summary(NamedTuple):
     mean: dict[str, float | None]
     spread: dict[str, float | None]
     interval: dict[str, list[float] | None]
+    mark: dict[str, str | None]
+    to_leader: dict[str, Report | None]
+    costs: Report
 
     @property
     def num_answers(self) -> int:
@@ -91,55 +122,87 @@ class Group(NamedTuple):
     title: str
     summaries: list[Summary]
 
+    @property
+    def in_domain(self) -> bool:
+        """Whether the methods were trained on the task that they are tested on."""
+        return self.task == self.train_task
+
 
 def groups(report: Report) -> list[Group]:
-    """Return the groups of a report in order, each with its estimators in order."""
-    keys = sorted({(r["task"], r["train_task"], r["backbone"]) for r in report["rows"]})
+    """Return the groups of a report, in-domain ones first, each with its estimators in order."""
+    keys = sorted({_about(row) for row in report["rows"]}, key=lambda k: (k[0] != k[1], k))
     several = len({backbone for _, _, backbone in keys}) > 1
+    joint = {(*_about(entry), entry["estimator"]): entry for entry in report.get("summaries", [])}
     found = []
     for task, train_task, backbone in keys:
         rows = [r for r in report["rows"] if _about(r) == (task, train_task, backbone)]
         title = task if task == train_task else f"{task} (trained on {train_task})"
         title += f", {backbone}" if several else ""
         names = sorted({row["estimator"] for row in rows}, key=estimator_order)
-        summaries = [pool_seeds([r for r in rows if r["estimator"] == name]) for name in names]
+        summaries = [
+            summary(
+                [row for row in rows if row["estimator"] == name],
+                joint.get((task, train_task, backbone, name)),
+            )
+            for name in names
+        ]
         found.append(Group(task, train_task, backbone, title, summaries))
     return found
 
 
-def estimator_order(name: str) -> tuple[int, str]:
-    """Sort key that puts the known estimators first, in the order of `LABELS`."""
-    known = list(LABELS)
-    return (known.index(name) if name in LABELS else len(known), name)
+def summary(rows: Sequence[Report], joint: Report | None = None) -> Summary:
+    """Return the summary of one estimator from its rows, one per seed, and their joint statistics.
+
+    Without those (a report made from report.json files) a single seed keeps its own intervals,
+    several have none, and nothing is marked.
+    """
+    mean: dict[str, float | None] = {}
+    spread: dict[str, float | None] = {}
+    for name in [c.metric for c in (*MAIN, *DETAIL)]:
+        known = [row[name] for row in rows if row.get(name) is not None]
+        mean[name] = statistics.fmean(known) if known else None
+        spread[name] = statistics.stdev(known) if len(known) > 1 else None
+    alone = rows[0]["interval"] if len(rows) == 1 else {}
+    joint = {"interval": alone, "mark": {}, "to_leader": {}} if joint is None else joint
+    estimator = rows[0]["estimator"]
+    return Summary(
+        estimator,
+        label(estimator),
+        list(rows),
+        mean,
+        spread,
+        joint["interval"],
+        joint["mark"],
+        joint["to_leader"],
+        {column.key: _mean_cost(rows, column.key) for column in COSTS},
+    )
+
+
+def _mean_cost(rows: Sequence[Report], key: str) -> Any:
+    known = [row[key] for row in rows if row.get(key) is not None]
+    if not known or isinstance(known[0], str):
+        return known[0] if known else None
+    return statistics.fmean(known)
+
+
+def number(summary: Summary, metric: str) -> str:
+    """Return the mean of a metric in percent."""
+    mean = summary.mean[metric]
+    return NONE if mean is None else f"{100 * mean:.1f}"
+
+
+def uncertainty(summary: Summary, metric: str) -> str:
+    """Return the standard deviation over seeds and the interval, as far as they are known."""
+    spread, interval = summary.spread[metric], summary.interval.get(metric)
+    parts = [] if spread is None else [f"± {100 * spread:.1f}"]
+    if interval is not None:
+        parts.append(f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]")
+    return " ".join(parts)
 
 
 def cell(summary: Summary, metric: str) -> str:
-    """Return a metric in percent with its interval, or with its spread over seeds."""
-    mean = summary.mean[metric]
-    if mean is None:
-        return NONE
-    spread, interval = summary.spread[metric], summary.interval[metric]
-    text = f"{100 * mean:.1f}"
-    if spread is not None:
-        return f"{text} ± {100 * spread:.1f}"
-    if interval is None:
-        return text
-    return f"{text} [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
-
-
-def best(group: Group, column: Column) -> set[str]:
-    """Return the estimators with the best mean; none when all are equal or only one is there.
-
-    Accuracies over different answers are no contest, so there none wins when some are missing.
-    """
-    if column.metric == "accuracy" and any(s.num_missing for s in group.summaries):
-        return set()
-    means = {s.estimator: s.mean[column.metric] for s in group.summaries}
-    known = {name: round(value, 4) for name, value in means.items() if value is not None}
-    if len(set(known.values())) < 2:
-        return set()
-    top = max(column.better * value for value in known.values())
-    return {name for name, value in known.items() if column.better * value == top}
+    """Return a metric in percent with its uncertainty."""
+    return f"{number(summary, metric)} {uncertainty(summary, metric)}".strip()
 
 
 def columns(group: Group, wanted: Sequence[Column]) -> list[Column]:
@@ -147,21 +210,29 @@ def columns(group: Group, wanted: Sequence[Column]) -> list[Column]:
     return [c for c in wanted if any(s.mean[c.metric] is not None for s in group.summaries)]
 
 
-def cost(summary: Summary) -> tuple[str, str]:
-    """Return seconds and extra forward tokens per answer as text; "-" where not measured."""
-    seconds = summary.mean["seconds_per_answer"]
-    tokens = summary.mean["extra_forward_tokens_per_answer"]
-    return (
-        NONE if seconds is None else f"{seconds:.3g}",
-        NONE if tokens is None else f"{tokens:.4g}",
-    )
+def cost_columns(report: Report) -> list[CostColumn]:
+    """Return the costs that any estimator of the report has; time and tokens always."""
+    every = [summary.costs for group in groups(report) for summary in group.summaries]
+    return [c for c in COSTS if c in COSTS[:2] or any(costs[c.key] is not None for costs in every)]
+
+
+def cost(summary: Summary, column: CostColumn) -> str:
+    """Return a cost as text; "-" where not measured."""
+    value = summary.costs[column.key]
+    if value is None or isinstance(value, str):
+        return value or NONE
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
+    return f"{value:.4g}" if value >= 100 else f"{value:.3g}"
 
 
 def notes(report: Report) -> list[str]:
     """Return the report's notes, and one for every estimator that left responses out."""
     left_out = [
         f"{s.label} on {group.title} has no confidence for {s.num_missing} of "
-        f"{s.num_answers + s.num_missing} responses; its numbers are over the rest."
+        f"{s.num_answers + s.num_missing} responses; its numbers are over the rest, comparisons "
+        "over what both rate."
         for group in groups(report)
         for s in group.summaries
         if s.num_missing
@@ -170,60 +241,23 @@ def notes(report: Report) -> list[str]:
 
 
 def how_to_read(report: Report) -> str:
-    """Return the line that says what the numbers are."""
+    """Return the lines that say what the numbers and the marks are."""
     rule = report.get("evaluation") or {}
     level = round(100 * rule.get("level", 0.95))
     seeds = max((len(s.rows) for g in groups(report) for s in g.summaries), default=1)
-    text = f"Percent; [a, b] is a {level} % bootstrap interval"
+    over = "questions and seeds" if seeds > 2 else "questions"
+    text = f"Percent; [a, b] is a {level} % bootstrap interval over {over}"
     if seeds > 1:
-        text += "; ± is the standard deviation over seeds"
-    return f"{text}. ECE uses {rule.get('bins', 10)} bins. Best mean in bold."
-
-
-def comparisons(report: Report) -> list[tuple[Report, dict[str, Report]]]:
-    """Return the comparisons with one other estimator together, by metric."""
-    pairs: dict[tuple[Any, ...], dict[str, Report]] = {}
-    for row in report.get("comparisons", []):
-        key = (row["task"], row["train_task"], row["backbone"], row["seed"])
-        pairs.setdefault((*key, estimator_order(row["b"])), {})[row["metric"]] = row
-    return [(next(iter(pairs[key].values())), pairs[key]) for key in sorted(pairs)]
-
-
-def difference(row: Report | None) -> str:
-    """Return a difference in points with its interval."""
-    if row is None or row["difference"] is None or row["interval"] is None:
-        return NONE
-    low, high = (100 * end for end in row["interval"])
-    return f"{100 * row['difference']:+.1f} [{low:+.1f}, {high:+.1f}]"
-
-
-def verdict(row: Report | None) -> str:
-    """Return "better", "worse" or "unclear" (the interval holds 0) for a's side."""
-    if row is None or row["interval"] is None or row["interval"][0] * row["interval"][1] <= 0:
-        return "unclear"
-    better = next(c.better for c in MAIN if c.metric == row["metric"])
-    return "better" if better * row["interval"][0] > 0 else "worse"
-
-
-def label(estimator: str) -> str:
-    """Return how an estimator is shown."""
-    return LABELS.get(estimator, estimator)
-
-
-def pool_seeds(rows: Sequence[Report]) -> Summary:
-    """Return the summary of one estimator's rows, one per seed."""
-    names = [c.metric for c in (*MAIN, *DETAIL)]
-    costs = ["seconds_per_answer", "extra_forward_tokens_per_answer"]
-    mean: dict[str, float | None] = {}
-    spread: dict[str, float | None] = {}
-    for name in names + costs:
-        known = [row[name] for row in rows if row.get(name) is not None]
-        mean[name] = statistics.fmean(known) if known else None
-        spread[name] = statistics.stdev(known) if len(known) > 1 else None
-    alone = rows[0]["interval"] if len(rows) == 1 else {}
-    interval = {name: alone.get(name) for name in names}
-    estimator = rows[0]["estimator"]
-    return Summary(estimator, label(estimator), list(rows), mean, spread, interval)
+        text += ", of the mean over seeds; ± is the standard deviation over seeds"
+    text += f". ECE uses {rule.get('bins', 10)} bins."
+    if report.get("summaries"):
+        text += (
+            " Bold: clearly the best (the paired interval of the difference excludes 0 against "
+            'every other); "=": best, or not clearly worse than the best; italic: clearly the '
+            'second, italic with "=": shared second. '
+            "Nothing is marked where nothing is told apart."
+        )
+    return text
 
 
 def _about(row: Report) -> tuple[str, str, str]:

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from grace.report.differences import comparisons, difference, seeds_of, transfers
+from grace.report.names import label
+from grace.report.scaling import BUDGET_TITLES, budget_tables
 from grace.report.table import (
     DETAIL,
     MAIN,
+    NONE,
+    CostColumn,
     Group,
     Report,
-    best,
+    Summary,
     cell,
     columns,
-    comparisons,
     cost,
-    difference,
+    cost_columns,
     groups,
     how_to_read,
-    label,
     notes,
-    pool_seeds,
+    number,
+    summary,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 
 
 MOST_NOTES = 4  # more would fill the console
+CONSOLE_STYLE = {"best": "bold", "second": "italic", "tied second": "italic"}
+CONSOLE_ACCESS = {"logprobs": "probs", "hidden states": "hidden"}
 
 
 def render_table(report: Report) -> RenderableType:
@@ -36,11 +42,16 @@ def render_table(report: Report) -> RenderableType:
     from rich.console import Group as Together
     from rich.text import Text
 
-    tables = [_console_table(group) for group in groups(report)]
+    costs = cost_columns(report)
+    tables = [_console_table(group, costs) for group in groups(report)]
     legend = how_to_read(report).replace("[a, b]", "a-b")
-    costs = "+tokens: fed to the model per answer, beyond the answer itself."
-    lines = [Text(line, style="dim") for line in (f"{legend} {costs}", *_few(notes(report)))]
+    meanings = "; ".join(f"{c.short}: {c.meaning}" for c in _on_console(costs))
+    lines = [Text(line, style="dim") for line in (f"{legend} {meanings}.", *_few(notes(report)))]
     return Together(Text(report["name"], style="bold"), *tables, *lines)
+
+
+def _on_console(costs: Sequence[CostColumn]) -> list[CostColumn]:
+    return [column for column in costs if column.key != "fit_seconds"]
 
 
 def _few(lines: Sequence[str]) -> list[str]:
@@ -50,28 +61,45 @@ def _few(lines: Sequence[str]) -> list[str]:
     return [f"{len(lines)} notes, on thin bins and the like, stand in report.md."]
 
 
-def _console_table(group: Group) -> Table:
+def _console_table(group: Group, costs: Sequence[CostColumn]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(group.title), title_justify="left", box=SIMPLE_HEAD, padding=0)
-    table.add_column("Estimator", overflow="fold")
-    headings = [c.heading.replace("Accuracy", "Acc") for c in MAIN]
-    for title in ("n", *headings, "s/answer", "+tokens"):
-        table.add_column(title, justify="right")
-    winners = [best(group, column) for column in MAIN]
-    for summary in group.summaries:
+    table = Table(title=Text(_console_title(group)), title_justify="left", box=SIMPLE_HEAD)
+    table.padding = 0
+    table.add_column("Estimator", overflow="fold", min_width=11)
+    for title in (c.heading.replace("Accuracy", "Acc") for c in MAIN):
+        table.add_column(title, justify="right", no_wrap=True)
+    shown = _on_console(costs)
+    for title in (column.short for column in shown):
+        table.add_column(title, justify="right", no_wrap=True)
+    for s in group.summaries:
         cells = []
-        for column, wins in zip(MAIN, winners, strict=True):
-            number, _, rest = cell(summary, column.metric).partition(" ")
-            text = Text(number, style="bold" if summary.estimator in wins else "")
-            if rest and column.metric != "accuracy":
-                text.append("\n" + rest.strip("[]").replace(", ", "-"), style="not bold dim")
+        for column in MAIN:
+            mark = s.mark.get(column.metric) or ""
+            text = Text(_with_tie(s, column.metric), style=CONSOLE_STYLE.get(mark, ""))
+            interval = s.interval.get(column.metric)
+            if interval and column.metric != "accuracy":
+                ends = "-".join(f"{100 * end:.1f}" for end in interval)
+                text.append(f"\n{ends}", style="not bold not italic dim")
             cells.append(text)
-        costs = [Text(part) for part in cost(summary)]
-        table.add_row(Text(summary.label), Text(str(summary.num_answers)), *cells, *costs)
+        texts = [cost(s, column) for column in shown]
+        table.add_row(Text(s.label), *cells, *(Text(CONSOLE_ACCESS.get(t, t)) for t in texts))
     return table
+
+
+def _console_title(group: Group) -> str:
+    """Return the title with the number of answers, "up to" where some rated fewer."""
+    counts = {s.num_answers for s in group.summaries}
+    seeds = max(len(s.rows) for s in group.summaries)
+    n = f"{'up to ' * (len(counts) > 1)}{max(counts)} answers"
+    return f"{group.title}: {n}" + (f", {seeds} seeds" if seeds > 1 else "")
+
+
+def _with_tie(summary: Summary, metric: str) -> str:
+    tied = (summary.mark.get(metric) or "").startswith("tied")
+    return number(summary, metric) + (" =" if tied else "")
 
 
 def markdown(report: Report) -> str:
@@ -79,55 +107,95 @@ def markdown(report: Report) -> str:
     lines = [f"# {report['name']}", "", f"{report['created']}, GrACE {report['grace_version']}"]
     lines += [f"Hardware: {report['hardware']}", "", how_to_read(report), ""]
     lines += [line for note in notes(report) for line in (f"> {note}", "")]
+    costs = cost_columns(report)
     for group in groups(report):
-        lines += [f"## {group.title}", "", *_markdown_main(group), "", *_markdown_detail(group), ""]
-        lines += _markdown_seeds(group)
-    lines += _markdown_comparisons(report)
+        lines += [f"## {group.title}", "", *_markdown_main(group, costs), ""]
+        lines += [*_markdown_detail(group), "", *_markdown_seeds(group)]
+    lines += [*_markdown_transfers(report), *_markdown_comparisons(report)]
+    lines += _markdown_scaling(report)
     lines += [f"- **{c.title}**: {c.meaning}" for c in (*MAIN, *DETAIL)]
+    lines += [f"- **{c.title}**: {c.meaning}" for c in costs]
     return "\n".join(lines) + "\n"
 
 
-def _markdown_main(group: Group) -> Iterator[str]:
-    titles = ["Estimator", "n", *(c.heading for c in MAIN), "s/answer"]
-    yield from _head([*titles, "extra tokens/answer"])
-    winners = [best(group, column) for column in MAIN]
+def _markdown_main(group: Group, costs: Sequence[CostColumn]) -> Iterator[str]:
+    titles = ["Estimator", "n", *(c.heading for c in MAIN), *(c.title for c in costs)]
+    yield from _head(titles)
     for s in group.summaries:
-        cells = [
-            f"**{cell(s, c.metric)}**" if s.estimator in wins else cell(s, c.metric)
-            for c, wins in zip(MAIN, winners, strict=True)
-        ]
+        cells = [_marked(cell(s, c.metric), s.mark.get(c.metric)) for c in MAIN]
         missing = f" ({s.num_missing} missing)" if s.num_missing else ""
-        yield _line([s.label, f"{s.num_answers}{missing}", *cells, *cost(s)])
+        shown = [cost(s, column) for column in costs]
+        yield _line([s.label, f"{s.num_answers}{missing}", *cells, *shown])
+
+
+def _marked(text: str, mark: str | None) -> str:
+    """Bold the best, put the second in italics, and add "=" to those that share a place."""
+    if text == NONE or not mark:
+        return text
+    text += " =" if mark.startswith("tied") else ""
+    return f"**{text}**" if mark == "best" else f"*{text}*" if "second" in mark else text
 
 
 def _markdown_detail(group: Group) -> Iterator[str]:
     shown = columns(group, DETAIL)
     yield from _head(["Estimator", *(c.heading for c in shown)])
-    for summary in group.summaries:
-        yield _line([summary.label, *(cell(summary, c.metric) for c in shown)])
+    for s in group.summaries:
+        yield _line([s.label, *(cell(s, c.metric) for c in shown)])
 
 
 def _markdown_seeds(group: Group) -> Iterator[str]:
-    if max(len(summary.rows) for summary in group.summaries) < 2:
+    if max(len(s.rows) for s in group.summaries) < 2:
         return
     yield from _head(["Estimator", "seed", "n", *(c.title for c in MAIN)])
-    for summary in group.summaries:
-        for row in summary.rows:
-            one = pool_seeds([row])
-            cells = [cell(one, c.metric) for c in MAIN]
-            yield _line([summary.label, str(row["seed"]), str(row["n"]), *cells])
+    for s in group.summaries:
+        for row in s.rows:
+            cells = [cell(summary([row]), c.metric) for c in MAIN]
+            yield _line([s.label, str(row["seed"]), str(row["n"]), *cells])
     yield ""
+
+
+def _markdown_transfers(report: Report) -> Iterator[str]:
+    if not report.get("transfer"):
+        return
+    yield from ("## Trained on another task", "")
+    yield "Out of domain minus in domain, in points, on the same test questions."
+    yield ""
+    pairs = [f"{c.title} in → out, change" for c in MAIN[:3]]
+    yield from _head(["Tested on", "trained on", "Estimator", "seeds", *pairs])
+    for first, by_metric in transfers(report):
+        cells = [_transfer(by_metric.get(c.metric)) for c in MAIN[:3]]
+        about = [first["task"], first["train_task"], label(first["estimator"])]
+        yield _line([*about, seeds_of(first), *cells])
+    yield ""
+
+
+def _transfer(row: Report | None) -> str:
+    if row is None or row["in_domain"] is None:
+        return NONE
+    ends = f"{100 * row['in_domain']:.1f} → {100 * row['out_of_domain']:.1f}"
+    return f"{ends}, {difference(row)}"
 
 
 def _markdown_comparisons(report: Report) -> Iterator[str]:
     if not report.get("comparisons"):
         return
     yield from ("## GrACE minus the other, on the same questions", "")
-    yield from _head(["Task", "seed", "against", *(f"{c.title} (points)" for c in MAIN[:3])])
+    titles = [f"{c.title} (points)" for c in MAIN]
+    yield from _head(["Task", "trained on", "seeds", "against", *titles])
     for first, by_metric in comparisons(report):
-        cells = [difference(by_metric.get(c.metric)) for c in MAIN[:3]]
-        yield _line([first["task"], str(first["seed"]), label(first["b"]), *cells])
+        cells = [difference(by_metric.get(c.metric)) for c in MAIN]
+        about = [first["task"], first["train_task"], seeds_of(first), label(first["b"])]
+        yield _line([*about, *cells])
     yield ""
+
+
+def _markdown_scaling(report: Report) -> Iterator[str]:
+    for table in budget_tables(report):
+        yield from (f"## {table.title}", "")
+        yield from _head(BUDGET_TITLES)
+        for row in table.rows:
+            yield _line(row.texts)
+        yield ""
 
 
 def _head(titles: Sequence[str]) -> tuple[str, str]:
