@@ -11,13 +11,9 @@ would have seen, and so are the decisions (`tests/scaling` hold the two together
 
 from __future__ import annotations
 
+from grace.scaling.broken import BrokenPromises, broken_no_worse, broken_promises
 from grace.scaling.pool import Pool
-from grace.scaling.promises import (
-    BrokenPromises,
-    accuracy_threshold,
-    broken_promises,
-    no_worse_threshold,
-)
+from grace.scaling.promises import accuracy_threshold, no_worse_threshold
 from grace.scaling.replaying import BUDGETS, replay
 from grace.scaling.results import Curve, Estimate, Point, Scaling
 
@@ -30,6 +26,7 @@ __all__ = [
     "Pool",
     "Scaling",
     "accuracy_threshold",
+    "broken_no_worse",
     "broken_promises",
     "no_worse_threshold",
     "replay",

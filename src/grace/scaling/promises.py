@@ -1,16 +1,15 @@
-"""Thresholds for early stopping from stored samples, and how often their promises are broken.
+"""Thresholds for early stopping, from stored samples.
 
 A threshold fitted on single samples does not carry over to early stopping, which answers with the
 first of several samples that reaches it. So it is fitted on what early stopping does, with the
 samples in the order in which they were stored.
 
-Shapes: Q questions, G thresholds, D draws of calibration questions.
+Shapes: Q questions, G thresholds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,30 +22,11 @@ from grace.thresholds import (
     GRID,
     AccuracyPromise,
     NoWorsePromise,
-    pick_accurate,
     promise_accuracy,
     promise_no_worse,
 )
 
 Truths = NDArray[np.bool_]
-
-
-class BrokenPromises(NamedTuple):
-    """What became of promises made on random parts of a pool, as shares of the splits.
-
-    `promised`: a threshold was found. `broken`: it was, and over the whole pool, from which the
-    part was drawn, fewer than the target are right: this is what delta bounds. `broken_on_rest`:
-    the same over the other part alone, whose own noise comes on top. `coverage` is the mean share
-    of questions answered over the whole pool, 0 where nothing was promised.
-    """
-
-    target: float
-    delta: float
-    splits: int
-    promised: float
-    broken: float
-    broken_on_rest: float
-    coverage: float
 
 
 def accuracy_threshold(
@@ -116,60 +96,6 @@ def no_worse_threshold(
     )
 
 
-def broken_promises(
-    pool: Pool,
-    target: float,
-    *,
-    budget: int,
-    delta: float = 0.05,
-    abstain: bool = True,
-    estimator: str = "grace",
-    grid: Sequence[float] = GRID,
-    splits: int = 1000,
-    share: float = 0.5,
-    seed: int = 0,
-) -> BrokenPromises:
-    """Choose tau on many random parts of a pool and count how often its promise is broken.
-
-    Args:
-        pool: samples of all questions; each part of it is a draw of calibration data.
-        target: as for `accuracy_threshold`.
-        budget: as for `accuracy_threshold`.
-        delta: as for `accuracy_threshold`.
-        abstain: as for `accuracy_threshold`.
-        estimator: as for `accuracy_threshold`.
-        grid: as for `accuracy_threshold`.
-        splits: how many random parts.
-        share: questions in each part, as a share of the pool.
-        seed: seed of the parts.
-
-    Raises:
-        UserInputError: as for `accuracy_threshold`.
-    """
-    answered_GQ, right_GQ = early_stops(pool, budget, abstain, estimator, grid)
-    size = min(max(1, round(share * pool.num_questions)), pool.num_questions - 1)
-    in_part_DQ = np.zeros((splits, pool.num_questions), dtype=np.float32)
-    for part_Q, drawn in zip(in_part_DQ, _parts(pool.num_questions, size, seed), strict=False):
-        part_Q[drawn] = 1
-    answered_DG = (in_part_DQ @ answered_GQ.T.astype(np.float32)).astype(np.intp)
-    right_DG = (in_part_DQ @ right_GQ.T.astype(np.float32)).astype(np.intp)
-    picked_D = pick_accurate(answered_DG, right_DG, size, target, delta, abstain)
-    found_D = picked_D >= 0
-    row = np.arange(splits)
-    answered_G, right_G = answered_GQ.sum(axis=1), right_GQ.sum(axis=1)
-    rest_D = answered_G[picked_D] - answered_DG[row, picked_D]
-    rest_right_D = right_G[picked_D] - right_DG[row, picked_D]
-    return BrokenPromises(
-        target=target,
-        delta=delta,
-        splits=splits,
-        promised=float(found_D.mean()),
-        broken=float((found_D & (right_G < target * answered_G)[picked_D]).mean()),
-        broken_on_rest=float((found_D & (rest_right_D < target * rest_D)).mean()),
-        coverage=float((found_D * answered_G[picked_D]).mean() / pool.num_questions),
-    )
-
-
 def early_stops(
     pool: Pool, budget: int, abstain: bool, estimator: str, grid: Sequence[float] = GRID
 ) -> tuple[Truths, Truths]:
@@ -201,9 +127,3 @@ def _stored(pool: Pool, budget: int, estimator: str | None) -> tuple[VoteTable, 
     answer_QT = first_seen(pool.answer_QS[:, :budget])
     table = VoteTable(answer_QT, pool.confidence(estimator)[:, :budget])
     return table, pool.correct_QS[:, :budget]
-
-
-def _parts(count: int, size: int, seed: int) -> Iterator[NDArray[np.intp]]:
-    rng = np.random.default_rng(seed)
-    while True:
-        yield rng.permutation(count)[:size]

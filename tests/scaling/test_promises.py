@@ -1,0 +1,152 @@
+"""Thresholds for early stopping are fitted on what early stopping does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from grace.errors import UserInputError
+from grace.records import Vote
+from grace.scaling import (
+    Pool,
+    accuracy_threshold,
+    broken_no_worse,
+    broken_promises,
+    no_worse_threshold,
+)
+from grace.scaling.broken import _parts
+from grace.scaling.promises import early_stops, majority_right
+from grace.strategies import EarlyStop, Majority, decide
+from grace.thresholds import GRID, selective
+
+COARSE = tuple(k / 20 for k in range(21, -1, -1))
+FINE = tuple(k / 100 for k in range(100, -1, -1))
+
+
+def pool_of(questions: int, samples: int = 8, seed: int = 0) -> Pool:
+    rng = np.random.default_rng(seed)
+    ease_Q1 = rng.random((questions, 1))
+    right = rng.random((questions, samples)) < ease_Q1
+    answers = np.where(right, 0, rng.integers(-1, 4, right.shape))
+    noise = rng.normal(0, 0.15, right.shape)
+    confidence = np.clip(0.5 * ease_Q1 + 0.4 * (answers == 0) + noise, 0, 1)
+    return Pool(answers, answers == 0, None, {"grace": confidence})
+
+
+@pytest.mark.parametrize("abstain", [True, False])
+def test_the_fitted_outcomes_are_those_of_decide(abstain):
+    pool = pool_of(40)
+    answered, right = early_stops(pool, 6, abstain, "grace", COARSE)
+    for g, tau in enumerate(COARSE):
+        for q, answers in enumerate(pool.answer_QS):
+            rows = zip(answers, pool.confidence("grace")[q], strict=True)
+            votes = [Vote(None if a < 0 else str(a), float(c)) for a, c in rows]
+            decision = decide(EarlyStop(tau), votes, 6)
+            taken = votes[: decision.samples]
+            sure = any(v.answer is not None and v.confidence >= tau for v in taken)
+            assert answered[g, q] == (sure or not abstain)
+            good = decision.answer is not None and pool.correct_QS[q, int(decision.answer)]
+            assert right[g, q] == (good and answered[g, q])
+    majority = [
+        decide(Majority(), [Vote(None if a < 0 else str(a), None) for a in row], 6).answer
+        for row in pool.answer_QS
+    ]
+    assert majority_right(pool, 6).tolist() == [answer == "0" for answer in _named(pool, majority)]
+
+
+def _named(pool: Pool, chosen: list[str | None]) -> list[str | None]:
+    """Return "0" for a right answer: in this pool the answer is right wherever it is given."""
+    return [
+        "0" if a is not None and pool.correct_QS[q, int(a)] else None for q, a in enumerate(chosen)
+    ]
+
+
+def test_with_one_sample_it_is_selective_answering():
+    pool = pool_of(2000)
+    first = pool.confidence("grace")[:, 0].copy()
+    first[pool.answer_QS[:, 0] < 0] = np.nan
+    alone = selective(first, pool.correct_QS[:, 0], target=0.85)
+    assert alone.tau is not None
+    assert accuracy_threshold(pool, 0.85, budget=1) == alone
+
+
+def test_a_threshold_for_one_sample_is_too_loose_for_the_first_sure_one_of_eight():
+    # Hard questions get eight chances to be sure of a wrong answer.
+    rng = np.random.default_rng(0)
+    right = rng.random((3000, 8)) < rng.random((3000, 1))
+    confidence = np.clip(0.4 + 0.3 * right + rng.normal(0, 0.12, right.shape), 0, 1)
+    pool = Pool(1 - right, right, None, {"grace": confidence})
+    one = accuracy_threshold(pool, 0.8, budget=1, grid=FINE)
+    eight = accuracy_threshold(pool, 0.8, budget=8, grid=FINE)
+    assert eight.tau > one.tau + 0.04
+    answered, right = early_stops(pool, 8, True, "grace", [one.tau])
+    assert right.sum() < 0.78 * answered.sum()
+
+
+def test_always_answering_counts_every_question():
+    promise = accuracy_threshold(pool_of(1000), 0.7, budget=8, abstain=False, grid=FINE)
+    assert promise.accepted == promise.n == 1000
+    assert 0 < promise.tau < 1
+    assert accuracy_threshold(pool_of(1000), 0.999, budget=8, abstain=False, grid=FINE).tau is None
+
+
+def test_early_stopping_that_is_better_than_voting_gets_a_threshold():
+    promise = no_worse_threshold(pool_of(1000), budget=8, grid=FINE)
+    assert promise.better > promise.worse
+    assert 0 < promise.tau < 1
+    looser = no_worse_threshold(pool_of(1000), budget=8, margin=0.05, grid=FINE)
+    assert looser.tau < promise.tau
+
+
+@pytest.mark.parametrize("delta", [0.05, 0.1, 0.2])
+@pytest.mark.parametrize("abstain", [True, False])
+def test_over_random_splits_the_promise_is_broken_in_at_most_delta(delta, abstain):
+    target = 0.9 if abstain else 0.75
+    found = broken_promises(
+        pool_of(1200), target, budget=8, delta=delta, abstain=abstain, grid=FINE, share=0.3
+    )
+    print(found)
+    assert found.promised > 0.5
+    assert found.broken <= stats.binom.isf(1e-3, 1000, delta) / 1000
+    assert 0 < found.coverage <= 1
+
+
+@pytest.mark.parametrize("delta", [0.05, 0.1, 0.2])
+@pytest.mark.parametrize("margin", [0.0, 0.02])
+def test_over_random_splits_no_worse_is_broken_in_at_most_delta(delta, margin):
+    pool = pool_of(800)
+    found = broken_no_worse(pool, budget=8, margin=margin, delta=delta, grid=FINE, share=0.4)
+    print(found)
+    assert found.promised > 0.5
+    assert found.broken <= stats.binom.isf(1e-3, 1000, delta) / 1000
+
+
+def test_the_parts_are_fitted_as_a_pool_of_their_own_is():
+    pool = pool_of(200)
+    parts = _parts(200, 20, 0.5, seed=3)
+    taus = [
+        accuracy_threshold(
+            pool.take(np.flatnonzero(part)), 0.9, budget=4, delta=0.2, grid=COARSE
+        ).tau
+        for part in parts
+    ]
+    found = broken_promises(pool, 0.9, budget=4, delta=0.2, grid=COARSE, splits=20, seed=3)
+    answered, right = early_stops(pool, 4, True, "grace", COARSE)
+    at = [COARSE.index(tau) for tau in taus if tau is not None]
+    assert len(at) > 0 and found.promised == len(at) / 20
+    assert found.coverage == pytest.approx(answered.mean(axis=1)[at].sum() / 20)
+    assert found.broken == sum(right[g].sum() < 0.9 * answered[g].sum() for g in at) / 20
+
+
+def test_what_the_pool_lacks_is_refused():
+    with pytest.raises(UserInputError, match="pool holds 8 samples"):
+        accuracy_threshold(pool_of(5), 0.9, budget=9)
+    with pytest.raises(UserInputError, match="no confidences of 'p_true'"):
+        no_worse_threshold(pool_of(5), budget=8, estimator="p_true")
+
+
+def test_the_default_grid_is_quick_enough_to_try_on_a_thousand_questions():
+    answered, right = early_stops(pool_of(1000), 8, True, "grace")
+    assert answered.shape == right.shape == (len(GRID), 1000)
+    assert (np.diff(answered.sum(axis=1)) >= 0).all()

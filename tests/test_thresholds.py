@@ -1,0 +1,224 @@
+"""Promises of thresholds: exact tests, honest refusals, and how often they are broken."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from grace.errors import UserInputError
+from grace.thresholds import (
+    GRID,
+    accepted_counts,
+    least_points,
+    lower_bound,
+    pick_accurate,
+    pick_no_worse,
+    promise_accuracy,
+    promise_no_worse,
+    selective,
+)
+from grace.thresholds.exact import p_value
+from grace.thresholds.sequence import starts
+
+DRAWS = 1000
+DELTAS = (0.05, 0.1, 0.2)
+HUNDREDTHS = tuple(k / 100 for k in range(99, -1, -1))
+VALUE_K = np.arange(400) / 400  # the confidences that occur, equally often
+
+LAWS = {
+    "calibrated": VALUE_K,
+    "overconfident": VALUE_K**1.5,
+    "underconfident": VALUE_K**0.5,
+    "plateau at 95 %": np.where(VALUE_K > 0.5, 0.95, 0.4),
+    "only the surest 3 %": np.where(VALUE_K > 0.97, 0.99, 0.5),
+    "flat just below 90 %": np.full(400, 0.9 - 1e-9),
+    "flat just below 80 %": np.full(400, 0.8 - 1e-9),
+    "surest are wrong": np.where(VALUE_K > 0.9, 0.7, np.where(VALUE_K > 0.5, 0.97, 0.5)),
+    "up and down": 0.9 + 0.08 * np.sign(np.sin(40 * VALUE_K)),
+    "confidence knows nothing": np.full(400, 0.6),
+}
+
+
+def tolerated(delta: float) -> float:
+    """Return what a rate of exactly delta stays below in 999 of 1,000 experiments of DRAWS."""
+    return float(stats.binom.isf(1e-3, DRAWS, delta)) / DRAWS
+
+
+def truth(accuracy_K: np.ndarray, grid: tuple[float, ...]) -> np.ndarray:
+    """Return the accuracy of the accepted answers under a law, for each threshold."""
+    reach_GK = np.array(grid)[:, None] <= VALUE_K
+    return (reach_GK @ accuracy_K) / np.maximum(reach_GK.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(("n", "target"), [(150, 0.8), (500, 0.9)])
+def test_the_promise_is_broken_in_at_most_delta_of_the_draws(law, n, target):
+    rng = np.random.default_rng(n)
+    accuracy_K = LAWS[law]
+    drawn_DN = rng.integers(len(VALUE_K), size=(DRAWS, n))
+    correct_DN = rng.random((DRAWS, n)) < accuracy_K[drawn_DN]
+    accepted, right = accepted_counts(VALUE_K[drawn_DN], correct_DN, HUNDREDTHS)
+    too_low_G = truth(accuracy_K, HUNDREDTHS) < target
+    for delta in DELTAS:
+        picked = pick_accurate(accepted, right, n, target, delta)
+        broken = ((picked >= 0) & too_low_G[picked]).mean()
+        print(f"{law}, n {n}, target {target:.0%}, delta {delta}: broken {broken:.1%}")
+        assert broken <= tolerated(delta)
+
+
+def differences(rng: np.random.Generator, n: int, gain: float, loss: float) -> tuple:
+    """Draw questions on which early stopping and the baseline differ.
+
+    A share `gain` is won at every threshold; a share `loss` is lost below a threshold of its own,
+    uniform on [0, 1]. So the true difference at tau is gain - loss * (1 - tau).
+    """
+    won = rng.binomial(n, gain, size=DRAWS)
+    lost = rng.binomial(n - won, loss / (1 - gain))
+    own_DN = rng.random((DRAWS, n))
+    own_DN[np.arange(n) >= lost[:, None]] = -1
+    worse_DG = np.stack([(own_DN > tau).sum(axis=1) for tau in HUNDREDTHS], axis=1)
+    return np.broadcast_to(won[:, None], worse_DG.shape), worse_DG
+
+
+@pytest.mark.parametrize(
+    ("gain", "loss"), [(0.12, 0.3), (0.05, 0.4), (0.0, 0.2), (0.1, 0.1), (0.0, 0.0)]
+)
+@pytest.mark.parametrize("margin", [0.0, 0.02])
+def test_the_promise_to_be_no_worse_is_broken_in_at_most_delta_of_the_draws(gain, loss, margin):
+    n = 400
+    better, worse = differences(np.random.default_rng(1), n, gain, loss)
+    too_low_G = gain - loss * (1 - np.array(HUNDREDTHS)) < -margin - 1e-12
+    for delta in DELTAS:
+        picked = pick_no_worse(better, worse, n, margin, delta)
+        broken = ((picked >= 0) & too_low_G[picked]).mean()
+        print(f"gain {gain}, loss {loss}, margin {margin}, delta {delta}: broken {broken:.1%}")
+        assert broken <= tolerated(delta)
+
+
+@pytest.mark.parametrize("rate", [0.03, 0.1, 0.4])
+def test_a_difference_just_beyond_the_margin_is_not_promised_more_often_than_delta(rate):
+    n, margin = 400, 0.02
+    rng = np.random.default_rng(2)
+    worse_rate = (rate + margin) / 2 + 1e-9
+    won, lost, _ = rng.multinomial(n, [rate - worse_rate, worse_rate, 1 - rate], size=DRAWS).T
+    for delta in DELTAS:
+        broken = (pick_no_worse(won[:, None], lost[:, None], n, margin, delta) >= 0).mean()
+        print(f"rate {rate}, delta {delta}: broken {broken:.1%}")
+        assert broken <= tolerated(delta)
+
+
+def test_tests_and_bounds_are_the_exact_binomial_ones():
+    for n in (1, 7, 50):
+        for right in range(n + 1):
+            test = stats.binomtest(right, n, 0.8, alternative="greater")
+            assert p_value(np.array(right), np.array(n), 0.8) == pytest.approx(test.pvalue)
+            exact = test.proportion_ci(0.9, method="exact").low
+            assert lower_bound(right, n, 0.1) == pytest.approx(exact)
+    assert lower_bound(0, 0, 0.05) == 0
+
+
+def test_the_fewest_points_are_those_of_an_unbroken_run():
+    assert least_points(0.9, 0.05) == 29  # 0.9^29 = 0.047
+    assert least_points(0.5, 0.25) == 2
+    assert least_points(0.99, 0.05) == 299
+
+
+def test_a_threshold_is_found_where_the_answers_are_right_enough():
+    rng = np.random.default_rng(0)
+    confidence = rng.random(4000)
+    promise = selective(confidence, rng.random(4000) < confidence, target=0.8)
+    assert 0.55 < promise.tau < 0.75  # the truth at tau is (1 + tau) / 2
+    assert promise.bound >= 0.8
+    assert promise.coverage == pytest.approx(1 - promise.tau, abs=0.03)
+    assert promise.accepted == (confidence >= promise.tau).sum()
+    assert f"confidence >= {promise.tau:g}: at least 80.0% right with probability 95%" in str(
+        promise
+    )
+
+
+def test_too_few_points_are_said_to_be_too_few():
+    promise = selective([0.9] * 28, [True] * 28, target=0.9)
+    assert promise.tau is None
+    assert "28 points: at least 29 would be needed even if all were right" in str(promise)
+    assert selective([0.9] * 29, [True] * 29, target=0.9).tau is not None
+
+
+def test_answers_that_are_not_right_enough_get_no_threshold():
+    promise = selective([0.9] * 500, [True, False] * 250, target=0.9)
+    assert promise.tau is None
+    assert "250 of 500 right" in str(promise) and "lower the target" in str(promise)
+
+
+def test_nothing_confident_is_no_threshold():
+    promise = selective([np.nan] * 50, [True] * 50, target=0.9)
+    assert (promise.tau, promise.accepted, promise.bound) == (None, 0, 0)
+
+
+def test_accepted_answers_reach_the_threshold_itself():
+    accepted, right = accepted_counts([[0.8, 0.5, np.nan, 0.79]], [[1, 1, 1, 0]], (0.8, 0.5, 0.0))
+    assert accepted.tolist() == [[1, 3, 3]]
+    assert right.tolist() == [[1, 2, 2]]
+
+
+def test_the_sequence_ends_at_the_first_failure():
+    grid = (0.9, 0.8, 0.7)
+    promise = promise_accuracy([60, 200, 900], [60, 150, 890], 1000, target=0.9, grid=grid)
+    assert promise.tau == 0.7  # only the sequence that starts at half of the questions gets there
+    promise = promise_accuracy([600, 700, 900], [590, 600, 890], 1000, target=0.9, grid=grid)
+    assert promise.tau == 0.9
+    promise = promise_accuracy([900, 900, 900], [890, 600, 890], 1000, target=0.9, grid=grid)
+    assert promise.tau == 0.9
+
+
+def test_sequences_start_early_and_at_half_of_the_questions():
+    early, half = starts(1000, 0.9, 0.05)
+    assert half == 500
+    # The fewest answers that pass at 0.025 with 5 % errors, half of those that 90 % allows:
+    assert stats.binom.cdf(early // 20 + 1, early, 0.1) <= 0.025 < stats.binom.cdf(5, 100, 0.1)
+    assert 100 < early < 200
+    assert starts(60, 0.9, 0.05) == [30]  # too few questions for two: one, at full delta
+    assert starts(10, 0.9, 0.05) == [29]
+
+
+def test_no_worse_without_a_margin_is_the_sign_test():
+    for better, worse in ((5, 0), (4, 0), (15, 4), (14, 6), (0, 0), (30, 30)):
+        sign = stats.binomtest(better, max(better + worse, 1), 0.5, alternative="greater").pvalue
+        promise = promise_no_worse([better], [worse], 200, grid=[0.8])
+        assert (promise.tau is not None) == (sign <= 0.05)
+
+
+def test_never_differing_is_no_worse_within_a_margin():
+    promise = promise_no_worse([0], [0], 1000, margin=0.01, grid=[0.8])
+    assert promise.tau == 0.8
+    assert promise.bound == pytest.approx(-(1 - 0.005 ** (1 / 1000)))
+    assert "at most 1.0% below the baseline's with probability 95%" in str(promise)
+    refused = promise_no_worse([0], [0], 1000, grid=[0.8])
+    assert refused.tau is None
+    assert "0 better, 0 worse of 1000" in str(refused) and "larger margin" in str(refused)
+
+
+def test_the_grid_goes_from_strict_to_loose():
+    assert all(np.diff(GRID) < 0)
+    assert {0.8, 0.5, 0.0, 0.999999} < set(GRID)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target": 1.0}, "target is 1.0"),
+        ({"target": 0.9, "delta": 0}, "delta is 0"),
+        ({"target": 0.9, "grid": (0.1, 0.2)}, "strict to loose"),
+        ({"target": 0.9, "grid": ()}, "grid of 0 thresholds"),
+    ],
+)
+def test_an_impossible_promise_is_refused(arguments, message):
+    with pytest.raises(UserInputError, match=message):
+        selective([0.5], [True], **arguments)
+
+
+def test_data_that_do_not_fit_are_refused():
+    with pytest.raises(UserInputError, match=r"shape \(2,\), correctness \(1,\)"):
+        selective([0.5, 0.6], [True], target=0.9)
+    with pytest.raises(UserInputError, match="margin is -1"):
+        promise_no_worse([1], [0], 5, margin=-1, grid=[0.5])
