@@ -14,6 +14,7 @@ from grace.errors import ConfigError, RunError
 from grace.pipeline.study import report_runs, resolve_study, run_study
 
 PEOPLE, PLACES = "pocket_people", "pocket_places"
+RECIPES = sorted(Path(__file__).parents[2].glob("recipes/**/*.toml"))
 RECIPE = """
 [report]
 estimators = ["grace", "platt", "likelihood+isotonic"]
@@ -33,7 +34,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = tiny_run.write_model(folder / "model")
     (folder / "recipe.toml").write_text(RECIPE, encoding="utf-8")
     options = [f"model.path={model}", *tiny_run.FAST]
-    run_study(folder / "run", resolve_study(folder / "run", folder / "recipe.toml", options))
+    made = resolve_study(folder / "run", folder / "recipe.toml", options)
+    run_study(folder / "run", made, jobs=2)
     return folder / "run"
 
 
@@ -136,3 +138,12 @@ def test_a_mistake_in_a_study_is_named(text: str, says: str, tmp_path: Path):
     where = ["model.path=pocket", 'data.task="sciq"']
     with pytest.raises(ConfigError, match=says):
         resolve_study(tmp_path / "run", tmp_path / "recipe.toml", where)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_recipe_names_what_there_is(recipe: Path, tmp_path: Path):
+    from grace.cli.preflight import check_names
+
+    study = resolve_study(tmp_path, recipe, ["model.path=pocket"])
+    for settings in study.runs().values():
+        check_names(settings)

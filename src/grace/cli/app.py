@@ -79,8 +79,8 @@ def demo(
 @app.command(
     epilog=examples(
         "grace run runs/own --model Qwen/Qwen2.5-7B-Instruct --file questions.jsonl",
-        "grace run runs/qwen --recipe recipes/paper/qwen2.5-7b-trivia_qa.toml",
-        "grace run runs/qwen --recipe recipes/laptop/smollm2-135m.toml --dry-run",
+        "grace run runs/qwen --recipe recipes/paper/qwen2.5-7b.toml",
+        "grace run runs/small --recipe recipes/laptop/smollm2-135m.toml --dry-run",
         "grace run runs/qwen",
         "grace run runs/qwen --set train.epochs=5 --redo train",
     )
@@ -107,6 +107,9 @@ def run(
     redo: Annotated[
         str | None, typer.Option(metavar="STAGE", help="do this stage and the later ones again")
     ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="tasks and seeds at a time, each in its own process")
+    ] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="only say what would be done, and how long it takes")
     ] = False,
@@ -130,7 +133,7 @@ def run(
     if dry_run:
         show_plans(study.runs(), as_json=as_json)
         return
-    show_report(run_study(path, study, redo=redo), path, as_json=as_json)
+    show_report(run_study(path, study, redo=redo, jobs=jobs), path, as_json=as_json)
     show_next(path, as_json=as_json)
 
 

@@ -35,6 +35,7 @@ from grace.config import (
 from grace.errors import ConfigError, RunError
 from grace.pipeline import adopt_settings, load_run_settings, refuse_changes, run, stages_alike
 from grace.pipeline.context import Context
+from grace.pipeline.parallel import side_by_side
 from grace.pipeline.reporting import read_reports
 from grace.store import RunDir, is_run, read_json, runs_in, write_json
 
@@ -134,8 +135,16 @@ def resolve_study(
     return study
 
 
-def run_study(path: Path, study: Study, *, redo: str | None = None) -> dict[str, Any]:
+def run_study(
+    path: Path, study: Study, *, redo: str | None = None, jobs: int = 1
+) -> dict[str, Any]:
     """Bring every run of a study to its end and return their common report.
+
+    Args:
+        path: the directory of the study, or of its only run.
+        study: what to do.
+        redo: a stage to do again in every run, with all that follow it.
+        jobs: tasks and seeds at a time, in processes of their own.
 
     Raises:
         RunError: as `run`, or a run of one kind is asked to become a study.
@@ -151,11 +160,15 @@ def run_study(path: Path, study: Study, *, redo: str | None = None) -> dict[str,
             f"{path} is a single run, and {len(parts)} runs were asked for; name a new directory"
         )
     with directory.lock():
-        return _run_all(directory, study, parts, redo)
+        return _run_all(directory, study, parts, redo, jobs)
 
 
 def _run_all(
-    directory: RunDir, study: Study, parts: Mapping[Path, RunSettings], redo: str | None
+    directory: RunDir,
+    study: Study,
+    parts: Mapping[Path, RunSettings],
+    redo: str | None,
+    jobs: int,
 ) -> dict[str, Any]:
     """Start every run before finishing the first, so that a kill leaves one set of settings."""
     for name, own in parts.items():
@@ -173,11 +186,23 @@ def _run_all(
         part = RunDir(directory.path / name)
         with part.lock():
             adopt_settings(part, own, redo)
+    chains: dict[Path, Chain] = {}
     for name, own in parts.items():
-        if study.settings.variant:
-            _share(directory.path / name.with_name(study.main), directory.path / name)
-        run(directory.path / name, own)
+        folder = name.parent if study.settings.variant else name
+        chains.setdefault(folder, []).append((directory.path / name, own))
+    side_by_side(_run_chain, list(chains.values()), list(map(str, chains)), jobs)
     return report_runs([directory.path / name for name in parts], directory.path)
+
+
+Chain = list[tuple[Path, RunSettings]]
+
+
+def _run_chain(chain: Chain) -> None:
+    """Do a run, then its variants, which share its answers."""
+    main, _ = chain[0]
+    for path, settings in chain:
+        _share(main, path)
+        run(path, settings)
 
 
 def report_runs(paths: Sequence[Path], out: Path | None = None) -> dict[str, Any]:
