@@ -19,7 +19,7 @@ from grace.thresholds import (
     selective,
 )
 from grace.thresholds.exact import p_value
-from grace.thresholds.sequence import starts
+from grace.thresholds.sequence import starts, walk
 
 DRAWS = 1000
 DELTAS = (0.05, 0.1, 0.2)
@@ -179,6 +179,21 @@ def test_sequences_start_early_and_at_half_of_the_questions():
     assert 100 < early < 200
     assert starts(60, 0.9, 0.05) == [30]  # too few questions for two: one, at full delta
     assert starts(10, 0.9, 0.05) == [29]
+
+
+def test_the_second_sequence_saves_a_flat_top_that_the_first_loses_by_bad_luck():
+    rng = np.random.default_rng(5)
+    n, target, delta = 3000, 0.9, 0.05
+    drawn_DN = rng.integers(len(VALUE_K), size=(200, n))
+    correct_DN = rng.random(drawn_DN.shape) < LAWS["plateau at 95 %"][drawn_DN]
+    accepted, right = accepted_counts(VALUE_K[drawn_DN], correct_DN, HUNDREDTHS)
+    (early, _), share_G = starts(n, target, delta), accepted.mean(axis=0) / n
+    passes = p_value(right, accepted, target) <= delta
+    alone = walk(passes, (accepted < early).sum(axis=1))
+    both = pick_accurate(accepted, right, n, target, delta)
+    coverage = [np.where(at >= 0, share_G[at], 0).mean() for at in (alone, both)]
+    print(f"mean coverage with one sequence {coverage[0]:.1%}, with two {coverage[1]:.1%}")
+    assert coverage[1] > coverage[0] + 0.1
 
 
 def test_no_worse_without_a_margin_is_the_sign_test():

@@ -31,7 +31,7 @@ def pick_accurate(
     check_level(delta, "delta")
     begins = starts(n, target, delta) if abstains else [0]
     passes_DG = p_value(right_DG, accepted_DG, target) <= delta / len(begins)
-    picked = [_walk(passes_DG, (accepted_DG < start).sum(axis=1)) for start in begins]
+    picked = [walk(passes_DG, (accepted_DG < start).sum(axis=1)) for start in begins]
     loosest: Indices = np.max(picked, axis=0)
     return loosest
 
@@ -44,10 +44,10 @@ def pick_no_worse(
         raise UserInputError(f"the margin is {margin}; give a loss of accuracy in [0, 1)")
     check_level(delta, "delta")
     bound_DG = difference_bound(better_DG, worse_DG, n, margin, delta)
-    return _walk(bound_DG >= -margin, np.zeros(len(bound_DG), dtype=np.intp))
+    return walk(bound_DG >= -margin, np.zeros(len(bound_DG), dtype=np.intp))
 
 
-def _walk(passes_DG: NDArray[np.bool_], first_D: Indices) -> Indices:
+def walk(passes_DG: NDArray[np.bool_], first_D: Indices) -> Indices:
     """Return the last threshold before the first failure from `first_D` on, -1 for none."""
     untested_DG = np.arange(passes_DG.shape[1]) < first_D[:, None]
     fails_DG = ~(passes_DG | untested_DG)
