@@ -29,7 +29,9 @@ def difference(row: Report | None) -> str:
 
 
 def verdict(row: Report | None) -> str:
-    """Return "better", "worse" or "unclear" (the interval holds 0) for a's side."""
+    """Return "better", "worse", "equal" or "unclear" (the interval holds 0) for a's side."""
+    if row is not None and row["interval"] == [0, 0]:
+        return "equal"
     if row is None or row["interval"] is None or row["interval"][0] * row["interval"][1] <= 0:
         return "unclear"
     better = next(c.better for c in MAIN if c.metric == row["metric"])

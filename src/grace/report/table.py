@@ -79,7 +79,7 @@ COSTS = (
     CostColumn(
         "trained_parameters", "trained parameters", "params", "numbers that were fitted or trained"
     ),
-    CostColumn("fit_seconds", "fit s", "fit s", "seconds of training or fitting, once"),
+    CostColumn("fit_seconds", "s to fit", "s to fit", "seconds of training or fitting, once"),
     CostColumn(
         "access",
         "needs",

@@ -19,7 +19,7 @@ ACCESS_LOOK = dict(
     zip(ACCESS, zip(("#56b4e9", "#0072b2", "#009e73", "#d55e00"), "os^D", strict=True), strict=True)
 )
 UNKNOWN_LOOK = ("#59636e", "o")
-VERDICT_COLORS = {"better": BLUE, "worse": ORANGE, "unclear": GREY}
+VERDICT_COLORS = {"better": BLUE, "worse": ORANGE}
 LINES = ("-", "--", ":", "-.")
 MARKERS = "osD^vP"
 
@@ -129,7 +129,7 @@ def _arrow(axis: Any, place: int, row: Report | None) -> None:
     if row is None or row["in_domain"] is None or row["out_of_domain"] is None:
         return
     start, end = 100 * row["in_domain"], 100 * row["out_of_domain"]
-    color = VERDICT_COLORS[verdict(row)]
+    color = VERDICT_COLORS.get(verdict(row), GREY)
     axis.plot(start, place, "o", color="white", markeredgecolor=color, markersize=5)
     axis.annotate(
         "",

@@ -1,0 +1,150 @@
+"""Several runs as one report: raw confidences stay, so statistics are joint."""
+
+import dataclasses
+import json
+from importlib.resources import files
+
+import jsonschema
+import numpy as np
+import pytest
+from made_up_study import result, study
+
+from grace import metrics
+from grace.errors import UserInputError
+from grace.report import EstimatorResult, Example, TargetRow, merge, summarize
+from grace.report.differences import transfers
+from grace.report.table import groups
+
+SCHEMA = json.loads(files("grace.report").joinpath("schema.json").read_text())
+
+
+def run(seed=0, task="capitals", train_task=None, name=None, **options):
+    names = ("grace", "platt")
+    train_task = train_task or task
+    results = [result(e, seed=seed, task=task, train_task=train_task, n=80) for e in names]
+    return study(results, name=name or f"{task}-{seed}", **options)
+
+
+def checked(data, **options):
+    report = json.loads(json.dumps(summarize(data, resamples=30, **options), allow_nan=False))
+    jsonschema.Draft202012Validator(SCHEMA).validate(report)
+    return report
+
+
+def test_seeds_tasks_and_training_tasks_become_one_report():
+    inputs = [
+        run(seed, task, train_task)
+        for seed in range(3)
+        for task in ("capitals", "rivers")
+        for train_task in ("capitals", "rivers")
+    ]
+    report = checked(merge(inputs, "all"))
+    assert report["name"] == "all" and len(report["rows"]) == 3 * 4 * 2
+    assert [group.title for group in groups(report)] == [
+        "capitals",
+        "rivers",
+        "capitals (trained on rivers)",
+        "rivers (trained on capitals)",
+    ]
+    assert all(entry["seeds"] == [0, 1, 2] for entry in report["summaries"])
+    about = {(first["task"], first["train_task"]) for first, _ in transfers(report)}
+    assert about == {("capitals", "rivers"), ("rivers", "capitals")}
+    assert {tuple(row["seeds"]) for row in report["comparisons"]} == {(0, 1, 2)}
+
+
+def test_the_joint_mean_is_that_of_the_seeds_and_the_interval_holds_it():
+    report = checked(merge([run(seed) for seed in range(3)], "three seeds"))
+    entry = next(e for e in report["summaries"] if e["estimator"] == "grace")
+    made = [result("grace", seed=seed, n=80) for seed in range(3)]
+    values = [metrics.brier(r.confidence, r.correct) for r in made]
+    assert entry["mean"]["brier"] == pytest.approx(np.mean(values), abs=1e-6)
+    assert entry["interval"]["brier"][0] < np.mean(values) < entry["interval"]["brier"][1]
+
+
+def test_one_run_merged_is_that_run():
+    alone = study()
+    assert checked(merge([alone], alone.name)) == checked(alone)
+
+
+def test_the_same_run_twice_counts_once():
+    assert checked(merge([run(), run()], "twice"))["rows"] == checked(run())["rows"]
+
+
+def test_the_order_of_runs_does_not_change_a_number():
+    inputs = [run(0), run(1), run(0, "rivers")]
+    one, other = (checked(merge(order, "x")) for order in (inputs, inputs[::-1]))
+    for key in ("rows", "summaries", "comparisons", "targets", "target_values"):
+        assert one[key] == other[key], key
+
+
+def test_targets_are_pooled_by_training_task():
+    report = checked(merge([run(0), run(1), run(0, "rivers")], "x"))
+    pooled = {(row["task"], row["bin"]): (row["n"], row["accuracy"]) for row in report["targets"]}
+    assert pooled["capitals", 0] == (60, 0.2) and pooled["rivers", 0] == (30, 0.2)
+    assert pooled["rivers", 1] == (0, None)
+    assert report["target_values"] == [
+        {"task": "capitals", "values": [0.2], "counts": [60]},
+        {"task": "rivers", "values": [0.2], "counts": [30]},
+    ]
+
+
+def test_target_values_by_task_are_kept_by_task():
+    data = run(target_values={"rivers": [0.1, 0.1, 0.9]})
+    assert checked(merge([data], "x"))["target_values"] == [
+        {"task": "rivers", "values": [0.1, 0.9], "counts": [2, 1]}
+    ]
+
+
+def test_notes_settings_and_provenance_of_all_runs_are_kept():
+    one = run(0, settings={"seed": 0, "train": {"rank": 16}}, hardware="a laptop")
+    other = run(1, settings={"seed": 1, "train": {"rank": 16}}, created="2026-02-01")
+    report = checked(merge([one, other], "x"))
+    assert report["settings"] == {"seed": "0; 1", "train.rank": "16"}
+    assert report["hardware"] == "a laptop; a processor, 2 cores"
+    assert report["created"] == "2026-02-01"
+    assert [note.partition(":")[0] for note in report["notes"]] == ["capitals-0", "capitals-1"]
+
+
+def test_examples_come_from_the_first_run_of_each_task():
+    def with_example(data, text):
+        return dataclasses.replace(data, examples=[Example(text, "an answer", True, 0.9)])
+
+    inputs = [run(0), run(1), run(0, "rivers")]
+    named = [with_example(data, data.name) for data in inputs]
+    report = checked(merge(named, "x"))
+    shown = [(e["task"], e["question"]) for e in report["examples"]]
+    assert shown == [("capitals", "capitals-0"), ("rivers", "rivers-0")]
+
+
+def test_runs_that_contradict_each_other_are_refused():
+    other = dataclasses.replace(run(), results=[result("grace", noise=3)])
+    with pytest.raises(UserInputError, match="two different results for grace on capitals"):
+        merge([run(), other], "x")
+    with pytest.raises(UserInputError, match="no runs"):
+        merge([], "x")
+    with pytest.raises(UserInputError, match="two different results"):
+        summarize(study([result("grace"), result("grace", noise=3)]))
+
+
+def test_costs_and_access_travel_to_the_rows():
+    costs = {
+        "fit_seconds": 12.5,
+        "extra_requests_per_answer": 2,
+        "trained_parameters": 3_000_000,
+        "access": "weights",
+    }
+    row = checked(study([result("grace", **costs)]))["rows"][0]
+    assert {key: row[key] for key in costs} == costs
+
+
+def test_unusable_results_are_refused_with_the_value():
+    with pytest.raises(UserInputError, match=r"access of grace is 'root'; known: text, logprobs"):
+        result("grace", access="root")
+    fields = {"task": "t", "train_task": "t", "backbone": "b", "estimator": "grace", "seed": 0}
+    with pytest.raises(UserInputError, match="2 responses but only 1 different ids"):
+        EstimatorResult(confidence=[1, 1], correct=[True] * 2, ids=["q#0"] * 2, **fields)
+
+
+def test_rows_of_targets_say_their_own_task():
+    data = study(targets=[TargetRow(0, 0.0, 1.0, 5, 0.4, task="rivers")])
+    assert checked(data)["targets"][0]["task"] == "rivers"

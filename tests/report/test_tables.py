@@ -1,0 +1,195 @@
+"""Tables for people: labels, costs, marks, old reports, scaling."""
+
+import io
+import re
+
+import pytest
+from made_up_study import result, study
+from rich.console import Console
+
+from grace.report import merge, render_table, summarize, write_report
+from grace.report.differences import seeds_of, verdict
+from grace.report.names import estimator_order, label
+from grace.report.scaling import budget_tables, curves
+from grace.report.table import COSTS, cost, groups
+from grace.report.text import markdown
+
+COST_FIELDS = {
+    "extra_forward_tokens_per_answer": 63.25,
+    "extra_requests_per_answer": 10,
+    "fit_seconds": 33.0,
+    "trained_parameters": 67_000_000,
+    "access": "hidden states",
+}
+
+
+def study_of(seeds=3, **options):
+    """GrACE clearly ahead of two others, with all costs."""
+    inputs = [
+        study(
+            [
+                result("grace", seed, noise=0.2, n=300, **COST_FIELDS),
+                result("semantic_entropy", seed, noise=6, n=300),
+                result("likelihood+isotonic", seed, noise=2, n=300),
+            ],
+            name=f"seed-{seed}",
+            notes=(),
+            **options,
+        )
+        for seed in range(seeds)
+    ]
+    return summarize(merge(inputs, "a study"), resamples=200)
+
+
+@pytest.fixture(scope="module")
+def report():
+    return study_of()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("grace", "GrACE"),
+        ("grace-paper", "GrACE (paper)"),
+        ("p_true", "P(True)"),
+        ("likelihood+isotonic", "Likelihood + isotonic"),
+        ("p_true+beta_binning", "P(True) + beta binning"),
+        ("my_own-idea", "my own-idea"),
+        ("my_own+platt", "my own + platt"),
+    ],
+)
+def test_every_name_has_a_label(name, shown):
+    assert label(name) == shown
+
+
+def test_a_recalibrated_estimator_follows_its_base_and_unknown_ones_come_last():
+    names = ["zeta", "platt", "likelihood+isotonic", "alpha", "grace", "likelihood"]
+    assert sorted(names, key=estimator_order) == [
+        "grace",
+        "likelihood",
+        "likelihood+isotonic",
+        "platt",
+        "alpha",
+        "zeta",
+    ]
+
+
+def test_costs_stand_beside_quality(report):
+    ours, other = groups(report)[0].summaries[0], groups(report)[0].summaries[1]
+    assert [cost(ours, c) for c in COSTS] == ["0.01", "63.2", "10", "67M", "33", "hidden states"]
+    assert [cost(other, c) for c in COSTS] == ["0.01", "-", "-", "-", "-", "-"]
+    text = markdown(report)
+    assert "| s/answer | extra tokens | extra requests | trained parameters |" in text
+    assert "| 0.01 | 63.2 | 10 | 67M | 33 | hidden states |" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"),
+        (0.0123, "0.0123"),
+        (12.3456, "12.3"),
+        (310, "310"),
+        (20_000, "20k"),
+        (3.14e9, "3.14G"),
+    ],
+)
+def test_costs_are_short(report, value, shown):
+    summary = groups(report)[0].summaries[0]._replace(costs={"seconds_per_answer": value})
+    assert cost(summary, COSTS[0]) == shown
+
+
+def test_the_best_is_bold_and_says_what_that_means(report):
+    text = markdown(report)
+    row = next(line for line in text.splitlines() if line.startswith("| GrACE |"))
+    cells = row.split(" | ")
+    assert all(cell.startswith("**") for cell in cells[2:5])
+    assert not cells[5].startswith("*")  # the same answers for all
+    assert "clearly the best" in text and "over questions and seeds" in text
+    assert re.search(r"\| Likelihood \+ isotonic \| 900 \| \*\d", text)
+
+
+def test_the_console_table_with_every_cost_fits_eighty_columns(report):
+    out = io.StringIO()
+    Console(file=out, width=80).print(render_table(report))
+    text = out.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    for wanted in ("+req", "params", "67M", "hidden", "3 seeds", "Likelihood"):
+        assert wanted in text
+    assert "…" not in text
+
+
+def test_two_seeds_are_said_to_be_about_questions_only():
+    text = markdown(study_of(seeds=2))
+    assert "bootstrap interval over questions, of the mean over seeds" in text
+
+
+def test_an_older_report_without_summaries_still_renders(tmp_path):
+    """Fields that were added later are missing from files written before."""
+    new = ("summaries", "transfer", "target_values")
+    old = {k: v for k, v in study_of(seeds=1).items() if k not in new}
+    added = list(COST_FIELDS)[1:]
+    old["rows"] = [{k: v for k, v in row.items() if k not in added} for row in old["rows"]]
+    old["comparisons"] = [
+        {k: v for k, v in row.items() if k != "seeds"} for row in old["comparisons"]
+    ]
+    write_report(old, tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "**" not in text.partition("- **ECE**")[0] and "| extra requests" not in text
+    assert re.search(r"\| GrACE \| 300 \| \d+\.\d \[", text)
+    Console(file=io.StringIO(), width=80).print(render_table(old))
+    assert seeds_of(old["comparisons"][0]) == "seed 0"
+
+
+def test_the_same_answers_are_equal_not_unclear():
+    assert verdict({"metric": "accuracy", "interval": [0.0, 0.0]}) == "equal"
+
+
+# --- scaling
+
+
+def scaling_rows(budgets=(4, 8, 16), seeds=(0, 1)):
+    strategies = (("sc", None, None), ("grace-es", "grace", 0.8), ("sc", "verbal", None))
+    return [
+        {
+            "task": "sums",
+            "backbone": "pocket",
+            "strategy": strategy,
+            "estimator": estimator,
+            "budget": budget,
+            "threshold": threshold,
+            "seed": seed,
+            "n": 100,
+            "accuracy": 0.5 + 0.01 * budget + 0.02 * seed,
+            "mean_samples": budget / 2 if strategy == "grace-es" else budget,
+            "mean_tokens": None,
+            "interval": [0.4, 0.9],
+        }
+        for strategy, estimator, threshold in strategies
+        for budget in budgets
+        for seed in seeds
+    ]
+
+
+def test_the_scaling_table_is_at_eight_samples_over_seeds(tmp_path):
+    report = summarize(study(scaling=scaling_rows()), resamples=10)
+    (table,) = budget_tables(report)
+    assert table.title == "Up to 8 samples on sums, pocket"
+    assert [row.texts for row in table.rows] == [
+        ["SC", "59.0 ± 1.4", "8.00", "-"],
+        ["GrACE-ES (stop at 0.8)", "59.0 ± 1.4", "4.00", "-"],
+        ["SC (Verbal)", "59.0 ± 1.4", "8.00", "-"],
+    ]
+    write_report(report, tmp_path)
+    assert (tmp_path / "figures" / "scaling-sums-pocket.svg").exists()
+    page = (tmp_path / "report.html").read_text()
+    assert "What more samples buy" in page and "GrACE-ES (stop at 0.8)" in page
+
+
+def test_without_a_budget_of_eight_the_largest_is_shown_with_its_interval():
+    report = summarize(study(scaling=scaling_rows((2, 4), seeds=(0,))), resamples=10)
+    (table,) = budget_tables(report)
+    assert table.title.startswith("Up to 4 samples")
+    assert table.rows[0].texts[1] == "54.0 [40.0, 90.0]"
+    points = curves(report)["sums", "pocket"][1].points
+    assert [(point.budget, point.mean_samples) for point in points] == [(2, 1), (4, 2)]
