@@ -4,7 +4,15 @@ import pytest
 import torch
 
 import tiny_models
-from grace.cnf import CNF_TOKEN, add_cnf, end_log_prob, find_readout, log_confidence, trainable_rows
+from grace.cnf import (
+    CNF_TOKEN,
+    Readout,
+    add_cnf,
+    end_log_prob,
+    find_readout,
+    log_confidence,
+    trainable_rows,
+)
 from grace.errors import ModelError
 
 every_architecture = pytest.mark.parametrize("tiny", tiny_models.ARCHITECTURES, indirect=True)
@@ -192,3 +200,37 @@ def test_end_log_prob_is_the_log_of_the_summed_probabilities():
 
 def _matrices(model):
     return model.get_input_embeddings(), model.get_output_embeddings()
+
+
+@every_architecture
+@pytest.mark.parametrize("init", ["mean", "eos", "scaled_eos"])
+def test_ten_bin_tokens_leave_old_logits_bit_equal_and_start_alike(tiny, init):
+    model, tokenizer = tiny
+    before, was_tied = logits_of(model), is_tied(model)
+    token = add_cnf(model, tokenizer, head="bins", init=init)
+    after = logits_of(model)
+    ids = list(token.readout.ids)
+    others = [i for i in range(before.shape[-1]) if i not in ids]
+    assert torch.equal(before[..., others], after[..., others])
+    torch.testing.assert_close(after[..., ids], after[..., ids[:1]].expand(-1, 10))
+    assert is_tied(model) == was_tied
+    assert tokenizer.convert_ids_to_tokens(ids) == [f"<B{n}>" for n in range(1, 11)]
+    assert not token.spare_row and max(ids) + 1 == rows_of(model)[0]
+    assert add_cnf(model, tokenizer, head="bins", init=init) == token
+
+
+def test_the_tokens_of_one_head_are_not_added_to_the_other(tiny):
+    model, tokenizer = tiny
+    assert find_readout(tokenizer) is None
+    add_cnf(model, tokenizer)
+    with pytest.raises(ModelError, match="has <CNF> already, so head 'bins' cannot be added"):
+        add_cnf(model, tokenizer, head="bins")
+
+
+def test_a_confidence_is_the_tokens_probability_or_the_middle_of_the_likeliest_bin():
+    assert Readout((7,)).confidence(torch.tensor([[0.25], [0.5]])).tolist() == [0.25, 0.5]
+    probs = torch.eye(10)[[0, 4, 9, 9]] + 0.01
+    probs[3, 2] = probs[3, 9] * (1 - 1e-6)
+    bins = Readout(tuple(range(20, 30)))
+    assert bins.confidence(probs).tolist() == pytest.approx([0.05, 0.45, 0.95, 0.25])
+    assert (Readout((7,)).cnf, bins.cnf) == (7, None)

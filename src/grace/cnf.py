@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CNF_TOKEN = "<CNF>"
+TIE = 1e-4  # relative difference of probabilities up to which two intervals are equally probable
 Head = Literal["token", "bins"]
 Init = Literal["mean", "eos", "scaled_eos"]
 TOKENS: dict[Head, tuple[str, ...]] = {
@@ -42,14 +43,17 @@ class Readout:
         """Return the id of `<CNF>`, None where intervals are read."""
         return self.ids[0] if self.head == "token" else None
 
-    def confidence(self, probs_BE: Any) -> Any:
-        """Return c, shape (B,), from the probabilities of the tokens, a tensor or an array.
+    def confidence(self, probs_BE: Tensor) -> Tensor:
+        """Return c, shape (B,), from the probabilities of the tokens.
 
         With `<CNF>` c is its probability; with intervals, the middle of the most probable one.
+        Intervals that no example fell into keep equal rows; of those the lowest counts, whatever
+        the rounding.
         """
         if self.head == "token":
             return probs_BE[:, 0]
-        return (probs_BE.argmax(-1) + 0.5) / len(self.ids)
+        top_B1 = probs_BE.amax(-1, keepdim=True) * (1 - TIE)
+        return ((probs_BE >= top_B1).int().argmax(-1) + 0.5) / len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,12 @@ def end_log_prob(logits_BV: Tensor, end_ids: Sequence[int]) -> Tensor:
     """
     logits_BV = logits_BV.float()
     return logits_BV[..., list(end_ids)].logsumexp(-1) - logits_BV.logsumexp(-1)
+
+
+def without(logits: Tensor, readout: Readout) -> Tensor:
+    """Return the logits of a model that lacks the tokens: their entries, last axis, are -inf."""
+    ids = logits.new_tensor(readout.ids).long()
+    return logits.index_fill(-1, ids, -float("inf"))
 
 
 def _add_tokens(tokenizer: Any, names: Sequence[str]) -> Readout:

@@ -2,7 +2,8 @@
 
 Ending is one option: p(end) is the sum over the EOS ids and `<CNF>`, taken before temperature and
 top-p, so that training c up or down cannot lengthen or shorten an answer. Greedy decoding ends
-where p(end) is larger than the probability of every other token.
+where p(end) is larger than the probability of every other token. Where c is read at the prompt,
+`<CNF>` says nothing about ending: it is left out of the distribution that is sampled.
 
 Shapes: B prompts, R rows (prompts x samples, a prompt's samples side by side), L padded prompt
 length, T steps, V vocabulary, E end tokens.
@@ -35,6 +36,7 @@ class Ends:
     first: int  # the one that stands for all of them
     readout: Readout | None
     fed: int | None  # the token at whose own position c is read, where it is fed
+    at_prompt: bool  # the readout's ids end nothing
 
 
 class Rows(NamedTuple):
@@ -159,10 +161,14 @@ def _choose(logits_RV: Tensor, ends: Ends, sampling: Sampling, draw_R: Tensor | 
     if ends.readout is not None:
         read_RE = ends_RE[:, -len(ends.readout.ids) :]
         confidence_R = ends.readout.confidence((read_RE - total_R[:, None]).exp())
+        if ends.at_prompt:
+            read_RE.fill_(-torch.inf)
     if len(ends.ids_E) > 1:
         end_R = ends_RE.logsumexp(-1)
         ends_RE.fill_(-torch.inf)[:, 0] = end_R
         logits_RV.index_copy_(1, ends.ids_E, ends_RE)
+    if ends.at_prompt:
+        total_R = logits_RV.logsumexp(-1)
     if draw_R is None:
         token_R = logits_RV.argmax(-1)
     else:

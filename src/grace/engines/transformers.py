@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grace.cnf import find_readout
+from grace.cnf import find_readout, without
 from grace.engines import Features, Sampling
 from grace.engines.batching import attempt, group, out_of_memory, run_batches
 from grace.engines.decoding import Ends, Forward, Rows, decode, left_pad, with_evidence
@@ -41,8 +41,8 @@ class TransformersEngine:
         model: a causal language model; it is put into evaluation mode.
         tokenizer: its tokenizer; `<CNF>` is used when the tokenizer has it.
         read_at: where c is read: `predict` at the end step, `feed` at `<CNF>`'s own position (one
-            more forward per response), `prompt` at the first step, before the response. The trace
-            holds what is read at every sampling step in any case.
+            more forward per response), `prompt` at the first step, before the response, which is
+            then drawn as if there were no `<CNF>`. The trace holds c at every step in any case.
         evidence: how the response's own probabilities shift the logit of `<CNF>`, if at all.
         batch_size: rows in flight; None chooses by device.
 
@@ -185,8 +185,8 @@ class TransformersEngine:
         if self.read_at != "prompt":
             fed = self._fed()
             contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
-        probs_NE = self.next_token_probs(contexts, self.readout.ids)
-        return [float(c) for c in self.readout.confidence(probs_NE)]
+        probs_NE = torch.from_numpy(self.next_token_probs(contexts, self.readout.ids))
+        return list(self.readout.confidence(probs_NE).tolist())
 
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
@@ -215,7 +215,7 @@ class TransformersEngine:
     ) -> list[list[Generation]]:
         ids_E = torch.tensor(self.end_ids, device=self.device)
         fed = self.cnf if self.read_at == "feed" else None
-        ends = Ends(ids_E, self.end_ids[0], self.readout, fed)
+        ends = Ends(ids_E, self.end_ids[0], self.readout, fed, self.read_at == "prompt")
         rows = decode(self._forward, prompts, keys, sampling, ends, self.device)
         if self.evidence is not None:
             rows = with_evidence(rows, self.evidence)
@@ -277,6 +277,8 @@ class TransformersEngine:
         def run(batch: list[int]) -> list[Reading]:
             keep = max(len(responses[i]) for i in batch) + 1 + len(fed)
             logits_BKV = self._last_logits([contexts[i] for i in batch], keep=keep)
+            if self.readout and self.read_at == "prompt":
+                logits_BKV = without(logits_BKV, self.readout)
             given = [responses[i] for i in batch]
             return [
                 score(logits_KV[keep - len(r) - 1 - len(fed) :], r, self.end_ids, self.cnf)

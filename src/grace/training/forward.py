@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from grace.cnf import Readout
+from grace.cnf import Readout, without
 from grace.evidence import Evidence, shift
 from grace.training.examples import IGNORED, Batch
 from grace.training.loss import LossKind, calibration_loss, mean_over_tokens, token_losses
@@ -41,7 +41,8 @@ def losses(
     """Run the model on a batch and return the terms of the loss.
 
     At `predict` c is read at the last response token, so the model need not see `<CNF>`; at
-    `feed` it is read at `<CNF>` itself; at `prompt` at the last prompt token. Logits are computed
+    `feed` it is read at `<CNF>` itself; at `prompt` at the last prompt token, and the SFT term is
+    that of a model without `<CNF>`, as the response is drawn. Logits are computed
     from the last prompt token on only. log c is the float32 log-softmax over the full vocabulary,
     as in `grace.cnf.log_confidence`, shifted by the evidence if any; no gradient flows through
     the evidence. With `cnf_in_sft` the SFT term has `<CNF>` as one more label where c is read.
@@ -57,11 +58,12 @@ def losses(
     logits_BKV = forward_logits(model, batch, length, kept)
     next_BK = next_BT[:, length - kept :]
     if read_at == "prompt":
-        logits_BKV = _prompt_last(logits_BKV, next_BK)
+        logits_BKV = _prompt_last(logits_BKV, next_BK, readout)
     labels_BK = torch.cat([next_BK, batch["input_ids"][:, -1:]], dim=1)
     loss_BK = token_losses(logits_BKV, labels_BK)
     if readout.head == "bins":
-        log_c_B = readout.confidence(logits_BKV[:, -1, list(readout.ids)].detach()).log()
+        read_BE = logits_BKV[:, -1, list(readout.ids)].detach().float()
+        log_c_B = readout.confidence(read_BE.softmax(-1)).log()
         return Losses(torch.zeros_like(log_c_B), mean_over_tokens(loss_BK, labels_BK), log_c_B)
     log_c_B = -loss_BK[:, -1]
     if evidence is not None:
@@ -75,11 +77,12 @@ def losses(
     return Losses(calibration_loss(log_c_B, batch["target"], loss), sft_B, log_c_B)
 
 
-def _prompt_last(logits_BKV: Tensor, next_BK: Tensor) -> Tensor:
-    """Put the logits of every row's last prompt token in place of those of its last token."""
+def _prompt_last(logits_BKV: Tensor, next_BK: Tensor, readout: Readout) -> Tensor:
+    """Return the logits without `<CNF>`, and in the last place those of the last prompt token."""
     start_B = next_BK.shape[1] - (next_BK != IGNORED).sum(dim=1)
     rows_B = torch.arange(len(start_B), device=start_B.device)
-    return torch.cat([logits_BKV[:, :-1], logits_BKV[rows_B, start_B][:, None]], dim=1)
+    read_BV = logits_BKV[rows_B, start_B]
+    return torch.cat([without(logits_BKV[:, :-1], readout), read_BV[:, None]], dim=1)
 
 
 def forward_logits(model: Any, batch: Batch, length: int, kept: int) -> Tensor:

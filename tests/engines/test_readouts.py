@@ -1,0 +1,217 @@
+"""The ablations while generating: c read at the prompt, and c read from bin tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import tiny_models
+from grace.chat import encode_chat, encode_text
+from grace.cnf import TIE, TOKENS, add_cnf
+from grace.engines import Sampling, decoding
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ModelError
+from grace.evidence import Evidence
+
+VARIANTS = [("token", "prompt"), ("bins", "predict"), ("bins", "prompt")]
+every_variant = pytest.mark.parametrize(("head", "read_at"), VARIANTS)
+architectures = pytest.mark.parametrize(
+    "tiny", ["llama_tied", "llama_untied", "qwen2", "gemma2"], indirect=True
+)
+GREEDY = Sampling(max_new_tokens=10)
+SAMPLED = Sampling(max_new_tokens=10, temperature=1.0, num_samples=4, seed=5)
+NUCLEUS = Sampling(max_new_tokens=10, temperature=0.7, top_p=0.8, num_samples=2, seed=1)
+CLOSE = 1e-5
+
+
+def engine_of(tiny, head, read_at, noise=0.3):
+    """An engine whose tokens are likely, and whose bins differ between contexts."""
+    model, tokenizer = tiny
+    cnf = add_cnf(model, tokenizer, head=head)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        rows = model.get_output_embeddings().weight
+        for token in cnf.readout.ids:
+            rows[token] += noise * torch.randn(rows.shape[1], generator=generator)
+    return TransformersEngine(model, tokenizer, read_at)
+
+
+def generate(engine, prompts, sampling):
+    results = dict(engine.generate(prompts, sampling))
+    return [results[i] for i in range(len(prompts))]
+
+
+def probabilities(engine, ids):
+    with torch.inference_mode():
+        return engine.model(torch.tensor([list(ids)])).logits[0, -1].double().softmax(-1).numpy()
+
+
+def by_hand(engine, ids):
+    """c as the definitions say, from the probabilities after some token ids."""
+    p = probabilities(engine, ids)[list(engine.readout.ids)]
+    if len(p) == 1:
+        return p[0]
+    interval = int(np.flatnonzero(p >= p.max() * (1 - TIE))[0])
+    return (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)[interval]
+
+
+def naive(engine, prompt, key, sample, sampling):
+    """One response by full forwards over the unpadded sequence, in float64 numpy."""
+    draws = decoding.uniforms(sampling.seed, [key], range(sample, sample + 1), 64)[0]
+    tokens, logprobs, trace = [], [], []
+    for step in range(sampling.max_new_tokens):
+        trace.append(by_hand(engine, [*prompt, *tokens]))
+        p = probabilities(engine, [*prompt, *tokens])
+        if engine.read_at == "prompt":
+            p[list(engine.readout.ids)] = 0
+            p /= p.sum()
+        ends = p[list(engine.end_ids)].sum()
+        p[list(engine.end_ids)] = 0
+        p[engine.end_ids[0]] = ends
+        if sampling.temperature == 0:
+            token = int(p.argmax())
+        else:
+            choice = p ** (1 / sampling.temperature)
+            choice /= choice.sum()
+            order = np.argsort(-choice, kind="stable")
+            above = np.cumsum(choice[order]) - choice[order]
+            choice[order[above >= sampling.top_p]] = 0
+            token = int(np.searchsorted(np.cumsum(choice), draws[step] * choice.sum(), "right"))
+        if token == engine.end_ids[0]:
+            return tokens, logprobs, trace, float(np.log(ends))
+        tokens.append(token)
+        logprobs.append(float(np.log(p[token])))
+    return tokens, logprobs, trace, None
+
+
+@architectures
+@every_variant
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, NUCLEUS], ids=["greedy", "T1", "top_p"])
+def test_generation_equals_a_naive_loop_without_cache_padding_or_batch(
+    tiny, head, read_at, sampling
+):
+    engine = engine_of(tiny, head, read_at)
+    prompts = tiny_models.prompts(engine.tokenizer, 4)
+    for i, generations in enumerate(generate(engine, prompts, sampling)):
+        for sample, got in enumerate(generations):
+            tokens, logprobs, trace, end = naive(engine, prompts[i], str(i), sample, sampling)
+            assert list(got.token_ids) == tokens
+            assert got.logprobs == pytest.approx(logprobs, abs=CLOSE)
+            assert got.trace == pytest.approx(trace, abs=CLOSE)
+            assert got.end_logprob == pytest.approx(end, abs=CLOSE)
+            read = trace[0] if read_at == "prompt" else trace[-1]
+            assert got.confidence == (None if end is None else pytest.approx(read, abs=CLOSE))
+
+
+@architectures
+@every_variant
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T1"])
+def test_c_and_logprobs_of_generation_equal_a_teacher_forced_forward(tiny, head, read_at, sampling):
+    engine = engine_of(tiny, head, read_at)
+    prompts = tiny_models.prompts(engine.tokenizer, 16)
+    rows = [
+        (prompt, got)
+        for prompt, generations in zip(prompts, generate(engine, prompts, sampling), strict=True)
+        for got in generations
+        if got.finish_reason == "stop"
+    ]
+    assert len({len(got.token_ids) for _, got in rows}) > 1 or sampling is GREEDY
+    contexts, responses = [p for p, _ in rows], [got.token_ids for _, got in rows]
+    expected = [got.confidence for _, got in rows]
+    assert rows and engine.confidences(contexts, responses) == pytest.approx(expected, abs=CLOSE)
+    for (_, got), (logprobs, end) in zip(rows, engine.logprobs(contexts, responses), strict=True):
+        assert got.logprobs == pytest.approx(logprobs, abs=CLOSE)
+        assert got.end_logprob == pytest.approx(end, abs=CLOSE)
+
+
+def test_bins_say_different_things_about_different_responses(tiny):
+    engine = engine_of(tiny, "bins", "predict")
+    prompts = tiny_models.prompts(engine.tokenizer, 16)
+    c = {round(c, 4) for c in engine.confidences(prompts, [p[::-1][:3] for p in prompts])}
+    assert len(c) > 2 and all(round(100 * value) % 10 == 5 for value in c)
+
+
+@pytest.mark.parametrize("head", ["token", "bins"])
+def test_read_at_the_prompt_the_model_says_what_it_says_without_the_tokens(head):
+    plain = TransformersEngine(tiny_models.model("llama_untied"), tiny_models.tokenizer())
+    grown = (tiny_models.model("llama_untied"), tiny_models.tokenizer())
+    engine = engine_of(grown, head, "prompt", noise=1.0)
+    prompts = tiny_models.prompts(plain.tokenizer, 8)
+    likely = int(probabilities(engine, prompts[-1]).argmax())
+    with torch.no_grad():  # the tokens take much of the mass of what would be said
+        rows = engine.model.get_output_embeddings().weight
+        rows[engine.readout.ids[-1]] = 2 * rows[likely]
+    assert max(engine.next_token_probs(prompts, engine.readout.ids).sum(1)) > 0.3
+    responses = [p[::-1][:4] for p in prompts]
+    for ours, theirs in zip(
+        [*generate(engine, prompts, SAMPLED), *generate(engine, prompts, GREEDY)],
+        [*generate(plain, prompts, SAMPLED), *generate(plain, prompts, GREEDY)],
+        strict=True,
+    ):
+        assert [got.token_ids for got in ours] == [got.token_ids for got in theirs]
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.logprobs == pytest.approx(other.logprobs, abs=CLOSE)
+    for ours, theirs in zip(
+        engine.logprobs(prompts, responses), plain.logprobs(prompts, responses), strict=True
+    ):
+        assert ours[0] == pytest.approx(theirs[0], abs=CLOSE)
+        assert ours[1] == pytest.approx(theirs[1], abs=CLOSE)
+
+
+def test_read_at_the_prompt_every_response_to_it_has_the_same_c(tiny):
+    engine = engine_of(tiny, "token", "prompt")
+    prompt = tiny_models.prompts(engine.tokenizer, 8)[-1]
+    [generations] = generate(engine, [prompt], Sampling(20, 1.5, max_new_tokens=20))
+    assert len({got.token_ids for got in generations}) > 2
+    expected = by_hand(engine, prompt)
+    for got in generations:
+        if got.finish_reason == "stop":
+            assert got.confidence == pytest.approx(expected, abs=CLOSE)
+    assert engine.confidences([prompt] * 3, [[], [7], [8, 9]]) == pytest.approx([expected] * 3)
+
+
+@pytest.mark.parametrize("read_at", ["predict", "prompt"])
+def test_bin_tokens_never_show_in_text_or_ids(tiny, read_at):
+    engine = engine_of(tiny, "bins", read_at, noise=1.0)
+    with torch.no_grad():
+        engine.model.get_output_embeddings().weight[list(engine.readout.ids)] *= 1.5
+    for generations in generate(engine, tiny_models.prompts(engine.tokenizer, 16), SAMPLED):
+        for got in generations:
+            assert not set(engine.end_ids) & set(got.token_ids)
+            assert "<B" not in got.text
+    shown = engine.tokenizer.decode(list(engine.readout.ids), skip_special_tokens=True)
+    assert shown == ""
+
+
+def test_every_bin_token_ends_a_response(tiny):
+    engine = engine_of(tiny, "bins", "predict")
+    assert engine.end_ids[-10:] == engine.readout.ids
+    prompts = tiny_models.prompts(engine.tokenizer, 8)
+    for prompt, (_, end) in zip(prompts, engine.logprobs(prompts, [[]] * 8), strict=True):
+        p = probabilities(engine, prompt)
+        assert end == pytest.approx(np.log(p[list(engine.end_ids)].sum()), abs=CLOSE)
+
+
+def test_bin_tokens_in_a_users_text_are_text(tiny):
+    engine = engine_of(tiny, "bins", "predict")
+    for name in TOKENS["bins"]:
+        chat = [{"role": "user", "content": f"Is {name} right?{name}"}]
+        for ids in (encode_chat(engine.tokenizer, chat), encode_text(engine.tokenizer, name)):
+            assert not set(ids) & set(engine.readout.ids)
+            assert name in engine.tokenizer.decode(ids)
+
+
+def test_readings_that_make_no_sense_are_refused(tiny):
+    model, tokenizer = tiny
+    add_cnf(model, tokenizer)
+    evidence = Evidence((0.0,) * 6, (0.0,) * 6)
+    with pytest.raises(ModelError, match="use predict, feed or prompt"):
+        TransformersEngine(model, tokenizer, "here")
+    with pytest.raises(ModelError, match="evidence needs a response"):
+        TransformersEngine(model, tokenizer, "prompt", evidence=evidence)
+    model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
+    add_cnf(model, tokenizer, head="bins")
+    for options in ({"read_at": "feed"}, {"evidence": evidence}):
+        with pytest.raises(ModelError, match="bin tokens are read without evidence"):
+            TransformersEngine(model, tokenizer, **options)

@@ -1,0 +1,332 @@
+"""GrACE-SFT, GrACE-Pre and GrACE-Disc: their losses by hand, and from training to `grace.load`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import grace
+import tiny_models
+from grace.cnf import TOKENS, add_cnf
+from grace.config import TrainSettings, from_dict
+from grace.engines import Sampling
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ConfigError
+from grace.evidence import Evidence
+from grace.training.examples import Example, collate
+from grace.training.forward import losses
+from grace.training.lora import add_lora, light_rows
+from grace.training.validation import log_confidences
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "sft": {"cnf_in_sft": True},
+    "pre": {"read_at": "prompt"},
+    "disc": {"head": "bins", "gamma": 1.0},
+    "disc-pre": {"head": "bins", "gamma": 1.0, "read_at": "prompt"},
+}
+BATCH = [Example("a", (9, 10, 11), (12, 13), 0.3), Example("b", (14,), (15,), 0.95)]
+EMPTY = Example("c", (16, 17), (), 0.5)
+SIGNS = ["llama_tied", "llama_untied", "qwen2", "gemma2"]
+
+
+def adapted(name: str, head: Any = "token", dtype: Any = torch.float32) -> tuple[Any, Any]:
+    """A model with LoRA and rows that are not at their start, and its readout."""
+    model, tokenizer = tiny_models.model(name).to(dtype), tiny_models.tokenizer()
+    cnf = add_cnf(model, tokenizer, head=head)
+    torch.manual_seed(0)
+    peft_model = add_lora(model, cnf, TrainSettings(rank=4))
+    with torch.no_grad():
+        for key, parameter in peft_model.named_parameters():
+            if parameter.requires_grad:
+                noise = torch.Generator().manual_seed(len(key))
+                parameter += 0.1 * torch.randn(parameter.shape, generator=noise)
+    return peft_model.eval(), cnf.readout
+
+
+def logits_after(peft_model: Any, ids: tuple[int, ...]) -> torch.Tensor:
+    with torch.no_grad():
+        logits: torch.Tensor = peft_model(torch.tensor([ids])).logits[0, -1]
+    return logits
+
+
+def nll(logits: torch.Tensor, token: int) -> float:
+    return -float(logits.log_softmax(-1)[token])
+
+
+def steps(peft_model: Any, example: Example) -> list[torch.Tensor]:
+    """The logits before each response token and before the end, one forward each."""
+    ids = (*example.prompt_ids, *example.response_ids)
+    start = len(example.prompt_ids)
+    return [logits_after(peft_model, ids[:end]) for end in range(start, len(ids) + 1)]
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_in_grace_sft_the_token_is_one_more_label_where_c_is_read(name: str) -> None:
+    peft_model, readout = adapted(name)
+    rows = [*BATCH, EMPTY]
+    with torch.no_grad():
+        terms = losses(peft_model, collate(rows, readout, 0), readout, cnf_in_sft=True)
+    for number, example in enumerate(rows):
+        before = steps(peft_model, example)
+        labels = (*example.response_ids, readout.ids[0])
+        each = [nll(logits, token) for logits, token in zip(before, labels, strict=True)]
+        assert terms.sft[number].item() == pytest.approx(np.mean(each), abs=1e-5)
+        assert terms.log_c[number].item() == pytest.approx(-each[-1], abs=1e-5)
+        squared = (example.target - np.exp(-each[-1])) ** 2
+        assert terms.calibration[number].item() == pytest.approx(squared, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_in_grace_pre_c_comes_before_the_response_which_is_learned_without_the_token(
+    name: str,
+) -> None:
+    peft_model, readout = adapted(name)
+    rows = [*BATCH, EMPTY]
+    with torch.no_grad():
+        terms = losses(peft_model, collate(rows, readout, 0), readout, read_at="prompt")
+    for number, example in enumerate(rows):
+        before = steps(peft_model, example)
+        log_c = -nll(before[0], readout.ids[0])
+        for logits in before:
+            logits[readout.ids[0]] = -torch.inf
+        each = [nll(at, token) for at, token in zip(before, example.response_ids, strict=False)]
+        expected = np.mean(each) if each else 0.0
+        assert terms.sft[number].item() == pytest.approx(expected, abs=1e-5)
+        assert terms.log_c[number].item() == pytest.approx(log_c, abs=1e-5)
+        squared = (example.target - np.exp(log_c)) ** 2
+        assert terms.calibration[number].item() == pytest.approx(squared, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_grace_disc_is_the_sft_loss_with_the_bin_token_as_last_label_and_nothing_else(
+    name: str,
+) -> None:
+    peft_model, readout = adapted(name, "bins")
+    rows = [*BATCH, EMPTY]
+    with torch.no_grad():
+        terms = losses(peft_model, collate(rows, readout, 0), readout)
+    assert not terms.calibration.any()
+    for number, (example, interval) in enumerate(zip(rows, (3, 9, 5), strict=True)):
+        before = steps(peft_model, example)
+        labels = (*example.response_ids, readout.ids[interval])
+        each = [nll(logits, token) for logits, token in zip(before, labels, strict=True)]
+        assert terms.sft[number].item() == pytest.approx(np.mean(each), abs=1e-5)
+        likeliest = int(before[-1][list(readout.ids)].argmax())
+        assert terms.log_c[number].exp().item() == pytest.approx(0.05 + likeliest / 10)
+
+
+@pytest.mark.parametrize(("head", "read_at"), [("token", "prompt"), ("bins", "predict")])
+@pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
+def test_the_light_forward_and_its_gradients_equal_pefts_own(
+    name: str, head: str, read_at: Any
+) -> None:
+    peft_model, readout = adapted(name, head)
+    batch = collate(BATCH, readout, 0)
+
+    def run() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        peft_model.zero_grad()
+        terms = losses(peft_model, batch, readout, read_at=read_at)
+        (terms.calibration.sum() + terms.sft.sum()).backward()
+        named = peft_model.named_parameters()
+        return terms.sft.detach(), {k: p.grad.clone() for k, p in named if p.requires_grad}
+
+    slow_sft, slow = run()
+    with light_rows(peft_model, read_at):
+        fast_sft, fast = run()
+    torch.testing.assert_close(fast_sft, slow_sft, atol=1e-5, rtol=1e-5)
+    assert all("embed" in key and not slow[key].any() for key in slow.keys() - fast.keys())
+    for key in fast:
+        torch.testing.assert_close(fast[key], slow[key], atol=1e-5, rtol=1e-4)
+
+
+def base_directory(name: str, folder: Path) -> Path:
+    tiny_models.model(name).save_pretrained(folder)
+    tiny_models.tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", SIGNS)
+def test_training_scoring_and_generating_read_the_same_c_of_a_saved_adapter(
+    name: str, variant: str, train: Any, validation: list[Example], tmp_path: Path
+) -> None:
+    seen: list[dict[str, float]] = []
+    options = {"learning_rate": 2e-2, **VARIANTS[variant]}
+    done = train(name, epochs=2, on_step=lambda *a: seen.append(a[2]), **options)
+    base = base_directory(name, tmp_path / "base")
+    model = grace.load(base, adapter=done.adapter)
+    engine = model.engine
+    assert engine.readout == done.cnf.readout
+    assert engine.read_at == options.get("read_at", "predict")
+    c = engine.confidences(
+        [row.prompt_ids for row in validation], [row.response_ids for row in validation]
+    )
+    assert np.mean(c) == pytest.approx(seen[-1]["eval_mean_c"], abs=1e-5)
+    options = {"read_at": engine.read_at}
+    again = log_confidences(engine.model, validation, engine.readout, 0, **options)  # type: ignore[arg-type]
+    np.testing.assert_allclose(c, np.exp(again), atol=1e-5)
+    prompts = tiny_models.prompts(engine.tokenizer, 8)
+    for sampling in (Sampling(max_new_tokens=20), Sampling(4, 1.0, max_new_tokens=20)):
+        for number, generations in engine.generate(prompts, sampling):
+            ended = [got for got in generations if got.finish_reason == "stop"]
+            responses = [got.token_ids for got in ended]
+            scored = engine.confidences([prompts[number]] * len(ended), responses)
+            assert scored == pytest.approx([got.confidence for got in ended], abs=1e-5)
+    reply = model.ask("Who?", max_new_tokens=20)
+    assert reply.confidence is None or 0 <= reply.confidence <= 1
+
+
+def test_a_half_precision_model_reads_the_prompt_in_float32_while_training() -> None:
+    peft_model, readout = adapted("llama_untied", dtype=torch.bfloat16)
+    batch = collate(BATCH, readout, 0)
+    with torch.no_grad(), light_rows(peft_model, "prompt"):
+        read = losses(peft_model, batch, readout, read_at="prompt").log_c
+        alone = [dataclasses.replace(example, response_ids=()) for example in BATCH]
+        cut = losses(peft_model, collate(alone, readout, 0), readout, with_sft=False).log_c
+    with torch.no_grad(), light_rows(peft_model, "predict"):
+        exact = losses(peft_model, collate(alone, readout, 0), readout, with_sft=False).log_c
+    torch.testing.assert_close(cut, exact, atol=1e-5, rtol=0)
+    torch.testing.assert_close(read, exact, atol=2e-2, rtol=0)  # the states are bfloat16
+    assert (read.bfloat16().float() != read).any()
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_grace_disc_changes_exactly_lora_and_ten_rows(name: str, train: Any) -> None:
+    from peft import PeftModel
+
+    before, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
+    ids = sorted(add_cnf(before, tokenizer, head="bins").readout.ids)
+    done = train(name, head="bins", gamma=1.0)
+    fresh = tiny_models.model(name)
+    add_cnf(fresh, tiny_models.tokenizer(), head="bins")
+    with pytest.warns(FutureWarning, match="is_gradient_checkpointing"):
+        after = PeftModel.from_pretrained(fresh, done.adapter).merge_and_unload()
+    head = before.get_output_embeddings().weight
+    embedding = before.get_input_embeddings().weight
+    named = dict(after.named_parameters())
+    for key, old in before.named_parameters():
+        changed = (old != named[key]).reshape(len(old), -1).any(dim=1).nonzero().flatten()
+        if old is head:
+            assert changed.tolist() == ids
+        elif old is embedding:
+            assert changed.tolist() == []  # no input holds a bin token
+        else:
+            assert bool(len(changed)) == ("mlp" in key and key.endswith("weight")), key
+
+
+def test_grace_disc_learns_the_bins(train: Any, examples: list[Example]) -> None:
+    options = {"epochs": 12, "learning_rate": 2e-2, "dropout": 0.0, "data": examples[:8]}
+    seen: list[dict[str, float]] = []
+    train(head="bins", gamma=1.0, on_step=lambda *a: seen.append(a[2]), **options)
+    assert seen[-1]["sft"] < 0.5 * seen[0]["sft"]
+    assert seen[-1]["loss"] == pytest.approx(seen[-1]["sft"])
+    assert seen[-1]["mean_c"] == pytest.approx(seen[-1]["mean_target"], abs=0.06)
+
+
+class Killed(BaseException):
+    """Not an Exception, so nothing on the way may swallow it."""
+
+
+@pytest.mark.parametrize("step", [1, 3, 5])
+def test_a_killed_grace_disc_training_ends_with_the_same_bytes(step: int, train: Any) -> None:
+    def stop(done: int, total: int, logs: Any) -> None:
+        if done == step:
+            raise Killed
+
+    options = {"head": "bins", "gamma": 1.0, "save_every": 2}
+    whole = train(folder="whole", **options).adapter
+    with pytest.raises(Killed):
+        train(folder="cut", on_step=stop, **options)
+    cut = train(folder="cut", **options).adapter
+    assert {p.name: p.read_bytes() for p in cut.iterdir()} == {
+        p.name: p.read_bytes() for p in whole.iterdir()
+    }
+
+
+def test_the_adapter_directory_says_what_is_read(train: Any) -> None:
+    done = train(epochs=1, head="bins")
+    record = json.loads((done.adapter / "grace.json").read_text())
+    assert record["bin_tokens"] == dict(zip(TOKENS["bins"], done.cnf.readout.ids, strict=True))
+    assert "cnf_id" not in record
+    card = (done.adapter / "README.md").read_text()
+    assert "10 vocabulary rows (`<B1>` to `<B10>`)" in card
+    assert load_file(done.adapter / "adapter_model.safetensors")
+    pre = train(epochs=1, read_at="prompt", folder="pre")
+    assert "the response is not looked at" in (pre.adapter / "README.md").read_text()
+
+
+def test_an_adapter_from_before_these_settings_still_loads(train: Any, tmp_path: Path) -> None:
+    done = train(epochs=1)
+    record = json.loads((done.adapter / "grace.json").read_text())
+    for name in ("head", "cnf_in_sft"):
+        del record["train"][name]
+    (done.adapter / "grace.json").write_text(json.dumps(record))
+    base = base_directory("llama_untied", tmp_path / "base")
+    engine = TransformersEngine.load(base, adapter=done.adapter)
+    assert (engine.cnf, engine.read_at) == (done.cnf.id, "predict")
+
+
+def test_checkpoints_from_before_these_settings_are_gone_on_with(train: Any) -> None:
+    done = train(epochs=1)
+    file = done.checkpoints / "data.json"
+    data = json.loads(file.read_text())
+    del data["settings"]["head"], data["settings"]["cnf_in_sft"]
+    file.write_text(json.dumps(data))
+    assert train(epochs=1).result.steps == done.result.steps
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"read_at": "prompt", "evidence": "likelihood"},
+            r"before the response .*; set train\.evidence=none",
+        ),
+        (
+            {"head": "bins", "evidence": "likelihood"},
+            r"no <CNF> whose logit .*; set train\.evidence=none",
+        ),
+        ({"head": "bins", "read_at": "feed"}, r"no single token .* train\.read_at=predict"),
+        ({"head": "bins", "gamma": 0.0}, r"the SFT term alone.* train\.gamma=1"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused_before_anything_runs(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_dict(TrainSettings, settings)
+
+
+def test_evidence_and_tokens_that_do_not_suit_the_settings_are_refused(train: Any) -> None:
+    evidence = Evidence((0.0,) * 6, (0.0,) * 6)
+    with pytest.raises(ConfigError, match="before the response"):
+        train(read_at="prompt", evidence=evidence)
+    with pytest.raises(ConfigError, match=r"train.head is token.*rows of bins; call add_cnf"):
+        _train_with_other_rows(train)
+
+
+def _train_with_other_rows(train: Any) -> None:
+    from grace.training.trainer import train_adapter
+
+    model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
+    cnf = add_cnf(model, tokenizer, head="bins")
+    nowhere = Path("nowhere")
+    train_adapter(
+        model,
+        tokenizer,
+        cnf,
+        BATCH,
+        BATCH,
+        TrainSettings(),
+        seed=0,
+        output_dir=nowhere,
+        checkpoint_dir=nowhere,
+        metadata={},
+    )
