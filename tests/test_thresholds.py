@@ -177,6 +177,8 @@ def test_sequences_start_early_and_at_half_of_the_questions():
     # The fewest answers that pass at 0.025 with 5 % errors, half of those that 90 % allows:
     assert stats.binom.cdf(early // 20 + 1, early, 0.1) <= 0.025 < stats.binom.cdf(5, 100, 0.1)
     assert 100 < early < 200
+    assert starts(10**6, 0.9, 0.05) == [early, 500_000]
+    assert starts(1000, 0.999999, 0.05) == [2_995_731]
     assert starts(60, 0.9, 0.05) == [30]  # too few questions for two: one, at full delta
     assert starts(10, 0.9, 0.05) == [29]
 

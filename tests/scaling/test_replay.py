@@ -212,6 +212,13 @@ def test_codes_of_answers_may_be_any_whole_numbers():
     assert pool.correct_QS.tolist() == [[True, False, False, True]]  # no answer, not right
 
 
+def test_answers_may_be_texts():
+    pool = Pool.from_answers([["b", None, "a", "b"], [None] * 4], [[1, 0, 0, 1], [0] * 4])
+    assert pool.answer_QS.tolist() == [[0, -1, 2, 0], [-1] * 4]
+    with pytest.raises(UserInputError, match="questions have 1 or 2 samples"):
+        Pool.from_answers([["a"], ["a", "b"]], [[1], [1, 0]])
+
+
 def test_questions_can_be_taken_out_of_a_pool():
     pool = pool_of(5)
     part = pool.take([3, 3, 0])

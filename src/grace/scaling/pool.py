@@ -59,6 +59,31 @@ class Pool:
             name: self._probabilities(value, name) for name, value in (confidences or {}).items()
         }
 
+    @classmethod
+    def from_answers(
+        cls,
+        answers: Sequence[Sequence[str | None]],
+        correct: ArrayLike,
+        tokens: ArrayLike | None = None,
+        confidences: Mapping[str, ArrayLike] | None = None,
+    ) -> Pool:
+        """Make a pool of answers as they vote: texts, None for none (see `__init__`).
+
+        Raises:
+            UserInputError: as for the constructor, or not every question has as many samples.
+        """
+        lengths = sorted({len(row) for row in answers})
+        if len(lengths) != 1:
+            raise UserInputError(
+                f"questions have {' or '.join(map(str, lengths)) or 'no'} samples; "
+                "give the same number of each, at least one"
+            )
+        codes = []
+        for row in answers:
+            code = {answer: at for at, answer in enumerate(dict.fromkeys(row))} | {None: -1}
+            codes.append([code[answer] for answer in row])
+        return cls(codes, correct, tokens, confidences)
+
     @property
     def num_questions(self) -> int:
         """Q."""

@@ -9,8 +9,9 @@ no vote. A tie goes to the answer with more votes, then to the one that was seen
 weights are exact (`tally`), so nothing else depends on the order of the votes.
 
 Adding one is one new file here whose `STRATEGY` is a frozen dataclass with `done` and `choose`:
-its fields are its settings. With `stops` and `chooses`, the same two over a table of many
-questions, `grace.scaling` replays it fast; without them it is replayed vote by vote.
+its fields are its settings, and `reads_confidence = False` marks one that only counts answers.
+With `stops` and `chooses`, the same two over a table of many questions, `grace.scaling` replays
+it fast; without them it is replayed vote by vote.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from grace.errors import UserInputError
 from grace.records import Decision, Vote
@@ -25,8 +25,6 @@ class Strategy(Protocol):
 @runtime_checkable
 class Batched(Protocol):
     """A strategy that also decides many questions at once, with the same outcome."""
-
-    reads_confidence: ClassVar[bool]
 
     def stops(self, table: VoteTable) -> Indices:
         """Return the number of votes after which each row is first done, width + 1 for never."""

@@ -58,19 +58,19 @@ def walk(passes_DG: NDArray[np.bool_], first_D: Indices) -> Indices:
 def starts(n: int, target: float, delta: float) -> list[int]:
     """Return the numbers of answers at which sequences start: one or two, in ascending order."""
     half = max(least_points(target, delta), n // 2)
-    early = _start_with_errors(target, delta / 2)
+    early = _start_with_errors(target, delta / 2, half)
     return [early, half] if early < half else [half]
 
 
-def _start_with_errors(target: float, delta: float) -> int:
-    """Return the fewest answers that pass with half of the errors that the target allows."""
-    count, errors = 1, 0
-    while True:
-        while p_value(np.array(max(count - errors, 0)), np.array(count), target) > delta:
-            count += 1
-        if errors >= count * (1 - target) / 2:
-            return count
-        errors += 1
+def _start_with_errors(target: float, delta: float, most: int) -> int:
+    """Return the fewest answers, at most `most`, that pass with half of the errors allowed."""
+    errors = 0
+    for count in range(least_points(target, delta), most):
+        if p_value(np.array(count - errors), np.array(count), target) <= delta:
+            if errors >= count * (1 - target) / 2:
+                return count
+            errors += 1
+    return most
 
 
 def check_level(value: float, name: str) -> None:
