@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from grace import metrics
 from grace.errors import UserInputError
 from grace.metrics import (
+    Resamples,
     adaptive_ece,
     aurc,
     auroc,
@@ -31,17 +32,6 @@ def made_up(n=400, seed=0):
     rng = np.random.default_rng(seed)
     confidence = rng.beta(2, 1, n)
     return confidence, rng.random(n) < confidence**2
-
-
-def with_ones(n=1000):
-    """30 % of the responses at exactly 1 with accuracy .8, the rest overconfident by .1."""
-    rng = np.random.default_rng(29)
-    confidence, correct = np.ones(n), np.ones(n, dtype=bool)
-    correct[: round(0.06 * n)] = False
-    rest = slice(round(0.3 * n), n)
-    confidence[rest] = rng.uniform(0.1, 0.999, n - round(0.3 * n))
-    correct[rest] = rng.random(n - round(0.3 * n)) < confidence[rest] - 0.1
-    return confidence, correct
 
 
 pairs = st.lists(
@@ -112,43 +102,6 @@ def test_all_ties_say_nothing():
 
 def test_results_are_python_floats():
     assert {type(v) for v in metrics.evaluate(*made_up()).values()} == {float}
-
-
-# --- the same data under other code bases' definitions of ECE
-
-
-def ece_dropping_the_edge(confidence, correct, bins=10):
-    """digitize - 1 sends a confidence of 1 to bin `bins`, which is then never read."""
-    total = 0.0
-    at = np.digitize(confidence, np.linspace(0, 1, bins + 1)) - 1
-    for k in range(bins):
-        if (at == k).any():
-            total += abs((correct[at == k] - confidence[at == k]).sum())
-    return total / len(confidence)
-
-
-def ece_of_midpoints(confidence, correct, bins=10):
-    at = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = [abs((correct[at == k] - (k + 0.5) / bins).sum()) for k in range(bins)]
-    return sum(gaps) / len(confidence)
-
-
-def test_definitions_of_ece_differ_widely_on_the_same_data():
-    """Standard-10, -15, -20, edge dropped, midpoints: a large spread from definition alone."""
-    confidence, correct = with_ones()
-    found = [
-        ece(confidence, correct),
-        ece(confidence, correct, 15),
-        ece(confidence, correct, 20),
-        ece_dropping_the_edge(confidence, correct),
-        ece_of_midpoints(confidence, correct),
-    ]
-    assert [round(100 * float(value), 2) for value in found] == PINNED
-    # dropping the edge hides exactly the 30 % of responses that are each 20 points too sure
-    assert found[0] - found[3] == pytest.approx(0.3 * 0.2)
-
-
-PINNED = [11.2, 11.78, 11.64, 5.2, 9.74]
 
 
 # --- slow references
@@ -352,6 +305,65 @@ def test_a_bootstrap_of_all_metrics_takes_a_few_seconds_at_most():
     start = time.perf_counter()
     bootstrap(*data, resamples=1000)
     assert time.perf_counter() - start < 8  # about 0.6 s on an idle core
+
+
+def test_an_interval_of_ece_takes_off_what_noise_adds():
+    """Always 3 points too sure: percentiles lie above the true ECE in nearly every study."""
+    covered = {"percentile": 0, "interval": 0}
+    for study in range(100):
+        rng = np.random.default_rng(study)
+        truth = rng.uniform(0.05, 0.85, 500)
+        drawn = Resamples(range(500), resamples=200, seed=study)
+        right = rng.random(500) < truth
+        value_R = drawn.evaluate(truth + 0.03, right, range(500), "ece")["ece"]
+        low, high = np.quantile(value_R[1:], [0.025, 0.975])
+        covered["percentile"] += low <= 0.03 <= high
+        low, high = metrics.interval("ece", value_R)
+        covered["interval"] += low <= 0.03 <= high
+        assert low <= value_R[0] <= high
+    assert covered["percentile"] < 15 and covered["interval"] > 80
+
+
+def test_intervals_are_fractions_and_those_of_differences_may_be_negative():
+    value_R = np.array([0.02, 0.0, 0.05, 0.1])
+    assert metrics.interval("ece", value_R)[0] == 0
+    assert metrics.interval("ece", value_R, difference=True)[0] < 0
+    near_one_R = np.array([0.99, 0.98, 1.02])  # seeds add a symmetric error
+    assert metrics.interval("auroc", near_one_R)[1] == 1
+
+
+def test_resamples_are_shared_so_identical_results_differ_by_nothing_in_every_draw():
+    confidence, correct = made_up(n=50)
+    drawn = Resamples([f"q{i}" for i in range(60)], resamples=20)
+    ids = [f"q{i}" for i in range(50)]
+    forward = drawn.evaluate(confidence, correct, ids)
+    backward = drawn.evaluate(confidence[::-1], correct[::-1], ids[::-1])
+    for name, value_R in forward.items():
+        assert backward[name] == pytest.approx(value_R), name
+
+
+def test_a_draw_that_misses_all_of_a_small_part_is_left_out():
+    drawn = Resamples(range(100), resamples=50)
+    values = drawn.evaluate([0.2, 0.9], [False, True], [3, 4])
+    missed = np.isnan(values["brier"])
+    assert 0 < missed.sum() < 50 and not missed[0]
+    assert all(np.isnan(value_R[missed]).all() for value_R in values.values())
+    assert metrics.interval("brier", values["brier"]) == pytest.approx((0.01, 0.04))
+
+
+def test_a_question_that_is_not_resampled_is_refused():
+    with pytest.raises(UserInputError, match="question 7 is not among those"):
+        Resamples(range(5), resamples=2).evaluate([0.5], [True], [7])
+
+
+def test_from_three_seeds_on_their_spread_widens_the_draws():
+    value_SR = [np.full(1001, value) for value in (0.1, 0.2, 0.3)]
+    drawn_R = metrics.over_seeds(value_SR)
+    assert drawn_R[0] == pytest.approx(0.2)
+    low, high = np.quantile(drawn_R[1:], [0.025, 0.975])
+    expected = 4.303 * 0.1 / math.sqrt(3)  # Student's t, 2 degrees of freedom
+    assert (0.2 - low, high - 0.2) == pytest.approx((expected, expected), rel=0.25)
+    assert metrics.over_seeds(value_SR[:2]) == pytest.approx(np.full(1001, 0.15))
 
 
 def test_a_paired_bootstrap_joins_by_id_and_is_tighter_than_two_intervals():
