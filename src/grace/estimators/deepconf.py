@@ -1,0 +1,71 @@
+"""DeepConf-style confidence: the least sure stretch of a response, or its end.
+
+DeepConf's token confidence is minus the mean log-probability of the top 20 tokens; stored
+responses hold the chosen token's alone. So here it is the chosen token's log-probability, and
+exp(mean over the stretch) brings a value into [0, 1]. On a greedy response both fall where the
+model hesitates; a sampled one may hold an unlikely token where the model did not.
+Its windows of 2,048 tokens are for long reasoning; the default here is for short answers.
+Source: Fu et al. 2025, "Deep Think with Confidence" (arXiv 2508.15260), section 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from grace.config import setting
+from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.estimators.ended import rate_ended
+
+if TYPE_CHECKING:
+    from grace.engines import Engine
+
+BOTTOM = 0.1  # share of the groups that `bottom` averages
+
+
+@dataclass(frozen=True, slots=True)
+class DeepConf:
+    """exp of the mean log-probability over the chosen stretch of a response, its end included."""
+
+    stretch: Literal["lowest", "bottom", "tail"] = setting(
+        "lowest",
+        "lowest: the least sure group of consecutive tokens; bottom: the mean over the least sure "
+        "tenth of the groups; tail: the last group",
+    )
+    window: int = setting(2, "tokens in a group; a shorter response is one group", low=1)
+
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Return the reader of what was recorded while sampling; nothing is fitted."""
+        return Fitted(self._rate)
+
+    def _rate(self, samples: Samples) -> Values:
+        def value(row: int) -> float | None:
+            response = samples.responses[row]
+            if response.end_logprob is None:
+                return None
+            groups = group_means([*response.logprobs, response.end_logprob], self.window)
+            return min(1.0, math.exp(self._pick(groups)))
+
+        return rate_ended(samples, lambda rows: map(value, rows))
+
+    def _pick(self, groups: Sequence[float]) -> float:
+        if self.stretch == "tail":
+            return groups[-1]
+        count = math.ceil(BOTTOM * len(groups)) if self.stretch == "bottom" else 1
+        return math.fsum(sorted(groups)[:count]) / count
+
+
+def group_means(logprobs: Sequence[float], window: int) -> list[float]:
+    """Return the mean of every `window` consecutive values, or of all if there are fewer."""
+    size = min(window, len(logprobs))
+    return [
+        math.fsum(logprobs[start : start + size]) / size
+        for start in range(len(logprobs) - size + 1)
+    ]
+
+
+ESTIMATOR = DeepConf

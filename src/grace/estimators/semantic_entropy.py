@@ -1,0 +1,97 @@
+"""Semantic entropy: how much further samples of the question disagree in meaning.
+
+Cost: `samples` more answers to each question, drawn at `sample.draw_temperature`. Answers mean the
+same when they are equal after normalisation, or alike by ROUGE-L; the published method asks a
+language model instead, which short answers do not need.
+Source: Kuhn et al. 2023 (arXiv 2302.09664); counts as in Farquhar et al. 2024 (Nature 630).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from grace.config import setting
+from grace.estimators import Answers, Draw, Fitted, Known, Samples, Values
+from grace.estimators.ended import rate_ended
+from grace.estimators.likelihood import sequence_likelihood
+from grace.grading import rouge_l
+
+if TYPE_CHECKING:
+    from grace.engines import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class SemanticEntropy:
+    """1 - H / log(samples), H the entropy over clusters of answers of the same meaning.
+
+    It belongs to the question: all responses to one have the same value.
+    """
+
+    samples: int = setting(10, "further samples per question", low=2)
+    weights: Literal["counts", "likelihood"] = setting(
+        "counts",
+        "counts: a cluster weighs as many samples as it has; likelihood: their length-normalised "
+        "likelihoods, samples that were cut nothing",
+    )
+    rouge_threshold: float = setting(
+        0.3,
+        "smallest ROUGE-L F1 of two answers of one meaning; 0: they must be equal",
+        low=0,
+        high=1,
+    )
+
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Return what clusters the answers; nothing is fitted."""
+        return Fitted(self._rate)
+
+    def _rate(self, samples: Samples) -> Values:
+        draws = samples.draw(self.samples)
+        return rate_ended(samples, lambda rows: (self._certainty(draws[row]) for row in rows))
+
+    def _certainty(self, draws: Sequence[Draw]) -> float | None:
+        mass: dict[int, float] = {}
+        clusters = cluster([draw.answer for draw in draws], self.rouge_threshold)
+        for number, draw in zip(clusters, draws, strict=True):
+            mass[number] = mass.get(number, 0.0) + self._weight(draw)
+        total = math.fsum(mass.values())
+        if not total:
+            return None
+        shares = [weight / total for weight in mass.values() if weight]
+        entropy = -math.fsum(share * math.log(share) for share in shares)
+        return min(1.0, max(0.0, 1 - entropy / math.log(len(draws))))
+
+    def _weight(self, draw: Draw) -> float:
+        return 1.0 if self.weights == "counts" else sequence_likelihood(draw.response) or 0.0
+
+
+def cluster(answers: Sequence[str | None], rouge_threshold: float = 0.0) -> list[int]:
+    """Return the cluster of each answer: that of the first earlier one it agrees with, else new.
+
+    It is compared with the first member of each cluster. A sample without an answer is a cluster
+    of its own: no two of them agree.
+    """
+    first: list[str | None] = []
+    numbers = []
+    for answer in answers:
+        known = (i for i, other in enumerate(first) if same_answer(other, answer, rouge_threshold))
+        number = next(known, len(first))
+        if number == len(first):
+            first.append(answer)
+        numbers.append(number)
+    return numbers
+
+
+def same_answer(first: str | None, second: str | None, rouge_threshold: float) -> bool:
+    """Return whether two answers are equal, or as alike as the threshold asks (0: equal only)."""
+    if first is None or second is None:
+        return False
+    alike = rouge_threshold > 0 and rouge_l(first, second) >= rouge_threshold
+    return alike or first == second
+
+
+ESTIMATOR = SemanticEntropy

@@ -1,0 +1,96 @@
+"""Consistency and semantic entropy of further samples: numbers by hand and by scipy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from made_up_samples import Known, ScriptedEngine, drawn, response, samples
+
+from grace.errors import ConfigError
+from grace.estimators import Draw, Samples, load_estimator
+from grace.estimators.semantic_entropy import cluster
+
+NOTHING = samples([])
+
+
+def rate(name: str, rated: Samples, **options: Any) -> list[Any]:
+    fitted = load_estimator(name, options).fit(Known(NOTHING, NOTHING), ScriptedEngine(), 0)
+    return fitted.rate(rated)
+
+
+def one(*answers: str | None, answer: str | None = "paris", **kind: Any) -> Samples:
+    return samples([response(**kind)], answers=[answer], draws=[drawn(*answers)])
+
+
+def test_consistency_is_the_share_of_samples_that_agree():
+    assert rate("consistency", one("paris", "rome", "paris", None), samples=4) == [0.5]
+    assert rate("consistency", one("rome", "rome"), samples=2) == [0.0]
+    assert rate("consistency", one("paris", "rome", "rome"), samples=1) == [1.0]
+
+
+def test_answers_alike_by_rouge_agree_from_the_threshold_on():
+    rated = one("george eliot", "t s eliot", "jane austen", answer="eliot")  # F1 2/3, 1/2, 0
+    for threshold, share in ((0.0, 0), (0.6, 1 / 3), (0.5, 2 / 3)):
+        values = rate("consistency", rated, samples=3, rouge_threshold=threshold)
+        assert values == [pytest.approx(share)]
+
+
+def test_consistency_of_no_answer_or_a_cut_response_is_no_value():
+    assert rate("consistency", one(None, None, answer=None), samples=2) == [None]
+    assert rate("consistency", one("paris", "paris", cut=True), samples=2) == [None]
+
+
+@pytest.mark.parametrize(
+    ("answers", "value"),
+    [
+        (("a", "a", "a", "a"), 1.0),
+        (("a", "b", "c", "d"), 0.0),
+        (("a", "a", "b", "b"), 0.5),  # H = ln 2 of ln 4
+        (("a", "a", "b", None), 0.25),  # H = 1.5 ln 2
+        ((None, None, None, None), 0.0),  # no two of them agree
+    ],
+)
+def test_semantic_entropy_of_counts_by_hand(answers: tuple[str | None, ...], value: float):
+    assert rate("semantic_entropy", one(*answers), samples=4) == [pytest.approx(value)]
+
+
+def test_semantic_entropy_equals_that_of_scipy():
+    from scipy.stats import entropy
+
+    answers = ["x"] * 5 + ["y"] * 3 + ["z"] * 2
+    expected = 1 - entropy([5, 3, 2]) / math.log(10)
+    assert rate("semantic_entropy", one(*answers)) == [pytest.approx(expected)]
+
+
+def weighted(*pairs: tuple[str, float | None]) -> Samples:
+    """Draws with a likelihood each, None for one that was cut."""
+    draws = [Draw(response(logprobs=(), end=math.log(p or 1), cut=p is None), a) for a, p in pairs]
+    return samples([response()], draws=[draws])
+
+
+def test_likelihoods_weigh_the_clusters():
+    rated = weighted(("a", 0.3), ("b", 0.2), ("a", 0.3), ("c", None))
+    p, n = [0.75, 0.25], 4
+    expected = 1 + sum(q * math.log(q) for q in p) / math.log(n)
+    values = rate("semantic_entropy", rated, samples=4, weights="likelihood")
+    assert values == [pytest.approx(expected)]
+
+
+def test_only_cut_samples_weigh_nothing_and_give_no_value():
+    rated = weighted(("a", None), ("b", None))
+    assert rate("semantic_entropy", rated, samples=2, weights="likelihood") == [None]
+    assert rate("semantic_entropy", rated, samples=2) == [0.0]
+
+
+def test_alike_answers_are_one_cluster_from_the_threshold_on():
+    answers = ["george eliot", "eliot", "t s eliot", "jane austen", None, None]
+    assert cluster(answers) == [0, 1, 2, 3, 4, 5]
+    assert cluster(answers, 0.5) == [0, 0, 1, 2, 3, 4]  # F1 of 2/3, then of 2/5
+    assert cluster(answers, 0.4) == [0, 0, 0, 1, 2, 3]
+
+
+def test_an_entropy_needs_two_samples():
+    with pytest.raises(ConfigError, match="expected a finite number of at least 2"):
+        load_estimator("semantic_entropy", {"samples": 1})
