@@ -1,0 +1,136 @@
+"""P(True): the model's own verdict on its response, read as a probability.
+
+One more request per response, of the question and the response once more; nothing is sampled.
+Source: Kadavath et al. 2022 (arXiv 2207.05221), as compared in arXiv 2509.09438.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from grace.chat import encode_chat, encode_text
+from grace.config import setting
+from grace.errors import DataError, ModelError
+from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.estimators.asking import Prompt
+from grace.estimators.ended import ended_rows, rate_ended
+from grace.records import Message
+
+if TYPE_CHECKING:
+    from grace.engines import Engine
+
+
+class Template(NamedTuple):
+    """A prompt, and the words that begin the reply where the response is right or wrong."""
+
+    prompt: Prompt
+    right: str
+    wrong: str
+
+
+TRUE_FALSE = Prompt(
+    "Question: {question}\n Possible answer:{answer}\n Is the possible answer:\n (A) True\n"
+    " (B) False\n The possible answer is:"
+)
+YES_NO = Prompt("Is the answer correct? (Yes/No)", second_turn=True)
+
+TEMPLATES: Mapping[str, Template] = {
+    "true_false": Template(TRUE_FALSE, "A", "B"),
+    "words": Template(TRUE_FALSE, "True", "False"),
+    "yes_no": Template(YES_NO, "Yes", "No"),
+}
+"""The wording is that of LM-Polygraph's `PromptCalculator` (which reads the word `True`), and that
+of the published code of Self-Calibration (arXiv 2503.00031)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PTrue:
+    """The probability that the model calls its own response true rather than false."""
+
+    template: Literal["true_false", "words", "yes_no"] = setting(
+        "true_false",
+        "true_false: reply A or B; words: the same, read at True or False; yes_no: a second turn "
+        "after the answer, reply Yes or No",
+    )
+    normalise: bool = setting(True, "p(true) / (p(true) + p(false)) rather than p(true)")
+    shots: int = setting(0, "training responses shown first, with the right verdict", low=0)
+
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Choose the shots, if any; nothing is fitted.
+
+        Raises:
+            DataError: fewer training responses than shots.
+        """
+        template = TEMPLATES[self.template]
+        shots = _shots(known.train, template, self.shots, seed) if self.shots else []
+
+        def rate(samples: Samples) -> Values:
+            return rate_ended(samples, lambda rows: self._rate(samples, rows, engine, shots))
+
+        return Fitted(rate)
+
+    def _rate(
+        self, samples: Samples, rows: Sequence[int], engine: Engine, shots: Sequence[Message]
+    ) -> Values:
+        template, tokenizer = TEMPLATES[self.template], engine.tokenizer
+        right, wrong = verdict_tokens(tokenizer, template)
+        turns = [joined(shots, template.prompt.turns(samples, row)) for row in rows]
+        contexts = [encode_chat(tokenizer, messages) for messages in turns]
+        probs_NE = engine.next_token_probs(contexts, [*right, *wrong]).astype(np.float64)
+        true_N, false_N = probs_NE[:, : len(right)].sum(1), probs_NE[:, len(right) :].sum(1)
+        return [self._value(*pair) for pair in zip(true_N.tolist(), false_N.tolist(), strict=True)]
+
+    def _value(self, true: float, false: float) -> float | None:
+        if not self.normalise:
+            return min(1.0, true)
+        return true / (true + false) if true + false > 0 else None
+
+
+def verdict_tokens(tokenizer: Any, template: Template) -> tuple[list[int], list[int]]:
+    """Return the tokens that begin the right word and the wrong one, with and without a space.
+
+    Tokens that begin both (a lone space in some tokenizers) say nothing and are left out.
+
+    Raises:
+        ModelError: no token tells the two words apart.
+    """
+    right, wrong = (
+        {encode_text(tokenizer, form)[0] for form in (word, f" {word}")}
+        for word in (template.right, template.wrong)
+    )
+    if not right - wrong or not wrong - right:
+        raise ModelError(
+            f"the tokenizer begins {template.right!r} and {template.wrong!r} with the same token; "
+            "set estimators.p_true.template to another one"
+        )
+    return sorted(right - wrong), sorted(wrong - right)
+
+
+def joined(shots: Sequence[Message], asked: Sequence[Message]) -> list[Message]:
+    """Return one conversation of the shots and what is asked, with the first system turn alone."""
+    turns = [*shots, *asked]
+    return [turn for i, turn in enumerate(turns) if i == 0 or turn["role"] != "system"]
+
+
+def _shots(train: Samples, template: Template, count: int, seed: int) -> list[Message]:
+    """Return the conversations about `count` training responses, each with its verdict."""
+    rows = ended_rows(train)
+    if len(rows) < count:
+        raise DataError(
+            f"{count} shots need as many training responses that ended, there are {len(rows)}; "
+            "lower estimators.p_true.shots"
+        )
+    turns: list[Message] = []
+    for row in np.random.default_rng(seed).choice(rows, size=count, replace=False):
+        verdict = template.right if train.correct[row] else template.wrong
+        turns += [*template.prompt.turns(train, row), {"role": "assistant", "content": verdict}]
+    return turns
+
+
+ESTIMATOR = PTrue

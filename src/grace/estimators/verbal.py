@@ -1,0 +1,98 @@
+"""Verbalised confidence: the model is asked how sure it is, and its reply is read as a number.
+
+One more request per response, and a reply of at most `max_new_tokens`; text is all that it needs.
+Sources: Tian et al. 2023 (arXiv 2305.14975); the percent prompt is that of Apricot's published
+code (arXiv 2403.05973).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from grace.chat import encode_chat
+from grace.config import setting
+from grace.engines import Sampling
+from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.estimators.asking import Prompt
+from grace.estimators.ended import rate_ended
+
+if TYPE_CHECKING:
+    from grace.engines import Engine
+
+PERCENT = "Please provide your confidence in the answer only in percent (0-100 %):"
+PROBABILITY = (
+    "Provide the probability that your guess is correct. Give ONLY the probability, no other "
+    "words or explanation.\n\nFor example:\n\nProbability: <the probability between 0.0 and 1.0 "
+    "that your guess is correct, without any extra commentary whatsoever; just the probability!>"
+)
+PROMPTS: Mapping[str, Prompt] = {
+    "percent": Prompt("{question} {answer} .\n" + PERCENT),
+    "percent_turn": Prompt(PERCENT, second_turn=True),
+    "probability": Prompt(PROBABILITY, second_turn=True),
+}
+
+NUMBER = re.compile(
+    r"(?P<sign>[-\N{MINUS SIGN}])?(?P<value>\d+(?:\.\d+)?|\.\d+)(?P<percent>\s*(?:%|percent))?",
+    re.I,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verbal:
+    """The confidence that the model puts in words; None where its reply has no such number.
+
+    The share of None is one minus the parse success rate.
+    """
+
+    template: Literal["percent", "percent_turn", "probability"] = setting(
+        "percent",
+        "percent: question and answer in one turn; percent_turn: a second turn after the answer; "
+        "probability: a second turn that asks for 0.0 to 1.0",
+    )
+    max_new_tokens: int = setting(20, "longest reply, in tokens", low=1)
+    unparsed: Literal["none", "half"] = setting(
+        "none", "a reply without a number: none leaves the response out, half counts it as 0.5"
+    )
+
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Return what asks the model; nothing is fitted."""
+
+        def rate(samples: Samples) -> Values:
+            return rate_ended(samples, lambda rows: self._rate(samples, rows, engine))
+
+        return Fitted(rate)
+
+    def _rate(self, samples: Samples, rows: Sequence[int], engine: Engine) -> Values:
+        prompt = PROMPTS[self.template]
+        contexts = [encode_chat(engine.tokenizer, prompt.turns(samples, row)) for row in rows]
+        greedy = Sampling(max_new_tokens=self.max_new_tokens)
+        values: Values = [None] * len(rows)
+        for position, (reply,) in engine.generate(contexts, greedy):
+            said = stated_confidence(reply.text, percent=self.template != "probability")
+            values[position] = 0.5 if said is None and self.unparsed == "half" else said
+        return values
+
+
+def stated_confidence(reply: str, *, percent: bool) -> float | None:
+    """Return the first number of a reply as a fraction, None if there is none in range.
+
+    A number with a percent sign is one in a hundred. Without one, its scale is the one that was
+    asked for, but for "0.9" where percent were asked for: a bare decimal fraction of at most 1 is
+    taken as a probability, as nobody means 0.9 %. (Apricot's code reads 0.009 there.)
+    """
+    match = NUMBER.search(reply)
+    if match is None or match["sign"]:
+        return None
+    value = float(match["value"])
+    fraction = "." in match["value"] and value <= 1
+    if match["percent"] or (percent and not fraction):
+        value /= 100
+    return value if value <= 1 else None
+
+
+ESTIMATOR = Verbal
