@@ -1,0 +1,200 @@
+"""ActCab: a linear layer and a sigmoid on the mean hidden state, taught soft labels.
+
+Probes on k folds score the training responses out of fold; a response's soft label is the accuracy
+of its score's bin; one more probe learns the soft labels.
+Cost: one forward over prompt and response for each response that is rated, for its hidden states.
+Source: ActCab (arXiv 2406.13230), `src/train_ICL_K_fold_seq_avg.py` of its published code.
+
+Shapes: N responses, D features, C candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+
+from grace.config import setting
+from grace.errors import DataError
+from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.estimators.ended import ended_rows, rate_ended
+from grace.estimators.probe import labels_of, usable_folds
+from grace.metrics import brier
+from grace.metrics.samples import bin_index
+from grace.probe import assign_folds
+from grace.probe.rows import Array, spread
+from grace.probe.sigmoid import fit_sigmoid_probes, sigmoid
+
+if TYPE_CHECKING:
+    from grace.engines import Engine
+
+
+class Candidate(NamedTuple):
+    """How fast and how long the probes are trained: those of the folds, and the last one."""
+
+    learning_rate: float
+    fold_epochs: int
+    epochs: int
+
+
+GRID = tuple(
+    Candidate(rate, epochs, epochs)
+    for rate in (1e-5, 1e-4, 1e-3, 1e-2)
+    for epochs in (3, 10, 30, 100)
+)
+PUBLISHED = Candidate(1e-5, 2, 100)
+PUBLISHED_SHARE = 0.8  # of the rows is trained on in the published code
+
+
+class Scale(NamedTuple):
+    """Brings features to mean 0 and spread 1 of the training rows, and adds one of 1."""
+
+    mean_D: Array
+    scale_D: Array
+    bias: bool
+
+    def __call__(self, states_ND: Array) -> Array:
+        """Scale rows of any split."""
+        rows_ND = ((states_ND - self.mean_D) / self.scale_D).astype(np.float32)
+        ones_N1 = np.ones((len(rows_ND), int(self.bias)), dtype=np.float32)
+        return np.concatenate([rows_ND, ones_N1], axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ActCab:
+    """A sigmoid probe on the mean last-layer hidden state, with k-fold soft labels.
+
+    The published optimisation leaves most values near 0.5 on a few thousand rows, so learning rate
+    and epochs are chosen on validation Brier by default.
+    """
+
+    tune: bool = setting(True, "choose learning_rate and epochs on validation Brier")
+    learning_rate: float = setting(1e-3, "learning rate of AdamW, where tune=false", low=0)
+    epochs: int = setting(30, "passes over the rows, where tune=false", low=1)
+    batch_size: int = setting(128, "rows per step", low=1)
+    weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
+    bias: bool = setting(True, "train an offset beside the weights")
+    folds: int = setting(10, "folds that the soft labels come from", low=2)
+    bins: int = setting(50, "equal-width bins of the soft labels", low=1)
+    actcab_compat: bool = setting(
+        False,
+        "as published: learning rate 1e-5, 2 epochs per fold and 100 at last, no offset, features "
+        "not scaled, random first weights, consecutive folds, a fifth of the rows unused; only "
+        "batch_size, weight_decay, folds and bins still count",
+    )
+
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Train the probes of the folds, then the last one on the soft labels.
+
+        Raises:
+            DataError: all training responses are right or all are wrong, they answer fewer than
+                two questions, or no validation response ended.
+        """
+        train = known.train
+        label_N, fold_N = labels_of(train), self._folds(train, seed)
+        states_ND = _states(train, range(len(label_N)), engine)
+        used_N = np.arange(len(label_N)) < self._used(len(label_N))
+        scale = self._scale(states_ND)
+        rows_ND, label_N, fold_N = scale(states_ND)[used_N], label_N[used_N], fold_N[used_N]
+        soft_NC = self._soft_labels(rows_ND, label_N, fold_N, seed)
+        weights_CD = self._train(rows_ND, soft_NC, [c.epochs for c in self._candidates], seed)
+        best = 0 if len(weights_CD) == 1 else _best(known.validation, engine, scale, weights_CD)
+        weights_D = weights_CD[best]
+
+        def rate(samples: Samples) -> Values:
+            return rate_ended(
+                samples,
+                lambda rows: _rate(scale(_states(samples, rows, engine)), weights_D).tolist(),
+            )
+
+        return Fitted(rate, len(weights_D))
+
+    @property
+    def _candidates(self) -> Sequence[Candidate]:
+        if self.actcab_compat:
+            return [PUBLISHED]
+        given = Candidate(self.learning_rate, self.epochs, self.epochs)
+        return GRID if self.tune else [given]
+
+    def _used(self, count: int) -> int:
+        """Return how many of the rows, from the first, are trained on."""
+        return int(PUBLISHED_SHARE * count) if self.actcab_compat else count
+
+    def _folds(self, train: Samples, seed: int) -> Array:
+        folds = usable_folds(train, self.folds)
+        if self.actcab_compat:
+            count = self._used(len(train.responses))
+            return np.minimum(np.arange(len(train.responses)) * folds // max(count, 1), folds - 1)
+        return assign_folds([question.id for question in train.questions], folds, seed)
+
+    def _scale(self, states_ND: Array) -> Scale:
+        width = states_ND.shape[1]
+        if self.actcab_compat:
+            return Scale(np.zeros(width), np.ones(width), bias=False)
+        mean_D = states_ND.mean(axis=0, dtype=np.float64)
+        return Scale(mean_D, spread(states_ND, mean_D), self.bias)
+
+    def _soft_labels(self, rows_ND: Array, label_N: Array, fold_N: Array, seed: int) -> Array:
+        """Return the accuracy of each row's bin of out-of-fold scores, per candidate, (N, C)."""
+        labels_NC = np.repeat(label_N[:, None], len(self._candidates), axis=1)
+        scores_NC = np.empty_like(labels_NC)
+        epochs = [candidate.fold_epochs for candidate in self._candidates]
+        for fold in np.unique(fold_N):
+            held_N = fold_N == fold
+            weights_CD = self._train(rows_ND[~held_N], labels_NC[~held_N], epochs, seed)
+            scores_NC[held_N] = _rate(rows_ND[held_N], weights_CD.T)
+        return np.stack([bin_accuracy(s_N, label_N, self.bins) for s_N in scores_NC.T], axis=1)
+
+    def _train(self, rows_ND: Array, labels_NC: Array, epochs: Sequence[int], seed: int) -> Array:
+        width, start_D = rows_ND.shape[1], None
+        if self.actcab_compat:  # torch's first weights of a linear layer
+            start_D = np.random.default_rng(seed).uniform(-1, 1, width) / np.sqrt(width)
+        return fit_sigmoid_probes(
+            rows_ND,
+            labels_NC,
+            [candidate.learning_rate for candidate in self._candidates],
+            epochs,
+            batch_size=self.batch_size,
+            weight_decay=self.weight_decay,
+            start_D=start_D,
+            seed=seed,
+        )
+
+
+def bin_accuracy(scores_N: Array, label_N: Array, bins: int) -> Array:
+    """Return, for every row, the accuracy of its equal-width bin of scores in [0, 1]."""
+    bin_N = bin_index(scores_N, bins)
+    right_M = np.bincount(bin_N, weights=label_N, minlength=bins)
+    accuracy_N: Array = (right_M / np.maximum(np.bincount(bin_N, minlength=bins), 1))[bin_N]
+    return accuracy_N
+
+
+def _states(samples: Samples, rows: Sequence[int], engine: Engine) -> Array:
+    prompts = [samples.prompts[row] for row in rows]
+    responses = [samples.responses[row].token_ids for row in rows]
+    return engine.features(prompts, responses).mean_ND
+
+
+def _rate(rows_ND: Array, weights: Array) -> Array:
+    """Return what one probe (D,) or several (D, C) say, float64."""
+    return sigmoid((rows_ND @ weights).astype(np.float64))
+
+
+def _best(validation: Samples, engine: Engine, scale: Scale, weights_CD: Array) -> int:
+    """Return the candidate with the least Brier score on the validation responses that ended."""
+    rows = ended_rows(validation)
+    if not rows:
+        raise DataError(
+            "no validation response ended, so there is nothing to tune on; raise "
+            "sample.max_new_tokens, or set estimators.actcab.tune=false"
+        )
+    correct_N = np.array([validation.correct[row] for row in rows])
+    p_NC = _rate(scale(_states(validation, rows, engine)), weights_CD.T)
+    return int(np.argmin([brier(p_N, correct_N) for p_N in p_NC.T]))
+
+
+ESTIMATOR = ActCab

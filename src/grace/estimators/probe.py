@@ -1,0 +1,109 @@
+"""The linear probe itself: the ridge that makes the targets, fitted on all training responses.
+
+Cost: one forward over prompt and response for each response that is rated, for its hidden states.
+Source: the probe of arXiv 2509.09438 section 3.2.2, used as an estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from grace.config import setting
+from grace.errors import DataError
+from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.estimators.ended import rate_ended
+from grace.probe import fit_probe
+from grace.probe.features import feature_matrix
+from grace.probe.rows import Array
+
+if TYPE_CHECKING:
+    from grace.engines import Engine
+
+Part = Literal["mean", "last", "likelihood"]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A linear probe on hidden states (and likelihoods), clipped to [0, 1]."""
+
+    features: tuple[Part, ...] = setting(
+        ("mean", "last", "likelihood"),
+        "what it sees: mean and last hidden state, token likelihoods",
+    )
+    folds: int = setting(10, "folds, grouped by question, on which the ridge is chosen", low=2)
+
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Fit the ridge on the training responses, its strength on folds of them.
+
+        Raises:
+            DataError: all training responses are right or all are wrong, or they answer fewer
+                than two questions.
+        """
+        train = known.train
+        parts = self._parts(train, range(len(train.responses)), engine)
+        questions = [question.id for question in train.questions]
+        probe = fit_probe(
+            np.concatenate(parts, axis=1),
+            labels_of(train),
+            questions,
+            folds=usable_folds(train, self.folds),
+            blocks=[part.shape[1] for part in parts] if len(parts) > 1 else (),
+            seed=seed,
+        )
+
+        def rate_rows(samples: Samples, rows: Sequence[int]) -> list[float]:
+            scores_N = probe.predict(np.concatenate(self._parts(samples, rows, engine), axis=1))
+            return list(np.clip(scores_N, 0.0, 1.0).tolist())
+
+        def rate(samples: Samples) -> Values:
+            return rate_ended(samples, lambda rows: rate_rows(samples, rows))
+
+        return Fitted(rate, len(probe.weights) + 1)
+
+    def _parts(self, samples: Samples, rows: Sequence[int], engine: Engine) -> list[Array]:
+        """Return one block of features per part, each of shape (rows, width)."""
+        responses = [samples.responses[row] for row in rows]
+        states = {}
+        if set(self.features) - {"likelihood"}:
+            mean_ND, last_ND = engine.features(
+                [samples.prompts[row] for row in rows], [r.token_ids for r in responses]
+            )
+            states = {"mean": mean_ND, "last": last_ND}
+        return [feature_matrix((part,), states, responses) for part in self.features]
+
+
+def labels_of(samples: Samples) -> Array:
+    """Return 1.0 where a response is right and 0.0 where it is wrong.
+
+    Raises:
+        DataError: all are right or all are wrong.
+    """
+    label_N = np.array(samples.correct, dtype=np.float64)
+    if not len(label_N) or label_N.min() == label_N.max():
+        says = "right" if label_N.any() else "wrong"
+        raise DataError(
+            f"all {len(label_N)} training responses are {says}, so a probe has nothing to learn; "
+            "use easier or harder questions, or another grader"
+        )
+    return label_N
+
+
+def usable_folds(samples: Samples, folds: int) -> int:
+    """Return the number of folds: as asked, or the number of questions if that is smaller.
+
+    Raises:
+        DataError: fewer than two questions.
+    """
+    questions = len({question.id for question in samples.questions})
+    if questions < 2:
+        raise DataError("a probe needs answers to at least 2 training questions; raise data.train")
+    return min(folds, questions)
+
+
+ESTIMATOR = Probe

@@ -1,0 +1,69 @@
+"""What a probe sees of a response: pooled hidden states, and what its likelihoods say.
+
+Shapes: N responses, D features, T tokens of one response.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from grace import evidence
+from grace.errors import UserInputError
+from grace.probe.rows import Array
+from grace.records import Response
+
+LIKELIHOOD_FEATURES = (
+    *evidence.FEATURES,
+    "mean_prob",
+    "first_logprob",
+    "last_logprob",
+    "end_logprob",
+    "end_prob",
+    "cut",
+)
+
+
+def likelihood_features(logprobs: Sequence[float], end_logprob: float | None) -> Array:
+    """Return the likelihood features of one response, float32 of shape (12,), always finite.
+
+    Names and order are `LIKELIHOOD_FEATURES`: those of `grace.evidence`, and what else the tokens
+    and the end say. Log-probabilities are floored at `evidence.LOWEST`. An empty response counts
+    as certain. `cut` is 1 where there is no end; the end's log-probability is the floor there.
+    """
+    cut = end_logprob is None
+    end = evidence.LOWEST if end_logprob is None else max(evidence.LOWEST, end_logprob)
+    log_T = np.nan_to_num(np.asarray(logprobs or [0.0], dtype=np.float64), nan=evidence.LOWEST)
+    log_T = np.clip(log_T, evidence.LOWEST, 0.0)
+    more = (np.exp(log_T).mean(), log_T[0], log_T[-1], end, math.exp(min(end, 0.0)), float(cut))
+    return np.asarray((*evidence.features(logprobs), *more), dtype=np.float32)
+
+
+def feature_matrix(
+    parts: Sequence[str], states: Mapping[str, Array], responses: Sequence[Response]
+) -> Array:
+    """Join the named feature parts to one float32 matrix of shape (N, D).
+
+    Args:
+        parts: names in order, such as ("mean", "last", "likelihood").
+        states: hidden states by name, each of shape (N, width).
+        responses: the same responses, for their likelihoods.
+
+    Raises:
+        UserInputError: a part is neither "likelihood" nor among the states.
+    """
+    columns = []
+    for part in parts:
+        if part == "likelihood":
+            rows = [likelihood_features(item.logprobs, item.end_logprob) for item in responses]
+            columns.append(np.stack(rows))
+        elif part in states:
+            columns.append(np.asarray(states[part], dtype=np.float32))
+        else:
+            raise UserInputError(
+                f"probe feature {part!r} is not available, only likelihood and "
+                f"{', '.join(sorted(states))}; change target.features"
+            )
+    return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)

@@ -1,0 +1,128 @@
+"""ActCab: the optimisation against torch, soft labels by hand, and the choice of a candidate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_samples import Known, ScriptedEngine, response, samples
+
+from grace.errors import DataError
+from grace.estimators import Samples, load_estimator
+from grace.estimators.actcab import GRID, bin_accuracy
+from grace.metrics import brier
+from grace.probe.sigmoid import fit_sigmoid_probes
+
+RNG = np.random.default_rng(1)
+STATES_ND = RNG.normal(size=(160, 6)) + 2
+CORRECT = list(STATES_ND[:, 0] + RNG.normal(size=160) > 2)
+NOTHING = samples([])
+
+
+def part(numbers: range, **kind: Any) -> Samples:
+    responses = [response(i, **kind) for i in numbers]
+    return samples(responses, correct=[bool(CORRECT[i]) for i in numbers])
+
+
+KNOWN = Known(part(range(100)), part(range(100, 130)))
+TEST = part(range(130, 160))
+
+
+def rate(known: Known = KNOWN, **options: Any) -> list[Any]:
+    engine = ScriptedEngine(states=lambda numbers: STATES_ND[list(numbers)])
+    return load_estimator("actcab", options).fit(known, engine, 3).rate(TEST)
+
+
+def test_the_probe_is_trained_as_torch_trains_it():
+    import torch
+
+    x_ND, y_N, start_D = STATES_ND[:50], RNG.random(50), RNG.normal(size=6)
+    weights_CD = fit_sigmoid_probes(
+        x_ND, y_N[:, None], [0.02], [4], batch_size=16, weight_decay=0.1, start_D=start_D, seed=5
+    )
+    layer = torch.nn.Linear(6, 1, bias=False, dtype=torch.float64)
+    layer.weight.data[0] = torch.tensor(start_D)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.02, weight_decay=0.1)
+    order = np.random.default_rng(5)
+    for _ in range(4):
+        rows_N = order.permutation(50)
+        for first in range(0, 50, 16):
+            rows = rows_N[first : first + 16]
+            p_B = torch.sigmoid(layer(torch.tensor(x_ND[rows])))[:, 0]
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(p_B, torch.tensor(y_N[rows])).backward()
+            optimizer.step()
+    assert weights_CD[0] == pytest.approx(layer.weight.detach().numpy()[0], abs=1e-9)
+
+
+def test_a_probe_trained_among_others_is_the_probe_trained_alone():
+    labels_NC = RNG.random((50, 3))
+    together = fit_sigmoid_probes(STATES_ND[:50], labels_NC, [0.1, 0.01, 0.1], [2, 5, 1])
+    for c, (learning_rate, epochs) in enumerate([(0.1, 2), (0.01, 5), (0.1, 1)]):
+        alone = fit_sigmoid_probes(STATES_ND[:50], labels_NC[:, [c]], [learning_rate], [epochs])
+        assert together[c] == pytest.approx(alone[0], abs=1e-12)
+
+
+def test_a_soft_label_is_the_accuracy_of_the_bin():
+    scores_N, label_N = np.array([0.0, 0.4, 0.5, 0.9, 1.0]), np.array([1.0, 0, 1, 0, 1])
+    assert bin_accuracy(scores_N, label_N, 2) == pytest.approx([1 / 2, 1 / 2, 2 / 3, 2 / 3, 2 / 3])
+
+
+def test_the_candidate_with_the_best_validation_brier_is_chosen():
+    def values_on(rated: Samples, **options: Any) -> list[Any]:
+        engine = ScriptedEngine(states=lambda numbers: STATES_ND[list(numbers)])
+        return load_estimator("actcab", options).fit(KNOWN, engine, 3).rate(rated)
+
+    alone = [{"tune": False, "learning_rate": c.learning_rate, "epochs": c.epochs} for c in GRID]
+    scores = [brier(values_on(KNOWN.validation, **o), KNOWN.validation.correct) for o in alone]
+    best = alone[int(np.argmin(scores))]
+    assert rate() == pytest.approx(rate(**best), abs=1e-5)
+
+
+def test_it_learns_what_can_be_learnt():
+    values = rate()
+    right = np.mean([v for v, c in zip(values, TEST.correct, strict=True) if c])
+    wrong = np.mean([v for v, c in zip(values, TEST.correct, strict=True) if not c])
+    assert right > wrong + 0.1
+
+
+def test_as_published_it_hardly_leaves_its_first_weights_and_ignores_the_last_fifth():
+    values = rate(actcab_compat=True)
+    start_D = np.random.default_rng(3).uniform(-1, 1, 6) / np.sqrt(6)
+    untrained = 1 / (1 + np.exp(-STATES_ND[130:] @ start_D))
+    assert values == pytest.approx(untrained, abs=5e-3)
+    lied = samples(
+        KNOWN.train.responses, correct=[*CORRECT[:80], *[not c for c in CORRECT[80:100]]]
+    )
+    assert rate(Known(lied, NOTHING), actcab_compat=True) == values
+    assert rate(Known(lied, NOTHING), tune=False) != rate(tune=False)
+
+
+def test_the_fitted_parameters_are_the_weights_and_the_offset():
+    engine = ScriptedEngine(states=lambda numbers: STATES_ND[list(numbers)])
+    for options, count in (({}, 7), ({"bias": False}, 6), ({"actcab_compat": True}, 6)):
+        fitted = load_estimator("actcab", options).fit(KNOWN, engine, 0)
+        assert fitted.trained_parameters == count
+
+
+def test_a_cut_response_has_no_value():
+    engine = ScriptedEngine(states=lambda numbers: STATES_ND[list(numbers)])
+    fitted = load_estimator("actcab", {"tune": False}).fit(KNOWN, engine, 0)
+    assert fitted.rate(samples([response(130, cut=True)])) == [None]
+
+
+def test_two_training_questions_are_enough():
+    two = samples([response(0), response(1)], correct=[True, False])
+    assert len(rate(Known(two, KNOWN.validation))) == len(TEST.responses)
+
+
+def test_equal_labels_are_refused():
+    train = samples([response(i) for i in range(5)], correct=[True] * 5)
+    with pytest.raises(DataError, match="all 5 training responses are right"):
+        rate(Known(train, KNOWN.validation))
+
+
+def test_tuning_without_validation_responses_is_refused():
+    with pytest.raises(DataError, match="no validation response ended"):
+        rate(Known(KNOWN.train, part(range(100, 130), cut=True)))
