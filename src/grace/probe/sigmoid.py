@@ -36,22 +36,23 @@ def fit_sigmoid_probes(
     weights, zero by default. For an offset, add a feature that is always 1.
     """
     count, width = features_ND.shape
-    dtype = features_ND.dtype
-    rates_C1 = np.array(learning_rates, dtype=dtype)[:, None]
-    weights_CD = np.zeros((len(rates_C1), width), dtype=dtype)
-    weights_CD += 0 if start_D is None else start_D.astype(dtype)
-    optimizer, done_CD = AdamW(weights_CD, rates_C1, weight_decay), weights_CD.copy()
+    first_D = np.zeros(width) if start_D is None else start_D
+    done_CD = np.tile(first_D, (len(epochs), 1)).astype(features_ND.dtype)
+    left = np.arange(len(epochs))  # probes that are not done; the others cost no more
+    optimizer = AdamW(done_CD.copy(), np.array(learning_rates)[:, None], weight_decay)
     rng = np.random.default_rng(seed)
     for epoch in range(1, max(epochs) + 1):
         order_N = rng.permutation(count)
         for first in range(0, count, batch_size):
             rows_B = order_N[first : first + batch_size]
-            batch_BD, label_BC = features_ND[rows_B], labels_NC[rows_B].astype(dtype)
-            p_BC = sigmoid(batch_BD @ weights_CD.T)
+            batch_BD, label_BC = features_ND[rows_B], labels_NC[rows_B[:, None], left]
+            p_BC = sigmoid(batch_BD @ optimizer.weights_CD.T)
             slope_BC = (2 / len(rows_B)) * (p_BC - label_BC) * p_BC * (1 - p_BC)
-            optimizer.step(slope_BC.T @ batch_BD)
-        ended_C = np.array(epochs) == epoch
-        done_CD[ended_C] = weights_CD[ended_C]
+            optimizer.step(slope_BC.astype(batch_BD.dtype).T @ batch_BD)
+        ended = np.array(epochs)[left] == epoch
+        done_CD[left[ended]] = optimizer.weights_CD[ended]
+        optimizer.keep(~ended)
+        left = left[~ended]
     return done_CD
 
 
@@ -67,9 +68,15 @@ class AdamW:
     second_CD: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with moments of zero."""
+        """Begin with moments of zero, in the precision of the weights."""
+        self.rates_C1 = self.rates_C1.astype(self.weights_CD.dtype)
         self.first_CD = np.zeros_like(self.weights_CD)
         self.second_CD = np.zeros_like(self.weights_CD)
+
+    def keep(self, kept_C: Array) -> None:
+        """Go on with some of the rows only."""
+        self.weights_CD, self.rates_C1 = self.weights_CD[kept_C], self.rates_C1[kept_C]
+        self.first_CD, self.second_CD = self.first_CD[kept_C], self.second_CD[kept_C]
 
     def step(self, slope_CD: Array) -> None:
         """Take one step against the slope."""
