@@ -70,6 +70,20 @@ def test_the_same_run_twice_counts_once():
     assert checked(merge([run(), run()], "twice"))["rows"] == checked(run())["rows"]
 
 
+def test_an_estimator_that_two_runs_share_counts_once_though_its_time_was_measured_twice():
+    again = dataclasses.replace(
+        run(),
+        results=[
+            dataclasses.replace(
+                r, seconds_per_answer=0.02, confidence=[c + 1e-9 for c in r.confidence]
+            )
+            for r in run().results
+        ],
+    )
+    rows = checked(merge([run(), again], "twice"))["rows"]
+    assert [row["seconds_per_answer"] for row in rows] == [0.01, 0.01]
+
+
 def test_the_order_of_runs_does_not_change_a_number():
     inputs = [run(0), run(1), run(0, "rivers")]
     one, other = (checked(merge(order, "x")) for order in (inputs, inputs[::-1]))

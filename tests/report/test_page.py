@@ -1,6 +1,7 @@
 """Figures and the page: deterministic bytes, nothing from outside, text stays text."""
 
 import html
+import itertools
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
@@ -10,11 +11,12 @@ import pytest
 from made_up_study import NASTY, result, study
 
 from grace.metrics import reliability
-from grace.report import build_report, combine, summarize, write_report
+from grace.report import build_report, merge, summarize
 from grace.report.densities import density_of
 from grace.report.diagrams import pooled_bars
 from grace.report.figures import draw
 from grace.report.table import groups
+from grace.report.tradeoffs import _apart
 
 
 @pytest.fixture(scope="module")
@@ -119,19 +121,45 @@ def test_the_page_shows_where_it_comes_from(page):
         assert text in page
 
 
-def test_a_combined_report_draws_the_pooled_bars(tmp_path):
-    reports = [summarize(study([result(seed=s)]), resamples=10) for s in (0, 1)]
-    write_report(combine(reports, "both"), tmp_path)
+def test_several_seeds_are_drawn_as_pooled_bars(tmp_path):
+    inputs = [study([result(seed=s)], name=str(s)) for s in (0, 1)]
+    report = build_report(merge(inputs, "both"), tmp_path, resamples=10)
     page = (tmp_path / "report.html").read_text()
     assert "2 seeds" in page and "targets-capitals" in page
-    summary = groups(combine(reports, "both"))[0].summaries[0]
     confidence = np.concatenate([result(seed=s).confidence for s in (0, 1)])
     correct = np.concatenate([result(seed=s).correct for s in (0, 1)])
     expected = [bar for bar in reliability(confidence, correct) if bar.n]
-    for bar, want in zip(pooled_bars(summary), expected, strict=True):
+    for bar, want in zip(pooled_bars(groups(report)[0].summaries[0]), expected, strict=True):
         assert bar["n"] == want.n
         assert bar["accuracy"] == pytest.approx(want.accuracy, abs=1e-5)
         assert bar["confidence"] == pytest.approx(want.confidence, abs=1e-5)
+
+
+def test_what_happens_out_of_domain_is_drawn_and_tabled(tmp_path):
+    away = result(train_task="rivers", noise=4)
+    report = build_report(study([result(), away]), tmp_path, resamples=30)
+    assert (tmp_path / "figures" / "generalization-capitals-from-rivers-pocket.svg").exists()
+    page = (tmp_path / "report.html").read_text()
+    row = next(r for r in report["transfer"] if r["metric"] == "brier")
+    assert f"{100 * row['in_domain']:.1f} → {100 * row['out_of_domain']:.1f}" in page
+    assert "Trained on another task" in (tmp_path / "report.md").read_text()
+
+
+def test_every_heading_of_a_sortable_table_is_a_button(page):
+    heads = re.findall(r"<thead>.*?</thead>", page, re.DOTALL)
+    assert len(heads) >= 3
+    for head in heads:
+        assert head.count("<th ") == head.count('<button type="button">') > 1
+    assert 'setAttribute("aria-sort"' in page
+
+
+@pytest.mark.parametrize("count", [1, 5, 16])
+def test_names_beside_the_time_figure_never_overlap(count):
+    for wanted in ([0.5] * count, sorted(np.random.default_rng(count).random(count))[::-1]):
+        places = _apart(wanted)
+        step = 1 / max(count, 12)
+        assert all(a - b >= step - 1e-9 for a, b in itertools.pairwise(places))
+        assert all(-1e-9 <= place <= 1 for place in places)
 
 
 def test_tasks_with_the_same_short_name_get_their_own_files():

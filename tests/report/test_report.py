@@ -1,4 +1,4 @@
-"""report.json: schema, numbers, missing confidences, combination; the console and Markdown."""
+"""report.json: schema, numbers, missing confidences; the console and Markdown."""
 
 import dataclasses
 import io
@@ -19,7 +19,6 @@ from grace.errors import UserInputError
 from grace.report import (
     EstimatorResult,
     TargetRow,
-    combine,
     render_table,
     summarize,
     write_report,
@@ -157,61 +156,16 @@ def test_examples_span_all_confidences_and_show_the_surest_mistakes():
     assert all(len(e["answer"]) <= 400 for e in report["examples"])
 
 
-# --- several reports
-
-
-def test_combining_seeds_gives_mean_and_spread():
-    reports = [summary(result("grace", seed=s), result("platt", seed=s)) for s in (0, 1, 2)]
-    report = checked(combine(reports, "three seeds"))
-    assert len(report["rows"]) == 6 and report["name"] == "three seeds"
-    ours = groups(report)[0].summaries[0]
-    values = [r["rows"][0]["ece"] for r in reports]
-    assert ours.mean["ece"] == pytest.approx(np.mean(values))
-    assert ours.spread["ece"] == pytest.approx(np.std(values, ddof=1))
-    text = markdown(report)
-    assert f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}" in text
-    assert text.count("| GrACE | 1 | 60 |") == 1
-    assert report["targets"][0]["n"] == 90 and report["targets"][0]["accuracy"] == 0.2
-
-
-def test_combining_tasks_keeps_them_apart():
-    report = checked(
-        combine([summary(result(task=task)) for task in ("rivers", "capitals")], "both")
-    )
-    assert [group.title for group in groups(report)] == ["capitals", "rivers"]
-    assert [row["task"] for row in report["targets"]] == ["capitals"] * 2 + ["rivers"] * 2
-
-
-def test_notes_of_several_reports_say_which_one_they_are_about():
-    reports = [summary(result(task=t), name=t, notes=["thin"]) for t in ("rivers", "capitals")]
-    assert combine(reports, "both")["notes"] == ["rivers: thin", "capitals: thin"]
-
-
 def test_nested_settings_become_dotted_names():
     settings = {"seed": 0, "train": {"rank": 16, "target_modules": ["q", "v"]}}
     found = summary(result(), settings=settings)["settings"]
     assert found == {"seed": "0", "train.rank": "16", "train.target_modules": "q, v"}
 
 
-def test_a_report_combined_with_itself_stays_as_it_is():
-    report = summary(result("grace"), result("platt"))
-    assert combine([report, report], report["name"]) == report
-
-
 def test_transfer_and_other_backbones_are_groups_of_their_own():
     away = result("grace", task="rivers", train_task="capitals")
     report = summary(result("grace"), away)
     assert [g.title for g in groups(report)] == ["capitals", "rivers (trained on capitals)"]
-
-
-def test_what_cannot_be_combined_is_refused():
-    one, other = summary(result("grace", noise=1)), summary(result("grace", noise=2))
-    with pytest.raises(UserInputError, match="two different results for grace on capitals"):
-        combine([one, other], "x")
-    with pytest.raises(UserInputError, match="schema_version 7, expected 1"):
-        combine([one | {"schema_version": 7}], "x")
-    with pytest.raises(UserInputError, match="no reports"):
-        combine([], "x")
 
 
 def test_what_cannot_be_reported_is_refused():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grace.report.combining import combine
 from grace.report.inputs import EstimatorResult, Example, ReportInput, TargetRow
 from grace.report.merging import merge
 from grace.report.rows import Report, summarize
@@ -22,7 +21,6 @@ __all__ = [
     "ReportInput",
     "TargetRow",
     "build_report",
-    "combine",
     "merge",
     "render_table",
     "summarize",

@@ -5,16 +5,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from grace.errors import UserInputError
 from grace.report.inputs import EstimatorResult, Example, ReportInput, TargetRow
+
+SAME_CONFIDENCE = 1e-6
+"""What two batches of the same model may differ by; reports round to as much."""
 
 
 def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
     """Return one input with the raw confidences of several, so that statistics are joint.
 
-    The same result in two inputs counts once. Targets are kept per training task, notes say
-    which run they are about, settings that differ are listed side by side, and examples come
-    from the first run of each task.
+    The same confidences in two inputs (an estimator that two runs share) count once, at the
+    first one's cost. Targets are kept per training task, notes say which run they are about,
+    settings that differ are listed side by side, and examples come from the first run of each
+    task.
 
     Raises:
         UserInputError: no input, or different results for the same estimator, task and seed.
@@ -73,9 +79,17 @@ def _train_task(data: ReportInput) -> str:
 def _results(inputs: Sequence[ReportInput]) -> list[EstimatorResult]:
     found: dict[tuple[str, str, str, str, int], EstimatorResult] = {}
     for result in itertools.chain.from_iterable(data.results for data in inputs):
-        if found.setdefault(result.key, result) != result:
+        if not _same(found.setdefault(result.key, result), result):
             raise UserInputError(different(result.key))
     return list(found.values())
+
+
+def _same(a: EstimatorResult, b: EstimatorResult) -> bool:
+    """Whether two results hold the same answers and confidences; measured costs may differ."""
+    if list(a.ids) != list(b.ids) or list(a.correct) != list(b.correct):
+        return False
+    mine, theirs = (np.array(side.confidence, dtype=np.float64) for side in (a, b))
+    return np.allclose(mine, theirs, rtol=0, atol=SAME_CONFIDENCE, equal_nan=True)
 
 
 def different(key: tuple[str, str, str, str, int]) -> str:
