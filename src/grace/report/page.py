@@ -10,6 +10,7 @@ from typing import Any
 from grace.report.canvas import INK, Figure
 from grace.report.differences import comparisons, difference, seeds_of, transfers, verdict
 from grace.report.figures import GENERALIZATION, SCALING, TARGETS
+from grace.report.inputs import ACCESS
 from grace.report.names import label
 from grace.report.scaling import BUDGET_TITLES, budget_tables
 from grace.report.table import (
@@ -93,7 +94,7 @@ def _group(
             "seeds": len(s.rows),
             "ours": s.estimator == "grace",
             "cells": [_cell(s, column) for column in MAIN],
-            "costs": [(_sort_value(s.costs[c.key]), cost(s, c)) for c in costs],
+            "costs": [(_cost_value(s.costs[c.key]), cost(s, c)) for c in costs],
             "details": [_cell(s, column) for column in shown],
         }
         for s in group.summaries
@@ -125,6 +126,11 @@ def _budget_row(
 
 def _sort_value(value: str | float | None) -> str:
     return "" if value is None else value if isinstance(value, str) else repr(value)
+
+
+def _cost_value(value: str | float | None) -> str:
+    """Return what to sort a cost by; access from the least to the most."""
+    return _sort_value(ACCESS.index(value) if isinstance(value, str) else value)
 
 
 def _changes(

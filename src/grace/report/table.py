@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from grace.metrics.resampling import SEEDS_FOR_SPREAD
 from grace.report.names import estimator_order, label
 
 Report = dict[str, Any]
@@ -245,7 +246,9 @@ def how_to_read(report: Report) -> str:
     rule = report.get("evaluation") or {}
     level = round(100 * rule.get("level", 0.95))
     seeds = max((len(s.rows) for g in groups(report) for s in g.summaries), default=1)
-    over = "questions and seeds" if seeds > 2 else "questions"
+    over = "questions"
+    if seeds >= SEEDS_FOR_SPREAD:
+        over += f" and (where there are {SEEDS_FOR_SPREAD} or more) seeds"
     text = f"Percent; [a, b] is a {level} % bootstrap interval over {over}"
     if seeds > 1:
         text += ", of the mean over seeds; ± is the standard deviation over seeds"
