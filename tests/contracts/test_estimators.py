@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import tiny_encoder
 from grace.chat import encode_chat
 from grace.engines import Engine
 from grace.errors import ConfigError
@@ -22,13 +23,24 @@ from grace.records import Question, Response, response_id
 SIZES = {"train": 30, "validation": 12, "test": 9}
 CUT, EMPTY = 3, 5  # positions in every split
 RECALIBRATED = ("likelihood+isotonic", "grace+platt", "likelihood+temperature")
-QUICK: dict[str, dict[str, Any]] = {}
-"""Settings that make an estimator quick enough for these tests."""
+QUICK: dict[str, dict[str, Any]] = {
+    "apricot": {"encoder": "TINY", "steps": 8, "validate_every": 4, "learning_rate": 1e-2},
+    "verbal": {"unparsed": "half"},  # a random model never says a number
+}
+"""Settings that make an estimator quick enough, or give it values, in these tests."""
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny_encoder.save(tmp_path_factory.mktemp("encoder"))
 
 
 @pytest.fixture(params=[*available("grace.estimators"), *RECALIBRATED])
-def estimator(request: pytest.FixtureRequest) -> Estimator:
-    return load_estimator(request.param, QUICK.get(request.param))
+def estimator(request: pytest.FixtureRequest, encoder: str) -> Estimator:
+    options = dict(QUICK.get(request.param, {}))
+    if options.get("encoder") == "TINY":
+        options["encoder"] = encoder
+    return load_estimator(request.param, options)
 
 
 @pytest.fixture

