@@ -121,7 +121,9 @@ class TrainSettings:
     gamma: float = setting(0.1, "weight of the SFT term", low=0)
     cnf_in_sft: bool = setting(False, "make <CNF> one more label of the SFT term")
     loss: Literal["mse", "log"] = setting("mse", "calibration loss: squared error or log loss")
-    init: Literal["mean", "eos", "scaled_eos"] = setting("eos", "initial <CNF> row")
+    init: Literal["mean", "eos", "scaled_eos"] = setting(
+        "eos", "initial <CNF> row; with read_at=prompt it starts where c is about 1/2 instead"
+    )
     read_at: Literal["predict", "feed", "prompt"] = setting(
         "predict",
         "predict: last response token, free; feed: one more forward on <CNF>; prompt: last prompt "
@@ -155,7 +157,7 @@ class TrainSettings:
         """
         bins, evidence = self.head == "bins", self.evidence != "none"
         excluded = {
-            "train.read_at=prompt is before the response that train.evidence=likelihood is made of; "
+            "train.read_at=prompt is before the response that train.evidence=likelihood needs; "
             "set train.evidence=none": evidence and self.read_at == "prompt",
             "train.head=bins has no <CNF> whose logit train.evidence=likelihood could shift; "
             "set train.evidence=none": evidence and bins,

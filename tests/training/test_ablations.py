@@ -183,6 +183,25 @@ def test_training_scoring_and_generating_read_the_same_c_of_a_saved_adapter(
     assert reply.confidence is None or 0 <= reply.confidence <= 1
 
 
+@pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
+def test_grace_pre_starts_where_it_can_learn_and_learns(name: str, train: Any) -> None:
+    data = [Example(str(i), (9, 10 + i), (12, 13), i % 2 * 0.8 + 0.1) for i in range(8)]
+    seen: list[dict[str, float]] = []
+    done = train(
+        name,
+        read_at="prompt",
+        epochs=20,
+        learning_rate=2e-2,
+        dropout=0.0,
+        data=data,
+        held_out=[dataclasses.replace(item, target=float(item.target > 0.5)) for item in data],
+        on_step=lambda *a: seen.append(a[2]),
+    )
+    assert 0.1 < done.result.log[0]["eval_mean_c"] < 0.9
+    assert seen[-1]["calibration"] < 0.5 * seen[0]["calibration"]
+    assert done.result.log[-1]["eval_auroc"] > 0.8
+
+
 def test_a_half_precision_model_reads_the_prompt_in_float32_while_training() -> None:
     peft_model, readout = adapted("llama_untied", dtype=torch.bfloat16)
     batch = collate(BATCH, readout, 0)
@@ -234,13 +253,15 @@ class Killed(BaseException):
     """Not an Exception, so nothing on the way may swallow it."""
 
 
-@pytest.mark.parametrize("step", [1, 3, 5])
-def test_a_killed_grace_disc_training_ends_with_the_same_bytes(step: int, train: Any) -> None:
+@pytest.mark.parametrize(("variant", "step"), [("disc", 1), ("disc", 5), ("pre", 3)])
+def test_a_killed_training_of_an_ablation_ends_with_the_same_bytes(
+    variant: str, step: int, train: Any
+) -> None:
     def stop(done: int, total: int, logs: Any) -> None:
         if done == step:
             raise Killed
 
-    options = {"head": "bins", "gamma": 1.0, "save_every": 2}
+    options = {**VARIANTS[variant], "save_every": 2}
     whole = train(folder="whole", **options).adapter
     with pytest.raises(Killed):
         train(folder="cut", on_step=stop, **options)

@@ -30,6 +30,7 @@ from grace.training.loop import (
 )
 from grace.training.lora import add_lora, light_rows
 from grace.training.plan import make_plan
+from grace.training.start import start_even
 
 SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
 
@@ -94,6 +95,8 @@ def train_adapter(
     record = adapter_record(model, cnf, settings, metadata, evidence)
     peft_model = add_lora(model, cnf, settings)
     try:
+        if settings.read_at == "prompt" and settings.head == "token":
+            start_even(peft_model, cnf.readout, examples, cnf.id)
         with light_rows(peft_model, settings.read_at):
             trainer = _make_trainer(
                 peft_model, tokenizer, cnf, examples, validation, settings, seed, checkpoint_dir
