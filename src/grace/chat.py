@@ -64,6 +64,11 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
     return _plain_tokenizer(tokenizer, _alias_for([text])).encode([(text, False)])
 
 
+def encode_prompt(tokenizer: Any, text: str) -> list[int]:
+    """Return the token ids of a raw prompt: plain text after the BOS, where there is one."""
+    return _bos(tokenizer) + encode_text(tokenizer, text)
+
+
 class _PlainTokenizer(NamedTuple):
     """A copy of a tokenizer that reads special tokens as text and knows aliases for them."""
 

@@ -8,7 +8,7 @@ log-probabilities, known while generating, shift the logit of `<CNF>` before the
 
 with phi the `FEATURES` of the response tokens' log-probabilities. It costs no forward pass, and c
 with evidence follows from c without by `shift`, so any engine that returns log-probabilities can
-compute it. Without evidence (the paper's c) the shift is zero.
+compute it (`confidence`). Without evidence (the paper's c) the shift is zero.
 
 Shapes: N responses, F features, B rows, T steps.
 """
@@ -97,6 +97,24 @@ class Evidence:
     def _combine(self, features_F: Tensor) -> Tensor:
         center_F, weights_F = map(features_F.new_tensor, (self.center, self.weights))
         return (features_F - center_F) @ weights_F
+
+
+def confidence(
+    cnf_logprob: float, logprobs: Sequence[float], evidence: Evidence | None = None
+) -> float:
+    """Return c from what any server can return, without torch.
+
+    Args:
+        cnf_logprob: natural-log probability of `<CNF>` at the step that ended the response, from
+            the softmax at temperature 1.
+        logprobs: those of the response's tokens, without its end token.
+        evidence: the weights in grace.json; None: the paper's c.
+    """
+    if evidence is None:
+        return math.exp(min(cnf_logprob, 0.0))
+    log_c = min(cnf_logprob, -1e-7)
+    logit = log_c - math.log(-math.expm1(log_c)) + evidence.of(logprobs)
+    return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
 
 
 def shift(log_c: Tensor, offset: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,8 +116,10 @@ def head_in_float32(model: Any) -> None:
     base.set_output_embeddings(exact.eval())
 
 
-def eos_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Return every id that ends a response, the tokenizer's EOS first.
+def eos_ids(model: Any, tokenizer: Any, besides: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return every id that ends a response, the tokenizer's EOS first, without those `besides`.
+
+    An exported model names `<CNF>` among its end tokens, for other engines.
 
     Raises:
         ModelError: there is none.
@@ -127,7 +129,7 @@ def eos_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
         named = getattr(config, "eos_token_id", None)
         found += [named] if isinstance(named, int) else list(named or ())
     rows = model.get_input_embeddings().weight.shape[0]
-    ids = tuple(dict.fromkeys(i for i in found if 0 <= i < rows))
+    ids = tuple(dict.fromkeys(i for i in found if 0 <= i < rows and i not in besides))
     if not ids:
         raise ModelError("neither tokenizer nor model names an end token; set eos_token")
     return ids
