@@ -19,7 +19,7 @@ from grace.cnf import Readout, without
 from grace.training.examples import Example, collate
 from grace.training.forward import forward_logits
 
-PROMPTS = 16
+PROMPTS, AT_ONCE = 128, 16
 
 
 @torch.no_grad()
@@ -32,20 +32,25 @@ def start_even(peft_model: Any, readout: Readout, examples: Sequence[Example], p
     head = peft_model.get_base_model().get_output_embeddings()
     (row_1D,) = head.token_adapter.trainable_tokens_delta.values()
     prompts = [dataclasses.replace(item, response_ids=()) for item in examples[:PROMPTS]]
-    batch: Any = collate(prompts, readout, pad_id)
-    batch = {name: value.to(row_1D.device) for name, value in batch.items()}
+    parts = [prompts[at : at + AT_ONCE] for at in range(0, len(prompts), AT_ONCE)]
+    batches = [collate(part, readout, pad_id) for part in parts]
     seen: list[Tensor] = []
-    hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    _last_logits(peft_model, batch)
+    hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][:, -1].float()))
+    _last_logits(peft_model, batches)
     hook.remove()
-    state_D = seen[0][:, -1].float().mean(dim=0)
+    state_D = torch.cat(seen).mean(dim=0)
     row_1D.copy_(state_D / state_D.norm())
-    logits_BV = _last_logits(peft_model, batch)
+    logits_BV = _last_logits(peft_model, batches)
     rest_B = without(logits_BV, readout).logsumexp(dim=-1)
     row_1D.mul_(rest_B.mean() / logits_BV[:, readout.ids[0]].mean())
 
 
-def _last_logits(peft_model: Any, batch: Any) -> Tensor:
+def _last_logits(peft_model: Any, batches: Sequence[Any]) -> Tensor:
     peft_model.eval()
-    length = batch["input_ids"].shape[1] - 1  # without <CNF>
-    return forward_logits(peft_model, batch, length, 1)[:, -1].float()
+    device = next(peft_model.parameters()).device
+    found = []
+    for batch in batches:
+        length = batch["input_ids"].shape[1] - 1  # without <CNF>
+        moved: Any = {name: value.to(device) for name, value in batch.items()}
+        found.append(forward_logits(peft_model, moved, length, 1)[:, -1].float())
+    return torch.cat(found)
