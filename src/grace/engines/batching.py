@@ -64,7 +64,7 @@ def attempt(run: Callable[[], Result]) -> Result | None:
     try:
         return run()
     except (RuntimeError, MemoryError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
     log.warning("out of memory: going on with half the batch; a smaller batch_size avoids this")
     if torch.cuda.is_available():
@@ -81,7 +81,8 @@ def out_of_memory(num_tokens: int) -> ModelError:
     )
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error says that memory ran out."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return "out of memory" in str(error) or "can't allocate memory" in str(error)

@@ -12,9 +12,8 @@ length, T steps, V vocabulary, E end tokens.
 from __future__ import annotations
 
 import hashlib
-import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,8 @@ from torch import Tensor
 
 from grace.cnf import Readout
 from grace.engines import Sampling
-from grace.evidence import Evidence, shift
+from grace.engines.forward import Forward, left_pad
+from grace.engines.rows import Rows, empty
 
 COMPACT_BELOW = 0.8  # drop finished rows once fewer than this share are left
 
@@ -37,69 +37,6 @@ class Ends:
     readout: Readout | None
     fed: int | None  # the token at whose own position c is read, where it is fed
     at_prompt: bool  # the readout's ids end nothing
-
-
-class Rows(NamedTuple):
-    """What R rows produced; columns from a row's own end on are meaningless."""
-
-    tokens_RT: Tensor
-    logprobs_RT: Tensor  # of the token, or of ending
-    confidences_RT: Tensor  # c as read at every step, all zero without <CNF>
-    end_step_R: Tensor  # step at which the row ended; the number of steps when it was cut
-    fed_R: Tensor  # c at <CNF>'s own position, where it was fed
-
-
-class Forward:
-    """Calls the model with the arguments that it knows; returns (float32 logits, cache)."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        known = inspect.signature(base.forward).parameters
-        self._keeps = "logits_to_keep" in known
-        self._positions = "position_ids" in known
-
-    def __call__(
-        self,
-        ids_BL: Tensor,
-        mask_BL: Tensor | None,
-        positions_BL: Tensor,
-        *,
-        keep: int = 1,
-        cache: Any = None,
-        use_cache: bool = False,
-    ) -> tuple[Tensor, Any]:
-        """Return the logits of the last `keep` positions, and the cache."""
-        extra: dict[str, Any] = {"position_ids": positions_BL} if self._positions else {}
-        if self._keeps:
-            extra["logits_to_keep"] = keep
-        out = self.model(
-            input_ids=ids_BL,
-            attention_mask=mask_BL,
-            past_key_values=cache,
-            use_cache=use_cache,
-            **extra,
-        )
-        return out.logits[:, -keep:].float(), out.past_key_values if use_cache else None
-
-    def states(self, ids_BL: Tensor, mask_BL: Tensor, positions_BL: Tensor) -> Tensor:
-        """Return the last layer's hidden states after the final norm, shape (B, L, D)."""
-        base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        extra = {"position_ids": positions_BL} if self._positions else {}
-        out = base.base_model(input_ids=ids_BL, attention_mask=mask_BL, use_cache=False, **extra)
-        states_BLD: Tensor = out.last_hidden_state
-        return states_BLD
-
-
-def left_pad(
-    sequences: Sequence[Sequence[int]], device: torch.device, pad: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ids, mask and positions, each (B, L), padded on the left."""
-    length = max(map(len, sequences))
-    ids = torch.tensor([[pad] * (length - len(s)) + list(s) for s in sequences], device=device)
-    padding = torch.tensor([length - len(s) for s in sequences], device=device)
-    positions = torch.arange(length, device=device) - padding[:, None]
-    return ids, (positions >= 0).long(), positions.clamp_min(0)
 
 
 def uniforms(seed: int, keys: Sequence[str], samples: range, num_steps: int) -> np.ndarray:
@@ -120,7 +57,6 @@ def _philox_key(seed: int, key: str, sample: int) -> int:
     return int.from_bytes(hashlib.blake2b(words, digest_size=16).digest(), "little")
 
 
-@torch.inference_mode()
 def decode(
     forward: Forward,
     prompts: Sequence[Sequence[int]],
@@ -130,20 +66,40 @@ def decode(
     device: torch.device,
 ) -> Rows:
     """Sample all rows of a batch; each prompt is prefilled once."""
+    batch = Batch.prefill(forward, prompts, sampling.max_new_tokens, device)
+    record = empty(len(prompts) * sampling.num_samples, sampling.max_new_tokens, device)
+    for _ in steps(forward, batch.repeated(sampling.num_samples), record, keys, sampling, ends):
+        pass
+    return Rows(*(tensor.cpu() for tensor in record))
+
+
+@torch.inference_mode()
+def steps(
+    forward: Forward,
+    batch: Batch,
+    record: Rows,
+    keys: Sequence[str],
+    sampling: Sampling,
+    ends: Ends,
+) -> Generator[int, None, None]:
+    """Sample the rows of a batch into the record; yield each step once it is written.
+
+    Where `<CNF>` is fed there is one step more, which reads the rows that ended last. Nothing
+    runs between two steps, so whoever stops asking for more stops the computation.
+    """
     samples = range(sampling.first_sample, sampling.first_sample + sampling.num_samples)
-    steps = sampling.max_new_tokens
+    last = sampling.max_new_tokens - 1
     draws_RT = None
     if sampling.temperature > 0:
-        draws_RT = torch.from_numpy(uniforms(sampling.seed, keys, samples, steps)).to(device)
-    batch = _Batch.start(forward, prompts, sampling.num_samples, steps, device)
-    record = _empty(len(prompts) * sampling.num_samples, steps, device)
-    for step in range(steps + (ends.fed is not None)):
-        draw_R = draws_RT[batch.rows_R, step] if draws_RT is not None and step < steps else None
+        drawn = uniforms(sampling.seed, keys, samples, sampling.max_new_tokens)
+        draws_RT = torch.from_numpy(drawn).to(record.fed_R.device)
+    for step in range(last + 1 + (ends.fed is not None)):
+        draw_R = draws_RT[batch.rows_R, step] if draws_RT is not None and step <= last else None
         choice = _choose(batch.logits_RV, ends, sampling, draw_R)
         _write(record, batch, choice, step, ends)
-        if not batch.advance(forward, choice, step, ends, last=step >= steps - 1):
+        yield step
+        if not batch.advance(forward, choice, step, ends, last=step >= last):
             break
-    return Rows(*(tensor.cpu() for tensor in record))
 
 
 class _Choice(NamedTuple):
@@ -191,8 +147,8 @@ def _draw(logits_RV: Tensor, top_p: float, draw_R: Tensor) -> Tensor:
 
 
 @dataclass(slots=True)
-class _Batch:
-    """The rows still in flight."""
+class Batch:
+    """The rows still in flight; those of a prefill have drawn nothing yet."""
 
     rows_R: Tensor  # their row numbers in the record
     logits_RV: Tensor
@@ -204,37 +160,48 @@ class _Batch:
     reading_R: Tensor  # <CNF> was fed; the next logits hold c
 
     @classmethod
-    def start(
+    @torch.inference_mode()
+    def prefill(
         cls,
         forward: Forward,
         prompts: Sequence[Sequence[int]],
-        num_samples: int,
-        steps: int,
+        longest: int,
         device: torch.device,
-    ) -> _Batch:
-        """Prefill each prompt once, and give each of its samples a copy of the cache."""
+    ) -> Batch:
+        """Read each prompt once, for responses of at most `longest` tokens; one row per prompt."""
         ids_BL, mask_BL, positions_BL = left_pad(prompts, device, pad=0)
         ragged = len(set(map(len, prompts))) > 1
         logits, cache = forward(ids_BL, mask_BL if ragged else None, positions_BL, use_cache=True)
-        logits_RV = logits[:, -1]
-        if num_samples > 1:
-            cache.batch_repeat_interleave(num_samples)
-            logits_RV = logits_RV.repeat_interleave(num_samples, 0)
-        mask_RL = None
-        if ragged:
-            ahead = mask_BL.new_ones(len(prompts), steps)
-            mask_RL = torch.cat([mask_BL, ahead], 1).repeat_interleave(num_samples, 0)
-        num_rows = len(logits_RV)
+        ahead = mask_BL.new_ones(len(prompts), longest)
         return cls(
-            rows_R=torch.arange(num_rows, device=device),
-            logits_RV=logits_RV,
+            rows_R=torch.arange(len(prompts), device=device),
+            logits_RV=logits[:, -1],
             cache=cache,
-            mask_RL=mask_RL,
-            position_R=(positions_BL[:, -1] + 1).repeat_interleave(num_samples, 0),
+            mask_RL=torch.cat([mask_BL, ahead], 1) if ragged else None,
+            position_R=positions_BL[:, -1] + 1,
             width=ids_BL.shape[1],
-            live_R=torch.ones(num_rows, dtype=torch.bool, device=device),
-            reading_R=torch.zeros(num_rows, dtype=torch.bool, device=device),
+            live_R=torch.ones(len(prompts), dtype=torch.bool, device=device),
+            reading_R=torch.zeros(len(prompts), dtype=torch.bool, device=device),
         )
+
+    @torch.inference_mode()
+    def repeated(self, num_samples: int) -> Batch:
+        """Return `num_samples` rows for each row, side by side; this batch is used up."""
+        if num_samples == 1:
+            return self
+        self.cache.batch_repeat_interleave(num_samples)
+        each = {
+            name: None if tensor is None else tensor.repeat_interleave(num_samples, 0)
+            for name, tensor in (
+                ("logits_RV", self.logits_RV),
+                ("mask_RL", self.mask_RL),
+                ("position_R", self.position_R),
+                ("live_R", self.live_R),
+                ("reading_R", self.reading_R),
+            )
+        }
+        rows_R = torch.arange(num_samples * len(self.rows_R), device=self.rows_R.device)
+        return replace(self, rows_R=rows_R, **each)
 
     def advance(
         self, forward: Forward, choice: _Choice, step: int, ends: Ends, *, last: bool
@@ -271,28 +238,7 @@ class _Batch:
             self.mask_RL = self.mask_RL[kept]
 
 
-def with_evidence(rows: Rows, evidence: Evidence) -> Rows:
-    """Return the rows with every c shifted by the probabilities of the tokens before it."""
-    offset_RT = evidence.running(rows.logprobs_RT)
-    end_R = rows.end_step_R[:, None]
-    return rows._replace(
-        confidences_RT=shift(rows.confidences_RT.log(), offset_RT[:, :-1]).exp(),
-        fed_R=shift(rows.fed_R.log(), offset_RT.gather(1, end_R)[:, 0]).exp(),
-    )
-
-
-def _empty(num_rows: int, steps: int, device: torch.device) -> Rows:
-    zeros = torch.zeros(num_rows, steps, device=device)
-    return Rows(
-        tokens_RT=zeros.long(),
-        logprobs_RT=zeros,
-        confidences_RT=zeros.clone(),
-        end_step_R=torch.full((num_rows,), steps, device=device),
-        fed_R=torch.zeros(num_rows, device=device),
-    )
-
-
-def _write(record: Rows, batch: _Batch, choice: _Choice, step: int, ends: Ends) -> None:
+def _write(record: Rows, batch: Batch, choice: _Choice, step: int, ends: Ends) -> None:
     rows_R = batch.rows_R
     if ends.fed is not None:
         fed_R = torch.where(batch.reading_R, choice.confidence_R, record.fed_R[rows_R])

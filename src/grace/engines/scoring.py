@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grace.cnf import end_log_prob, log_confidence
-from grace.engines.decoding import Forward
+from grace.engines.forward import Forward
 
 
 class Reading(NamedTuple):

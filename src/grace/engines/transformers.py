@@ -16,9 +16,12 @@ import torch
 from grace.cnf import find_readout, without
 from grace.engines import Features, Sampling
 from grace.engines.batching import attempt, group, out_of_memory, run_batches
-from grace.engines.decoding import Ends, Forward, Rows, decode, left_pad, with_evidence
+from grace.engines.decoding import Ends, decode
+from grace.engines.forward import Forward, left_pad
 from grace.engines.loading import eos_ids, load
+from grace.engines.rows import Rows, generations, with_evidence
 from grace.engines.scoring import Reading, pool, score
+from grace.engines.streaming import Stream
 from grace.errors import DataError, ModelError
 from grace.evidence import Evidence, shift
 from grace.records import Generation
@@ -71,7 +74,8 @@ class TransformersEngine:
         self.tokenizer = tokenizer
         self.read_at = read_at
         self.evidence = evidence
-        self.end_ids = eos_ids(model, tokenizer) + (self.readout.ids if self.readout else ())
+        read = self.readout.ids if self.readout else ()
+        self.end_ids = eos_ids(model, tokenizer, besides=read) + read
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_size = batch_size or ROWS_IN_FLIGHT.get(self.device.type, 64)
         self._forward = Forward(model)
@@ -210,40 +214,33 @@ class TransformersEngine:
         states_N2D = np.array(pooled, dtype=np.float32).reshape(len(contexts), 2, size)
         return Features(states_N2D[:, 0], states_N2D[:, 1])
 
+    def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> Stream:
+        """Return what starts samples of one prompt and yields each as it finishes (see `Stream`).
+
+        Raises:
+            DataError: an empty prompt.
+            ModelError: the prompt and a response could exceed the model's context.
+        """
+        self._check([prompt], sampling.max_new_tokens, [key])
+        return Stream(self._forward, prompt, sampling, key, self._ends(), self._generations)
+
     def _decode(
         self, prompts: Sequence[Ids], sampling: Sampling, keys: Sequence[str]
     ) -> list[list[Generation]]:
+        rows = decode(self._forward, prompts, keys, sampling, self._ends(), self.device)
+        made, n = self._generations(rows), sampling.num_samples
+        return [made[i : i + n] for i in range(0, len(made), n)]
+
+    def _ends(self) -> Ends:
+        """Return what ends a response now, and how c is read."""
         ids_E = torch.tensor(self.end_ids, device=self.device)
         fed = self.cnf if self.read_at == "feed" else None
-        ends = Ends(ids_E, self.end_ids[0], self.readout, fed, self.read_at == "prompt")
-        rows = decode(self._forward, prompts, keys, sampling, ends, self.device)
-        if self.evidence is not None:
-            rows = with_evidence(rows, self.evidence)
-        generations = self._generations(rows)
-        n = sampling.num_samples
-        return [generations[i : i + n] for i in range(0, len(generations), n)]
+        return Ends(ids_E, self.end_ids[0], self.readout, fed, self.read_at == "prompt")
 
     def _generations(self, rows: Rows) -> list[Generation]:
-        steps = rows.tokens_RT.shape[1]
-        tokens_RT, logprobs_RT = rows.tokens_RT.tolist(), rows.logprobs_RT.tolist()
-        traces_RT, fed_R = rows.confidences_RT.tolist(), rows.fed_R.tolist()
-        generations = []
-        for row, end in enumerate(rows.end_step_R.tolist()):
-            ended = end < steps
-            read = 0 if self.read_at == "prompt" else min(end, steps - 1)
-            confidence = fed_R[row] if self.read_at == "feed" else traces_RT[row][read]
-            generations.append(
-                Generation(
-                    text=self.tokenizer.decode(tokens_RT[row][:end], skip_special_tokens=True),
-                    token_ids=tuple(tokens_RT[row][:end]),
-                    finish_reason="stop" if ended else "length",
-                    logprobs=tuple(logprobs_RT[row][:end]),
-                    end_logprob=logprobs_RT[row][end] if ended else None,
-                    confidence=confidence if ended and self.readout else None,
-                    trace=tuple(traces_RT[row][: end + 1]) if self.readout else (),
-                )
-            )
-        return generations
+        if self.evidence is not None:
+            rows = with_evidence(rows, self.evidence)
+        return generations(rows, self.tokenizer, self.read_at, reads=self.readout is not None)
 
     def _split_samples(
         self, prompts: Sequence[Ids], sampling: Sampling, keys: Sequence[str], first: int

@@ -1,0 +1,66 @@
+"""Calling the model: padded batches in, float32 logits or hidden states out.
+
+Shapes: B sequences in a batch, L padded length, D hidden size.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Forward:
+    """Calls the model with the arguments that it knows; returns (float32 logits, cache)."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        known = inspect.signature(base.forward).parameters
+        self._keeps = "logits_to_keep" in known
+        self._positions = "position_ids" in known
+
+    def __call__(
+        self,
+        ids_BL: Tensor,
+        mask_BL: Tensor | None,
+        positions_BL: Tensor,
+        *,
+        keep: int = 1,
+        cache: Any = None,
+        use_cache: bool = False,
+    ) -> tuple[Tensor, Any]:
+        """Return the logits of the last `keep` positions, and the cache."""
+        extra: dict[str, Any] = {"position_ids": positions_BL} if self._positions else {}
+        if self._keeps:
+            extra["logits_to_keep"] = keep
+        out = self.model(
+            input_ids=ids_BL,
+            attention_mask=mask_BL,
+            past_key_values=cache,
+            use_cache=use_cache,
+            **extra,
+        )
+        return out.logits[:, -keep:].float(), out.past_key_values if use_cache else None
+
+    def states(self, ids_BL: Tensor, mask_BL: Tensor, positions_BL: Tensor) -> Tensor:
+        """Return the last layer's hidden states after the final norm, shape (B, L, D)."""
+        base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        extra = {"position_ids": positions_BL} if self._positions else {}
+        out = base.base_model(input_ids=ids_BL, attention_mask=mask_BL, use_cache=False, **extra)
+        states_BLD: Tensor = out.last_hidden_state
+        return states_BLD
+
+
+def left_pad(
+    sequences: Sequence[Sequence[int]], device: torch.device, pad: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ids, mask and positions, each (B, L), padded on the left."""
+    length = max(map(len, sequences))
+    ids = torch.tensor([[pad] * (length - len(s)) + list(s) for s in sequences], device=device)
+    padding = torch.tensor([length - len(s) for s in sequences], device=device)
+    positions = torch.arange(length, device=device) - padding[:, None]
+    return ids, (positions >= 0).long(), positions.clamp_min(0)

@@ -1,0 +1,94 @@
+"""Samples of one prompt that arrive as they finish, and stop when nobody wants more of them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from grace.engines import Sampling
+from grace.engines.batching import is_out_of_memory
+from grace.engines.decoding import Batch, Ends, steps
+from grace.engines.forward import Forward
+from grace.engines.rows import Rows, empty
+from grace.errors import ModelError
+from grace.records import Generation
+
+
+class Stream:
+    """Samples of one prompt, which is read once however many are started.
+
+    `tokens` counts the response tokens that were generated, those of stopped samples too.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        key: str,
+        ends: Ends,
+        finish: Callable[[Rows], list[Generation]],
+    ) -> None:
+        self.tokens = 0
+        self._forward = forward
+        self._prompt = prompt
+        self._sampling = sampling
+        self._key = key
+        self._ends = ends
+        self._finish = finish
+        self._read: Batch | None = None
+
+    def start(self, numbers: range) -> Iterator[tuple[int, Generation]]:
+        """Sample these numbers side by side; yield (number, response) as each finishes.
+
+        A sample is the one that `generate` gives the same prompt, key and number. Closing the
+        iterator stops the computation at once: nothing runs while nobody asks.
+
+        Raises:
+            ModelError: so many samples do not fit into memory.
+        """
+        try:
+            yield from self._run(numbers)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ModelError(
+                f"out of memory with {len(numbers)} samples of a prompt of {len(self._prompt)} "
+                "tokens in flight; use fewer (--parallel), or a smaller dtype or model"
+            ) from error
+
+    def _run(self, numbers: range) -> Iterator[tuple[int, Generation]]:
+        sampling = replace(self._sampling, num_samples=len(numbers), first_sample=numbers.start)
+        batch = self._prefilled().repeated(len(numbers))
+        record = empty(len(numbers), sampling.max_new_tokens, batch.position_R.device)
+        running = steps(self._forward, batch, record, [self._key], sampling, self._ends)
+        waiting = list(range(len(numbers)))
+        with contextlib.closing(running):
+            for step in running:
+                ended_at = record.end_step_R.tolist()
+                if step < sampling.max_new_tokens:
+                    self.tokens += sum(end > step for end in ended_at)
+                read_by = step - (self._ends.fed is not None)
+                finished = [row for row in waiting if ended_at[row] <= read_by]
+                waiting = [row for row in waiting if ended_at[row] > read_by]
+                yield from self._responses(record, finished, numbers)
+        yield from self._responses(record, waiting, numbers)
+
+    @torch.inference_mode()
+    def _prefilled(self) -> Batch:
+        """Return a copy of the prompt as the model has read it: sampling writes into it."""
+        if self._read is None:
+            longest, device = self._sampling.max_new_tokens, self._ends.ids_E.device
+            self._read = Batch.prefill(self._forward, [self._prompt], longest, device)
+        return copy.deepcopy(self._read)
+
+    def _responses(
+        self, record: Rows, rows: list[int], numbers: range
+    ) -> Iterator[tuple[int, Generation]]:
+        if rows:
+            made = self._finish(Rows(*(tensor[rows].cpu() for tensor in record)))
+            yield from zip((numbers[row] for row in rows), made, strict=True)
