@@ -122,6 +122,32 @@ def test_more_shots_than_training_responses_are_refused(tokenizer: Any):
         rate(NOTHING, ScriptedEngine(tokenizer), samples([response()]), shots=5)
 
 
+def test_every_token_that_begins_a_reply_is_found_in_a_sentencepiece_tokenizer():
+    from tokenizers import Tokenizer, models, normalizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<unk>", "<0x0A>", "\u2581", "A", "B", "\u2581A", "\u2581B"]
+    merges = [("\u2581", "A"), ("\u2581", "B")]
+    vocabulary = {word: i for i, word in enumerate(words)}
+    backend = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True))
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    assert verdict_tokens(tokenizer, TEMPLATES["true_false"]) == ([3, 5], [4, 6])
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["SmolLM2-135M-Instruct", "gptneox-20B", "qwen2.5"])
+def test_real_tokenizers_have_two_tokens_per_verdict(shared: Path, name: str):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(shared / "tokenizers" / name)
+    for template in TEMPLATES.values():
+        for word, tokens in zip(template[1:], verdict_tokens(tokenizer, template), strict=True):
+            assert {tokenizer.decode([token]) for token in tokens} == {word, f" {word}"}
+
+
 def test_words_that_begin_alike_are_refused(tokenizer: Any):
     alike = Template(TEMPLATES["words"].prompt, "Xa", "Xb")
     with pytest.raises(ModelError, match="begins 'Xa' and 'Xb' with the same token"):

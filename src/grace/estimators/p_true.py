@@ -46,6 +46,9 @@ TEMPLATES: Mapping[str, Template] = {
 """The wording is that of LM-Polygraph's `PromptCalculator` (which reads the word `True`), and that
 of the published code of Self-Calibration (arXiv 2503.00031)."""
 
+LEADS = ("", " ", "\n")
+"""What may stand before the first word of a reply."""
+
 
 @dataclass(frozen=True, slots=True)
 class PTrue:
@@ -93,15 +96,17 @@ class PTrue:
 
 
 def verdict_tokens(tokenizer: Any, template: Template) -> tuple[list[int], list[int]]:
-    """Return the tokens that begin the right word and the wrong one, with and without a space.
+    """Return the tokens that begin the right word and the wrong one, however they are spaced.
 
-    Tokens that begin both (a lone space in some tokenizers) say nothing and are left out.
+    A reply may begin with the word, with a space and the word, or on a new line: three different
+    tokens in tokenizers of the SentencePiece kind, which write a space before the first word.
+    Tokens that begin both words say nothing and are left out.
 
     Raises:
         ModelError: no token tells the two words apart.
     """
     right, wrong = (
-        {encode_text(tokenizer, form)[0] for form in (word, f" {word}")}
+        {_first_token(tokenizer, lead, word) for lead in LEADS}
         for word in (template.right, template.wrong)
     )
     if not right - wrong or not wrong - right:
@@ -110,6 +115,15 @@ def verdict_tokens(tokenizer: Any, template: Template) -> tuple[list[int], list[
             "set estimators.p_true.template to another one"
         )
     return sorted(right - wrong), sorted(wrong - right)
+
+
+def _first_token(tokenizer: Any, lead: str, word: str) -> int:
+    """Return the first token of a word that stands after `lead`."""
+    before, ids = encode_text(tokenizer, lead), encode_text(tokenizer, lead + word)
+    shared = 0
+    while ids[shared : shared + 1] == before[shared : shared + 1] and shared < len(ids) - 1:
+        shared += 1
+    return ids[shared]
 
 
 def joined(shots: Sequence[Message], asked: Sequence[Message]) -> list[Message]:
