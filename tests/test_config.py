@@ -63,7 +63,7 @@ def test_missing_recipe_is_refused(tmp_path):
 
 
 def test_every_setting_has_help():
-    rows = list(describe())
+    rows = list(describe(RunSettings))
     assert len(rows) > 40
     assert all(doc for _, _, doc in rows)
 

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from grace.cli.app import app
-from grace.config import describe
+from grace.config import RunSettings, describe
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "ARCHITECTURE.md"]
@@ -32,7 +32,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_options_and_settings_exist(page: Path) -> None:
-    keys = {row[0] for row in describe()}
+    keys = {row[0] for row in describe(RunSettings)}
     for words in shown_commands(page.read_text(encoding="utf-8")):
         command = COMMANDS[words[1]]
         known = {option for parameter in command.params for option in parameter.opts}

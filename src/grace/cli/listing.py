@@ -23,6 +23,7 @@ def listing(what: str, path: Path) -> Rows:
         "runs": lambda: _runs(path),
         "tasks": lambda: _plugins("tasks"),
         "estimators": lambda: _plugins("estimators"),
+        "strategies": lambda: _plugins("strategies"),
         "graders": _graders,
         "recipes": _recipes,
         "settings": _settings,
@@ -82,10 +83,10 @@ def _recipes() -> Rows:
 
 
 def _settings() -> Rows:
-    from grace.config import describe
+    from grace.config import RunSettings, describe
     from grace.plugins import available, load
 
-    rows = list(describe())
+    rows = list(describe(RunSettings))
     for name in available("grace.estimators"):
         rows += describe(load("grace.estimators", name), f"estimators.{name}.")
     return [{"name": f"{key} = {default}", "about": doc} for key, default, doc in rows]

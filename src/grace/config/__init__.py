@@ -1,0 +1,38 @@
+"""Settings of a run: the tree, its fields, and the recipes that change it.
+
+Order of precedence: defaults, then the recipe (TOML), then `section.key=value` overrides.
+`config.json` of a run holds the resolved tree.
+"""
+
+from grace.config.fields import describe, from_dict, sections, setting, to_dict
+from grace.config.recipes import load_settings, override_settings, read_recipe, resolve_model
+from grace.config.settings import (
+    DataSettings,
+    GradeSettings,
+    ModelSettings,
+    ReportSettings,
+    RunSettings,
+    SampleSettings,
+    TargetSettings,
+    TrainSettings,
+)
+
+__all__ = [
+    "DataSettings",
+    "GradeSettings",
+    "ModelSettings",
+    "ReportSettings",
+    "RunSettings",
+    "SampleSettings",
+    "TargetSettings",
+    "TrainSettings",
+    "describe",
+    "from_dict",
+    "load_settings",
+    "override_settings",
+    "read_recipe",
+    "resolve_model",
+    "sections",
+    "setting",
+    "to_dict",
+]

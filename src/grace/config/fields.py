@@ -1,0 +1,114 @@
+"""Settings as frozen dataclasses: fields that know their help text and range, built from dicts.
+
+An unknown key is refused by name, a value that does not fit with what would be accepted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from typing import Any, Literal, TypeVar
+
+from grace.errors import ConfigError
+
+Settings = TypeVar("Settings")
+
+
+def setting(default: Any, doc: str, *, low: float | None = None, high: float | None = None) -> Any:
+    """Declare a field with its help text and its inclusive range; of a list, that of its length.
+
+    Lists have at least one entry unless `low` is 0.
+    """
+    return field(default=default, metadata={"doc": doc, "low": low, "high": high})
+
+
+def sections(doc: str) -> Any:
+    """Declare a field that holds sections of settings by name, checked by whoever uses them."""
+    return field(default_factory=dict, metadata={"doc": doc})
+
+
+def to_dict(settings: Any) -> dict[str, Any]:
+    """Return the settings tree as JSON-ready dicts (tuples become lists)."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings)))
+    return plain
+
+
+def from_dict(kind: type[Settings], tree: Mapping[str, Any], where: str = "settings") -> Settings:
+    """Build a settings dataclass from nested dicts, refusing unknown keys and bad values."""
+    return _build(kind, tree, where, "")
+
+
+def describe(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield (dotted key, default, help text) of every setting, in order."""
+    hints = typing.get_type_hints(kind)
+    for f in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(hints[f.name]):
+            yield from describe(hints[f.name], f"{prefix}{f.name}.")
+        else:
+            default = {} if f.default is dataclasses.MISSING else f.default
+            yield f"{prefix}{f.name}", json.dumps(default), f.metadata["doc"]
+
+
+def _build(kind: type[Settings], tree: Any, where: str, prefix: str) -> Settings:
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{where}: {prefix.rstrip('.')!r} is {tree!r}, expected a section")
+    hints = typing.get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        if key not in fields:
+            raise ConfigError(f"{where}: unknown setting {prefix + key!r}{_closest(key, fields)}")
+        name = prefix + key
+        if dataclasses.is_dataclass(hints[key]):
+            values[key] = _build(hints[key], value, where, f"{name}.")
+        else:
+            values[key] = _check(hints[key], value, fields[key].metadata, f"{where}: {name}")
+    return kind(**values)
+
+
+def _closest(key: str, known: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+
+
+def _check(hint: Any, value: Any, metadata: Mapping[str, Any], where: str) -> Any:
+    origin = typing.get_origin(hint)
+    if origin is dict:
+        return _table(value, where)
+    if origin is tuple:
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list | tuple) or (not items and metadata.get("low") != 0):
+            raise ConfigError(f"{where} is {value!r}, expected a list with at least one entry")
+        return tuple(_check(typing.get_args(hint)[0], item, metadata, where) for item in items)
+    if origin is Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise ConfigError(f"{where} is {value!r}, expected one of {', '.join(choices)}")
+        return value
+    return _check_scalar(hint, value, metadata, where)
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) for v in value.values()):
+        raise ConfigError(f"{where} is {value!r}, expected sections of settings, one per name")
+    return {name: dict(section) for name, section in value.items()}
+
+
+def _check_scalar(hint: Any, value: Any, metadata: Mapping[str, Any], where: str) -> Any:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if isinstance(hint, types.UnionType) or type(value) is not hint:
+        raise ConfigError(f"{where} is {value!r}, expected {hint.__name__}")
+    if hint in (int, float):
+        low, high = metadata.get("low"), metadata.get("high")
+        if not math.isfinite(value) or (low is not None and value < low):
+            raise ConfigError(f"{where} is {value}, expected a finite number of at least {low}")
+        if high is not None and value > high:
+            raise ConfigError(f"{where} is {value}, expected at most {high}")
+    return value

@@ -1,0 +1,72 @@
+"""Where settings come from: defaults, then a recipe (TOML), then `section.key=value` overrides."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grace.config.fields import from_dict
+from grace.config.settings import RunSettings
+from grace.errors import ConfigError
+
+
+def load_settings(recipe: Path | None = None, overrides: Sequence[str] = ()) -> RunSettings:
+    """Return the defaults, changed by a TOML recipe, then by `section.key=value` overrides.
+
+    Raises:
+        ConfigError: an unreadable recipe, an unknown key, or a value out of range; the message
+            names the key and what would be accepted.
+    """
+    tree: dict[str, Any] = read_recipe(recipe) if recipe else {}
+    return override_settings(tree, overrides, where=str(recipe) if recipe else "settings")
+
+
+def override_settings(
+    tree: dict[str, Any], overrides: Sequence[str], where: str = "settings"
+) -> RunSettings:
+    """Return the settings of a nested dict, changed by `section.key=value` overrides."""
+    for override in overrides:
+        _assign(tree, override)
+    return from_dict(RunSettings, tree, where=where)
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Return the nested sections of a TOML recipe.
+
+    Raises:
+        ConfigError: it is missing, unreadable or not valid TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"recipe {path} does not exist; see `grace list recipes`") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"recipe {path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"recipe {path} is not valid TOML: {error}") from None
+
+
+def resolve_model(path: str) -> str:
+    """Return the directory behind the built-in name `pocket`, any other path or Hub id as it is."""
+    return str(Path(__file__).parents[1] / "pocket" / "model") if path == "pocket" else path
+
+
+def _assign(tree: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise ConfigError(f"setting {override!r} has no value; write section.key=value")
+    *sections, name = key.strip().split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"setting {key!r}: {section!r} is a value, not a section")
+    tree[name] = _parse_value(text.strip())
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
