@@ -28,22 +28,21 @@ class Stage(NamedTuple):
 
 
 STAGES: dict[str, Stage] = {
-    "sample": Stage(sampling.sample, ("*/questions.jsonl*", "*/responses.jsonl*")),
-    "grade": Stage(grading.grade, ("*/grades.jsonl*",)),
+    "sample": Stage(sampling.sample, ("*/questions.jsonl*", "*/responses.jsonl*", "*/pool-*")),
+    "grade": Stage(grading.grade, ("*/grades.jsonl*", "*/pool-*/grades.jsonl*")),
     "features": Stage(learning.features, ("train/features*",)),
     "targets": Stage(learning.targets, ("train/targets*",)),
-    "train": Stage(learning.train, ("adapter", ".adapter.*", "checkpoints")),
+    "train": Stage(learning.train, ("adapter", ".adapter.*", "checkpoints", "threshold.json")),
     "answer": Stage(
-        scoring.answer_tests, ("test/tuned", "transfer/*/questions.jsonl*", "transfer/*/tuned")
+        scoring.answer_tests,
+        ("*/tuned", "transfer/*/*.jsonl*", "transfer/*/tuned", "**/draws-*"),
     ),
     "score": Stage(
         scoring.score,
         (
             "**/confidences",
-            "**/draws-*",
-            "validation/tuned",
-            "transfer/*/responses.jsonl*",
-            "transfer/*/grades.jsonl*",
+            "scaling.json",
+            "stages/scale.*",
         ),
     ),
     "report": Stage(reporting.report, ("report.*", "figures")),
@@ -62,7 +61,7 @@ FIRST_STAGE = {
     "report.transfer": "answer",
     "report.estimators": "score",
     "estimators": "score",
-    "sample.draw_temperature": "score",
+    "sample.draw_temperature": "answer",
 }
 
 # Settings of how, not what, is trained: training that ran out of memory goes on with other ones.

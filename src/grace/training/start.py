@@ -19,15 +19,18 @@ from grace.cnf import Readout, without
 from grace.training.examples import Example, collate
 from grace.training.forward import forward_logits
 
-PROMPTS, AT_ONCE = 128, 16
+PROMPTS, AT_ONCE = 256, 16
+RIDGE = 0.01
+"""Ridge penalty, as a share of the mean squared length of the states."""
 
 
 @torch.no_grad()
 def start_even(peft_model: Any, readout: Readout, examples: Sequence[Example], pad_id: int) -> None:
     """Start the output row of `<CNF>` such that it is about as likely as all other tokens at once.
 
-    The row points to the mean hidden state at the ends of some prompts. Its length is measured
-    through the whole model, so that a model may scale its logits.
+    The row is a ridge regression of what its logit would have to be, on the hidden states at the
+    ends of some prompts: c starts near 1/2 at each of them, not only on average. Its length is
+    measured through the whole model, so that a model may scale its logits.
     """
     head = peft_model.get_base_model().get_output_embeddings()
     (row_1D,) = head.token_adapter.trainable_tokens_delta.values()
@@ -36,13 +39,20 @@ def start_even(peft_model: Any, readout: Readout, examples: Sequence[Example], p
     batches = [collate(part, readout, pad_id) for part in parts]
     seen: list[Tensor] = []
     hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][:, -1].float()))
-    _last_logits(peft_model, batches)
-    hook.remove()
-    state_D = torch.cat(seen).mean(dim=0)
-    row_1D.copy_(state_D / state_D.norm())
     logits_BV = _last_logits(peft_model, batches)
+    hook.remove()
+    states_BD = torch.cat(seen)
     rest_B = without(logits_BV, readout).logsumexp(dim=-1)
+    row_1D.copy_(_ridge(states_BD, rest_B))
+    logits_BV = _last_logits(peft_model, batches)
     row_1D.mul_(rest_B.mean() / logits_BV[:, readout.ids[0]].mean())
+
+
+def _ridge(states_BD: Tensor, wanted_B: Tensor) -> Tensor:
+    """Return the direction whose products with the states come close to the wanted logits."""
+    gram_BB = states_BD @ states_BD.T
+    gram_BB.diagonal().add_(RIDGE * gram_BB.diagonal().mean())
+    return states_BD.T @ torch.linalg.solve(gram_BB, wanted_B)
 
 
 def _last_logits(peft_model: Any, batches: Sequence[Any]) -> Tensor:
