@@ -16,11 +16,10 @@ import grace
 from grace.chat import encode_text
 from grace.config import DataSettings, SampleSettings
 from grace.engines import Sampling
-from grace.errors import ModelError, UserInputError
+from grace.errors import ModelError, RunError, UserInputError
 from grace.model import Model, Reply
-from grace.store import is_run, is_study, runs_in
-from grace.records import Decision, Generation, Question, Response
-from grace.store import RunDir
+from grace.records import Decision, Generation, Question, Response, Threshold, to_json
+from grace.store import RunDir, is_run, is_study, runs_in
 from grace.strategies import EarlyStop, Majority, Weighted
 from grace.tasks import load_task
 
@@ -108,7 +107,7 @@ def test_a_study_of_several_seeds_is_no_run_but_holds_some(finished: Path, tmp_p
     shutil.copytree(finished / "run", tmp_path / "study" / "seed-0")
     shutil.copyfile(finished / "run" / "config.json", tmp_path / "study" / "config.json")
     assert is_run(tmp_path / "study") and not is_study(tmp_path / "study")
-    config = json.loads((tmp_path / "study" / "config.json").read_text()) | {"seeds": 1}
+    config = json.loads((tmp_path / "study" / "config.json").read_text()) | {"study": {}}
     (tmp_path / "study" / "config.json").write_text(json.dumps(config))
     assert is_study(tmp_path / "study") and not is_run(tmp_path / "study")
     assert runs_in(tmp_path / "study") == [tmp_path / "study" / "seed-0"]
@@ -192,6 +191,12 @@ def test_every_field_of_a_result_is_documented(type_: Any):
         (lambda m: m.ask("A?", temperature=float("nan")), "temperature is nan"),
         (lambda m: m.ask("A?", max_new_tokens=0), "max_new_tokens is 0"),
         (lambda m: m.vote("A?", budget=0), "budget is 0"),
+        (lambda m: m.vote("A?", parallel=0), "parallel is 0"),
+        (lambda m: m.vote("A?", strategy="sc", threshold=0.5), "'sc' has none"),
+        (lambda m: m.vote("A?", strategy="es", threshold=float("nan")), "threshold is nan"),
+        (lambda m: m.vote("A?", strategy="p_true-sc"), "confidences of 'p_true'"),
+        (lambda m: m.vote("A?", strategy="majority"), "unknown strategy 'majority'"),
+        (lambda m: m.ask("A?", threshold=-0.5), "threshold is -0.5"),
         (lambda m: m.score(["A?"], []), "1 prompts but 0 responses"),
         (lambda m: m.score("A?", "a"), "lists"),
         (lambda m: m.score(["A?"], [None]), "None"),
@@ -222,6 +227,10 @@ class Spy:
     def generate(self, prompts: Any, *arguments: Any, **options: Any) -> Any:
         self.seen += prompts
         return self.engine.generate(prompts, *arguments, **options)
+
+    def stream(self, prompt: Any, *arguments: Any) -> Any:
+        self.seen.append(prompt)
+        return self.engine.stream(prompt, *arguments)
 
     def confidences(self, prompts: Any, responses: Any) -> Any:
         self.seen += [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
@@ -274,25 +283,46 @@ def test_a_response_cannot_write_its_own_confidence(text: str, model: Model):
 
 
 class Scripted:
-    """An engine that answers with given (text, confidence), one per sample."""
+    """An engine that answers with given (text, confidence), one per sample.
+
+    `started` are the numbers of each wave, `running` those that nobody has stopped or waited for.
+    A generated token counts when its sample finishes, and once for each sample that is stopped.
+    """
 
     def __init__(self, tokenizer: Any, answers: list[tuple[str, float | None]]) -> None:
         self.tokenizer, self.answers = tokenizer, answers
-        self.calls: list[Sampling] = []
+        self.started: list[range] = []
+        self.running: set[int] = set()
+        self.tokens = 0
 
-    def generate(
-        self, prompts: Any, sampling: Sampling, *, keys: Any = None
-    ) -> Iterator[tuple[int, list[Generation]]]:
-        self.calls.append(sampling)
-        text, c = self.answers[sampling.first_sample]
-        reason = "length" if c is None else "stop"
-        yield 0, [Generation(text, (5, 6), reason, (-1.0, -1.0), None, c)]  # type: ignore[arg-type]
+    def stream(self, prompt: Any, sampling: Sampling) -> Any:
+        self.sampling = sampling
+        return self
+
+    def start(self, numbers: range) -> Iterator[tuple[int, Generation]]:
+        self.started.append(numbers)
+        self.running = set(numbers)
+        try:
+            for number in numbers:
+                self.running.discard(number)
+                self.tokens += 2
+                text, c = self.answers[number]
+                reason = "length" if c is None else "stop"
+                yield number, Generation(text, (5, 6), reason, (-1.0, -1.0), None, c)  # type: ignore[arg-type]
+        finally:
+            self.tokens += len(self.running)
+            self.running.clear()
 
 
-def voter(tokenizer: Any, *answers: tuple[str, float | None], task: str = "jsonl") -> Model:
+def voter(
+    tokenizer: Any,
+    *answers: tuple[str, float | None],
+    task: str = "jsonl",
+    promise: Threshold | None = None,
+) -> Any:
     """Return a model whose samples are given."""
     engine: Any = Scripted(tokenizer, list(answers))
-    return Model(engine, load_task(task), DataSettings(task=task), SampleSettings())
+    return Model(engine, load_task(task), DataSettings(task=task), SampleSettings(), promise)
 
 
 def test_sampling_stops_at_the_first_sure_answer(tokenizer: Any):
@@ -300,7 +330,7 @@ def test_sampling_stops_at_the_first_sure_answer(tokenizer: Any):
     decision = model.vote("Where?", strategy=EarlyStop(0.8), budget=8)
     assert (decision.answer, decision.confidence, decision.samples) == ("rome", 0.9, 2)
     assert decision.tokens == 4 and [vote.text for vote in decision.votes] == ["Paris", "Rome"]
-    assert [call.first_sample for call in model.engine.calls] == [0, 1]  # type: ignore[attr-defined]
+    assert model.engine.started == [range(1), range(1, 2)]
 
 
 def test_the_budget_is_spent_one_sample_at_a_time(tokenizer: Any):
@@ -308,9 +338,9 @@ def test_the_budget_is_spent_one_sample_at_a_time(tokenizer: Any):
     decision = model.vote("Where?", strategy=Weighted(), budget=3)
     assert (decision.answer, decision.samples) == ("rome", 3)
     assert decision.confidence == pytest.approx(0.45)
-    calls = model.engine.calls  # type: ignore[attr-defined]
-    assert [(call.num_samples, call.first_sample) for call in calls] == [(1, 0), (1, 1), (1, 2)]
-    assert {(call.temperature, call.seed) for call in calls} == {(0.8, 0)}
+    assert model.engine.started == [range(1), range(1, 2), range(2, 3)]
+    assert (model.engine.sampling.temperature, model.engine.sampling.seed) == (0.8, 0)
+    assert (decision.issued, decision.issued_tokens) == (decision.samples, decision.tokens)
 
 
 def test_a_budget_of_one_is_one_sample(tokenizer: Any):
@@ -347,3 +377,98 @@ def test_votes_of_a_seed_repeat_and_go_on_where_a_smaller_budget_ended(model: Mo
     assert votes(4, 3) == votes(4, 3)
     assert votes(2, 3) == votes(4, 3)[:2]
     assert [v.text for v in votes(4, 3)] != [v.text for v in votes(4, 4)]
+
+
+def test_waves_issue_more_than_they_use_and_stop_the_rest(tokenizer: Any):
+    answers = (("Paris", 0.4), ("Rome", 0.9), ("Paris", 0.99), ("Oslo", 0.1), ("Oslo", 0.1))
+    alone = voter(tokenizer, *answers).vote("Where?", strategy="es", budget=5)
+    model = voter(tokenizer, *answers)
+    decision = model.vote("Where?", strategy="es", budget=5, parallel=4)
+    assert model.engine.started == [range(4)] and not model.engine.running
+    assert (decision.samples, decision.issued) == (2, 4)
+    assert (decision.tokens, decision.issued_tokens) == (4, 6)
+    same = ("answer", "confidence", "samples", "tokens", "votes", "threshold")
+    assert [getattr(decision, n) for n in same] == [getattr(alone, n) for n in same]
+
+
+def test_strategies_go_by_name_with_their_settings_or_a_threshold(tokenizer: Any):
+    answers = (("Paris", 0.5), ("Rome", 0.7), ("Rome", 0.9))
+
+    def samples(**options: Any) -> int:
+        return voter(tokenizer, *answers).vote("Where?", budget=3, **options).samples
+
+    assert samples(strategy="sc") == samples(strategy="grace-sc") == 3
+    assert samples(threshold=0.6) == samples(strategy="es,threshold=0.6") == 2
+    assert samples(strategy=EarlyStop(0.1), threshold=0.6) == 2
+    assert samples(strategy="asc", threshold=0.5) == 2
+
+
+# The run's own threshold
+
+
+def chosen(mode: Any, tau: float | None = 0.6, budget: int = 3, abstains: bool = True) -> Threshold:
+    """Return a threshold as `grace threshold` chooses it."""
+    temperature = 0.8 if mode == "early-stop" else 0.0
+    return Threshold(
+        mode, budget, temperature, 0.9, None, 0.05, tau, abstains, 500, 0.91, "90 % right"
+    )
+
+
+def test_the_threshold_of_the_run_stops_votes_of_its_budget_and_temperature(tokenizer: Any):
+    answers = (("Paris", 0.5), ("Rome", 0.7), ("Rome", 0.9), ("Rome", 0.9))
+    model = voter(tokenizer, *answers, promise=chosen("early-stop"))
+    for options in ({}, {"budget": 3}, {"strategy": "grace-es", "parallel": 2}):
+        decision = model.vote("Where?", **options)
+        assert (decision.samples, decision.threshold) == (2, 0.6)
+        assert (decision.promise, decision.abstains) == ("90 % right", False)
+    for other in (
+        {"budget": 4},
+        {"temperature": 1.0},
+        {"max_new_tokens": 5},
+        {"strategy": EarlyStop()},
+    ):
+        decision = model.vote("Where?", **{"budget": 3, **other})
+        assert (decision.threshold, decision.promise) == (0.8, "")
+    assert model.vote("Where?", threshold=0.4).promise == ""
+    assert model.vote("Where?", strategy="sc", budget=3).promise == ""
+
+
+@pytest.mark.parametrize("abstains", [True, False])
+def test_without_a_sure_sample_a_vote_abstains_if_only_sure_ones_are_promised(
+    tokenizer: Any, abstains: bool
+):
+    promise = chosen("early-stop", tau=0.95, abstains=abstains)
+    model = voter(tokenizer, ("Paris", 0.5), ("Rome", 0.7), ("Rome", 0.9), promise=promise)
+    decision = model.vote("Where?")
+    assert (decision.answer, decision.samples, decision.abstains) == ("rome", 3, abstains)
+
+
+def test_an_answer_below_the_threshold_of_the_run_abstains(model: Model, recorded: Any):
+    question, response = first(recorded)
+
+    def ask(promise: Threshold | None, **options: Any) -> Reply:
+        return Model(model.engine, model.task, model.data, model.sample, promise).ask(
+            question, **options
+        )
+
+    for tau, abstains in ((response.confidence - 1e-3, False), (response.confidence + 1e-3, True)):
+        reply = ask(chosen("answer", tau, budget=1))
+        assert (reply.threshold, reply.abstains, reply.promise) == (tau, abstains, "90 % right")
+        assert reply.text == response.text.strip()
+        given = ask(None, threshold=tau)
+        assert (given.abstains, given.promise) == (abstains, "")
+    warm = ask(chosen("answer", 1.0, budget=1), temperature=0.5)
+    assert (warm.threshold, warm.promise, warm.abstains) == (None, "", False)
+    assert ask(chosen("early-stop")).threshold is None
+    cut = ask(chosen("answer", 0.0, budget=1), threshold=0.0, max_new_tokens=1)
+    assert cut.confidence is None and cut.abstains
+
+
+def test_a_run_is_loaded_with_the_threshold_that_was_chosen_for_it(finished: Path, tmp_path: Path):
+    run = shutil.copytree(finished / "run", tmp_path / "run")
+    assert grace.load(run).promise is None
+    (run / "threshold.json").write_text(json.dumps(to_json(chosen("answer"))))
+    assert grace.load(run).promise == chosen("answer")
+    (run / "threshold.json").write_text('{"tau": 0.5}')
+    with pytest.raises(RunError, match=r"threshold\.json is not a threshold.*grace threshold"):
+        grace.load(run)

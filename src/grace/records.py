@@ -112,7 +112,10 @@ class Decision:
     """The outcome of a vote: the answer, its confidence, and what it took.
 
     `confidence` is the mean confidence of the votes for the answer; `samples` and `tokens` count
-    every sample used, also those without an answer.
+    every sample used, also those without an answer. `issued` and `issued_tokens` count those that
+    were started, cancelled ones too. `threshold` is the one that could stop the vote, if any;
+    `promise` says what it promises when it is the run's own. `abstains`: that promise covers sure
+    answers only, and no sample was sure enough; the answer then is the vote's, without a promise.
     """
 
     answer: str | None
@@ -120,6 +123,39 @@ class Decision:
     samples: int
     tokens: int
     votes: tuple[Vote, ...]
+    issued: int
+    issued_tokens: int
+    threshold: float | None = None
+    promise: str = ""
+    abstains: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """The threshold that a run has chosen on its validation questions, and what it promises.
+
+    `mode` is `answer` (one answer at `temperature`, or none) or `early-stop` (up to `budget`
+    samples). `tau` is None when no threshold can promise what was asked: a `target` accuracy of the
+    answers given, or a loss against SC of at most `margin`, except with probability `delta`. With
+    `abstains`, a question without a sure answer gets none; else the vote decides. `n` questions
+    were used, `bound` is what their answers show at tau, `promise` the whole in words. `tries`
+    counts the different promises that were asked of the same questions. `test` is what the test
+    questions show, which did not take part.
+    """
+
+    mode: Literal["answer", "early-stop"]
+    budget: int
+    temperature: float
+    target: float | None
+    margin: float | None
+    delta: float
+    tau: float | None
+    abstains: bool
+    n: int
+    bound: float
+    promise: str
+    tries: int = 1
+    test: dict[str, Any] | None = None
 
 
 Row = TypeVar("Row")

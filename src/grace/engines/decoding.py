@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -190,18 +190,20 @@ class Batch:
         if num_samples == 1:
             return self
         self.cache.batch_repeat_interleave(num_samples)
-        each = {
-            name: None if tensor is None else tensor.repeat_interleave(num_samples, 0)
-            for name, tensor in (
-                ("logits_RV", self.logits_RV),
-                ("mask_RL", self.mask_RL),
-                ("position_R", self.position_R),
-                ("live_R", self.live_R),
-                ("reading_R", self.reading_R),
-            )
-        }
-        rows_R = torch.arange(num_samples * len(self.rows_R), device=self.rows_R.device)
-        return replace(self, rows_R=rows_R, **each)
+
+        def each(tensor: Tensor) -> Tensor:
+            return tensor.repeat_interleave(num_samples, 0)
+
+        return Batch(
+            rows_R=torch.arange(num_samples * len(self.rows_R), device=self.rows_R.device),
+            logits_RV=each(self.logits_RV),
+            cache=self.cache,
+            mask_RL=None if self.mask_RL is None else each(self.mask_RL),
+            position_R=each(self.position_R),
+            width=self.width,
+            live_R=each(self.live_R),
+            reading_R=each(self.reading_R),
+        )
 
     def advance(
         self, forward: Forward, choice: _Choice, step: int, ends: Ends, *, last: bool

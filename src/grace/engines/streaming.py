@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -42,7 +42,7 @@ class Stream:
         self._finish = finish
         self._read: Batch | None = None
 
-    def start(self, numbers: range) -> Iterator[tuple[int, Generation]]:
+    def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
         """Sample these numbers side by side; yield (number, response) as each finishes.
 
         A sample is the one that `generate` gives the same prompt, key and number. Closing the

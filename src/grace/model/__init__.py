@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
@@ -12,10 +13,12 @@ from grace.chat import encode_chat, encode_text
 from grace.config import DataSettings, SampleSettings, from_dict, resolve_model
 from grace.engines import Sampling
 from grace.errors import ModelError, UserInputError
-from grace.grading import LETTERS
+from grace.model.checks import check_question, check_text, checked_chat
 from grace.model.places import adapter_folder, read_card, recorded_base
-from grace.records import Decision, Generation, Message, Question, Vote
-from grace.strategies import EarlyStop, Strategy, decide
+from grace.model.rules import answering, usual_budget, voting
+from grace.records import Decision, Generation, Message, Question, Threshold, Vote
+from grace.store import RunDir
+from grace.strategies import Strategy, Waves, decide
 from grace.tasks import Task, load_task
 
 if TYPE_CHECKING:
@@ -32,7 +35,9 @@ class Reply(NamedTuple):
     when the answer was cut. `answer` is what counts in a vote (the letter, or the short answer
     normalised), None if there is none. `finish_reason` is "stop", or "length" for an answer that
     was cut at `max_new_tokens`. `tokens` counts the response without its end token. `trace` is
-    c as it reads at every step, the end step last.
+    c as it reads at every step, the end step last. `threshold` is the confidence that was asked
+    for, if any, and `promise` what it promises when it is the run's own; `abstains`: the answer
+    falls short of it.
     """
 
     text: str
@@ -41,18 +46,30 @@ class Reply(NamedTuple):
     finish_reason: str
     tokens: int
     trace: tuple[float, ...]
+    threshold: float | None = None
+    promise: str = ""
+    abstains: bool = False
 
 
 class Model:
-    """A model that says how sure it is; made by `load`."""
+    """A model that says how sure it is; made by `load`.
+
+    `promise` is the threshold that `grace threshold` has chosen for it, if any.
+    """
 
     def __init__(
-        self, engine: TransformersEngine, task: Task, data: DataSettings, sample: SampleSettings
+        self,
+        engine: TransformersEngine,
+        task: Task,
+        data: DataSettings,
+        sample: SampleSettings,
+        promise: Threshold | None = None,
     ) -> None:
         self.engine = engine
         self.task = task
         self.data = data
         self.sample = sample
+        self.promise = promise
 
     def messages(self, question: str, choices: Sequence[str] = ()) -> list[Message]:
         """Return the conversation that asks a question, with the prompt of the training run.
@@ -60,7 +77,7 @@ class Model:
         Raises:
             UserInputError: an empty question, or choices that do not suit the task.
         """
-        _check_question(question, choices)
+        check_question(question, choices)
         row = Question("0", self.task.name, question, (), tuple(choices))
         return self.task.messages(row, self.data)
 
@@ -69,6 +86,7 @@ class Model:
         question: str,
         *,
         choices: Sequence[str] = (),
+        threshold: float | None = None,
         temperature: float = 0.0,
         max_new_tokens: int | None = None,
         seed: int = 0,
@@ -78,26 +96,34 @@ class Model:
         Args:
             question: the question as text; it is asked with the prompt of the training run.
             choices: the option texts of a multiple-choice question.
+            threshold: confidence below which the reply abstains; None: the one that `grace
+                threshold` has chosen for single answers, if any.
             temperature: sampling temperature; the confidence never depends on it.
             max_new_tokens: longest answer in tokens; None: as in the training run.
             seed: seed of the sampling.
 
         Raises:
             UserInputError: an empty question, choices that do not suit the task, or an impossible
-                temperature or length.
+                threshold, temperature or length.
             ModelError: the question is longer than the model's context.
         """
-        sampling = self._sampling(temperature, max_new_tokens, seed, 1)
+        sampling = self._sampling(temperature, max_new_tokens, seed)
+        use = answering(threshold, self.promise, temperature, max_new_tokens)
         prompt = self._encode(question, choices)
         ((_, (generation,)),) = self.engine.generate([prompt], sampling, keys=["0"])
-        return self._reply(generation)
+        reply = self._reply(generation)
+        return reply._replace(
+            threshold=use.tau, promise=use.promise, abstains=use.abstains(reply.confidence)
+        )
 
     def vote(
         self,
         question: str,
         *,
-        strategy: Strategy | None = None,
-        budget: int = 8,
+        strategy: Strategy | str | None = None,
+        budget: int | None = None,
+        parallel: int = 1,
+        threshold: float | None = None,
         choices: Sequence[str] = (),
         temperature: float = 0.8,
         max_new_tokens: int | None = None,
@@ -107,28 +133,43 @@ class Model:
 
         Args:
             question: the question as text.
-            strategy: `EarlyStop()` unless given; see `grace.strategies`.
-            budget: most samples to take, at least 1.
+            strategy: a strategy, or the name of one (`sc`, `asc`, `esc`, `es`, `grace-sc`, ...;
+                see `grace.strategies`); None: early stopping.
+            budget: most samples to take, at least 1; None: that of the run's threshold, or 8.
+            parallel: samples in flight at a time. The decision is that of one after the other;
+                what is not needed for it is cancelled.
+            threshold: the strategy's threshold; None: its own, and for early stopping the one that
+                `grace threshold` has chosen for this budget and temperature, if any.
             choices: the option texts of a multiple-choice question.
             temperature: sampling temperature.
             max_new_tokens: longest answer in tokens; None: as in the training run.
             seed: seed of the sampling.
 
         Raises:
-            UserInputError: the budget is below one, or as for `ask`.
+            UserInputError: an impossible budget, threshold or number in flight, or as for `ask`.
+            ConfigError: no such strategy.
             ModelError: the question is longer than the model's context.
         """
-        prompt = self._encode(question, choices)
-        shared = self._sampling(temperature, max_new_tokens, seed, 1)
+        budget = usual_budget(self.promise, strategy) if budget is None else budget
+        rule = voting(strategy, threshold, self.promise, budget, temperature, max_new_tokens)
+        sampling = self._sampling(temperature, max_new_tokens, seed)
+        stream = self.engine.stream(self._encode(question, choices), sampling)
 
-        def votes() -> Iterator[Vote]:
-            for number in range(budget):
-                sampling = dataclasses.replace(shared, first_sample=number)
-                ((_, (generation,)),) = self.engine.generate([prompt], sampling, keys=["0"])
-                reply = self._reply(generation)
-                yield Vote(reply.answer, reply.confidence, reply.tokens, reply.text)
+        def issue(numbers: range) -> Iterator[tuple[int, Vote]]:
+            with contextlib.closing(stream.start(numbers)) as running:
+                for number, generation in running:
+                    reply = self._reply(generation)
+                    yield number, Vote(reply.answer, reply.confidence, reply.tokens, reply.text)
 
-        return decide(strategy or EarlyStop(), votes(), budget)
+        waves = Waves(issue, budget, parallel)
+        decision = decide(rule.strategy, waves, budget)
+        return dataclasses.replace(
+            decision,
+            issued=waves.issued,
+            issued_tokens=stream.tokens,
+            promise=rule.promise,
+            abstains=rule.covers_sure_only and not rule.strategy.done(decision.votes),
+        )
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
         """Return the confidence of responses that one already has.
@@ -152,24 +193,22 @@ class Model:
                 f"{len(prompts)} prompts but {len(responses)} responses; give one response each"
             )
         tokenizer = self.engine.tokenizer
-        chats = [self.messages(p) if isinstance(p, str) else _checked(p) for p in prompts]
+        chats = [self.messages(p) if isinstance(p, str) else checked_chat(p) for p in prompts]
         for text in responses:
-            _check_text(text)
+            check_text(text)
         encoded = [encode_chat(tokenizer, chat) for chat in chats]
         return self.engine.confidences(encoded, [encode_text(tokenizer, r) for r in responses])
 
     def _encode(self, question: str, choices: Sequence[str] = ()) -> list[int]:
         return encode_chat(self.engine.tokenizer, self.messages(question, choices))
 
-    def _sampling(
-        self, temperature: float, max_new_tokens: int | None, seed: int, num_samples: int
-    ) -> Sampling:
+    def _sampling(self, temperature: float, max_new_tokens: int | None, seed: int) -> Sampling:
         longest = self.sample.max_new_tokens if max_new_tokens is None else max_new_tokens
         if not 0 <= temperature < math.inf:
             raise UserInputError(f"the temperature is {temperature}; use 0 (greedy) or more")
         if longest < 1:
             raise UserInputError(f"max_new_tokens is {longest}; an answer needs at least 1")
-        return Sampling(num_samples, temperature, self.sample.top_p, longest, seed)
+        return Sampling(1, temperature, self.sample.top_p, longest, seed)
 
     def _reply(self, generation: Generation) -> Reply:
         return Reply(
@@ -226,35 +265,5 @@ def load(
     where = f"{folder or path}/grace.json"
     data = from_dict(DataSettings, card.get("data", {"task": DEFAULT_TASK}), where)
     sample = from_dict(SampleSettings, card.get("sample", {}), where)
-    return Model(engine, load_task(data.task), data, sample)
-
-
-def _check_question(question: str, choices: Sequence[str]) -> None:
-    if isinstance(choices, str):
-        raise UserInputError("choices is one text; give a list with the text of every option")
-    for text, what in ((question, "question"), *((choice, "choice") for choice in choices)):
-        _check_text(text)
-        if not text.strip():
-            raise UserInputError(f"the {what} is empty; write some text")
-    if choices and not 2 <= len(choices) <= len(LETTERS):
-        raise UserInputError(f"got {len(choices)} choices; give 2 to {len(LETTERS)}")
-
-
-def _checked(chat: Sequence[Message]) -> Sequence[Message]:
-    for message in chat:
-        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-            raise UserInputError(f"message {message!r} lacks a role or a content; give both")
-        _check_text(message["content"])
-    return chat
-
-
-def _check_text(text: str) -> None:
-    if not isinstance(text, str):
-        raise UserInputError(f"got {text!r} where a text belongs; give a str")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserInputError(
-            f"character {error.start + 1} of {text[:40]!r} is half a surrogate pair or no UTF-8; "
-            "write it whole"
-        ) from None
+    promise = RunDir(Path(path)).chosen_threshold()
+    return Model(engine, load_task(data.task), data, sample, promise)

@@ -1,27 +1,12 @@
-"""What a path means: a run, a study of several seeds, an adapter, or a whole model."""
+"""What a path means to `load`: a run, an adapter, or a whole model."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from grace.errors import GraceError, ModelError
-from grace.store import read_json
-
-
-def is_run(path: Path) -> bool:
-    """Return whether a directory is a run of one seed, finished or not."""
-    return "settings" in (config := _read_config(path)) and "seeds" not in config
-
-
-def is_study(path: Path) -> bool:
-    """Return whether a directory is a run of several seeds, each in a directory in it."""
-    return "seeds" in _read_config(path)
-
-
-def runs_in(path: Path) -> list[Path]:
-    """Return the runs that a directory holds (a demo's tasks, the seeds of a study), sorted."""
-    return [config.parent for config in sorted(path.glob("*/config.json")) if is_run(config.parent)]
+from grace.errors import ModelError
+from grace.store import is_run, read_json, runs_in
 
 
 def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
@@ -61,12 +46,3 @@ def read_card(folder: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{card} is not an object; restore it, or train again")
     return value
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = read_json(path / "config.json")
-    except GraceError:
-        return {}
-    known = isinstance(config, dict) and isinstance(config.get("settings"), dict)
-    return config if known else {}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grace.errors import RunError
+from grace.records import Threshold, from_json
 from grace.store.files import digest, read_json, sync, write_bytes, write_json, writing
 from grace.store.tables import Split
 
@@ -24,6 +25,8 @@ class RunDir:
         self.adapter = path / "adapter"
         self.checkpoints = path / "checkpoints"
         self.target_table = path / "train" / "targets.json"
+        self.scaling = path / "scaling.json"
+        self.threshold = path / "threshold.json"
         self._trash = path / ".removed"
 
     def split(self, name: str) -> Split:
@@ -113,6 +116,21 @@ class RunDir:
                     self._trash.mkdir(exist_ok=True)
                     path.rename(self._trash / path.name)  # one step: no stage finds half a folder
                     shutil.rmtree(self._trash)
+
+    def chosen_threshold(self) -> Threshold | None:
+        """Return the threshold that was chosen for the model in this directory, if any.
+
+        Raises:
+            RunError: its file is not a threshold.
+        """
+        if not self.threshold.exists():
+            return None
+        try:
+            return from_json(Threshold, read_json(self.threshold))
+        except (TypeError, AttributeError) as error:
+            raise RunError(
+                f"{self.threshold} is not a threshold ({error}); choose it again: grace threshold"
+            ) from None
 
     def add_time(self, stage: str, unit: str, seconds: float, count: int) -> None:
         """Record how long a unit of `count` answers took; the last record of a unit holds."""

@@ -113,6 +113,10 @@ class Split:
         """Return the tables of `count` further samples of each question."""
         return self._beside(f"draws-{count}")
 
+    def pool(self, count: int, temperature: float) -> Split:
+        """Return the tables of `count` samples of each question that strategies vote over."""
+        return self._beside(f"pool-{count}-t{temperature:g}")
+
     def confidences(self, estimator: str) -> Table[Confidence]:
         """Return the table of one estimator's confidences."""
         return Table(self.path / "confidences" / f"{estimator}.jsonl", Confidence)

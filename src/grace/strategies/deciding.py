@@ -55,12 +55,16 @@ def decide(strategy: Strategy, votes: Iterable[Vote], budget: int) -> Decision:
         if close is not None:
             close()
     answer = strategy.choose(taken)
+    tokens = sum(vote.tokens for vote in taken)
     return Decision(
         answer=answer,
         confidence=_mean_confidence(taken, answer),
         samples=len(taken),
-        tokens=sum(vote.tokens for vote in taken),
+        tokens=tokens,
         votes=tuple(taken),
+        issued=len(taken),
+        issued_tokens=tokens,
+        threshold=getattr(strategy, "threshold", None),
     )
 
 

@@ -1,0 +1,109 @@
+"""Which threshold decides, and on whose promise: the caller's, the run's, or the strategy's own.
+
+The run's threshold is used only where its promise holds: in the same mode, with the budget, the
+temperature and the longest answer of its calibration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+from grace import strategies
+from grace.errors import UserInputError
+from grace.records import Threshold
+from grace.strategies import EarlyStop, Strategy
+
+BUDGET = 8  # of a vote, the paper's
+EARLY_STOP = (None, "es", "grace-es")
+"""The names under which early stopping takes over the run's threshold."""
+
+
+class Answering(NamedTuple):
+    """The threshold of a single answer, and what it promises if it is the run's."""
+
+    tau: float | None
+    promise: str
+
+    def abstains(self, confidence: float | None) -> bool:
+        """Return whether an answer of this confidence falls short."""
+        return self.tau is not None and (confidence is None or confidence < self.tau)
+
+
+class Voting(NamedTuple):
+    """The strategy of a vote, and what its threshold promises if it is the run's."""
+
+    strategy: Strategy
+    promise: str = ""
+    covers_sure_only: bool = False
+
+
+def answering(
+    threshold: float | None, chosen: Threshold | None, temperature: float, longest: int | None
+) -> Answering:
+    """Return the threshold of a single answer.
+
+    Raises:
+        UserInputError: the threshold is no confidence.
+    """
+    if threshold is not None:
+        return Answering(_checked(threshold), "")
+    found = _in_force(chosen, "answer", 1, temperature, longest)
+    return Answering(found.tau, found.promise) if found else Answering(None, "")
+
+
+def voting(
+    strategy: Strategy | str | None,
+    threshold: float | None,
+    chosen: Threshold | None,
+    budget: int,
+    temperature: float,
+    longest: int | None,
+) -> Voting:
+    """Return the strategy of a vote with its threshold.
+
+    Raises:
+        UserInputError: the threshold is no confidence, or the strategy has none.
+        ConfigError: no such strategy.
+    """
+    made: Any = strategy
+    if strategy is None or isinstance(strategy, str):
+        made = strategies.load(strategy or "es")
+    if threshold is not None:
+        if not hasattr(made, "threshold"):
+            raise UserInputError(
+                f"a threshold of {threshold} was given, but {strategy!r} has none; leave it out, "
+                "or use the strategy es or asc"
+            )
+        return Voting(dataclasses.replace(made, threshold=_checked(threshold)))
+    found = _in_force(chosen, "early-stop", budget, temperature, longest)
+    if found is None or found.tau is None or strategy not in EARLY_STOP:
+        return Voting(made)
+    return Voting(EarlyStop(found.tau), found.promise, found.abstains)
+
+
+def usual_budget(chosen: Threshold | None, strategy: Strategy | str | None) -> int:
+    """Return the budget of a vote for which none is given."""
+    if chosen is None or chosen.tau is None or chosen.mode != "early-stop":
+        return BUDGET
+    return chosen.budget if strategy in EARLY_STOP else BUDGET
+
+
+def _in_force(
+    chosen: Threshold | None,
+    mode: Literal["answer", "early-stop"],
+    budget: int,
+    temperature: float,
+    longest: int | None,
+) -> Threshold | None:
+    """Return the run's threshold if what it promises is what is asked for."""
+    if chosen is None or chosen.tau is None or longest is not None:
+        return None
+    held = (chosen.mode, chosen.budget, chosen.temperature)
+    return chosen if held == (mode, budget, temperature) else None
+
+
+def _checked(threshold: float) -> float:
+    if not threshold >= 0:
+        raise UserInputError(f"the threshold is {threshold}; give a confidence of 0 or more")
+    return threshold
