@@ -32,10 +32,10 @@ def retrain(run: Path, settings: RunSettings) -> list[dict[str, float]]:
     samples = learning.train_samples(context)
     _, made = learning.make_run_targets(context)
     held_out = context.samples(directory.split("validation"))
-    engine = context.engines.load(adapter=False)
+    loaded = context.engines.trainable()
     cnf = add_cnf(
-        engine.model,
-        engine.tokenizer,
+        loaded.model,
+        loaded.tokenizer,
         head=settings.train.head,
         init=settings.train.init,
         seed=settings.seed,
@@ -43,8 +43,8 @@ def retrain(run: Path, settings: RunSettings) -> list[dict[str, float]]:
     wanted = settings.train.evidence == "likelihood"
     with tempfile.TemporaryDirectory() as folder:
         result = train_adapter(
-            engine.model,
-            engine.tokenizer,
+            loaded.model,
+            loaded.tokenizer,
             cnf,
             learning.examples(samples, list(made.targets)),
             learning.examples(held_out, [float(correct) for correct in held_out.correct]),

@@ -40,12 +40,14 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     trust_remote_code: bool = False,
+    trainable: bool = False,
 ) -> Loaded:
     """Load a causal language model, and an adapter directory on top of it.
 
-    The type `auto` is float32 on a CPU and the checkpoint's own elsewhere. In float32 an adapter
-    is merged into the weights; in half precision it stays apart, and the output head runs in
-    float32.
+    The type `auto` is float32 on a CPU and the checkpoint's own elsewhere, bfloat16 in place of
+    float16. In float32 an adapter is merged into the weights; in half precision it stays apart,
+    and the output head runs in float32, unless the model is to be trained (which sees to that
+    itself).
 
     Raises:
         ModelError: something is missing or cannot be used; the message names it.
@@ -59,8 +61,10 @@ def load(
     if adapter is not None:
         model = _load_adapter(model, Path(adapter), manifest)
     _check_rows(model, tokenizer, path)
+    if dtype == "auto" and next(model.parameters()).dtype == torch.float16:
+        model = model.to(torch.bfloat16)
     model = model.to(where).eval()
-    if next(model.parameters()).dtype != torch.float32:
+    if next(model.parameters()).dtype != torch.float32 and not trainable:
         head_in_float32(model)
     evidence = Evidence.from_dict(manifest["evidence"]) if manifest.get("evidence") else None
     return Loaded(model, tokenizer, manifest.get("read_at", "predict"), evidence)

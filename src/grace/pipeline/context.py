@@ -16,6 +16,7 @@ from grace.store import RunDir, Split
 from grace.tasks import Task, load_task
 
 if TYPE_CHECKING:
+    from grace.engines.loading import Loaded
     from grace.engines.transformers import TransformersEngine
 
 
@@ -29,15 +30,27 @@ class Engines:
     @functools.cached_property
     def base(self) -> TransformersEngine:
         """The backbone as it came."""
-        return self.load(adapter=False)
+        return self._load(adapter=False)
 
     @functools.cached_property
     def tuned(self) -> TransformersEngine:
         """The backbone with its trained adapter."""
-        return self.load(adapter=True)
+        return self._load(adapter=True)
 
-    def load(self, *, adapter: bool) -> TransformersEngine:
-        """Return an engine of its own."""
+    def trainable(self) -> Loaded:
+        """Return a backbone of its own with its tokenizer, for training to change."""
+        from grace.engines.loading import load
+
+        model = self._settings.model
+        return load(
+            resolve_model(model.path),
+            device=model.device,
+            dtype=model.dtype,
+            trust_remote_code=model.trust_remote_code,
+            trainable=True,
+        )
+
+    def _load(self, *, adapter: bool) -> TransformersEngine:
         from grace.engines.transformers import TransformersEngine
 
         model = self._settings.model

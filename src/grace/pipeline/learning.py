@@ -137,18 +137,18 @@ def train(context: Context) -> None:
     samples = train_samples(context)
     values = [row.target for row in split.targets.read()]
     held_out = context.samples(validation)
-    engine = context.engines.load(adapter=False)
+    loaded = context.engines.trainable()
     cnf = add_cnf(
-        engine.model,
-        engine.tokenizer,
+        loaded.model,
+        loaded.tokenizer,
         head=settings.train.head,
         init=settings.train.init,
         seed=settings.seed,
     )
     with _training_progress() as on_step:
         train_adapter(
-            engine.model,
-            engine.tokenizer,
+            loaded.model,
+            loaded.tokenizer,
             cnf,
             examples(samples, values),
             examples(held_out, [float(correct) for correct in held_out.correct]),
