@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from grace.errors import UserInputError
+from grace.metrics.samples import bin_index
+from grace.probe.features import LIKELIHOOD_FEATURES, feature_matrix, likelihood_features
 from grace.records import Response
 from grace.training.targets import (
-    LIKELIHOOD_FEATURES,
     balance,
-    feature_matrix,
-    interval_of,
-    likelihood_features,
     make_targets,
 )
 
@@ -34,7 +32,7 @@ def test_scores_outside_the_unit_interval_fall_into_the_outer_bins() -> None:
 @pytest.mark.parametrize("bins", [1, 3, 7, 10, 49])
 def test_every_edge_opens_its_own_bin_and_the_last_bin_is_closed(bins: int) -> None:
     edges = np.array([m / bins for m in range(bins)] + [1.0])
-    np.testing.assert_array_equal(interval_of(edges, bins), [*range(bins), bins - 1])
+    np.testing.assert_array_equal(bin_index(edges, bins), [*range(bins), bins - 1])
 
 
 def test_labels_and_scores_share_the_bins_of_the_paper() -> None:

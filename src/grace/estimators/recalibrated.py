@@ -45,8 +45,8 @@ class Recalibrated:
         ]
         if not rated:
             raise DataError(
-                f"{self.how} scaling has nothing to fit on: no validation answer has a value; "
-                "raise sample.max_new_tokens if all were cut"
+                f"{self.how} recalibration has nothing to fit on: no validation answer has a value "
+                "(all were cut at sample.max_new_tokens, or no reply could be read)"
             )
         values, labels = (np.array(column) for column in zip(*rated, strict=True))
         scaler = MAPS[self.how].fit(values, labels)

@@ -91,7 +91,8 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
     from safetensors.numpy import load_file
 
     from grace.probe import kfold_scores
-    from grace.training.targets import feature_matrix, make_targets
+    from grace.probe.features import feature_matrix
+    from grace.training.targets import make_targets
 
     settings, split = context.settings.target, context.directory.split("train")
     responses, labels = split.responses.read(), _labels(context)

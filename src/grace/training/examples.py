@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grace.cnf import Readout
-from grace.training.targets import interval_of
+from grace.metrics.samples import bin_index
 
 IGNORED = -100
 
@@ -52,7 +52,7 @@ class Batch(TypedDict):
 def collate(examples: Sequence[Example], readout: Readout, pad_id: int) -> Batch:
     """Pad examples on the left to one batch, each with the token that its target asks for."""
     target_B = np.array([example.target for example in examples])
-    interval_B = interval_of(target_B, len(readout.ids))
+    interval_B = bin_index(target_B, len(readout.ids))
     width = max(len(example) for example in examples)
     input_ids = torch.full((len(examples), width), pad_id, dtype=torch.long)
     mask = torch.zeros((len(examples), width), dtype=torch.long)

@@ -52,7 +52,8 @@ def _ridge(states_BD: Tensor, wanted_B: Tensor) -> Tensor:
     """Return the direction whose products with the states come close to the wanted logits."""
     gram_BB = states_BD @ states_BD.T
     gram_BB.diagonal().add_(RIDGE * gram_BB.diagonal().mean())
-    return states_BD.T @ torch.linalg.solve(gram_BB, wanted_B)
+    row_D: Tensor = states_BD.T @ torch.linalg.solve(gram_BB, wanted_B)
+    return row_D
 
 
 def _last_logits(peft_model: Any, batches: Sequence[Any]) -> Tensor:

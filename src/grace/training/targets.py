@@ -1,34 +1,23 @@
 """Calibration targets: what `<CNF>` should say for a response, and how targets are balanced.
 
-Shapes: N responses, D features, T tokens of one response.
+Shapes: N responses, M bins.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grace import evidence
 from grace.errors import UserInputError
-from grace.records import Response
+from grace.metrics.samples import bin_index
 
 Array = NDArray[Any]
 TargetKind = Literal["bins", "labels", "scores"]
 BalanceKind = Literal["none", "cap", "sampler"]
-
-LIKELIHOOD_FEATURES = (
-    *evidence.FEATURES,
-    "mean_prob",
-    "first_logprob",
-    "last_logprob",
-    "end_logprob",
-    "end_prob",
-    "cut",
-)
 
 
 class BinRow(NamedTuple):
@@ -77,7 +66,7 @@ def make_targets(
             "compute the probe scores again"
         )
     clipped_N = np.clip(score_N, 0.0, 1.0)
-    bin_N = interval_of(clipped_N, bins)
+    bin_N = bin_index(clipped_N, bins)
     count_M = np.bincount(bin_N, minlength=bins)
     right_M = np.bincount(bin_N, weights=label_N, minlength=bins)
     accuracy_M = right_M / np.maximum(count_M, 1)
@@ -100,55 +89,6 @@ def _thin_bins(rows: Sequence[BinRow], min_count: int) -> list[str]:
     ]
 
 
-def interval_of(value_N: Array, intervals: int = 10) -> Array:
-    """Return the equal-width interval on [0, 1] of every value; the last one is closed."""
-    edges = np.arange(1, intervals) / intervals
-    return np.searchsorted(edges, value_N, side="right")
-
-
-def likelihood_features(logprobs: Sequence[float], end_logprob: float | None) -> Array:
-    """Return the likelihood features of one response, float32 of shape (12,), always finite.
-
-    Names and order are `LIKELIHOOD_FEATURES`: those of `grace.evidence`, and what else the tokens
-    and the end say. Log-probabilities are floored at `evidence.LOWEST`. An empty response counts
-    as certain. `cut` is 1 where there is no end; the end's log-probability is the floor there.
-    """
-    cut = end_logprob is None
-    end = evidence.LOWEST if end_logprob is None else max(evidence.LOWEST, end_logprob)
-    log_T = np.nan_to_num(np.asarray(logprobs or [0.0], dtype=np.float64), nan=evidence.LOWEST)
-    log_T = np.clip(log_T, evidence.LOWEST, 0.0)
-    more = (np.exp(log_T).mean(), log_T[0], log_T[-1], end, math.exp(min(end, 0.0)), float(cut))
-    return np.asarray((*evidence.features(logprobs), *more), dtype=np.float32)
-
-
-def feature_matrix(
-    parts: Sequence[str], states: Mapping[str, Array], responses: Sequence[Response]
-) -> Array:
-    """Join the named feature parts to one float32 matrix of shape (N, D).
-
-    Args:
-        parts: names in order, such as ("mean", "last", "likelihood").
-        states: hidden states by name, each of shape (N, width).
-        responses: the same responses, for their likelihoods.
-
-    Raises:
-        UserInputError: a part is neither "likelihood" nor among the states.
-    """
-    columns = []
-    for part in parts:
-        if part == "likelihood":
-            rows = [likelihood_features(item.logprobs, item.end_logprob) for item in responses]
-            columns.append(np.stack(rows))
-        elif part in states:
-            columns.append(np.asarray(states[part], dtype=np.float32))
-        else:
-            raise UserInputError(
-                f"probe feature {part!r} is not available, only likelihood and "
-                f"{', '.join(sorted(states))}; change target.features"
-            )
-    return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
-
-
 def balance(
     target_N: Array,
     kind: BalanceKind,
@@ -164,7 +104,7 @@ def balance(
     with replacement, every occupied interval equally often on average, anew in every epoch.
     """
     target_N = np.asarray(target_N, dtype=np.float64)
-    interval_N = interval_of(target_N, intervals)
+    interval_N = bin_index(target_N, intervals)
     size_M = np.bincount(interval_N, minlength=intervals)
     if kind == "none":
         return np.arange(len(target_N))
