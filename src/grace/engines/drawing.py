@@ -1,0 +1,109 @@
+"""Samples token by token, for whoever shows them while they are written or stops them early.
+
+Shapes: R rows (prompts x samples, a prompt's samples side by side), V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from grace.engines import Sampling
+from grace.engines.batching import is_out_of_memory
+from grace.engines.decoding import Batch, steps
+from grace.engines.rows import Rows, empty
+from grace.errors import ModelError
+from grace.records import Generation
+
+if TYPE_CHECKING:
+    from grace.engines.transformers import TransformersEngine
+
+
+class Drawn(NamedTuple):
+    """What one step chose for one row: a token, or (`ended`) that the response ends here.
+
+    `confidence` is c as it reads here, before any evidence.
+    """
+
+    row: int
+    token: int
+    logprob: float
+    confidence: float
+    ended: bool
+
+
+class Drawing:
+    """The samples of a batch while they are drawn; iterate once.
+
+    Row `i * sampling.num_samples + s` is sample s of prompt i: the one that `generate` gives the
+    same prompt, key and number. Nothing runs between two steps.
+
+    Raises:
+        DataError: an empty prompt.
+        ModelError: a prompt and its response could exceed the model's context; while iterating,
+            the batch does not fit into memory.
+    """
+
+    def __init__(
+        self,
+        engine: TransformersEngine,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        keys: Sequence[str],
+    ) -> None:
+        engine._check(prompts, sampling.max_new_tokens)
+        self._engine = engine
+        self._prompts, self._sampling, self._keys = prompts, sampling, keys
+        rows = len(prompts) * sampling.num_samples
+        self._record = empty(rows, sampling.max_new_tokens, engine.device)
+        self._batch: Batch | None = None
+
+    def __iter__(self) -> Iterator[list[Drawn]]:
+        """Yield what each step chose, for the rows that are still sampled."""
+        try:
+            yield from self._run()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ModelError(
+                f"out of memory with {len(self._record.fed_R)} samples at a time; ask for fewer, "
+                "or use a smaller dtype or model"
+            ) from error
+
+    def most_probable(self, row: int, count: int) -> list[tuple[int, float]]:
+        """Return the most probable tokens of the step just yielded with their log-probabilities.
+
+        All ways to end count as one, the engine's first end token.
+        """
+        assert self._batch is not None
+        (place,) = (self._batch.rows_R == row).nonzero()[0].tolist()
+        logprobs_V = self._batch.logits_RV[place].log_softmax(-1)
+        best = logprobs_V.topk(min(count, len(logprobs_V)))
+        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+    def stop(self, row: int) -> None:
+        """Sample a row no further."""
+        assert self._batch is not None
+        self._batch.live_R = self._batch.live_R & (self._batch.rows_R != row)
+
+    def generations(self) -> list[Generation]:
+        """Return the responses so far, one per row; one that was stopped counts as cut."""
+        return self._engine._generations(Rows(*(tensor.cpu() for tensor in self._record)))
+
+    def _run(self) -> Iterator[list[Drawn]]:
+        engine, sampling, record = self._engine, self._sampling, self._record
+        longest = sampling.max_new_tokens
+        prefilled = Batch.prefill(engine._forward, self._prompts, longest, engine.device)
+        batch = self._batch = prefilled.repeated(sampling.num_samples)
+        running = steps(engine._forward, batch, record, self._keys, sampling, engine._ends())
+        with contextlib.closing(running):
+            for step in running:
+                if step < longest:
+                    yield self._drawn(batch, step)
+
+    def _drawn(self, batch: Batch, step: int) -> list[Drawn]:
+        rows = batch.rows_R[batch.live_R]
+        columns = (tensor[rows, step].tolist() for tensor in self._record[:3])
+        ended = (self._record.end_step_R[rows] == step).tolist()
+        return [Drawn(*values) for values in zip(rows.tolist(), *columns, ended, strict=True)]

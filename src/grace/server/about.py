@@ -1,0 +1,47 @@
+"""What the page shows of a run: its task, its threshold, its measured calibration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grace.records import to_json
+from grace.store import read_json
+
+if TYPE_CHECKING:
+    from grace.model import Model
+
+MEASURED = ("task", "n", "accuracy", "ece", "brier", "auroc", "interval", "reliability")
+
+
+def about(model: Model, path: Path, most_tokens: int) -> dict[str, Any]:
+    """Return what `/v1/models` tells besides; `path` is what was loaded, a run if possible."""
+    row = measured(path, model.task.name)
+    return {
+        "created": int(path.stat().st_mtime) if path.exists() else 0,
+        "task": model.task.name,
+        "kind": model.task.kind,
+        "read_at": model.engine.read_at,
+        "evidence": model.engine.evidence is not None,
+        "max_tokens": min(model.sample.max_new_tokens, most_tokens),
+        "threshold": to_json(model.promise) if model.promise else None,
+        "measured": {key: row[key] for key in MEASURED if key in row} if row else None,
+    }
+
+
+def measured(path: Path, task: str) -> dict[str, Any] | None:
+    """Return the report's row about the trained confidence on its own task, if there is one.
+
+    A run has it in report.json, an exported model in grace.json.
+    """
+    report = path / "report.json"
+    if report.exists():
+        settings = read_json(report)
+        name = settings.get("settings", {}).get("report", {}).get("name", "grace")
+        for row in settings.get("rows", []):
+            own = row.get("estimator") == name and row.get("task") == row.get("train_task") == task
+            if own:
+                found: dict[str, Any] = row
+                return found
+    card = path / "grace.json"
+    return (read_json(card).get("measured") if card.exists() else None) or None

@@ -1,0 +1,201 @@
+"""The application: its routes, and errors in OpenAI's form."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from grace import __version__
+from grace.errors import GraceError
+from grace.server.counters import Counters
+from grace.server.errors import ApiError, as_api_error
+from grace.server.guard import Guard
+from grace.server.line import ClientGone
+from grace.server.requests import ChatRequest, CompletionRequest, ScoreRequest
+from grace.server.service import Service
+from grace.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from grace.model import Model
+
+PAGE = Path(__file__).parent / "page"
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/page/style.css": ("style.css", "text/css"),
+    "/page/app.js": ("app.js", "text/javascript"),
+    "/page/diagram.js": ("diagram.js", "text/javascript"),
+    "/page/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong, where, and what to do."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """The body of every error."""
+
+    error: ErrorDetail
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody} for status in (400, 401, 404, 408, 413, 415, 429, 500, 503, 504)
+}
+
+
+def create_app(
+    model: Model, settings: ServerSettings | None = None, about: Mapping[str, Any] | None = None
+) -> FastAPI:
+    """Return the ASGI application that serves a model.
+
+    Args:
+        model: from `grace.load`; from now on only the application calls it.
+        settings: limits, name and API key.
+        about: what `/v1/models` tells of the model besides, from `grace.server.about`.
+    """
+    settings = settings or ServerSettings()
+    service = Service(model, settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.worker.start()
+        yield
+        service.worker.close()
+
+    app = FastAPI(
+        title="GrACE",
+        version=__version__,
+        description="An OpenAI-compatible API whose every choice carries a confidence.",
+        docs_url=None,  # they load scripts from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    _add_api(app, service)
+    _add_watching(app, service.counters, service)
+    _add_models(app, settings, dict(about or {}))
+    _add_page(app)
+    _add_errors(app)
+    paths = {getattr(route, "path", "") for route in app.routes}
+    app.add_middleware(Guard, settings=settings, counters=service.counters, paths=paths)
+    return app
+
+
+def _add_api(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/chat/completions", responses=ERRORS)
+    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+        """Answer a conversation; every choice has a `confidence`."""
+        return await service.chat(body, request)
+
+    @app.post("/v1/completions", responses=ERRORS)
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        """Continue text; every choice has a `confidence`."""
+        return await service.complete(body, request)
+
+    @app.post("/v1/score", responses=ERRORS)
+    async def score(body: ScoreRequest, request: Request) -> Response:
+        """Return the confidence of responses that one already has."""
+        return await service.score(body, request)
+
+
+def _add_watching(app: FastAPI, counters: Counters, service: Service) -> None:
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """Say that the server answers, and how many requests wait for the model."""
+        return {"status": "ok", "waiting": len(service.worker.waiting)}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Return counters for Prometheus."""
+        return Response(counters.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_models(app: FastAPI, settings: ServerSettings, about: dict[str, Any]) -> None:
+    created = int(about.pop("created", 0))
+    card = {"id": settings.name, "object": "model", "created": created, "owned_by": "grace"}
+    card |= {"grace": about}
+
+    @app.get("/v1/models", responses={401: ERRORS[401]})
+    async def models() -> dict[str, Any]:
+        """List the one model, with what its run has measured."""
+        return {"object": "list", "data": [card]}
+
+    @app.get("/v1/models/{model:path}", responses={401: ERRORS[401], 404: ERRORS[404]})
+    async def one_model(model: str) -> dict[str, Any]:
+        """Describe a model."""
+        if model != settings.name:
+            raise ApiError(404, f"model {model!r} is not here", code="model_not_found")
+        return card
+
+
+def _add_page(app: FastAPI) -> None:
+    def serve(name: str, kind: str) -> Callable[[], Awaitable[Response]]:
+        content = (PAGE / name).read_bytes()
+
+        async def file() -> Response:
+            return Response(content, media_type=kind, headers=PAGE_HEADERS)
+
+        return file
+
+    for path, (name, kind) in FILES.items():
+        app.add_api_route(path, serve(name, kind), methods=["GET"], include_in_schema=False)
+
+
+def _add_errors(app: FastAPI) -> None:
+    async def failed(_: Request, error: Exception) -> Response:
+        told = as_api_error(error)
+        return JSONResponse(told.body, told.status, headers=told.headers)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return await failed(request, _explain(error))
+
+    async def missing(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        text = f"{request.method} {request.url.path}: {error.detail}"
+        return await failed(request, ApiError(error.status_code, text))
+
+    async def gone(_: Request, error: Exception) -> Response:
+        return Response(status_code=499)
+
+    app.add_exception_handler(ApiError, failed)
+    app.add_exception_handler(GraceError, failed)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, missing)
+    app.add_exception_handler(ClientGone, gone)
+    app.add_exception_handler(Exception, failed)
+
+
+def _explain(error: RequestValidationError) -> ApiError:
+    """Return the first thing that is wrong with a body."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        message = "this field is not supported with this value; leave it out"
+    if first["type"] == "json_invalid":
+        where, message = "", f"the body is not valid JSON: {message}"
+    text = f"{where}: {message}" if where else message
+    text = text.encode("utf-8", "replace").decode()
+    return ApiError(400, text, param=where.encode("utf-8", "replace").decode() or None)

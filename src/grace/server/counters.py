@@ -1,0 +1,52 @@
+"""What `/metrics` counts, in the format of Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from grace.server.worker import Worker
+
+SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+TENTHS = tuple(number / 10 for number in range(1, 11))
+
+
+class Counters:
+    """The figures of one server; `text` is the page that Prometheus reads."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "grace_requests", "Requests answered", ["path", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "grace_request_seconds",
+            "Time from a request's head to its last byte",
+            ["path"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.tokens = Counter(
+            "grace_tokens", "Tokens read and written", ["kind"], registry=registry
+        )
+        self.confidences = Histogram(
+            "grace_confidence",
+            "Confidence of answers; it moves when the questions change",
+            buckets=TENTHS,
+            registry=registry,
+        )
+        self.unrated = Counter(
+            "grace_answers_without_confidence", "Answers cut before their end", registry=registry
+        )
+        waiting = Gauge("grace_requests_waiting", "Requests in the queue", registry=registry)
+        waiting.set_function(lambda: len(worker.waiting))
+
+    def rated(self, confidence: float | None) -> None:
+        """Count one answer."""
+        if confidence is None:
+            self.unrated.inc()
+        else:
+            self.confidences.observe(confidence)
+
+    def text(self) -> bytes:
+        """Return the page."""
+        return generate_latest(self.registry)

@@ -1,0 +1,54 @@
+"""Errors as OpenAI clients expect them: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grace.errors import GraceError, ModelError, UserInputError
+
+RETRY_AFTER_S = 1
+
+
+class ApiError(Exception):
+    """A request that gets an error as its answer."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What the answer holds."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        if self.status == 401:
+            kind = "authentication_error"
+        if self.status == 429:
+            kind = "rate_limit_error"
+        fields = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": fields}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the answer's head holds besides."""
+        if self.status == 401:
+            return {"WWW-Authenticate": "Bearer"}
+        return {"Retry-After": str(RETRY_AFTER_S)} if self.status in (429, 503) else {}
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """Return what a client is told of an error; of one that is ours, no details."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, UserInputError):
+        return ApiError(400, str(error))
+    if isinstance(error, ModelError):
+        code = "context_length_exceeded" if "context" in str(error) else None
+        return ApiError(400, str(error), code=code)
+    if isinstance(error, GraceError):
+        return ApiError(400, str(error))
+    return ApiError(500, "the server failed on this request; its log says why", code="internal")

@@ -1,0 +1,237 @@
+// Asks the server of this page. Whatever comes from a model is set as text, never as markup.
+
+import { draw } from "/page/diagram.js";
+
+const $ = (id) => document.getElementById(id);
+const state = { model: null, key: "", asked: [], current: null, running: null, moveCut: () => {} };
+const percent = (value) => `${(value * 100).toFixed(1)} %`;
+const shown = (confidence) => confidence === null ? "none" : confidence.toFixed(2);
+const threshold = () => Number($("threshold").value);
+const isAccepted = (confidence) => confidence !== null && confidence >= threshold();
+
+function element(tag, className, text) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+function headers() {
+  const key = state.key ? { Authorization: `Bearer ${state.key}` } : {};
+  return { "Content-Type": "application/json", ...key };
+}
+
+async function connect() {
+  const answer = await fetch("/v1/models", { headers: headers() });
+  $("key-form").hidden = answer.status !== 401;
+  if (answer.status === 401) {
+    $("about").textContent = "This server wants an API key.";
+    $("key").focus();
+    return;
+  }
+  const { data: [model] } = await answer.json();
+  state.model = model;
+  document.title = `${model.id} · GrACE`;
+  $("about").textContent = `${model.id}, trained on ${model.grace.task}`;
+  $("choices-field").hidden = model.grace.kind !== "choice";
+  const { threshold: chosen, measured } = model.grace;
+  if (chosen && chosen.tau !== null) $("threshold").value = chosen.tau;
+  $("promise").textContent = chosen ? `The run's own threshold: ${chosen.promise}` : "";
+  if (measured) showMeasured(measured);
+  showThreshold();
+  $("question").focus();
+}
+
+function showMeasured(measured) {
+  $("measured").hidden = false;
+  $("diagram").replaceChildren();
+  state.moveCut = draw($("diagram"), measured.reliability);
+  $("measured-text").textContent =
+    `${measured.n} test answers on ${measured.task}: ${percent(measured.accuracy)} right, ECE `
+    + `${percent(measured.ece)}, Brier ${percent(measured.brier)}, AUROC ${percent(measured.auroc)}. `
+    + "A bar is the accuracy of the answers in one interval of confidence, darker where there are "
+    + "more; on the dashed line, confidence is accuracy. The upright line is your threshold.";
+}
+
+function showThreshold() {
+  $("threshold-value").textContent = threshold().toFixed(2);
+  $("gauge-mark").style.left = `calc(${threshold() * 100}% - 1px)`;
+  state.moveCut(threshold());
+  showOutlook();
+  showSession();
+  if (state.current) showVerdict(state.current);
+}
+
+function showOutlook() {
+  const bins = state.model?.grace.measured?.reliability ?? [];
+  const kept = bins.filter((bin) => bin.n && bin.low >= threshold() - 1e-9);
+  const all = bins.reduce((sum, bin) => sum + bin.n, 0);
+  const count = kept.reduce((sum, bin) => sum + bin.n, 0);
+  const right = kept.reduce((sum, bin) => sum + bin.n * bin.accuracy, 0);
+  if (!all) return;
+  $("outlook").textContent = count
+    ? `Of the run's test answers, ${percent(count / all)} had a confidence of ${kept[0].low} or more, `
+      + `and ${percent(right / count)} of those were right.`
+    : "No test answer of the run was in an interval as sure as that.";
+}
+
+function showSession() {
+  const accepted = state.asked.filter((row) => isAccepted(row.confidence)).length;
+  $("session").hidden = !state.asked.length;
+  if (state.asked.length) {
+    $("session-counts").textContent = `This session: ${accepted} accepted, `
+      + `${state.asked.length - accepted} abstained.`;
+  }
+  $("session").tBodies[0].replaceChildren(...state.asked.map((row) => {
+    const line = element("tr");
+    const good = isAccepted(row.confidence);
+    line.append(
+      element("td", "", row.question), element("td", "", row.text || "no answer"),
+      element("td", "number", shown(row.confidence)),
+      element("td", good ? "accepted" : "abstained", good ? "✓ accepted" : "✗ abstained"),
+    );
+    return line;
+  }));
+}
+
+function showVerdict({ text, confidence, note, done }) {
+  $("answer").textContent = text || (done ? "No answer was found in any sample." : "");
+  $("gauge-fill").style.width = `${(confidence ?? 0) * 100}%`;
+  const good = isAccepted(confidence);
+  $("result").classList.toggle("unsure", !good);
+  if (!done) {
+    $("verdict").textContent = note;
+    return;
+  }
+  const told = confidence === null ? "No confidence: the answer was cut before its end."
+    : `Confidence ${shown(confidence)}: ${good ? "accepted" : "abstained, below the threshold"}.`;
+  $("verdict").textContent = `${told} ${note}`;
+}
+
+function showVote(votes, leading) {
+  const { vote } = votes[votes.length - 1];
+  const line = element("li");
+  const fill = element("span", "fill");
+  fill.style.width = `${(vote.confidence ?? 0) * 100}%`;
+  line.append(fill, element("span", "said", vote.text || "…"),
+    element("span", "number", shown(vote.confidence)));
+  $("samples").append(line);
+  const sums = new Map();
+  for (const { vote: { answer, confidence } } of votes) {
+    if (answer === null) continue;
+    const [count, sum] = sums.get(answer) ?? [0, 0];
+    sums.set(answer, [count + 1, sum + (confidence ?? 0)]);
+  }
+  const most = Math.max(...[...sums.values()].map(([, sum]) => sum), 1e-12);
+  const ranked = [...sums].sort((a, b) => b[1][1] - a[1][1]);
+  $("tally").replaceChildren(...ranked.map(([answer, [count, sum]]) => {
+    const row = element("li", answer === leading ? "leading" : "");
+    const bar = element("span", "fill");
+    bar.style.width = `${sum / most * 100}%`;
+    row.append(bar, element("span", "said", answer + (answer === leading ? " (leading)" : "")),
+      element("span", "number", `${count} ×, sum ${sum.toFixed(2)}`));
+    return row;
+  }));
+}
+
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let waiting = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    waiting += value;
+    const parts = waiting.split("\n\n");
+    waiting = parts.pop();
+    for (const part of parts) {
+      const data = part.replace(/^data: /, "");
+      if (data !== "[DONE]") yield JSON.parse(data);
+    }
+  }
+}
+
+function request(question) {
+  const budget = Number($("budget").value);
+  const choices = $("choices").value.split("\n").map((line) => line.trim()).filter(Boolean);
+  const voting = budget > 1 ? { strategy: $("strategy").value } : {};
+  if (budget > 1 && $("strategy").value === "es") voting.threshold = threshold();
+  return {
+    model: state.model.id, stream: true, messages: [{ role: "user", content: question }],
+    grace: { budget, ...voting, ...($("choices-field").hidden ? {} : { choices }) },
+  };
+}
+
+async function ask(question) {
+  const found = state.current = { question, text: "", confidence: null, note: "Asking…", done: false };
+  const votes = [];
+  $("result").hidden = false;
+  $("samples-part").hidden = $("budget").value === "1";
+  $("samples").replaceChildren();
+  $("tally").replaceChildren();
+  showVerdict(found);
+  const response = await fetch("/v1/chat/completions", {
+    method: "POST", headers: headers(), body: JSON.stringify(request(question)),
+    signal: state.running.signal,
+  });
+  if (!response.ok) throw new Error((await response.json()).error.message);
+  for await (const event of events(response)) {
+    if (event.error) throw new Error(event.error.message);
+    for (const choice of event.choices) {
+      found.text += choice.delta.content ?? "";
+      if (choice.finish_reason) found.confidence = choice.confidence;
+    }
+    if (event.grace?.vote) {
+      votes.push(event.grace);
+      found.note = `${votes.length} samples so far.`;
+      showVote(votes, event.grace.leading);
+    } else if (event.grace?.samples) {
+      found.note = `${event.grace.samples} of at most ${event.grace.budget} samples were needed.`;
+    }
+    showVerdict(found);
+  }
+  if (found.note === "Asking…") found.note = "";
+  found.done = true;
+  state.asked.unshift(found);
+  showVerdict(found);
+  showSession();
+  $("announce").textContent = `${found.text}. ${$("verdict").textContent}`;
+}
+
+$("ask").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  if (state.running || !state.model) return;
+  state.running = new AbortController();
+  $("send").disabled = true;
+  $("stop").hidden = false;
+  try {
+    await ask($("question").value);
+  } catch (error) {
+    const stopped = error.name === "AbortError";
+    $("verdict").textContent = stopped ? "Stopped." : `Failed: ${error.message}`;
+    $("announce").textContent = $("verdict").textContent;
+    state.current = null;
+  }
+  state.running = null;
+  $("send").disabled = false;
+  $("stop").hidden = true;
+});
+$("question").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  $("ask").requestSubmit();
+});
+$("stop").addEventListener("click", () => state.running?.abort());
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") state.running?.abort();
+});
+$("threshold").addEventListener("input", showThreshold);
+$("budget").addEventListener("change", () => {
+  $("strategy").disabled = $("budget").value === "1";
+});
+$("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  state.key = $("key").value;
+  connect();
+});
+
+connect().catch((error) => { $("about").textContent = `No connection: ${error.message}`; });

@@ -1,0 +1,200 @@
+"""What clients may send: OpenAI's fields, and `grace` for test-time scaling.
+
+A field that would change the answer and is not supported is refused unless it has its neutral
+value, so that nothing is silently different from what was asked; `null` means the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from grace.errors import UserInputError
+from grace.grading import LETTERS
+from grace.records import Message
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+}
+HARMLESS = (
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "parallel_tool_calls",
+    "verbosity",
+)
+ROLES = {"developer": "system"}
+
+Text = Annotated[str, Field(max_length=2**20)]
+StopText = Annotated[str, Field(min_length=1, max_length=256)]
+Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_defaults(cls, data: Any) -> Any:
+        """Drop what is null, neutral or harmless; what is left over is refused by name."""
+        if not isinstance(data, dict):
+            return data
+        return {
+            key: value
+            for key, value in data.items()
+            if value is not None
+            and key not in HARMLESS
+            and not any(value == neutral for neutral in NEUTRAL.get(key, ()))
+        }
+
+
+class TextPart(BaseModel):
+    """A part of a message; only text is understood."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class ChatMessage(BaseModel):
+    """One turn of a conversation; `developer` counts as `system`."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | list[TextPart]
+
+    def plain(self) -> Message:
+        """Return the turn with its content as one text."""
+        parts = self.content
+        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        return {"role": ROLES.get(self.role, self.role), "content": text}
+
+
+class StreamOptions(BaseModel):
+    """What a stream holds besides."""
+
+    include_usage: bool = False
+
+
+class GraceOptions(_Strict):
+    """Test-time scaling: the message is a question, asked with the prompt of the training run.
+
+    With a budget of 1 it is asked once, greedily unless a temperature is given.
+    """
+
+    strategy: Annotated[str | None, Field(max_length=64, examples=["es"])] = None
+    budget: Annotated[int | None, Field(ge=1, examples=[8])] = None
+    threshold: Probability | None = None
+    parallel: Annotated[int, Field(ge=1)] = 1
+    choices: Annotated[list[Text], Field(max_length=len(LETTERS))] = []
+
+
+class _Sampled(_Strict):
+    model: Annotated[str, Field(max_length=256)]
+    n: Annotated[int, Field(ge=1)] = 1
+    temperature: Annotated[float | None, Field(ge=0, le=2, allow_inf_nan=False)] = None
+    top_p: Annotated[float | None, Field(gt=0, le=1, allow_inf_nan=False)] = None
+    max_tokens: Annotated[int | None, Field(ge=1)] = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=4)] = []
+    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63)] = None
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+
+    @property
+    def stops(self) -> list[str]:
+        """Return the stop strings as a list."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop
+
+
+class ChatRequest(_Sampled):
+    """The body of `/v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1024)]
+    max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
+    grace: GraceOptions | None = None
+
+    @property
+    def plain(self) -> list[Message]:
+        """Return the conversation."""
+        return [message.plain() for message in self.messages]
+
+    @property
+    def question(self) -> str:
+        """Return the one user turn that `grace` options need.
+
+        Raises:
+            UserInputError: the conversation is not one user turn.
+        """
+        if len(self.messages) > 1 or self.messages[0].role != "user":
+            raise UserInputError(
+                f"`grace` asks one question, but messages has {len(self.messages)} turns that "
+                "end with "
+                f"{self.messages[-1].role!r}; send one user turn, or leave `grace` out"
+            )
+        return self.plain[0]["content"]
+
+
+class CompletionRequest(_Sampled):
+    """The body of `/v1/completions`; a prompt is text, so special tokens in it are characters."""
+
+    prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=256)]
+    logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
+
+    @property
+    def prompts(self) -> list[str]:
+        """Return the prompts as a list."""
+        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+
+
+class Rated(_Strict):
+    """A response, and one of `question` (with its `choices`), `prompt` and `messages`.
+
+    `question` is asked with the prompt of the training run, `prompt` is a user turn as it stands.
+    """
+
+    response: Text
+    question: Text | None = None
+    choices: Annotated[list[Text], Field(max_length=len(LETTERS))] = []
+    prompt: Text | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1024)] | None = None
+
+    @model_validator(mode="after")
+    def _one_way_to_ask(self) -> Rated:
+        given = [name for name in ("question", "prompt", "messages") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of question, prompt and messages, not {given}")
+        if self.choices and not self.question:
+            raise ValueError("choices belong to a question; write them into the prompt")
+        return self
+
+    def chat(self, model: Any) -> Sequence[Message]:
+        """Return the conversation that the response answers."""
+        if self.question:
+            asked: Sequence[Message] = model.messages(self.question, self.choices)
+            return asked
+        if self.messages:
+            return [message.plain() for message in self.messages]
+        return [{"role": "user", "content": self.prompt or ""}]
+
+
+class ScoreRequest(_Strict):
+    """The body of `/v1/score`."""
+
+    model: Annotated[str, Field(max_length=256)]
+    input: Annotated[list[Rated], Field(min_length=1)]

@@ -1,0 +1,219 @@
+"""From a request to a job, and from a job's events to an answer or a stream."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from grace.chat import encode_chat, encode_prompt
+from grace.engines import Sampling
+from grace.model.rules import answering, usual_budget
+from grace.records import Message
+from grace.server.answers import Answer, Extra
+from grace.server.completing import Completion, Ended
+from grace.server.counters import Counters
+from grace.server.errors import ApiError
+from grace.server.line import events
+from grace.server.replies import Json, Reply
+from grace.server.requests import ChatRequest, CompletionRequest, GraceOptions, ScoreRequest
+from grace.server.settings import ServerSettings
+from grace.server.voting import Rating, VoteRequest, Voting
+from grace.server.worker import Emit, Job, Worker
+
+if TYPE_CHECKING:
+    from grace.model import Model
+
+Make = Callable[[Emit], Job]
+STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+VOTE_TEMPERATURE = 0.8  # as of `Model.vote`
+SEEDS = 2**31
+
+
+class Service:
+    """Answers the requests to one model."""
+
+    def __init__(self, model: Model, settings: ServerSettings) -> None:
+        engine = model.engine
+        self.model, self.settings = model, settings
+        self.worker = Worker(
+            engine.model, max_waiting=settings.max_waiting, max_together=engine.batch_size
+        )
+        self.counters = Counters(self.worker)
+
+    async def chat(self, body: ChatRequest, request: Request) -> Response:
+        """Answer `/v1/chat/completions`."""
+        options = body.grace
+        if options is None:
+            top = (body.top_logprobs or 0) if body.logprobs else None
+            make = self._completion(body, lambda: [self._encode(body.plain)], top)
+            return await self._answer(body, request, make, chat=True)
+        question = body.question
+        asked = self.model.messages(question, options.choices)
+        budget = usual_budget(self.model.promise, options.strategy)
+        if (options.budget or budget) > 1:
+            return await self._vote(body, options, options.budget or budget, request)
+        if options.strategy is not None:
+            raise _refused("grace.strategy", "a strategy needs a budget of at least 2 samples")
+        top = (body.top_logprobs or 0) if body.logprobs else None
+        make = self._completion(body, lambda: [self._encode(asked)], top)
+        return await self._answer(body, request, make, chat=True, extra=self._asked(body, options))
+
+    async def complete(self, body: CompletionRequest, request: Request) -> Response:
+        """Answer `/v1/completions`."""
+        tokenizer = self.model.engine.tokenizer
+        make = self._completion(
+            body,
+            lambda: [encode_prompt(tokenizer, text) for text in body.prompts],
+            body.logprobs,
+            num_prompts=len(body.prompts),
+        )
+        return await self._answer(body, request, make, chat=False)
+
+    async def score(self, body: ScoreRequest, request: Request) -> Response:
+        """Answer `/v1/score`."""
+        self._check_model(body.model)
+        most = self.settings.max_items
+        if len(body.input) > most:
+            raise _refused("input", f"{len(body.input)} responses; send at most {most} at a time")
+        prompts = [item.chat(self.model) for item in body.input]
+        responses = [item.response for item in body.input]
+        make = partial(Rating, self.model, prompts, responses)
+        async with aclosing(self._events(make, request)) as arriving:
+            finished = await anext(arriving)
+        data = [{"index": i, "confidence": value} for i, value in enumerate(finished.value)]
+        for value in finished.value:
+            self.counters.rated(value)
+        return JSONResponse({"object": "list", "model": self.settings.name, "data": data})
+
+    def _completion(
+        self,
+        body: ChatRequest | CompletionRequest,
+        encode: Callable[[], list[list[int]]],
+        top: int | None,
+        num_prompts: int = 1,
+    ) -> Make:
+        self._check_model(body.model)
+        choices = num_prompts * body.n
+        if choices > self.settings.max_choices:
+            raise _refused("n", f"{choices} choices; ask for at most {self.settings.max_choices}")
+        temperature, top_p = body.temperature, body.top_p
+        if isinstance(body, ChatRequest) and body.grace is not None:
+            temperature, top_p = temperature or 0.0, top_p or self.model.sample.top_p
+        sampling = Sampling(
+            num_samples=body.n,
+            temperature=1.0 if temperature is None else temperature,
+            top_p=top_p or 1.0,
+            max_new_tokens=self._longest(body) or self.model.sample.max_new_tokens,
+            seed=body.seed or 0,
+        )
+        key = secrets.token_hex(8) if body.seed is None else None
+        options: dict[str, Any] = {"stop": body.stops, "top": top, "num_prompts": num_prompts}
+        engine = self.model.engine
+        return lambda emit: Completion(engine, encode, sampling, key=key, emit=emit, **options)
+
+    async def _vote(
+        self, body: ChatRequest, options: GraceOptions, budget: int, request: Request
+    ) -> Response:
+        self._check_vote(body, options, budget)
+        temperature = VOTE_TEMPERATURE if body.temperature is None else body.temperature
+        seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed
+        vote = VoteRequest(
+            question=body.question,
+            choices=options.choices,
+            strategy=options.strategy,
+            budget=budget,
+            threshold=options.threshold,
+            parallel=options.parallel,
+            temperature=temperature,
+            max_new_tokens=self._longest(body),
+            seed=seed,
+        )
+        used = {"strategy": options.strategy or "es", "budget": budget, "seed": seed}
+        return await self._answer(
+            body,
+            request,
+            lambda emit: Voting(self.model, vote, emit),
+            chat=True,
+            extra=lambda _, __: used,
+        )
+
+    def _check_vote(self, body: ChatRequest, options: GraceOptions, budget: int) -> None:
+        self._check_model(body.model)
+        most = self.settings.max_choices
+        if max(budget, options.parallel) > most:
+            raise _refused("grace.budget", f"{budget} samples; ask for at most {most}")
+        for name, wrong in {
+            "n": body.n > 1,
+            "top_p": body.top_p is not None,
+            "stop": bool(body.stops),
+            "logprobs": body.logprobs,
+        }.items():
+            if wrong:
+                raise _refused(name, f"a vote takes no {name}; leave it out, or set a budget of 1")
+
+    def _asked(self, body: ChatRequest, options: GraceOptions) -> Extra:
+        """Return what is said of a single answer besides: whether it reaches the threshold."""
+        temperature = body.temperature or 0.0
+        use = answering(options.threshold, self.model.promise, temperature, self._longest(body))
+
+        def said(text: str, ended: Ended) -> Json:
+            return {
+                "answer": self.model.task.answer(text),
+                "threshold": use.tau,
+                "promise": use.promise,
+                "abstains": use.abstains(ended.confidence),
+            }
+
+        return said
+
+    def _longest(self, body: ChatRequest | CompletionRequest) -> int | None:
+        longest = body.max_tokens
+        if isinstance(body, ChatRequest):
+            longest = body.max_completion_tokens or longest
+        most = self.settings.max_tokens
+        if longest is not None and longest > most:
+            raise _refused("max_tokens", f"{longest} tokens; ask for at most {most}")
+        return longest
+
+    def _check_model(self, name: str) -> None:
+        if name != self.settings.name:
+            raise ApiError(
+                404,
+                f"model {name!r} is not here; use {self.settings.name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def _encode(self, messages: list[Message]) -> list[int]:
+        return encode_chat(self.model.engine.tokenizer, messages)
+
+    def _events(self, make: Make, request: Request) -> AsyncGenerator[Any, None]:
+        return events(self.worker, make, request, self.settings.timeout_s)
+
+    async def _answer(
+        self,
+        body: ChatRequest | CompletionRequest,
+        request: Request,
+        make: Make,
+        *,
+        chat: bool,
+        extra: Extra | None = None,
+    ) -> Response:
+        """Run a job; answer with the whole or with a stream. Errors before either have a status."""
+        answer = Answer(Reply(chat, self.settings.name), self.counters, extra)
+        arriving = self._events(make, request)
+        if not body.stream:
+            return JSONResponse(await answer.whole(arriving))
+        first = await anext(arriving)
+        lines = answer.lines(first, arriving, usage_wanted=body.stream_options.include_usage)
+        return StreamingResponse(lines, media_type="text/event-stream", headers=STREAM_HEADERS)
+
+
+def _refused(param: str, message: str) -> ApiError:
+    return ApiError(400, message, param=param)

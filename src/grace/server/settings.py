@@ -1,0 +1,41 @@
+"""What a server allows, and how it is reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grace.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Limits of a server; a request beyond one of them is refused, never cut down.
+
+    Attributes:
+        name: what clients call the model.
+        api_key: what clients must send as `Authorization: Bearer KEY`; empty: nothing.
+        max_tokens: most tokens of one answer.
+        max_choices: most samples of one request: `n` for every prompt, or the budget of a vote.
+        max_items: most responses of one `/v1/score`.
+        max_body: most bytes of a request.
+        max_waiting: requests that wait for the model; further ones get 429.
+        timeout_s: longest time from a request's arrival to its last byte.
+    """
+
+    name: str = "grace"
+    api_key: str = ""
+    max_tokens: int = 4096
+    max_choices: int = 64
+    max_items: int = 256
+    max_body: int = 2**20
+    max_waiting: int = 64
+    timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "max_choices", "max_items", "max_body", "max_waiting"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; allow at least 1")
+        if not self.timeout_s > 0:
+            raise ConfigError(f"timeout_s is {self.timeout_s}; allow some seconds")
+        if not self.api_key.isascii():
+            raise ConfigError("the API key has a character outside ASCII; headers cannot carry it")

@@ -1,0 +1,54 @@
+"""A server on the loopback, in a thread of the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import uvicorn
+
+from grace.model import Model
+from grace.server import ServerSettings, create_app
+from grace.server.about import about
+
+NAME = "tiny"
+
+
+@dataclass(frozen=True)
+class Live:
+    """A server that runs, and the model behind it; call the model only while nobody asks."""
+
+    url: str
+    model: Model
+    app: Any
+
+    def client(self, **options: Any) -> Any:
+        """Return the official client."""
+        options = {"api_key": "none", "max_retries": 0, "timeout": 60, **options}
+        return openai.OpenAI(base_url=f"{self.url}/v1", **options)
+
+
+@contextlib.contextmanager
+def running(model: Model, path: Path, **settings: Any) -> Iterator[Live]:
+    """Serve a model until the end of the block."""
+    chosen = ServerSettings(name=NAME, **settings)
+    app = create_app(model, chosen, about(model, path, chosen.max_tokens))
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield Live(f"http://127.0.0.1:{listening.getsockname()[1]}", model, app)
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()

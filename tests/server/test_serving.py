@@ -1,0 +1,344 @@
+"""`grace serve` as the official client sees it."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+import openai
+import pytest
+from live_server import NAME, Live, running
+
+from grace.chat import encode_chat, encode_text
+
+QUESTION = "What is 7 and 49?"
+
+
+def chat(live: Live, question: str = QUESTION, **options: Any) -> Any:
+    messages = live.model.messages(question)
+    options = {"temperature": 0, **options}
+    return live.client().chat.completions.create(model=NAME, messages=messages, **options)
+
+
+def post(live: Live, path: str, body: Any, **headers: str) -> tuple[int, Any]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = {"Content-Type": "application/json", **headers}
+    request = urllib.request.Request(live.url + path, data, head)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read() or b"null")
+
+
+def an_ending_question(live: Live) -> str:
+    for number in range(40):
+        question = f"What is {number} and {number * 7}?"
+        reply = live.model.ask(question)
+        if reply.confidence is not None and reply.tokens > 2:
+            return question
+    raise AssertionError("the tiny model ends no answer")
+
+
+def test_a_choice_carries_the_confidence_that_ask_gives(live: Live) -> None:
+    for number in range(6):
+        question = f"What is {number} and {number * 7}?"
+        (choice,) = chat(live, question).choices
+        reply = live.model.ask(question)
+        assert choice.message.content.strip() == reply.text
+        assert choice.finish_reason == reply.finish_reason
+        assert choice.confidence == pytest.approx(reply.confidence, abs=1e-6)
+
+
+def test_grace_asks_with_the_prompt_of_the_run(live: Live) -> None:
+    reply = live.model.ask(QUESTION)
+    answer = live.client().chat.completions.create(
+        model=NAME,
+        messages=[{"role": "user", "content": QUESTION}],
+        extra_body={"grace": {"budget": 1, "threshold": 0.99}},
+    )
+    assert answer.choices[0].message.content.strip() == reply.text
+    assert answer.choices[0].confidence == pytest.approx(reply.confidence, abs=1e-6)
+    assert answer.grace["answer"] == reply.answer
+    assert answer.grace["threshold"] == 0.99
+    assert answer.grace["abstains"] is True
+
+
+def test_logprobs_carry_cnf_at_every_step_and_the_confidence_at_the_last(live: Live) -> None:
+    question = an_ending_question(live)
+    (choice,) = chat(live, question, logprobs=True, top_logprobs=3).choices
+    reply = live.model.ask(question)
+    steps = choice.logprobs.content
+    assert len(steps) == reply.tokens + 1  # the last is the end of the response
+    for step, c in zip(steps, reply.trace, strict=True):
+        *alternatives, cnf = step.top_logprobs
+        assert cnf.token == "<CNF>"
+        assert math.exp(cnf.logprob) == pytest.approx(c, abs=1e-6)
+        assert len(alternatives) == 3
+        assert step.logprob == pytest.approx(alternatives[0].logprob, abs=1e-4)  # greedy
+    assert math.exp(steps[-1].top_logprobs[-1].logprob) == pytest.approx(choice.confidence)
+    assert "".join(step.token for step in steps[:-1]) == choice.message.content
+
+
+def test_a_stream_says_the_same_as_the_whole(live: Live) -> None:
+    question = an_ending_question(live)
+    (whole,) = chat(live, question).choices
+    usage = {"include_usage": True}
+    chunks = list(chat(live, question, stream=True, stream_options=usage))
+    choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    assert choices[0].delta.role == "assistant"
+    assert "".join(c.delta.content or "" for c in choices) == whole.message.content
+    assert [c.finish_reason for c in choices[:-1]] == [None] * (len(choices) - 1)
+    assert choices[-1].finish_reason == "stop"
+    assert choices[-1].confidence == pytest.approx(whole.confidence, abs=1e-6)
+    assert chunks[-1].usage.completion_tokens == live.model.ask(question).tokens
+
+
+def test_n_samples_are_those_of_the_engine(live: Live) -> None:
+    answer = chat(live, n=3, temperature=0.8, seed=5, max_tokens=12, top_p=0.9)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    from grace.engines import Sampling
+
+    prompt = encode_chat(live.model.engine.tokenizer, live.model.messages(QUESTION))
+    sampling = Sampling(3, 0.8, 0.9, 12, seed=5)
+    ((_, expected),) = live.model.engine.generate([prompt], sampling)
+    for choice, generation in zip(answer.choices, expected, strict=True):
+        assert choice.message.content == generation.text
+        assert choice.confidence == pytest.approx(generation.confidence, abs=1e-6)
+
+
+def test_a_seed_repeats_and_none_does_not(live: Live) -> None:
+    def texts(**options: Any) -> list[str]:
+        answer = chat(live, n=4, temperature=1, max_tokens=16, **options)
+        return [choice.message.content for choice in answer.choices]
+
+    assert texts(seed=1) == texts(seed=1)
+    assert texts(seed=1) != texts(seed=2)
+    assert texts() != texts()
+
+
+def test_a_stop_string_ends_the_text_and_its_confidence_is_that_of_what_is_left(live: Live) -> None:
+    (whole,) = chat(live, max_tokens=24).choices
+    text = whole.message.content
+    stop = text[len(text) // 2 :][:2]
+    (cut,) = chat(live, max_tokens=24, stop=["never there", stop], logprobs=True).choices
+    left = text[: text.index(stop)]
+    assert cut.message.content == left
+    assert cut.finish_reason == "stop"
+    (expected,) = live.model.score([live.model.messages(QUESTION)], [left])
+    assert cut.confidence == pytest.approx(expected, abs=1e-6)
+    last = cut.logprobs.content[-1].top_logprobs[-1]
+    assert (last.token, math.exp(last.logprob)) == ("<CNF>", pytest.approx(expected))
+    streamed = list(chat(live, max_tokens=24, stop=stop, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == left
+
+
+def test_an_answer_cut_at_its_longest_has_no_confidence(live: Live) -> None:
+    question = an_ending_question(live)
+    (choice,) = chat(live, question, max_completion_tokens=1).choices
+    assert (choice.finish_reason, choice.confidence) == ("length", None)
+
+
+def test_completions_continue_text(live: Live) -> None:
+    answer = live.client().completions.create(
+        model=NAME, prompt=["Who wrote", "What is"], temperature=0, logprobs=1, max_tokens=6, n=2
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert answer.choices[0].text == answer.choices[1].text
+    for choice in answer.choices:
+        assert "<CNF>" in choice.logprobs.top_logprobs[0]
+        lengths = [len(token) for token in choice.logprobs.tokens]
+        assert choice.logprobs.text_offset == [sum(lengths[:i]) for i in range(len(lengths))]
+
+
+def test_a_vote_is_that_of_the_model_with_every_sample(live: Live) -> None:
+    def ask(**options: Any) -> Any:
+        return live.client().chat.completions.create(
+            model=NAME,
+            messages=[{"role": "user", "content": QUESTION}],
+            seed=4,
+            extra_body={"grace": {"strategy": "grace-sc", "budget": 4, "parallel": 2}},
+            **options,
+        )
+
+    expected = live.model.vote(QUESTION, strategy="grace-sc", budget=4, seed=4)
+    answer = ask()
+    assert answer.grace["answer"] == expected.answer
+    assert answer.choices[0].confidence == pytest.approx(expected.confidence, abs=1e-6)
+    assert [vote["text"] for vote in answer.grace["votes"]] == [v.text for v in expected.votes]
+    assert answer.grace["seed"] == 4
+    chunks = list(ask(stream=True))
+    seen = [c.grace["vote"]["text"] for c in chunks if c.model_extra.get("grace", {}).get("vote")]
+    assert seen == [vote.text for vote in expected.votes]
+    assert chunks[-1].grace["samples"] == expected.samples
+
+
+def test_score_rates_what_one_already_has(live: Live) -> None:
+    chat_messages = live.model.messages(QUESTION)
+    items = [
+        {"question": QUESTION, "response": "49"},
+        {"messages": chat_messages, "response": "49"},
+        {"prompt": "What?", "response": "this <CNF> is text<|im_end|>"},
+    ]
+    status, body = post(live, "/v1/score", {"model": NAME, "input": items})
+    own = [{"role": "user", "content": "What?"}]
+    chats = [chat_messages, chat_messages, own]
+    expected = live.model.score(chats, [item["response"] for item in items])
+    assert status == 200
+    assert [row["confidence"] for row in body["data"]] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("token", ["<CNF>", "<|im_end|>", "<|im_start|>assistant\n"])
+def test_special_tokens_in_a_prompt_are_characters(live: Live, token: str) -> None:
+    tokenizer = live.model.engine.tokenizer
+    plain = len(encode_text(tokenizer, token))
+    for prompt in (token, f"a {token}"):
+        answer = live.client().completions.create(model=NAME, prompt=prompt, max_tokens=1)
+        assert answer.usage.prompt_tokens >= plain > 1
+        said = chat(live, prompt, max_tokens=1).usage.prompt_tokens
+        assert said == len(encode_chat(tokenizer, live.model.messages(prompt)))
+
+
+@pytest.mark.parametrize(
+    "options, param",
+    [
+        ({"n": 65}, "n"),
+        ({"n": 0}, "n"),
+        ({"temperature": 3}, "temperature"),
+        ({"max_tokens": 5000}, "max_tokens"),
+        ({"stop": ["a"] * 5}, "stop"),
+        ({"extra_body": {"top_k": 3}}, "top_k"),
+        ({"frequency_penalty": 1}, "frequency_penalty"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"extra_body": {"grace": {"budget": 65}}}, "grace.budget"),
+        ({"extra_body": {"grace": {"budget": 4}}, "n": 2}, "n"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(
+    live: Live, options: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        live.client().chat.completions.create(
+            model=NAME, messages=[{"role": "user", "content": "q"}], **options
+        )
+    assert str(refused.value.body["param"]).startswith(param)
+    assert refused.value.body["message"]
+
+
+def test_bad_requests_get_openai_errors(live: Live) -> None:
+    user = [{"role": "user", "content": "word " * 300}]
+    for path, body, status, code in (
+        ("/v1/chat/completions", {"model": "x", "messages": user}, 404, "model_not_found"),
+        ("/v1/chat/completions", {"model": NAME, "messages": user}, 400, "context_length_exceeded"),
+        ("/v1/chat/completions", {"model": NAME, "messages": []}, 400, None),
+        ("/v1/chat/completions", b"{", 400, None),
+        ("/v1/chat/completions", b'{"model": "\xff"}', 400, None),
+        ("/v1/chat/completions", b"[" * 100_000, 400, None),
+        ("/v1/completions", {"model": NAME, "prompt": "\ud800"}, 400, None),
+        ("/v1/completions", {"model": NAME, "prompt": "a" * 2**20}, 413, "too_large"),
+        ("/v1/score", {"model": NAME, "input": [{"response": "x"}]}, 400, None),
+        ("/v1/nothing", {}, 404, None),
+    ):
+        got, answer = post(live, path, body)
+        assert (got, answer["error"]["code"]) == (status, code), (body, answer)
+        assert set(answer["error"]) == {"message", "type", "param", "code"}
+    stream = {"model": NAME, "messages": user, "stream": True}
+    assert post(live, "/v1/chat/completions", stream)[0] == 400  # not a stream of one error
+    wrong = {"model": NAME, "messages": user}
+    assert post(live, "/v1/chat/completions", wrong, **{"Content-Type": "text/plain"})[0] == 415
+
+
+def test_neutral_and_harmless_fields_are_taken(live: Live) -> None:
+    answer = chat(
+        live, max_tokens=2, frequency_penalty=0, user="me", metadata={"a": "b"},
+        response_format={"type": "text"}, logit_bias={}, tool_choice="none",
+    )  # fmt: skip
+    assert answer.choices
+
+
+def test_models_health_and_metrics(live: Live) -> None:
+    assert live.client().models.retrieve(NAME).id == NAME
+    (model,) = live.client().models.list().data
+    assert model.grace["measured"]["reliability"]
+    chat(live)
+    for path, wanted in (("/health", '"ok"'), ("/metrics", "grace_requests_total")):
+        with urllib.request.urlopen(live.url + path, timeout=60) as answer:
+            assert wanted in answer.read().decode()
+
+
+def test_an_api_key_guards_the_api_and_nothing_else(live: Live, finished: Any) -> None:
+    with running(live.model, finished / "run", api_key="s3cret") as guarded:
+        for key in ("wrong", "s3cre", "s3cret2"):
+            with pytest.raises(openai.AuthenticationError):
+                guarded.client(api_key=key).models.list()
+        assert guarded.client(api_key="s3cret").models.list().data
+        assert post(guarded, "/v1/score", {})[0] == 401
+        for path in ("/", "/health", "/metrics"):
+            with urllib.request.urlopen(guarded.url + path, timeout=60) as answer:
+                assert answer.status == 200
+
+
+def test_concurrent_requests_get_their_own_answers(live: Live) -> None:
+    questions = [f"What is {number} and {number * 7}?" for number in range(12)]
+    found: dict[str, Any] = {}
+
+    def ask(question: str) -> None:
+        found[question] = chat(live, question).choices[0]
+
+    threads = [threading.Thread(target=ask, args=(question,)) for question in questions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for question in questions:
+        reply = live.model.ask(question)
+        assert found[question].message.content.strip() == reply.text
+        assert found[question].confidence == pytest.approx(reply.confidence, abs=1e-6)
+
+
+def test_a_client_that_leaves_frees_the_model(live: Live) -> None:
+    long = {"temperature": 1.5, "max_tokens": 200, "n": 64}
+    stream = chat(live, stream=True, **long)
+    next(iter(stream))
+    stream.close()
+    start = time.monotonic()
+    assert chat(live, max_tokens=2).choices
+    with pytest.raises(openai.APITimeoutError):
+        live.client(timeout=0.3).chat.completions.create(
+            model=NAME, messages=live.model.messages(QUESTION), **long
+        )
+    assert chat(live, max_tokens=2).choices
+    assert time.monotonic() - start < 20
+
+
+def test_a_full_queue_says_when_to_come_back(live: Live, finished: Any) -> None:
+    with running(live.model, finished / "run", max_waiting=1) as small:
+        statuses = []
+
+        def ask() -> None:
+            body = {"model": NAME, "prompt": "a", "n": 32, "max_tokens": 60, "seed": 1}
+            statuses.append(post(small, "/v1/completions", body))
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        codes = sorted(status for status, _ in statuses)
+        assert codes[0] == 200
+        assert codes[-1] == 429
+        busy = next(body for status, body in statuses if status == 429)
+        assert busy["error"]["code"] == "queue_full"
+
+
+def test_a_request_that_takes_too_long_ends(live: Live, finished: Any) -> None:
+    with running(live.model, finished / "run", timeout_s=0.05) as hasty:
+        body = {"model": NAME, "prompt": "a", "n": 64, "max_tokens": 200, "temperature": 2}
+        status, answer = post(hasty, "/v1/completions", body)
+        assert (status, answer["error"]["code"]) == (504, "timeout")
