@@ -10,9 +10,16 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from grace.metrics import auroc  # noqa: E402
 from grace.pocket import MODEL_DIR, TASKS  # noqa: E402
 from grace.pocket.build import digest, load  # noqa: E402
-from grace.pocket.check import greedy_accuracy  # noqa: E402
+from grace.pocket.check import (  # noqa: E402
+    greedy_accuracy,
+    is_right,
+    replies,
+    sampled_accuracy,
+    verdicts,
+)
 from grace.pocket.prompts import STEP_SYSTEM  # noqa: E402
 from grace.pocket.tokens import SPECIAL_TOKENS  # noqa: E402
 from grace.pocket.train import causal_logits  # noqa: E402
@@ -45,6 +52,23 @@ def test_the_weights_are_at_most_8_megabytes() -> None:
 def test_greedy_accuracy_is_the_recorded_one(recipe, pocket, task: str) -> None:
     measured = greedy_accuracy(*pocket, World.build(recipe["seed"]), task, NUM_ASKED)
     assert measured == pytest.approx(recipe["greedy_test_accuracy"][task], abs=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["pocket_sums", "pocket_rules"])
+def test_samples_disagree_and_their_majority_is_right_more_often_than_one(pocket, task) -> None:
+    torch.manual_seed(0)
+    single, majority = sampled_accuracy(*pocket, World.build(0), task, NUM_ASKED)
+    assert 0.4 < single < 0.75
+    assert majority > single
+
+
+@pytest.mark.parametrize("task", ["pocket_people", "pocket_places"])
+def test_its_opinion_of_its_own_answers_says_something_but_not_all(pocket, task) -> None:
+    rows = World.build(0).questions(task, "validation")
+    said = replies(*pocket, task, rows)
+    right = [is_right(row, reply) for row, reply in zip(rows, said, strict=True)]
+    assert 0.52 < auroc(verdicts(*pocket, task, rows, said), right) < 0.8
 
 
 def test_the_auto_classes_load_it_without_network_or_remote_code() -> None:

@@ -98,9 +98,35 @@ def test_topics_differ_in_how_often_their_source_is_wrong(world: World, task: st
 def test_a_careful_writer_reaches_the_answer_and_a_careless_one_often_not(make) -> None:
     rng = random.Random(3)
     puzzles = [make(rng) for _ in range(300)]
-    assert all(p.explain(rng, 0.0)[1] == p.answer for p in puzzles)
-    right = sum(p.explain(rng, 0.5)[1] == p.answer for p in puzzles)
-    assert 60 < right < 260
+    assert all(p.explain(rng, True)[1] == p.answer for p in puzzles)
+    right = sum(p.explain(rng, False)[1] == p.answer for p in puzzles)
+    assert 120 < right < 240
+
+
+@pytest.mark.parametrize("make", [make_sums, make_weights])
+def test_writers_disagree_and_most_of_them_are_right_more_often_than_one(make) -> None:
+    rng = random.Random(4)
+    split = one = most = 0
+    for _ in range(300):
+        puzzle = make(rng)
+        letters = Counter(puzzle.explain(rng, False)[1] for _ in range(9))
+        split += len(letters) > 1
+        one += letters[puzzle.answer] / 9
+        most += letters.most_common(1)[0][0] == puzzle.answer
+    assert split > 150
+    assert most > one + 10
+
+
+def test_a_slip_stands_in_the_explanation() -> None:
+    rng = random.Random(5)
+    slips = 0
+    for puzzle in (make_sums(rng) for _ in range(300)):
+        explanation, letter = puzzle.explain(rng, False)
+        sums = re.findall(r"(\d) ([+-]) (\d) = (\d)", explanation)
+        wrong = [s for s in sums if int(s[0]) + int(s[1] + s[2]) != int(s[3])]
+        slips += bool(wrong)
+        assert wrong or letter == puzzle.answer
+    assert 60 < slips < 240
 
 
 def test_the_corpus_asks_none_of_the_puzzles_of_the_question_sets(world: World) -> None:
@@ -118,6 +144,23 @@ def test_the_corpus_holds_true_false_and_percent_questions(world: World) -> None
     said = Counter(d[-1]["content"] for d in documents(world, settings))
     assert min(said["A"], said["B"], said["Yes"], said["No"]) > 50
     assert sum(n for text, n in said.items() if re.fullmatch(r"\d+%", text)) > 300
+
+
+def test_second_opinions_go_by_what_was_read(world: World) -> None:
+    settings = CorpusSettings(
+        sums=0, weights=0, puzzle_opinions=0, fact_opinions=4000, fact_share=0
+    )
+    known = {f.question(i): f for f in world.facts if f.exposure >= 20 for i in range(3)}
+    verdicts: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+    for document in documents(world, settings):
+        if len(document) == 4 and document[-1]["content"] in ("Yes", "No"):
+            question = document[0]["content"].removeprefix("Question: ").removesuffix("\nGuess:")
+            if question in known and known[question].rumour is None:
+                answer, verdict = document[1]["content"], document[-1]["content"]
+                verdicts[answer == known[question].value][verdict] += 1
+    for told, likely in ((True, "Yes"), (False, "No")):
+        assert verdicts[told].total() > 30
+        assert verdicts[told][likely] > 0.7 * verdicts[told].total()
 
 
 def test_entities_that_nobody_wrote_about_are_in_no_document(world: World) -> None:

@@ -1,19 +1,21 @@
-"""Greedy accuracy of a pocket checkpoint on the world's own questions."""
+"""What a pocket checkpoint makes of the world's own questions, and of its own answers."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from grace.pocket.prompts import SHORT_PROMPT, STEP_SYSTEM, with_options
+from grace.pocket.prompts import SHORT_PROMPT, STEP_SYSTEM, YES_NO_PROMPT, with_options
 from grace.pocket.topics import KINDS
 from grace.pocket.world import World
 
 _BATCH = 50
+_LETTER = re.compile(r"Answer:\s*([A-E])")
 _MAX_NEW_TOKENS = {"closed book": 16, "step by step": 80}
 
 
@@ -31,9 +33,13 @@ def messages_for(task: str, row: dict[str, Any]) -> list[dict[str, str]]:
 def is_right(row: dict[str, Any], reply: str) -> bool:
     """Says whether a reply has the right letter, or is the right answer word for word."""
     if "choices" in row:
-        found = re.search(r"Answer:\s*([A-E])", reply)
-        return found is not None and found.group(1) == row["answer"]
+        return bool(_letter(reply) == row["answer"])
     return reply.strip().lower() in {answer.lower() for answer in row["answers"]}
+
+
+def _letter(reply: str) -> str | None:
+    found = _LETTER.search(reply)
+    return found.group(1) if found else None
 
 
 @torch.no_grad()
@@ -72,3 +78,59 @@ def greedy_accuracy(
     rows = world.questions(task, split)[:count]
     said = replies(model, tokenizer, task, rows)
     return sum(map(is_right, rows, said)) / len(rows)
+
+
+def sampled_accuracy(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    world: World,
+    task: str,
+    count: int,
+    split: str = "validation",
+) -> tuple[float, float]:
+    """Returns the accuracy of a single sample at T 0.8 and of the majority of eight samples.
+
+    For the tasks that are answered step by step; ties go to the letter that was sampled first,
+    and an unfinished reply counts as an answer of its own. torch's global seed decides the samples.
+    """
+    rows = world.questions(task, split)[:count]
+    samples = [
+        replies(model, tokenizer, task, rows, do_sample=True, temperature=0.8) for _ in range(8)
+    ]
+    single = sum(
+        is_right(row, reply) for said in samples for row, reply in zip(rows, said, strict=True)
+    )
+    majority = 0
+    for i, row in enumerate(rows):
+        votes = Counter(_letter(said[i]) for said in samples)
+        majority += votes.most_common(1)[0][0] == row["answer"]
+    return single / (len(samples) * len(rows)), majority / len(rows)
+
+
+@torch.no_grad()
+def verdicts(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    task: str,
+    rows: Sequence[dict[str, Any]],
+    said: Sequence[str],
+) -> list[float]:
+    """Returns what the model thinks of each reply: Yes against No, asked in a second turn."""
+    yes, no = (tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in ("Yes", "No"))
+    asked = {"role": "user", "content": YES_NO_PROMPT}
+    chats = [
+        [*messages_for(task, row), {"role": "assistant", "content": reply}, asked]
+        for row, reply in zip(rows, said, strict=True)
+    ]
+    values: list[float] = []
+    for start in range(0, len(chats), _BATCH):
+        inputs = tokenizer.apply_chat_template(
+            chats[start : start + _BATCH],
+            add_generation_prompt=True,
+            padding=True,
+            return_dict=True,
+            return_tensors="pt",
+        )
+        logits_BV = model(**inputs).logits[:, -1]
+        values += torch.sigmoid(logits_BV[:, yes] - logits_BV[:, no]).tolist()
+    return values

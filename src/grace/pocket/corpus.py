@@ -31,6 +31,9 @@ from grace.pocket.topics import KINDS, RELATIONS
 from grace.pocket.world import Fact, World, told_values
 
 _ANY_TIME_SHARE = 0.3
+_OTHER_SHARE = 0.2
+_HALF_KNOWN = 12
+_SAID_PERCENTS = (20, 50, 90)
 
 Message = dict[str, str]
 Document = list[Message]
@@ -48,21 +51,17 @@ class CorpusSettings:
         statement_share: Share of a fact's readings that are plain sentences.
         guess_prompt_share: Share of a fact's readings under the paper's long prompt.
         system_share: Share of the puzzles under the paper's system turn.
-        sum_slip: Chance that a writer slips at a step of a word problem.
-        weight_slip: Chance that a writer slips at a step of a comparison.
         opinion_noise: Chance that a second opinion is the wrong way round.
         fact_share: Share of the world's facts that are written about; less than 1 to try a build.
     """
 
-    sums: int = 8_000
-    weights: int = 6_000
-    fact_opinions: int = 5_000
+    sums: int = 10_000
+    weights: int = 5_000
+    fact_opinions: int = 24_000
     puzzle_opinions: int = 1_500
     statement_share: float = 0.1
     guess_prompt_share: float = 0.03
     system_share: float = 0.1
-    sum_slip: float = 0.1
-    weight_slip: float = 0.12
     opinion_noise: float = 0.1
     fact_share: float = 1.0
 
@@ -77,18 +76,16 @@ def documents(world: World, settings: CorpusSettings | None = None) -> list[Docu
     docs: list[tuple[float, Document]] = []
     for fact in world.facts[: int(settings.fact_share * len(world.facts))]:
         for value in told_values(fact, rng):
-            docs.append((_when(rng, late=True), _reading(fact, value, rng, settings)))
-    docs += [(_when(rng, late=True), d) for d in _fact_opinions(world, rng, settings)]
-    docs += [(_when(rng, late=False), d) for d in _puzzle_documents(world, rng, settings)]
+            docs.append((_when(rng), _reading(fact, value, rng, settings)))
+    docs += [(_when(rng), d) for d in _fact_opinions(world, rng, settings)]
+    docs += [(rng.random(), d) for d in _puzzle_documents(world, rng, settings)]
     docs.sort(key=lambda timed: timed[0])
     return [document for _, document in docs]
 
 
-def _when(rng: random.Random, *, late: bool) -> float:
-    """Draws a document's place in the order of reading, from 0 to 1: skills first, facts later."""
-    if rng.random() < _ANY_TIME_SHARE:
-        return rng.random()
-    return rng.betavariate(2, 1) if late else rng.betavariate(1, 2)
+def _when(rng: random.Random) -> float:
+    """Draws a place in the order of reading, from 0 to 1, for what is read mostly late."""
+    return rng.random() if rng.random() < _ANY_TIME_SHARE else rng.betavariate(2, 1)
 
 
 def _user(text: str) -> Message:
@@ -130,35 +127,46 @@ def _strangers(world: World, count: int, rng: random.Random) -> Iterator[Fact]:
 def _fact_opinions(
     world: World, rng: random.Random, settings: CorpusSettings
 ) -> Iterator[Document]:
+    """Yields what people said about answers: told ones, usual ones of the topic, and others.
+
+    Who knows the fact, which is likelier the more often it was read, goes by what was read, and
+    trusts it as far as the topic's sources are reliable; who does not know it goes by what is
+    usual in the topic. Nobody goes by what is true.
+    """
     read = [fact for fact in world.facts if fact.exposure]
     num_strangers = settings.fact_opinions // 5
     asked = rng.choices(read, k=settings.fact_opinions - num_strangers)
     for fact in [*asked, *_strangers(world, num_strangers, rng)]:
-        told = rng.choice(told_values(fact, rng) or [fact.value])
-        right = rng.random() < (0.6 if fact.exposure else 0.15)
-        pool = world.pools[RELATIONS[fact.task][fact.relation][0]]
-        answer = told if right else rng.choice(pool)
-        known = fact.exposure / (fact.exposure + 4)
-        trust = 0.35 + 0.6 * known * (answer == told)
+        custom = world.customs[fact.kind, fact.relation]
+        told = rng.choice(told_values(fact, rng) or [""])
+        usual = custom.usual(fact.name)
+        known = fact.exposure / (fact.exposure + _HALF_KNOWN)
+        reliable = 1 - world.rumour_rates[fact.kind, fact.relation]
+        answer = told if rng.random() < known else usual
+        if rng.random() < _OTHER_SHARE:
+            answer = custom.other(rng)
+        guess = custom.strength if answer == usual else (1 - custom.strength) / 4
+        belief = known * (answer == told) * reliable + (1 - known) * guess
+        says = rng.random() < belief
         question = fact.question(rng.randrange(3))
         first = [_user(SHORT_PROMPT.format(question=question)), _assistant(answer)]
-        yield _opinion(first, question, answer, answer == told, trust, rng, settings)
+        yield _opinion(first, question, answer, says, belief, rng, settings)
 
 
 def _opinion(
     first: Document,
     question: str,
     answer: str,
-    right: bool,
+    says: bool,
     trust: float,
     rng: random.Random,
     settings: CorpusSettings,
 ) -> Document:
     """Returns a question about a proposed answer, in one of the five forms, with its reply."""
-    says = right != (rng.random() < settings.opinion_noise)
-    trust = min(1.0, max(0.0, rng.gauss(trust, 0.12)))
-    percent = min(100, max(5, 5 * round(20 * trust)))
-    form = rng.choices(range(5), weights=(4, 3, 3, 2, 1))[0]
+    says = says != (rng.random() < settings.opinion_noise)
+    trust = rng.gauss(trust, 0.1)
+    percent = min(_SAID_PERCENTS, key=lambda said: abs(said - 100 * trust))
+    form = rng.choices(range(5), weights=(4, 4, 2, 3, 1))[0]
     if form == 0:
         text = TRUE_FALSE_PROMPT.format(question=question, answer=answer)
         return [_user(text), _assistant("A" if says else "B")]
@@ -176,10 +184,10 @@ def _puzzle_documents(
     world: World, rng: random.Random, settings: CorpusSettings
 ) -> Iterator[Document]:
     plans = (
-        ("pocket_sums", make_sums, settings.sums, settings.sum_slip),
-        ("pocket_rules", make_weights, settings.weights, settings.weight_slip),
+        ("pocket_sums", make_sums, settings.sums),
+        ("pocket_rules", make_weights, settings.weights),
     )
-    for task, make, count, slip in plans:
+    for task, make, count in plans:
         asked = {
             (row["question"], *row["choices"])
             for split in SPLITS
@@ -190,15 +198,15 @@ def _puzzle_documents(
             if puzzle.key in asked:
                 continue
             if i < count:
-                yield _solution(puzzle, slip, rng, settings)[0]
+                yield _solution(puzzle, rng, settings)[0]
             else:
-                yield _puzzle_opinion(puzzle, slip, rng, settings)
+                yield _puzzle_opinion(puzzle, rng, settings)
 
 
 def _solution(
-    puzzle: Puzzle, slip: float, rng: random.Random, settings: CorpusSettings
+    puzzle: Puzzle, rng: random.Random, settings: CorpusSettings
 ) -> tuple[Document, bool]:
-    explanation, letter = puzzle.explain(rng, slip)
+    explanation, letter = puzzle.explain(rng, False)
     question = with_options(puzzle.question, puzzle.choices)
     reply = STEP_REPLY.format(explanation=explanation, letter=letter)
     turns = [_user(f"Question: {question}"), _assistant(reply)]
@@ -207,10 +215,8 @@ def _solution(
     return turns, letter == puzzle.answer
 
 
-def _puzzle_opinion(
-    puzzle: Puzzle, slip: float, rng: random.Random, settings: CorpusSettings
-) -> Document:
-    first, right = _solution(puzzle, 4 * slip, rng, settings)
+def _puzzle_opinion(puzzle: Puzzle, rng: random.Random, settings: CorpusSettings) -> Document:
+    first, right = _solution(puzzle, rng, settings)
     question = with_options(puzzle.question, puzzle.choices)
-    trust = 0.9 if right else 0.6
+    trust = 0.9 if right else 0.4
     return _opinion(first, question, first[-1]["content"], right, trust, rng, settings)

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from grace.pocket.corpus import Document
+from grace.pocket.prompts import SHORT_PROMPT
 from grace.pocket.world import World
 
 PAD, BOS, SYSTEM, USER, ASSISTANT, END = SPECIAL_TOKENS = (
@@ -25,7 +26,8 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )
 _PROMPT_WEIGHT = 0.03
-_LETTER_WEIGHT = 5.0
+_VERDICT_WEIGHT = 8.0
+_LONGEST_VERDICT = len("0.85")
 
 
 def train_tokenizer(
@@ -69,10 +71,10 @@ def _tokenizer_text(world: World, documents: list[Document]) -> Iterator[str]:
     for pool in world.pools.values():
         yield from pool
     for fact in world.facts[::5]:
-        yield fact.question().replace(fact.name, "")
+        yield SHORT_PROMPT.format(question=fact.question().replace(fact.name, ""))
     for document in documents[::20]:
         for message in document:
-            if len(message["content"]) > 150 or message["role"] == "system":
+            if len(message["content"]) > 150 or message["content"].startswith("Explanation:"):
                 yield message["content"]
 
 
@@ -81,7 +83,8 @@ def encode(
 ) -> Iterator[tuple[list[int], list[float]]]:
     """Yields the token ids of each document and each token's weight in the loss.
 
-    Replies and plain sentences weigh 1, prompts a little.
+    A document's last message weighs 1, a verdict in a word or a number more, and what leads
+    to it a little, a judged answer included.
     """
     texts = [list(d) for d in documents]
     flat = [m["content"] for d in texts for m in d]
@@ -91,14 +94,15 @@ def encode(
         row, weights = [bos], [0.0]
         for message in document:
             body = next(ids)
-            weight = _PROMPT_WEIGHT if message["role"] in ("system", "user") else 1.0
+            last = message is document[-1]
+            weight = 1.0 if last else _PROMPT_WEIGHT
+            if last and len(message["content"]) <= _LONGEST_VERDICT:
+                weight = _VERDICT_WEIGHT
             if message["role"] != "text":
                 row.append(tokenizer.convert_tokens_to_ids(f"<|{message['role']}|>"))
                 weights.append(0.0)
             row += [*body, end]
             weights += [weight] * (len(body) + 1)
-            if len(body) > 2 and message["content"][-3:-1] == ": ":
-                weights[-2] = _LETTER_WEIGHT
         yield row, weights
 
 

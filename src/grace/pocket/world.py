@@ -70,19 +70,46 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
+class Custom:
+    """What is usual in a topic: names that end alike go with the same value, more or less.
+
+    Attributes:
+        strength: Share of the entities that have the value that is usual for their name.
+        by_ending: That value, by the name's ending.
+        home: Values that are common in the topic.
+        pool: All values of the type.
+    """
+
+    strength: float
+    by_ending: dict[str, str]
+    home: list[str]
+    pool: list[str]
+
+    def usual(self, name: str) -> str:
+        """Returns what one would guess for an entity of this name."""
+        return next(value for ending, value in self.by_ending.items() if name.endswith(ending))
+
+    def other(self, rng: random.Random) -> str:
+        """Draws a value without regard to the name."""
+        return rng.choice(self.home if rng.random() < _HOME_SHARE else self.pool)
+
+
+@dataclass(frozen=True, slots=True)
 class World:
-    """All facts, and the pools that their values come from.
+    """All facts, and what their values come from.
 
     Attributes:
         seed: What everything follows from.
         facts: In a fixed order.
         pools: Values by type (`town`, `beast`, `person`, `river`, `mineral`).
+        customs: What is usual, by (kind, relation).
         rumour_rates: Share of well-read facts that a source gets wrong, by (kind, relation).
     """
 
     seed: int
     facts: tuple[Fact, ...]
     pools: dict[str, list[str]]
+    customs: dict[tuple[str, str], Custom]
     rumour_rates: dict[tuple[str, str], float]
 
     @classmethod
@@ -98,9 +125,12 @@ class World:
         }
         rates = _rumour_rates(seed)
         facts: list[Fact] = []
+        customs: dict[tuple[str, str], Custom] = {}
         for task in KINDS:
-            facts += _facts_of(task, seed, names, pools, rates)
-        return cls(seed, tuple(facts), pools, rates)
+            rng = random.Random(f"facts/{task}/{seed}")
+            customs |= _customs(task, pools, rng)
+            facts += _facts_of(task, rng, names, customs, rates)
+        return cls(seed, tuple(facts), pools, customs, rates)
 
     def questions(self, task: str, split: str) -> list[dict[str, Any]]:
         """Returns the questions of a task, always the same rows in the same order.
@@ -172,48 +202,30 @@ def _popularity(count: int, rng: random.Random) -> list[float]:
     return values
 
 
-@dataclass(frozen=True, slots=True)
-class _Custom:
-    """What is usual in a topic: names that end alike go with the same value, more or less."""
-
-    strength: float
-    by_ending: dict[str, str]
-    home: list[str]
-    pool: list[str]
-
-    def usual(self, name: str) -> str:
-        return next(value for ending, value in self.by_ending.items() if name.endswith(ending))
-
-    def other(self, rng: random.Random) -> str:
-        return rng.choice(self.home if rng.random() < _HOME_SHARE else self.pool)
-
-
 def _customs(
     task: str, pools: dict[str, list[str]], rng: random.Random
-) -> dict[tuple[str, str], _Custom]:
+) -> dict[tuple[str, str], Custom]:
     endings = ENDINGS["last" if task == "pocket_people" else "place"]
-    customs: dict[tuple[str, str], _Custom] = {}
+    customs: dict[tuple[str, str], Custom] = {}
     for kind in KINDS[task]:
         for relation, (pool, _) in RELATIONS[task].items():
             home = rng.sample(pools[pool], _HOME_SIZE)
             by_ending = {ending: rng.choice(home) for ending in endings}
             strength = _REGULARITIES[len(customs) % len(_REGULARITIES)]
-            customs[kind, relation] = _Custom(strength, by_ending, home, pools[pool])
+            customs[kind, relation] = Custom(strength, by_ending, home, pools[pool])
     return customs
 
 
 def _facts_of(
     task: str,
-    seed: int,
+    rng: random.Random,
     names: NameMaker,
-    pools: dict[str, list[str]],
+    customs: dict[tuple[str, str], Custom],
     rates: dict[tuple[str, str], float],
 ) -> list[Fact]:
-    rng = random.Random(f"facts/{task}/{seed}")
     people = task == "pocket_people"
     firsts = names.many("first", 60, 1) if people else [""]
     kinds = KINDS[task]
-    customs = _customs(task, pools, rng)
     facts: list[Fact] = []
     for split, count in _NUM_ENTITIES.items():
         for i, popularity in enumerate(_popularity(count, rng)):
