@@ -161,7 +161,7 @@ def _rate(
     start = time.perf_counter()
     values = fitted.rate(given)
     seconds = time.perf_counter() - start + meter.seconds
-    _check(name, values, len(samples.responses))
+    check_values(name, values, len(samples.responses))
     count = len(samples.responses)
     cost = {
         "extra_seconds_per_answer": seconds / count,
@@ -185,7 +185,12 @@ def _adapter_size(context: Context, estimator: Estimator) -> int:
         return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
 
 
-def _check(name: str, values: Values, count: int) -> None:
+def check_values(name: str, values: Values, count: int) -> None:
+    """Refuse what an estimator gave if it is not one probability, or None, per response.
+
+    Raises:
+        RunError: names the estimator and the value.
+    """
     if len(values) != count:
         raise RunError(
             f"estimator {name} gave {len(values)} values for {count} responses; it must give one "

@@ -15,7 +15,7 @@ from grace.scaling.broken import BrokenPromises, broken_no_worse, broken_promise
 from grace.scaling.pool import Pool
 from grace.scaling.promises import accuracy_threshold, no_worse_threshold
 from grace.scaling.replaying import BUDGETS, replay
-from grace.scaling.results import Curve, Estimate, Point, Scaling
+from grace.scaling.results import Curve, Estimate, Point, Scaling, joined
 
 __all__ = [
     "BUDGETS",
@@ -28,6 +28,7 @@ __all__ = [
     "accuracy_threshold",
     "broken_no_worse",
     "broken_promises",
+    "joined",
     "no_worse_threshold",
     "replay",
 ]

@@ -77,11 +77,20 @@ class Scaling:
     """The curves of all policies on the same orders of the same questions.
 
     Intervals are percentiles of a bootstrap over questions; everything sees the same resamples.
+    `times_Q` says how often each question was asked (by several seeds); its values then are sums.
     """
 
-    def __init__(self, curves: Sequence[Curve], *, resamples: int = 1000, seed: int = 0) -> None:
+    def __init__(
+        self,
+        curves: Sequence[Curve],
+        *,
+        times_Q: Floats | None = None,
+        resamples: int = 1000,
+        seed: int = 0,
+    ) -> None:
         self.curves = {curve.policy.name: curve for curve in curves}
         self.budgets = curves[0].budgets
+        self.times_Q = np.ones(self.num_questions) if times_Q is None else times_Q
         self._resamples = resamples
         self._seed = seed
 
@@ -147,14 +156,49 @@ class Scaling:
         )
         num = self.num_questions
         flat = value_PMBQ.swapaxes(1, 2).reshape(-1, num)
-        parts = [flat.mean(axis=1)[None]]
+        parts = [flat.sum(axis=1)[None] / self.times_Q.sum()]
         rng = np.random.default_rng(self._seed)
         for size in _blocks(self._resamples, max(1, _BLOCK // num)):
             counts: NDArray[np.int64] = rng.multinomial(num, np.full(num, 1 / num), size=size)
-            parts.append(counts @ flat.T / num)
+            parts.append(counts @ flat.T / (counts @ self.times_Q)[:, None])
         shape = (len(self.curves), len(self.budgets), len(MEASURES))
         drawn: Floats = np.concatenate(parts).reshape(-1, *shape)
         return drawn
+
+
+def joined(parts: Sequence[tuple[Sequence[str], Scaling]]) -> Scaling:
+    """Return the mean over several seeds, with intervals over the questions of all of them.
+
+    Args:
+        parts: the question ids of each seed and its replay, all with the same budgets. A question
+            that several seeds asked is resampled once for all of them. Policies that are not in
+            every part are left out.
+
+    Raises:
+        UserInputError: no part, or the parts have different budgets.
+    """
+    if not parts or len({scaling.budgets for _, scaling in parts}) > 1:
+        raise UserInputError(
+            f"{len(parts)} replays with different budgets, or none, cannot be joined; "
+            "scale every run with the same number of samples"
+        )
+    place = {name: at for at, name in enumerate(sorted({n for names, _ in parts for n in names}))}
+    rows = [np.array([place[name] for name in names]) for names, _ in parts]
+    times_U = np.bincount(np.concatenate(rows), minlength=len(place)).astype(np.float64)
+    names = [n for n in parts[0][1].curves if all(n in scaling.curves for _, scaling in parts)]
+    share_S = np.array([len(at) for at in rows]) / times_U.sum()
+    curves = []
+    for name in names:
+        own = [scaling.curves[name] for _, scaling in parts]
+        accuracy_BU, samples_BU, tokens_BU = np.zeros((3, len(own[0].budgets), len(place)))
+        for curve, at in zip(own, rows, strict=True):
+            accuracy_BU[:, at] += curve.accuracy_BQ
+            samples_BU[:, at] += curve.samples_BQ
+            tokens_BU[:, at] += curve.tokens_BQ
+        used_BV: Floats = np.tensordot(share_S, [curve.used_BV for curve in own], 1)
+        which, budgets = own[0].policy, own[0].budgets
+        curves.append(Curve(which, budgets, accuracy_BU, samples_BU, tokens_BU, used_BV))
+    return Scaling(curves, times_Q=times_U)
 
 
 MEASURES: tuple[Measure, ...] = ("accuracy", "samples", "tokens")

@@ -26,13 +26,14 @@ from numpy.typing import ArrayLike
 from grace.errors import UserInputError
 from grace.thresholds.exact import Indices, difference_bound, least_points, lower_bound
 from grace.thresholds.promises import AccuracyPromise, NoWorsePromise
-from grace.thresholds.sequence import pick_accurate, pick_no_worse, starts
+from grace.thresholds.sequence import check_level, pick_accurate, pick_no_worse, starts
 
 __all__ = [
     "GRID",
     "AccuracyPromise",
     "NoWorsePromise",
     "accepted_counts",
+    "check_level",
     "least_points",
     "lower_bound",
     "pick_accurate",

@@ -1,0 +1,204 @@
+"""`grace threshold`: a threshold that keeps a promise, chosen on a run's validation questions."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from grace.errors import ConfigError, RunError
+from grace.pipeline import load_run_settings
+from grace.pipeline.context import Context
+from grace.pipeline.pools import OWN, draw_pool, read_pool
+from grace.pipeline.sampling import sampling_for
+from grace.pipeline.scoring import answer
+from grace.records import Threshold, to_json
+from grace.scaling import Pool, accuracy_threshold, no_worse_threshold
+from grace.scaling.promises import early_stops, majority_right
+from grace.store import RunDir, Split, is_run, runs_in, write_json
+from grace.thresholds import AccuracyPromise, NoWorsePromise, check_level, selective
+
+BUDGET = 8
+MODES = ("answer", "early-stop")
+STAGE = "threshold"
+
+
+class Wanted(NamedTuple):
+    """What is to be promised."""
+
+    mode: Literal["answer", "early-stop"]
+    target: float | None
+    margin: float | None
+    delta: float
+    budget: int
+
+
+def choose_threshold(
+    path: Path,
+    *,
+    mode: str = "answer",
+    target: float | None = None,
+    margin: float | None = None,
+    delta: float = 0.05,
+    budget: int | None = None,
+) -> Threshold:
+    """Choose a threshold for the model of a run, store it in the run, and return it.
+
+    Args:
+        path: a run whose model is trained.
+        mode: `answer`: one greedy answer, or none; `early-stop`: up to `budget` samples.
+        target: wanted accuracy of the answers that are given, in (0, 1).
+        margin: instead of a target: most accuracy that early stopping, which then always answers,
+            may lose against SC with the same budget, in [0, 1).
+        delta: accepted probability that the promise is broken, in (0, 1).
+        budget: most samples per question with `early-stop`; None: 8.
+
+    Raises:
+        ConfigError: what is wanted is incomplete or contradicts itself.
+        UserInputError: an impossible target, margin or delta.
+        RunError: there is no such run, or its model is not trained yet.
+    """
+    wanted = _checked(mode, target, margin, delta, budget)
+    if not is_run(path):
+        runs = runs_in(path)
+        which = f"holds several runs; name one of them, e.g. {runs[0]}" if runs else "is not a run"
+        raise RunError(f"{path} {which}; see `grace list runs`")
+    context = Context(RunDir(path), load_run_settings(path))
+    if context.directory.manifest("answer") is None:
+        raise RunError(f"{path} has no trained model yet; finish it first: grace run {path}")
+    with context.directory.lock():
+        earlier = context.directory.chosen_threshold()
+        chosen = _choose(context, wanted)
+        chosen = dataclasses.replace(chosen, tries=_tries(earlier, chosen))
+        write_json(context.directory.threshold, to_json(chosen))
+    return chosen
+
+
+def _checked(
+    mode: str, target: float | None, margin: float | None, delta: float, budget: int | None
+) -> Wanted:
+    if mode not in MODES:
+        raise ConfigError(f"--mode is {mode!r}; choose from {', '.join(MODES)}")
+    if (target is None) == (margin is None):
+        given = "neither" if target is None else "both"
+        raise ConfigError(
+            f"{given} of --target-accuracy and --margin given; give one of them: what to promise"
+        )
+    if mode == "answer" and (margin is not None or budget not in (None, 1)):
+        what = "--margin" if margin is not None else f"--budget {budget}"
+        raise ConfigError(f"{what} is about votes; add --mode early-stop, or leave it out")
+    if budget is not None and budget < 1:
+        raise ConfigError(f"--budget is {budget}; at least one sample is needed")
+    check_level(delta, "delta")
+    if target is not None:
+        check_level(target, "the target accuracy")
+    elif margin is not None and not 0 <= margin < 1:
+        raise ConfigError(f"--margin is {margin}; give a loss of accuracy in [0, 1), e.g. 0.01")
+    most = 1 if mode == "answer" else budget or BUDGET
+    return Wanted(mode, target, margin, delta, most)  # type: ignore[arg-type]
+
+
+def _choose(context: Context, wanted: Wanted) -> Threshold:
+    if wanted.mode == "answer":
+        return _for_answers(context, wanted)
+    return _for_votes(context, wanted)
+
+
+def _for_answers(context: Context, wanted: Wanted) -> Threshold:
+    assert wanted.target is not None
+    confidence_N, correct_N = _greedy_answers(context, "validation")
+    promise = selective(confidence_N, correct_N, target=wanted.target, delta=wanted.delta)
+    test = None
+    if promise.tau is not None:
+        confidence_N, correct_N = _greedy_answers(context, "test")
+        given_N = confidence_N >= promise.tau
+        test = _check_of_answers(given_N, correct_N & given_N)
+    return _chosen(context, wanted, 0.0, promise, test)
+
+
+def _for_votes(context: Context, wanted: Wanted) -> Threshold:
+    temperature = context.settings.sample.draw_temperature
+    pool = _votes(context, "validation", wanted.budget, temperature)
+    promise: AccuracyPromise | NoWorsePromise
+    if wanted.target is not None:
+        promise = accuracy_threshold(pool, wanted.target, budget=wanted.budget, delta=wanted.delta)
+    else:
+        promise = no_worse_threshold(
+            pool, budget=wanted.budget, margin=wanted.margin or 0.0, delta=wanted.delta
+        )
+    test = None
+    if promise.tau is not None:
+        pool = _votes(context, "test", wanted.budget, temperature)
+        abstains = wanted.margin is None
+        given_1Q, right_1Q = early_stops(pool, wanted.budget, abstains, OWN, [promise.tau])
+        test = _check_of_answers(given_1Q[0], right_1Q[0])
+        if not abstains:
+            test["baseline"] = float(majority_right(pool, wanted.budget).mean())
+            test["shows"] += f"; SC {test['baseline']:.1%}"
+    return _chosen(context, wanted, temperature, promise, test)
+
+
+def _chosen(
+    context: Context,
+    wanted: Wanted,
+    temperature: float,
+    promise: AccuracyPromise | NoWorsePromise,
+    test: dict[str, Any] | None,
+) -> Threshold:
+    sentence = str(promise)
+    if context.settings.train.keep == "best":
+        sentence += "; train.keep=best chose the epoch on these questions, which favours them"
+    return Threshold(
+        mode=wanted.mode,
+        budget=wanted.budget,
+        temperature=temperature,
+        target=wanted.target,
+        margin=wanted.margin,
+        delta=wanted.delta,
+        tau=promise.tau,
+        abstains=wanted.margin is None,
+        n=promise.n,
+        bound=promise.bound,
+        promise=sentence,
+        test=test,
+    )
+
+
+def _check_of_answers(given_N: np.ndarray, right_N: np.ndarray) -> dict[str, Any]:
+    """Return what a threshold does on questions that took no part in choosing it."""
+    given, right, n = int(given_N.sum()), int(right_N.sum()), len(given_N)
+    share = f" ({right / given:.1%})" if given else ""
+    return {
+        "n": n,
+        "accepted": given,
+        "right": right,
+        "shows": f"{right} of {given} right{share}, answers {given / n:.1%} of {n}",
+    }
+
+
+def _greedy_answers(context: Context, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return confidence (nan: none) and correctness of the tuned model's greedy answers."""
+    split = context.directory.split(name).tuned
+    usual = sampling_for(context, name)
+    if (usual.temperature, usual.num_samples) == (0, 1):
+        answer(context, "tuned", split, stage=STAGE)
+    else:
+        split = draw_pool(context, "tuned", split, 1, 0.0, STAGE)
+    confidence = [response.confidence for response in split.responses.read()]
+    correct = [grade.correct for grade in split.grades.read()]
+    return np.array(confidence, dtype=np.float64), np.array(correct, dtype=bool)
+
+
+def _votes(context: Context, name: str, budget: int, temperature: float) -> Pool:
+    split: Split = context.directory.split(name).tuned
+    return read_pool(draw_pool(context, "tuned", split, budget, temperature, STAGE), [OWN])
+
+
+def _tries(earlier: Threshold | None, chosen: Threshold) -> int:
+    """Return how many different promises have been asked of these questions."""
+    if earlier is None:
+        return 1
+    asked = [(t.mode, t.budget, t.target, t.margin, t.delta) for t in (earlier, chosen)]
+    return earlier.tries + (asked[0] != asked[1])

@@ -1,0 +1,239 @@
+"""`grace scale` on a tiny run: pools that resume byte by byte, and what they show."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import trials
+
+import grace
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ConfigError, RunError
+from grace.pipeline import load_run_settings, pools, run
+from grace.pipeline.pools import read_pool
+from grace.pipeline.scaling import ScaleSettings, scale_runs
+from grace.records import Vote
+from grace.scaling import replay
+from grace.scaling.replaying import outcomes
+from grace.store import RunDir, read_json
+from grace.strategies import decide, load
+from grace.strategies.tally import VoteTable
+
+CHOSEN = ScaleSettings(samples=6, estimators=("likelihood",), orders=4)
+RATED = ("test/pool-6-t0.8/confidences/likelihood.jsonl",)
+POOLED = tuple(
+    f"test/{model}pool-6-t0.8/{table}.jsonl"
+    for model in ("", "tuned/")
+    for table in ("responses", "grades")
+)
+SCHEMA = Path(grace.__file__).parent / "report" / "schema.json"
+
+
+@pytest.fixture(scope="module")
+def scaled(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was scaled; leave it as it is."""
+    path = tmp_path_factory.mktemp("scaled") / "run"
+    shutil.copytree(finished / "run", path)
+    scale_runs(path, CHOSEN)
+    return path
+
+
+def pool_of(path: Path, side: str, *estimators: str) -> Any:
+    test = RunDir(path).split("test")
+    return read_pool((test.tuned if side == "tuned" else test).pool(6, 0.8), estimators)
+
+
+def rows_of(path: Path, strategy: str) -> dict[int, Any]:
+    rows = read_json(path / "scaling.json")["rows"]
+    return {row["budget"]: row for row in rows if row["strategy"] == strategy}
+
+
+def test_every_strategy_is_there_at_every_budget_and_says_whose_samples_vote(scaled: Path):
+    rows = read_json(scaled / "scaling.json")["rows"]
+    counting = ("sc", "asc", "asc,rule=beta", "esc")
+    base = {*counting, "likelihood-sc", "likelihood-es"}
+    tuned = {f"{name}@grace" for name in counting}
+    tuned |= {"grace-sc", "grace-es", "grace-cisc", "grace-best"}
+    assert {row["strategy"]: row["answers"] for row in rows} == (
+        dict.fromkeys(base, "base") | dict.fromkeys(tuned, "grace")
+    )
+    assert {row["budget"] for row in rows} == {1, 2, 4, 6}
+    assert len(rows) == 4 * len(base | tuned)
+
+
+def test_the_rows_are_the_replay_of_the_stored_samples(scaled: Path):
+    for side, names in (("tuned", ("sc", "grace-sc", "grace-es")), ("base", ("sc", "esc"))):
+        pool = pool_of(scaled, side, *(["grace"] if side == "tuned" else []))
+        expected = replay(pool, names, budgets=(1, 2, 4, 6), orders=4, seed=0)
+        for name in names:
+            shown = f"{name}@grace" if side == "tuned" and name == "sc" else name
+            for budget, row in rows_of(scaled, shown).items():
+                assert row["accuracy"] == expected.estimate(name, budget).value
+                assert row["mean_samples"] == expected.estimate(name, budget, "samples").value
+                used = np.arange(1, budget + 1) @ np.array(row["used"])
+                assert used == pytest.approx(row["mean_samples"])
+
+
+def test_gains_are_differences_to_sc_over_the_same_questions(scaled: Path):
+    for budget, row in rows_of(scaled, "grace-es").items():
+        base, own = rows_of(scaled, "sc")[budget], rows_of(scaled, "sc@grace")[budget]
+        assert row["gain"] == pytest.approx(row["accuracy"] - base["accuracy"])
+        assert row["gain_own"] == pytest.approx(row["accuracy"] - own["accuracy"])
+        assert row["gain_interval"][0] <= row["gain"] <= row["gain_interval"][1]
+    assert all(row["gain_own"] is None for row in rows_of(scaled, "esc").values())
+    one = {name: rows_of(scaled, name)[1]["accuracy"] for name in ("sc@grace", "grace-es")}
+    assert len(set(one.values())) == 1  # one sample is one sample, however it votes
+
+
+def test_tables_of_a_pool_decide_as_its_stored_samples_one_by_one(scaled: Path):
+    split = RunDir(scaled).split("test").tuned.pool(6, 0.8)
+    pool = pool_of(scaled, "tuned", "grace")
+    responses = {response.id: response for response in split.responses.read()}
+    grades = {grade.id: grade for grade in split.grades.read()}
+    for at, question in enumerate(split.questions.read()):
+        ids = [f"{question.id}#{number}" for number in range(6)]
+        votes = [Vote(grades[i].answer, responses[i].confidence) for i in ids]
+        stored = pool.confidence("grace")[at]
+        assert [None if np.isnan(c) else c for c in stored] == [vote.confidence for vote in votes]
+        answers = [vote.answer for vote in votes]
+        seen = [-1 if answer is None else answers.index(answer) for answer in answers]
+        assert pool.answer_QS[at].tolist() == seen
+        table = VoteTable(pool.answer_QS[[at]], stored[None])
+        for name in ("sc", "esc", "grace-sc", "grace-es,threshold=0.001"):
+            (found,) = outcomes(load(name), table, [6])
+            decision = decide(load(name), votes, 6)
+            chosen = None if found.chosen_R[0] < 0 else answers[found.chosen_R[0]]
+            assert (decision.answer, decision.samples) == (chosen, found.used_R[0])
+
+
+def test_pools_say_how_good_single_samples_and_their_confidences_are(scaled: Path):
+    base, tuned = read_json(scaled / "scaling.json")["pools"]
+    assert (base["answers"], tuned["answers"]) == ("base", "grace")
+    pool = pool_of(scaled, "tuned", "grace")
+    assert tuned["accuracy"] == pytest.approx(pool.correct_QS.mean())
+    (grace_,) = tuned["confidences"]
+    assert grace_["estimator"] == "grace"
+    assert grace_["n"] == (~np.isnan(pool.confidence("grace"))).sum()
+    assert {"ece", "brier", "auroc", "wqd"} <= grace_.keys()
+    assert [row["estimator"] for row in base["confidences"]] == ["likelihood"]
+
+
+def test_cases_show_the_samples_of_a_question_with_their_confidences(scaled: Path):
+    found = read_json(scaled / "scaling.json")["cases"]
+    assert found and len({case["question"] for case in found}) == len(found)
+    for case in found:
+        assert len(case["samples"]) == 6
+        assert case["counted"] in {sample["answer"] for sample in case["samples"]}
+        assert all(sample["correct"] in (True, False) for sample in case["samples"])
+
+
+def test_the_report_is_made_again_with_the_rows_and_stays_finished(scaled: Path):
+    report = read_json(scaled / "report.json")
+    jsonschema.validate(report, json.loads(SCHEMA.read_text("utf-8")))
+    assert {row["strategy"] for row in report["scaling"]} >= {"sc", "sc@grace", "grace-es"}
+    assert "What more samples buy" in (scaled / "report.html").read_text("utf-8")
+    before = (scaled / "report.json").read_bytes()
+    run(scaled, load_run_settings(scaled))
+    assert (scaled / "report.json").read_bytes() == before
+
+
+def test_scaling_again_samples_nothing_and_changes_nothing(
+    scaled: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(TransformersEngine, "load", refuse)
+    before = (scaled / "scaling.json").read_bytes()
+    scale_runs(scaled, CHOSEN)
+    assert (scaled / "scaling.json").read_bytes() == before
+
+
+def test_training_again_forgets_what_was_scaled_with_the_old_model(scaled: Path, tmp_path: Path):
+    path = shutil.copytree(scaled, tmp_path / "run")
+    (path / "threshold.json").write_text("{}")
+    settings = load_run_settings(path)
+    run(path, settings, redo="train")
+    assert not (path / "threshold.json").exists()
+    assert not (path / "scaling.json").exists() and not (path / "stages/scale.json").exists()
+    assert not (path / "test/tuned/pool-6-t0.8").exists()
+    assert (path / "test/pool-6-t0.8/grades.jsonl").exists()
+    assert not (path / RATED[0]).exists()
+    assert read_json(path / "report.json")["scaling"] == []
+
+
+def test_what_cannot_be_scaled_is_refused_before_anything_is_sampled(
+    finished: Path, tmp_path: Path
+):
+    for chosen, message in (
+        (ScaleSettings(estimators=("p_tru",)), "did you mean 'p_true'"),
+        (ScaleSettings(strategies=("verbal-es",)), "add --estimators verbal"),
+        (ScaleSettings(strategies=("grace-es,threshold",)), "write NAME=VALUE"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            scale_runs(finished / "run", chosen)
+    with pytest.raises(RunError, match="is not a run and holds none"):
+        scale_runs(tmp_path, CHOSEN)
+    path = shutil.copytree(finished / "run", tmp_path / "run")
+    (path / "stages/report.json").unlink()
+    with pytest.raises(RunError, match="not finished"):
+        scale_runs(path, CHOSEN)
+    assert not list((finished / "run" / "test").glob("pool-*"))
+
+
+# Kills
+
+
+def scale_until(units: int, path: Path) -> None:
+    """Scale a run and kill it -9 before it appends its `units`-th unit of rows to a table."""
+    left = units
+
+    def hook(event: str, details: tuple[Any, ...]) -> None:
+        nonlocal left
+        if event == "open" and "a" in str(details[1]) and "pool-" in str(details[0]):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    pools.UNIT = 3
+    scale_runs(path, CHOSEN)
+
+
+@pytest.fixture
+def in_units(finished: Path, tmp_path: Path) -> Any:
+    """Copies of the finished run that answer one question at a time."""
+
+    def copy(name: str) -> Path:
+        path = shutil.copytree(finished / "run", tmp_path / name / "run")
+        config = read_json(path / "config.json")
+        config["settings"]["sample"]["batch_size"] = 12
+        (path / "config.json").write_text(json.dumps(config))
+        return path
+
+    return copy
+
+
+def test_a_scaling_that_was_killed_resumes_to_the_same_bytes(in_units: Any):
+    trials.start_server()
+    whole = in_units("whole")
+    assert trials.finish(scale_until, 0, whole).code == 0
+    broken = in_units("broken")
+    kills = [trials.finish(scale_until, 2 + kill % 2, broken).code for kill in range(8)]
+    assert kills.count(-9) >= 6
+    torn = broken / RATED[0]
+    if torn.exists():
+        torn.write_bytes(torn.read_bytes()[:-5])
+    ended = trials.finish(scale_until, 0, broken)
+    assert ended.code == 0, ended.said
+    for name in (*POOLED, *RATED, "scaling.json"):
+        assert (whole / name).read_bytes() == (broken / name).read_bytes(), name

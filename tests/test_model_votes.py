@@ -1,0 +1,137 @@
+"""A live vote is the replay of its samples, for every strategy, budget and number in flight."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import grace
+from grace.engines import Sampling
+from grace.model import Model
+from grace.records import Decision, Vote
+from grace.scaling import Pool
+from grace.scaling.replaying import outcomes
+from grace.strategies import POLICIES, decide, load
+from grace.strategies.tally import VoteTable
+
+QUESTIONS = ("What is 1?", "What is 2 and 14?")
+LONGEST = 8  # tokens: some samples are cut, and have no confidence
+MOST = 8
+LIVE = [name for name in POLICIES if not name.startswith(("p_true", "verbal"))]
+STRATEGIES = [*LIVE, "esc,window=2", "asc,threshold=0.6", "grace-es,threshold=SURE"]
+
+
+class FewAnswers:
+    """A task whose responses have one of three answers, or none: so that some agree."""
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.task, name)
+
+    def answer(self, text: str) -> str | None:
+        return ("A", "A", "B", None, "A", "C")[zlib.crc32(text.encode()) % 6]
+
+
+@pytest.fixture(scope="module")
+def model(finished: Path) -> Model:
+    model = grace.load(finished / "run")
+    model.sample = dataclasses.replace(model.sample, max_new_tokens=LONGEST)
+    model.task = FewAnswers(model.task)  # type: ignore[assignment]
+    return model
+
+
+@pytest.fixture(scope="module")
+def streams(model: Model) -> dict[str, list[Vote]]:
+    """The samples of each question as separate calls give them."""
+
+    def vote(question: str, number: int) -> Vote:
+        sampling = Sampling(1, 0.8, model.sample.top_p, LONGEST, seed=4, first_sample=number)
+        prompt = model._encode(question)
+        ((_, (given,)),) = model.engine.generate([prompt], sampling, keys=["0"])
+        tokens = len(given.token_ids)
+        return Vote(model.task.answer(given.text), given.confidence, tokens, given.text.strip())
+
+    return {question: [vote(question, n) for n in range(MOST)] for question in QUESTIONS}
+
+
+def named(name: str, votes: list[Vote]) -> str:
+    """Return a strategy's name, with a threshold between the confidences of the samples."""
+    third, second = sorted(vote.confidence or 0.0 for vote in votes)[-3:-1]
+    return name.replace("SURE", f"{(second + third) / 2!r}")
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_live_vote_is_the_replay_of_its_samples(name: str, model: Model, streams: Any):
+    """Vote by vote and in tables, bit for bit."""
+    for question, votes in streams.items():
+        strategy: Any = load(named(name, votes))
+        codes = [-1 if vote.answer is None else "ABC".index(vote.answer) for vote in votes]
+        pool = Pool([codes], np.ones((1, MOST)))
+        values = [[np.nan if vote.confidence is None else vote.confidence for vote in votes]]
+        table = VoteTable(pool.answer_QS, np.array(values))
+        budgets = range(1, MOST + 1)
+        for budget, found in zip(budgets, outcomes(strategy, table, list(budgets)), strict=True):
+            live = model.vote(question, strategy=strategy, budget=budget, seed=4)
+            assert live == decide(strategy, votes, budget)
+            first = found.chosen_R[0]
+            assert live.samples == found.used_R[0]
+            assert live.answer == (None if first < 0 else votes[first].answer)
+
+
+@pytest.mark.parametrize("parallel", [3, 8])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_samples_side_by_side_decide_as_one_after_the_other(
+    name: str, parallel: int, model: Model, streams: Any
+):
+    for question, votes in streams.items():
+        chosen = named(name, votes)
+        for budget in (2, MOST):
+            alone = model.vote(question, strategy=chosen, budget=budget, seed=4)
+            waved = model.vote(question, strategy=chosen, budget=budget, seed=4, parallel=parallel)
+            assert same(alone) == same(waved)
+            assert waved.confidence == pytest.approx(alone.confidence, abs=1e-5)
+            assert alone.issued == alone.samples and alone.issued_tokens == alone.tokens
+            assert waved.issued == min(-(-waved.samples // parallel) * parallel, budget)
+            assert waved.issued_tokens >= waved.tokens
+
+
+def same(decision: Decision) -> Any:
+    """Return all of a decision but its confidences, which differ by the last bits."""
+    votes = [dataclasses.replace(vote, confidence=None) for vote in decision.votes]
+    return decision.answer, decision.samples, decision.tokens, votes
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_budget_of_one_is_plain_generation(name: str, model: Model, streams: Any):
+    for question, votes in streams.items():
+        decision = model.vote(question, strategy=named(name, votes), budget=1, seed=4)
+        reply = model.ask(question, temperature=0.8, seed=4)
+        assert (decision.answer, decision.tokens) == (reply.answer, reply.tokens)
+        assert decision.votes == (votes[0],)
+        if reply.answer is not None:
+            assert decision.confidence == reply.confidence
+
+
+def test_a_vote_that_is_sure_leaves_no_work(model: Model, monkeypatch: pytest.MonkeyPatch):
+    forward, calls = type(model.engine.model).forward, []
+
+    def counted(self: Any, *arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return forward(self, *arguments, **options)
+
+    monkeypatch.setattr(type(model.engine.model), "forward", counted)
+    decision = model.vote(QUESTIONS[0], threshold=0.0, budget=8, parallel=4)
+    used = len(calls)
+    longest = max(vote.tokens for vote in decision.votes)
+    assert decision.samples < decision.issued == 4
+    assert used <= 1 + longest + 1  # the prompt, then one pass per token of the longest used
+    assert decision.tokens < decision.issued_tokens <= 4 * (longest + 1)
+    model.ask(QUESTIONS[0])
+    assert len(calls) > used
