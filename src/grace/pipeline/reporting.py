@@ -61,6 +61,7 @@ def report_input(context: Context) -> ReportInput:
         notes=table["warnings"],
         settings=to_dict(settings),
         examples=list(_examples(context)),
+        scaling=read_json(directory.scaling)["rows"] if directory.scaling.exists() else (),
     )
 
 
