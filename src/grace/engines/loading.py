@@ -164,7 +164,7 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
     from transformers import AutoModelForCausalLM
 
     try:
-        with _no_progress_bar():
+        with no_progress_bar():
             model, info = AutoModelForCausalLM.from_pretrained(
                 path, dtype=kind, trust_remote_code=trust_remote_code, output_loading_info=True
             )
@@ -184,7 +184,8 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
 
 
 @contextmanager
-def _no_progress_bar() -> Iterator[None]:
+def no_progress_bar() -> Iterator[None]:
+    """Keep transformers from showing bars while it reads or writes weights."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grace.records import to_json
-from grace.store import read_json
+from grace.report.measured import own_row
 
 if TYPE_CHECKING:
     from grace.model import Model
@@ -16,7 +16,7 @@ MEASURED = ("task", "n", "accuracy", "ece", "brier", "auroc", "interval", "relia
 
 def about(model: Model, path: Path, most_tokens: int) -> dict[str, Any]:
     """Return what `/v1/models` tells besides; `path` is what was loaded, a run if possible."""
-    row = measured(path, model.task.name)
+    row = own_row(path, model.task.name)
     return {
         "created": int(path.stat().st_mtime) if path.exists() else 0,
         "task": model.task.name,
@@ -27,21 +27,3 @@ def about(model: Model, path: Path, most_tokens: int) -> dict[str, Any]:
         "threshold": to_json(model.promise) if model.promise else None,
         "measured": {key: row[key] for key in MEASURED if key in row} if row else None,
     }
-
-
-def measured(path: Path, task: str) -> dict[str, Any] | None:
-    """Return the report's row about the trained confidence on its own task, if there is one.
-
-    A run has it in report.json, an exported model in grace.json.
-    """
-    report = path / "report.json"
-    if report.exists():
-        settings = read_json(report)
-        name = settings.get("settings", {}).get("report", {}).get("name", "grace")
-        for row in settings.get("rows", []):
-            own = row.get("estimator") == name and row.get("task") == row.get("train_task") == task
-            if own:
-                found: dict[str, Any] = row
-                return found
-    card = path / "grace.json"
-    return (read_json(card).get("measured") if card.exists() else None) or None

@@ -1,0 +1,97 @@
+"""`grace export`: a trained model in a form that other programs load.
+
+- `merged`: a plain Hugging Face checkpoint; `<CNF>` is a row like any other, and both ways to end
+  are stop tokens of its generation config. Every engine loads it.
+- `vllm-lora`: a LoRA and nothing else, for a base model that stock vLLM serves. The row of `<CNF>`
+  is part of it, as a rank-1 update of the output head, so the base must have a row to spare.
+- `adapter`: the slim adapter as it was trained.
+
+All three have the tokenizer with `<CNF>`, grace.json (how c is read, the weights of the evidence,
+what was measured), the run's threshold if one was chosen, and a model card.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grace.config import resolve_model
+from grace.errors import ConfigError, ModelError
+from grace.export.card import Card, write_card
+from grace.export.forms import Source, write_adapter, write_merged, write_vllm_lora
+from grace.report.measured import own_row
+from grace.store import disk_watched, read_json, write_json
+from grace.training.adapter import GRACE, replace_directory
+
+FORMS = {"merged": write_merged, "vllm-lora": write_vllm_lora, "adapter": write_adapter}
+RUN_FILES = ("threshold.json",)
+
+
+class Exported(NamedTuple):
+    """What was written: the form, its size in bytes, and what to do with it."""
+
+    form: str
+    size: int
+    hint: str
+
+
+def export_model(
+    run: Path,
+    adapter: Path,
+    base: str,
+    out: Path,
+    *,
+    form: str = "merged",
+    dtype: str = "auto",
+    license_id: str | None = None,
+) -> Exported:
+    """Write a trained model to a new directory.
+
+    Args:
+        run: the run, for its report and threshold; an adapter directory has neither.
+        adapter: the trained adapter.
+        base: the backbone that it was trained on.
+        out: the directory to write; it must not hold anything yet.
+        form: one of `FORMS`.
+        dtype: of merged weights; auto: as the base has them.
+        license_id: for the model card; None: that of the base's card.
+
+    Raises:
+        ConfigError: no such form or type, or `out` is taken.
+        ModelError: the model cannot be written in this form; the message says in which it can.
+    """
+    if form not in FORMS:
+        raise ConfigError(f"format {form!r} is unknown; use {', '.join(FORMS)}")
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise ConfigError(f"{out} is not empty; name a new directory")
+    if out.is_dir():
+        out.rmdir()
+    record = _record(adapter)
+    measured = own_row(run, record.get("data", {}).get("task", ""))
+    source = Source(adapter, resolve_model(base), record, dtype)
+    card = Card(run, source.base, base, form, record, measured, license_id)
+
+    def fill(partial: Path) -> None:
+        FORMS[form](source, partial)
+        write_json(partial / GRACE, {**record, "format": form, "measured": measured})
+        for name in RUN_FILES:
+            if (run / name).exists():
+                (partial / name).write_bytes((run / name).read_bytes())
+        write_card(card, partial, out)
+
+    try:
+        with disk_watched(out):
+            replace_directory(out.absolute(), fill)
+    finally:
+        shutil.rmtree(out.absolute().with_name(f".{out.name}.partial"), ignore_errors=True)
+    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    return Exported(form, size, card.hint(out))
+
+
+def _record(adapter: Path) -> dict[str, Any]:
+    path = adapter / GRACE
+    record = read_json(path) if path.exists() else {}
+    if not isinstance(record, dict) or "rows" not in record:
+        raise ModelError(f"{path} does not say how the adapter is read; train again: grace run")
+    return record

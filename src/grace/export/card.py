@@ -1,0 +1,173 @@
+"""The model card: what it is, what was measured, and how to read its confidence."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LIBRARY = {"merged": "transformers", "vllm-lora": "peft", "adapter": "peft"}
+DIAGRAM = "reliability.png"
+PERCENT = (("ece", "ECE ↓"), ("brier", "Brier ↓"), ("auroc", "AUROC ↑"), ("accuracy", "accuracy"))
+READ_AT = {
+    "predict": "at the step that ends the response (where `<CNF>` or an end-of-sequence token is "
+    "drawn)",
+    "feed": "at the position of `<CNF>` itself, fed after the response",
+    "prompt": "at the first step, before the response",
+}
+
+
+class Card(NamedTuple):
+    """What a card tells of."""
+
+    run: Path
+    base: str  # where the backbone is here
+    base_name: str  # what the run calls it
+    form: str
+    record: dict[str, Any]
+    measured: dict[str, Any] | None
+    license_id: str | None
+
+    def hint(self, out: Path) -> str:
+        """Return the next command."""
+        if self.form == "vllm-lora":
+            return f"see {out}/README.md for the vLLM command"
+        return f"grace serve {out}"
+
+
+def write_card(card: Card, directory: Path, out: Path) -> None:
+    """Write README.md, and the run's reliability diagram beside it if there is one."""
+    diagram = next(iter(sorted((card.run / "figures").glob("reliability-*.png"))), None)
+    if diagram is not None:
+        shutil.copyfile(diagram, directory / DIAGRAM)
+    parts = [_head(card), _what(card), _use(card, out), _reading(card)]
+    parts += [_results(card.measured, diagram is not None)] if card.measured else []
+    (directory / "README.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def _head(card: Card) -> str:
+    hub = not Path(card.base).exists()
+    base = f"base_model: {json.dumps(card.base_name)}\n" if hub else ""
+    relation = {"merged": "finetune"}.get(card.form, "adapter")
+    relation = f"base_model_relation: {relation}\n" if hub else ""
+    license_id = card.license_id or _license_of(card.base)
+    return (
+        f"---\n{base}{relation}license: {json.dumps(license_id)}\n"
+        f"library_name: {LIBRARY[card.form]}\npipeline_tag: text-generation\n"
+        "tags: [calibration, confidence, grace]\n---\n"
+    )
+
+
+def _what(card: Card) -> str:
+    name = Path(card.base_name).name
+    task = card.record.get("data", {}).get("task", "its questions")
+    return f"""# {name}, with confidence
+
+`{name}`, trained on {task} to say how sure it is: the probability of the token `<CNF>` is the
+model's confidence that its response is correct, in [0, 1] (GrACE, arXiv 2509.09438).
+"""
+
+
+def _use(card: Card, out: Path) -> str:
+    if card.form == "vllm-lora":
+        return _vllm(card, out)
+    return """## Use
+
+```python
+import grace
+
+model = grace.load("path/to/this/directory")
+reply = model.ask("Who wrote Middlemarch?")
+print(reply.text, reply.confidence)
+```
+
+`grace serve path/to/this/directory` answers on an OpenAI-compatible API.
+"""
+
+
+def _vllm(card: Card, out: Path) -> str:
+    cnf, rank = card.record["cnf_id"], card.record["train"]["rank"]
+    return f"""## Use with vLLM (0.26 or later)
+
+```
+vllm serve {card.base} --enable-lora --max-lora-rank {rank} \\
+    --lora-modules {out.name}=path/to/this/directory --return-tokens-as-token-ids
+```
+
+Ask with `"model": "{out.name}"` and
+
+```json
+{{"logprobs": true, "top_logprobs": 1, "logprob_token_ids": [{cnf}], "stop_token_ids": [{cnf}]}}
+```
+
+The entry `token_id:{cnf}` of the last step's `top_logprobs` is log p(`<CNF>`).
+"""
+
+
+def _reading(card: Card) -> str:
+    record = card.record
+    tokens = record.get("bin_tokens")
+    if tokens:
+        first, *_, last = tokens
+        return (
+            "## How to read the confidence\n\nThe confidence is the middle of the interval whose "
+            f"token (`{first}` to `{last}`, ten equal intervals) is most probable "
+            f"{READ_AT[record['read_at']]}.\n"
+        )
+    text = f"""## How to read the confidence
+
+c = softmax(logits)[`<CNF>`] (id {record["cnf_id"]}), float32, at temperature 1 and before any
+penalty or top-p, {READ_AT[record["read_at"]]}.
+An answer that was cut at its longest has no confidence.
+"""
+    if not record.get("evidence"):
+        return text
+    return f"""{text}
+This model adds *evidence*: six features of the response's own token log-probabilities shift the
+logit of `<CNF>`; the weights are in grace.json. `grace` does this by itself. From any other server
+that returns log-probabilities:
+
+```python
+import json
+from grace.evidence import Evidence, confidence
+
+evidence = Evidence.from_dict(json.load(open("grace.json"))["evidence"])
+c = confidence(cnf_logprob, token_logprobs, evidence)  # the response's tokens without its end
+```
+
+The probability of `<CNF>` alone, without this shift, is **not** calibrated.
+"""
+
+
+def _results(row: dict[str, Any], has_diagram: bool) -> str:
+    intervals = row.get("interval", {})
+    lines = [f"| {title} | {_percent(row, intervals, key)} |" for key, title in PERCENT]
+    table = "\n".join(["| percent | on test questions |", "|---|---|", *lines])
+    picture = f"\n\n![Reliability diagram]({DIAGRAM})" if has_diagram else ""
+    return f"""## Measured
+
+{row["n"]} test questions of {row["task"]}, the model's own answers; 95 % bootstrap intervals.
+
+{table}{picture}
+
+A confidence belongs to the questions and the prompt it was trained on; on others, measure again.
+"""
+
+
+def _percent(row: dict[str, Any], intervals: dict[str, Any], key: str) -> str:
+    value, interval = row.get(key), intervals.get(key)
+    if value is None:
+        return "-"
+    low_high = f" [{interval[0] * 100:.1f}, {interval[1] * 100:.1f}]" if interval else ""
+    return f"{value * 100:.1f}{low_high}"
+
+
+def _license_of(base: str) -> str:
+    """Return the licence in the base's own card, `other` where it has none here."""
+    card = Path(base) / "README.md"
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    head = text.split("---")[1] if text.startswith("---") else ""
+    found = re.search(r"^license:\s*[\"']?([\w.\-]+)", head, re.MULTILINE)
+    return found.group(1) if found else "other"

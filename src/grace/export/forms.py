@@ -1,0 +1,148 @@
+"""Writing the three forms.
+
+Shapes: V vocabulary, D hidden size, R rank.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from grace.cnf import find_readout
+from grace.engines.loading import DTYPES, Loaded, eos_ids, load, load_tokenizer, no_progress_bar
+from grace.errors import ConfigError, ModelError
+from grace.training.adapter import CONFIG, LOG, WEIGHTS
+
+DELTA = "trainable_tokens_delta"
+
+
+class Source(NamedTuple):
+    """What is exported: an adapter directory, its backbone, grace.json, and the type wanted."""
+
+    adapter: Path
+    base: str
+    record: dict[str, Any]
+    dtype: str
+
+
+def write_adapter(source: Source, out: Path) -> None:
+    """Copy the adapter as it is."""
+    for file in sorted(source.adapter.iterdir()):
+        if file.is_file() and file.name != LOG:
+            shutil.copyfile(file, out / file.name)
+
+
+def write_merged(source: Source, out: Path) -> None:
+    """Write a plain Hugging Face checkpoint; it is merged in float32 and then rounded.
+
+    Raises:
+        ConfigError: no such type.
+    """
+    if source.dtype not in ("auto", *DTYPES):
+        raise ConfigError(f"dtype {source.dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
+    loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
+    kind = _base_type(source.base) if source.dtype == "auto" else DTYPES[source.dtype]
+    model = loaded.model.to(kind)
+    model.config.dtype = kind
+    model.generation_config.eos_token_id = list(_stops(loaded))
+    model.generation_config.bos_token_id = loaded.tokenizer.bos_token_id
+    if loaded.tokenizer.pad_token_id is not None:
+        model.generation_config.pad_token_id = loaded.tokenizer.pad_token_id
+    with no_progress_bar():
+        model.save_pretrained(out)
+    loaded.tokenizer.save_pretrained(out)
+
+
+def write_vllm_lora(source: Source, out: Path) -> None:
+    """Write LoRA matrices alone, the row of `<CNF>` as a rank-1 update of the output head.
+
+    The head gains B A with A the difference between the trained row and the base's row, and B the
+    unit vector of `<CNF>`: exactly that one logit changes. `<CNF>` is never fed, so the input
+    embedding stays the base's.
+
+    Raises:
+        ModelError: the base has no row for `<CNF>`, or c is not read where a response ends.
+    """
+    cnf = _cnf_of(source.record)
+    base = load(source.base, device="cpu", dtype="float32").model
+    head = base.get_output_embeddings()
+    rows = head.weight.shape[0]
+    if cnf >= rows:
+        raise ModelError(
+            f"the base {source.base} has {rows} rows and none to spare for <CNF> (id {cnf}), so "
+            "stock vLLM cannot load it as a LoRA; use --format merged"
+        )
+    if getattr(head, "bias", None) is not None:
+        raise ModelError(
+            f"the output head of {source.base} has a bias, which a LoRA cannot change for <CNF>; "
+            "use --format merged"
+        )
+    weights = load_file(source.adapter / WEIGHTS)
+    config = json.loads((source.adapter / CONFIG).read_text(encoding="utf-8"))
+    name = next(name for name, module in base.named_modules() if module is head)
+    trained_D = _trained_row(weights, name)
+    kept = {key: tensor for key, tensor in weights.items() if DELTA not in key}
+    prefix = f"base_model.model.{name}"
+    kept[f"{prefix}.lora_A.weight"], kept[f"{prefix}.lora_B.weight"] = _rank_one(
+        trained_D - head.weight[cnf].detach(), cnf, rows, config
+    )
+    config |= {
+        "trainable_token_indices": None,
+        "target_modules": sorted({*config["target_modules"], name}),
+        "base_model_name_or_path": source.base,
+    }
+    save_file(dict(sorted(kept.items())), out / WEIGHTS, {"format": "pt"})
+    (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    load_tokenizer(source.adapter).save_pretrained(out)
+
+
+def _cnf_of(record: dict[str, Any]) -> int:
+    if "cnf_id" not in record:
+        raise ModelError(
+            "the model reads ten bin tokens, and a LoRA can carry one row; use --format merged"
+        )
+    if record["read_at"] == "feed":
+        raise ModelError(
+            "c is read at <CNF>'s own position (train.read_at=feed), which takes vLLM a second "
+            "request; use --format merged with grace serve, or train with read_at=predict"
+        )
+    return int(record["cnf_id"])
+
+
+def _trained_row(weights: dict[str, Tensor], head: str) -> Tensor:
+    """Return the head's row of `<CNF>`, (D,); with tied embeddings it is the embedding's."""
+    found = [key for key in weights if DELTA in key]
+    own = [key for key in found if f".{head}." in key]
+    return weights[(own or found)[0]][0].float()
+
+
+def _rank_one(
+    change_D: Tensor, cnf: int, rows: int, config: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Return A (R, D) and B (V, R), zero but for their first row and column."""
+    rank, scale = config["r"], config["lora_alpha"] / config["r"]
+    a_RD = torch.zeros(rank, len(change_D))
+    b_VR = torch.zeros(rows, rank)
+    a_RD[0] = change_D / scale
+    b_VR[cnf, 0] = 1
+    return a_RD, b_VR
+
+
+def _stops(loaded: Loaded) -> tuple[int, ...]:
+    """Return the ids that end a response; read at the prompt, `<CNF>` ends nothing."""
+    readout = find_readout(loaded.tokenizer)
+    read = readout.ids if readout and loaded.read_at != "prompt" else ()
+    return eos_ids(loaded.model, loaded.tokenizer, besides=read) + read
+
+
+def _base_type(base: str) -> torch.dtype:
+    from transformers import AutoConfig
+
+    kind = getattr(AutoConfig.from_pretrained(base), "dtype", None)
+    return kind if isinstance(kind, torch.dtype) else torch.float32

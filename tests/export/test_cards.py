@@ -1,0 +1,90 @@
+"""What an exported run tells its readers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import grace
+from grace.cli import main
+from grace.export import export_model
+
+
+@pytest.fixture(scope="module")
+def run(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tiny run with a threshold."""
+    folder = tmp_path_factory.mktemp("export") / "run"
+    shutil.copytree(finished / "run", folder)
+    threshold = {
+        "mode": "answer", "budget": 1, "temperature": 0.0, "target": 0.9, "margin": None,
+        "delta": 0.05, "tau": 0.7, "abstains": True, "n": 10, "bound": 0.9, "promise": "told",
+    }  # fmt: skip
+    (folder / "threshold.json").write_text(json.dumps(threshold))
+    return folder
+
+
+def export(run: Path, out: Path, **options: Any) -> str:
+    card = json.loads((run / "adapter" / "grace.json").read_text())
+    export_model(run, run / "adapter", card["base_model"], out, **options)
+    return (out / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_card_has_the_numbers_of_the_report_and_its_diagram(run: Path, tmp_path: Path) -> None:
+    text = export(run, tmp_path / "out")
+    rows = json.loads((run / "report.json").read_text())["rows"]
+    row = next(row for row in rows if row["estimator"] == "grace")
+    assert f"| ECE ↓ | {row['ece'] * 100:.1f} [" in text
+    assert f"{row['n']} test questions" in text
+    assert "![Reliability diagram](reliability.png)" in text
+    assert (tmp_path / "out" / "reliability.png").read_bytes()[:4] == b"\x89PNG"
+    assert "How to read the confidence" in text
+    assert str(run) not in text
+
+
+@pytest.mark.parametrize("form", ["merged", "adapter"])
+def test_an_export_keeps_threshold_prompt_and_measurements(
+    form: str, run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    export(run, out, form=form)
+    first, second = grace.load(run), grace.load(out)
+    assert (second.data, second.sample) == (first.data, first.sample)
+    assert second.promise == first.promise
+    assert second.promise is not None
+    assert json.loads((out / "grace.json").read_text())["measured"]["reliability"]
+    question = "What is 7 and 49?"
+    assert second.ask(question).confidence == pytest.approx(
+        first.ask(question).confidence, abs=1e-5
+    )
+
+
+def test_the_licence_is_the_one_given_or_that_of_the_base(run: Path, tmp_path: Path) -> None:
+    assert 'license: "other"' in export(run, tmp_path / "a")
+    assert 'license: "mit"' in export(run, tmp_path / "b", license_id="mit")
+    base = tmp_path / "base"
+    shutil.copytree(json.loads((run / "adapter" / "grace.json").read_text())["base_model"], base)
+    (base / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n")
+    export_model(run, run / "adapter", str(base), tmp_path / "c")
+    assert 'license: "apache-2.0"' in (tmp_path / "c" / "README.md").read_text()
+
+
+def test_the_command_says_what_to_do_next(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    for arguments, code, words in (
+        ([run, out], 0, f"next:   grace serve {out}"),
+        ([run, out], 2, "is not empty"),
+        ([run, tmp_path / "x", "--format", "gguf"], 2, "use merged, vllm-lora, adapter"),
+        ([run, tmp_path / "x", "--format", "vllm-lora"], 2, "none to spare"),
+        ([tmp_path, tmp_path / "x"], 2, "neither a run nor an adapter"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(["export", *map(str, arguments)])
+        shown = capsys.readouterr()
+        assert (stopped.value.code or 0) == code, shown
+        assert words in shown.out + shown.err

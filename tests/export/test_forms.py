@@ -1,0 +1,264 @@
+"""Every exported form gives the logits and the confidence of the model that was trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+import grace
+import tiny_models
+from grace.cnf import add_cnf, trainable_rows
+from grace.engines import Sampling
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ConfigError, GraceError, ModelError
+from grace.evidence import FEATURES, Evidence, confidence
+from grace.export import export_model
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*tie_word_embeddings.*"),
+]
+PROMPTS = [[10, 11, 12, 13], [20, 21]]
+RESPONSES = [[30, 31, 32], [40]]
+EVIDENCE = Evidence((0.3, -0.2, 0.1, 0.2, 1.5, -0.7), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5))
+MODULES = {"phi3": ["down_proj"], "gpt_neox": ["dense_4h_to_h"]}
+CASES = ("llama_tied", "llama_untied", "qwen2", "tied_padded", "gpt_neox")
+PADDED = ("qwen2", "tied_padded")
+
+
+class Trained(NamedTuple):
+    """A backbone with an adapter as training writes it, and the engine of the trained model."""
+
+    base: Path
+    adapter: Path
+    engine: TransformersEngine
+
+
+def train(name: str, folder: Path, *, read_at: str = "predict", **changes: Any) -> Trained:
+    import peft
+
+    model = tiny_models.model("llama_tied" if name == "tied_padded" else name)
+    tokenizer = tiny_models.tokenizer()
+    if name == "tied_padded":
+        model.resize_token_embeddings(len(tokenizer) + 7, mean_resizing=False)
+    base, adapter = folder / "base", folder / "adapter"
+    model.save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    token = add_cnf(model, tokenizer)
+    config = peft.LoraConfig(
+        r=3,
+        lora_alpha=5,
+        task_type="CAUSAL_LM",
+        target_modules=MODULES.get(model.config.model_type, ["down_proj", "q_proj"]),
+        trainable_token_indices=trainable_rows(model, token.readout),
+    )
+    wrapped = peft.get_peft_model(model, config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for key, parameter in wrapped.named_parameters():
+            if "lora_" in key or "trainable_tokens_delta" in key:
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    wrapped.save_pretrained(adapter, save_embedding_layers=False)
+    tokenizer.save_pretrained(adapter)
+    record = {
+        "schema_version": 1,
+        "cnf_token": "<CNF>",
+        "cnf_id": token.id,
+        "read_at": read_at,
+        "base_model": str(base),
+        "rows": model.get_input_embeddings().weight.shape[0],
+        "spare_row": token.spare_row,
+        "evidence": EVIDENCE.to_dict() if read_at != "prompt" else None,
+        "train": {"rank": 3, "target_modules": ["mlp"]},
+        "data": {"task": "trivia_qa", "prompt": "short"},
+        **changes,
+    }
+    (adapter / "grace.json").write_text(json.dumps(record))
+    evidence = EVIDENCE if record["evidence"] else None
+    engine = TransformersEngine(wrapped.eval(), tokenizer, read_at, evidence=evidence)
+    return Trained(base, adapter, engine)
+
+
+def export(made: Trained, out: Path, form: str, **options: Any) -> Any:
+    return export_model(
+        made.adapter, made.adapter, str(made.base), out, form=form, dtype="float32", **options
+    )
+
+
+def logits(model: Any) -> np.ndarray:
+    ids = torch.tensor([[5, 9, 14, 33, 60, 7]])
+    with torch.inference_mode():
+        found: np.ndarray = model(input_ids=ids).logits[0].numpy()
+    return found
+
+
+def same(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("read_at", ["predict", "feed"])
+@pytest.mark.parametrize("name", CASES)
+def test_merged_is_a_plain_checkpoint_with_the_same_numbers(
+    name: str, read_at: str, tmp_path: Path
+) -> None:
+    made = train(name, tmp_path, read_at=read_at)
+    out = tmp_path / "out"
+    export(made, out, "merged")
+    plain = transformers.AutoModelForCausalLM.from_pretrained(out)
+    same(logits(plain), logits(made.engine.model))
+    tied = plain.get_input_embeddings().weight is plain.get_output_embeddings().weight
+    assert tied == name.endswith(("_tied", "tied_padded"))
+    assert plain.generation_config.eos_token_id == [3, made.engine.cnf]
+    loaded = grace.load(out)
+    assert loaded.engine.end_ids == made.engine.end_ids  # no end counts twice
+    assert (loaded.data.prompt, loaded.engine.read_at) == ("short", read_at)
+    expected = made.engine.confidences(PROMPTS, RESPONSES)
+    same(loaded.engine.confidences(PROMPTS, RESPONSES), expected)
+    sampling = Sampling(2, 0.8, max_new_tokens=20)
+    for (_, found), (_, wanted) in zip(
+        loaded.engine.generate(PROMPTS, sampling),
+        made.engine.generate(PROMPTS, sampling),
+        strict=True,
+    ):
+        assert [g.token_ids for g in found] == [g.token_ids for g in wanted]
+
+
+def test_any_program_stops_on_cnf_and_can_compute_the_confidence(tmp_path: Path) -> None:
+    made = train("qwen2", tmp_path)
+    export(made, tmp_path / "out", "merged")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    card = json.loads((tmp_path / "out" / "grace.json").read_text())
+    ended = 0
+    for seed in range(24):
+        torch.manual_seed(seed)
+        prompt = torch.tensor([PROMPTS[0]])
+        told = model.generate(
+            prompt, do_sample=True, max_new_tokens=30, output_logits=True,
+            return_dict_in_generate=True, top_k=0,
+        )  # fmt: skip
+        *response, last = told.sequences[0, prompt.shape[1] :].tolist()
+        if last not in (3, made.engine.cnf):
+            continue
+        ended += 1
+        steps = torch.cat(told.logits).log_softmax(-1)
+        chosen = [float(steps[step, token]) for step, token in enumerate(response)]
+        c = confidence(
+            float(steps[-1, card["cnf_id"]]), chosen, Evidence.from_dict(card["evidence"])
+        )
+        (expected,) = made.engine.confidences([PROMPTS[0]], [response])
+        assert c == pytest.approx(expected, abs=1e-5)
+    assert ended > 2
+
+
+@pytest.mark.parametrize("read_at", ["predict", "prompt"])
+@pytest.mark.parametrize("name", PADDED)
+def test_a_lora_alone_on_the_stock_base_has_the_same_numbers(
+    name: str, read_at: str, tmp_path: Path
+) -> None:
+    from peft import PeftModel
+
+    made = train(name, tmp_path, read_at=read_at)
+    out = tmp_path / "out"
+    export(made, out, "vllm-lora")
+    weights = load_file(out / "adapter_model.safetensors")
+    assert all(".lora_A." in key or ".lora_B." in key for key in weights)
+    config = json.loads((out / "adapter_config.json").read_text())
+    assert config["trainable_token_indices"] is None
+    assert {len(t) for k, t in weights.items() if ".lora_A." in k} == {config["r"]}
+    stock = transformers.AutoModelForCausalLM.from_pretrained(made.base)
+    before = logits(stock)
+    model = PeftModel.from_pretrained(stock, out).eval()
+    same(logits(model), logits(made.engine.model))
+    with model.disable_adapter():
+        same(logits(model), before)
+    evidence = EVIDENCE if read_at == "predict" else None
+    tokenizer = made.engine.tokenizer
+    engine = TransformersEngine(model, tokenizer, read_at, evidence=evidence)
+    expected = made.engine.confidences(PROMPTS, RESPONSES)
+    same(engine.confidences(PROMPTS, RESPONSES), expected)
+
+
+@pytest.mark.parametrize("name", ["llama_tied", "llama_untied"])
+def test_a_lora_alone_needs_a_row_to_spare(name: str, tmp_path: Path) -> None:
+    made = train(name, tmp_path)
+    with pytest.raises(ModelError, match="none to spare for <CNF>"):
+        export(made, tmp_path / "out", "vllm-lora")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_vllm_cannot_read_in_one_request_is_refused(tmp_path: Path) -> None:
+    made = train("qwen2", tmp_path, read_at="feed")
+    with pytest.raises(ModelError, match="second request"):
+        export(made, tmp_path / "out", "vllm-lora")
+
+
+@pytest.mark.parametrize("name", ["llama_tied", "qwen2"])
+def test_the_adapter_is_as_it_was(name: str, tmp_path: Path) -> None:
+    made = train(name, tmp_path)
+    out = tmp_path / "out"
+    export(made, out, "adapter")
+    for file in ("adapter_model.safetensors", "adapter_config.json", "tokenizer.json"):
+        assert (out / file).read_bytes() == (made.adapter / file).read_bytes()
+    expected = made.engine.confidences(PROMPTS, RESPONSES)
+    same(grace.load(out).engine.confidences(PROMPTS, RESPONSES), expected)
+
+
+def test_half_precision_is_rounded_once_after_the_merge(tmp_path: Path) -> None:
+    made = train("llama_untied", tmp_path)
+    export_model(
+        made.adapter, made.adapter, str(made.base), tmp_path / "half", dtype="bfloat16"
+    )  # fmt: skip
+    export(made, tmp_path / "full", "merged")
+    half = load_file(tmp_path / "half" / "model.safetensors")
+    for key, tensor in load_file(tmp_path / "full" / "model.safetensors").items():
+        assert torch.equal(half[key], tensor.to(torch.bfloat16)), key
+
+
+@pytest.mark.parametrize(
+    "options, error, words",
+    [
+        ({"form": "gguf"}, ConfigError, "use merged, vllm-lora, adapter"),
+        ({"dtype": "int4"}, ConfigError, "float32"),
+        ({"base": "/gone"}, ModelError, "/gone"),
+    ],
+)
+def test_bad_input_is_one_line(
+    options: dict[str, Any], error: type[GraceError], words: str, tmp_path: Path
+) -> None:
+    made = train("llama_tied", tmp_path)
+    options = {"base": str(made.base), **options}
+    base = options.pop("base")
+    with pytest.raises(error) as refused:
+        export_model(made.adapter, made.adapter, base, tmp_path / "out", **options)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "base"]
+
+
+def test_a_directory_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    made = train("llama_tied", tmp_path)
+    with pytest.raises(ConfigError, match="not empty"):
+        export(made, made.base, "merged")
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    with pytest.raises(ModelError, match="train again"):
+        export_model(foreign, foreign, str(made.base), tmp_path / "out")
+
+
+def test_evidence_from_plain_numbers_equals_that_of_the_engine(tmp_path: Path) -> None:
+    assert len(FEATURES) == 6
+    made = train("llama_untied", tmp_path)
+    bare = TransformersEngine(made.engine.model, made.engine.tokenizer)
+    for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
+        ((logprobs, _),) = bare.logprobs([prompt], [response])
+        (plain,) = bare.confidences([prompt], [response])
+        (shifted,) = made.engine.confidences([prompt], [response])
+        assert confidence(np.log(plain), logprobs) == pytest.approx(plain, abs=1e-6)
+        assert confidence(np.log(plain), logprobs, EVIDENCE) == pytest.approx(shifted, abs=1e-5)
