@@ -9,7 +9,8 @@
     [study.variant.grace-paper]       # trained otherwise, on the same answers
     train.evidence = "none"
 
-The settings of a task win over those of a variant. A level with a single entry has no folder. Variants copy what they share with the run beside them.
+The settings of a task win over those of a variant. A level with a single entry has no folder.
+Variants copy what they share with the run beside them.
 """
 
 from __future__ import annotations

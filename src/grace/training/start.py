@@ -19,8 +19,8 @@ from grace.cnf import Readout, without
 from grace.training.examples import Example, collate
 from grace.training.forward import forward_logits
 
-PROMPTS, AT_ONCE = 256, 16
-RIDGE = 0.01
+PROMPTS, AT_ONCE = 1024, 16
+RIDGE = 0.1
 """Ridge penalty, as a share of the mean squared length of the states."""
 
 
