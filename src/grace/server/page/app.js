@@ -185,7 +185,7 @@ async function ask(question) {
       found.note = `${votes.length} samples so far.`;
       showVote(votes, event.grace.leading);
     } else if (event.grace?.samples) {
-      found.note = `${event.grace.samples} of at most ${event.grace.budget} samples were needed.`;
+      found.note = `It took ${event.grace.samples} of at most ${event.grace.budget} samples.`;
     }
     showVerdict(found);
   }

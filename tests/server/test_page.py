@@ -1,0 +1,138 @@
+"""The page at `/`, in a browser without a window."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import CHROMIUM, Browser
+from live_server import Live, running
+
+from grace.server.app import FILES, PAGE
+
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install one")
+READY = "document.getElementById('about').textContent.includes('trained on')"
+ROWS = "document.getElementById('session').tBodies[0].rows"
+RIGHT, ENTER, ESCAPE = ("ArrowRight", 39), ("Enter", 13), ("Escape", 27)
+EVIL = "<img src=x onerror='window.evil=1'><script>window.evil=1</script>"
+
+
+@pytest.fixture
+def page(live: Live, tmp_path: Path) -> Iterator[Browser]:
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(f"{live.url}/")
+        browser.wait(READY)
+        yield browser
+        assert browser.errors == []
+        assert {url.split("/")[2] for url in browser.requests} == {live.url.split("/")[2]}
+        if folder := os.environ.get("GRACE_SCREENSHOTS"):
+            browser.screenshot(Path(folder) / f"{tmp_path.name}.png")
+
+
+def text(browser: Browser, name: str) -> str:
+    return str(browser.run(f"document.getElementById('{name}').textContent"))
+
+
+def test_pages_ask_for_nothing_elsewhere(live: Live) -> None:
+    for path, (name, _) in FILES.items():
+        with urllib.request.urlopen(live.url + path, timeout=60) as answer:
+            assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+            content = answer.read().decode()
+        assert content == (PAGE / name).read_text()
+        addresses = [a for a in re.findall(r"https?://[^\s\"']+", content) if "w3.org" not in a]
+        assert addresses == []
+        assert "innerHTML" not in content
+
+
+@in_browser
+def test_a_question_is_asked_and_judged_from_the_keyboard(page: Browser, live: Live) -> None:
+    page.type("What is 7 and 49?")  # the question has the focus
+    page.press(*ENTER)
+    page.wait(f"{ROWS}.length === 1")
+    shown = page.run("document.querySelectorAll('#samples li').length")
+    assert 1 <= shown <= 8
+    assert f"It took {shown} of at most 8 samples." in text(page, "verdict")
+    assert "Verdict" in text(page, "session")
+    page.run("document.getElementById('threshold').focus()")
+    page.run("document.getElementById('threshold').value = 0.5")
+    page.press(*RIGHT)
+    assert text(page, "threshold-value") == "0.51"
+    page.send("Input.dispatchKeyEvent", type="keyDown", key="Home", windowsVirtualKeyCode=36)
+    assert text(page, "session-counts") == "This session: 1 accepted, 0 abstained."
+    page.send("Input.dispatchKeyEvent", type="keyDown", key="End", windowsVirtualKeyCode=35)
+    assert text(page, "session-counts") == "This session: 0 accepted, 1 abstained."
+    bars = page.run("document.querySelectorAll('#diagram rect').length")
+    row = live.app and live.client().models.list().data[0].grace["measured"]["reliability"]
+    assert bars == sum(bool(bin["n"]) for bin in row)
+
+
+@in_browser
+def test_one_sample_is_the_answer_of_ask(page: Browser, live: Live) -> None:
+    page.run("document.getElementById('budget').value = '1'")
+    page.type("What is 3 and 21?")
+    page.press(*ENTER)
+    page.wait(f"{ROWS}.length === 1")
+    reply = live.model.ask("What is 3 and 21?")
+    assert text(page, "answer").strip() == reply.text
+    confidence = page.run(f"{ROWS}[0].cells[2].textContent")
+    assert confidence == ("none" if reply.confidence is None else f"{reply.confidence:.2f}")
+
+
+@in_browser
+def test_markup_in_questions_and_answers_is_text(page: Browser) -> None:
+    vote = {"answer": EVIL, "confidence": 0.9, "tokens": 1, "text": EVIL}
+    events = [
+        {"choices": [], "grace": {"vote": vote, "leading": EVIL}},
+        {"choices": [{"delta": {"content": EVIL}}]},
+        {"choices": [{"delta": {}, "finish_reason": "stop", "confidence": 0.9}]},
+    ]
+    stream = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    page.run(f"window.fetch = async () => new Response({json.dumps(stream)}); 0")
+    page.type(EVIL)
+    page.press(*ENTER)
+    page.wait(f"{ROWS}.length === 1")
+    assert text(page, "answer") == EVIL
+    assert page.run(f"{ROWS}[0].cells[0].textContent") == EVIL
+    assert page.run("document.querySelector('#samples .said').textContent") == EVIL
+    assert page.run("window.evil") is None
+    assert page.run("document.images.length") == 0
+
+
+@in_browser
+def test_escape_stops_and_an_error_is_shown(page: Browser) -> None:
+    page.run("window.fetch = (_, {signal}) => new Promise((_, no) =>"
+             " signal.addEventListener('abort', () => no(signal.reason))); 0")  # fmt: skip
+    page.type("Will it ever end?")
+    page.press(*ENTER)
+    page.wait("!document.getElementById('stop').hidden")
+    page.press(*ESCAPE)
+    page.wait("document.getElementById('verdict').textContent === 'Stopped.'")
+    page.run("window.fetch = async () => new Response("
+             "'{\"error\": {\"message\": \"queue full\"}}', {status: 429}); 0")  # fmt: skip
+    page.press(*ENTER)
+    page.wait("document.getElementById('verdict').textContent === 'Failed: queue full'")
+
+
+@in_browser
+def test_a_guarded_server_is_reached_with_its_key(
+    live: Live, finished: Any, tmp_path: Path
+) -> None:
+    with (
+        running(live.model, finished / "run", api_key="s3cret") as guarded,
+        Browser(tmp_path / "profile", dark=True, width=360) as browser,
+    ):
+        browser.open(f"{guarded.url}/")
+        browser.wait("!document.getElementById('key-form').hidden")
+        browser.type("s3cret")
+        browser.press(*ENTER)
+        browser.wait(READY)
+        assert browser.run("document.getElementById('key-form').hidden")
+        assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+        if folder := os.environ.get("GRACE_SCREENSHOTS"):
+            browser.screenshot(Path(folder) / "narrow.png")
