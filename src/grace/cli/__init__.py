@@ -15,7 +15,7 @@ from grace.errors import GraceError
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # click's, wherever typer keeps it
 INTERRUPTED = 130
-RESUMING = ("demo", "run", "--out")
+RESUMING = ("demo", "run", "scale", "threshold", "--out")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -9,8 +9,9 @@ rates. The result is `scaling.json`, and the report is made again with it.
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,9 +82,12 @@ def scale_runs(path: Path, chosen: ScaleSettings) -> Row:
     if single:
         return done[0].written
     with RunDir(path).lock():
-        rows = [row for part in done for row in part.written["rows"]]
-        pools = [pool for part in done for pool in part.written["pools"]]
-        result = {"version": VERSION, "rows": rows, "joint": _joint(done), "pools": pools}
+        result = {
+            "version": VERSION,
+            "rows": _distinct(row for part in done for row in part.written["rows"]),
+            "joint": _distinct(_joint(done)),
+            "pools": _distinct(pool for part in done for pool in part.written["pools"]),
+        }
         write_json(RunDir(path).scaling, result)
         report_runs(runs, path)
     return result
@@ -267,6 +271,11 @@ def _joint(parts: Sequence[Scaled]) -> list[Row]:
         measured = _measured(scaling, sides, f"{BASELINE}@{name}")
         rows += [{"task": task, "backbone": backbone, **row, "seeds": seeds} for row in measured]
     return rows
+
+
+def _distinct(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows without repeats: variants share what is about the backbone's samples."""
+    return list({json.dumps(row): row for row in rows}.values())
 
 
 def _share(context: Context, others: Sequence[Context], samples: int) -> None:

@@ -1,0 +1,143 @@
+"""`grace ask`: one answer, or a vote, with its confidence and what it took."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from grace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from grace.model import Model
+    from grace.records import Decision
+
+VOTE_TEMPERATURE = 0.8
+
+
+class Asked(NamedTuple):
+    """What was asked, and how."""
+
+    question: str
+    choices: Sequence[str]
+    threshold: float | None
+    temperature: float | None
+    seed: int
+
+    def options(self, usual_temperature: float) -> dict[str, Any]:
+        """Return the arguments of `Model.ask` and `Model.vote`.
+
+        Raises:
+            ConfigError: the threshold is no confidence.
+        """
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise ConfigError(f"--threshold is {self.threshold}; a confidence lies between 0 and 1")
+        given = self.temperature
+        return {
+            "choices": self.choices,
+            "threshold": self.threshold,
+            "temperature": usual_temperature if given is None else given,
+            "seed": self.seed,
+        }
+
+
+def ask_once(path: str, asked: Asked, loading: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print one answer, or that the model abstains.
+
+    Raises:
+        GraceError: what was given cannot be used.
+    """
+    options = asked.options(0.0)
+    model = _load(path, loading)
+    reply = model.ask(asked.question, **options)
+    if as_json:
+        print(json.dumps(reply._asdict(), ensure_ascii=False))
+        return
+    surely = _confidence(reply.confidence)
+    if reply.threshold is None:
+        print(f"{reply.text}   {surely}")
+        return
+    shown = "abstain" if reply.abstains else reply.text
+    print(f"{shown}   {surely}   ({_about(path, reply.threshold, reply.promise)})")
+
+
+def ask_often(
+    path: str,
+    asked: Asked,
+    loading: Mapping[str, Any],
+    strategy: str | None,
+    budget: int | None,
+    parallel: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the outcome of a vote and what it took.
+
+    Raises:
+        GraceError: what was given cannot be used.
+    """
+    from grace.model.rules import usual_budget
+    from grace.records import to_json
+    from grace.strategies import load
+
+    if budget is not None and budget < 1:
+        raise ConfigError(f"--budget is {budget}; at least one sample is needed")
+    options = asked.options(VOTE_TEMPERATURE)
+    if strategy is not None:
+        load(strategy)  # before the model: a misspelt name is told at once
+    model = _load(path, loading)
+    decision = model.vote(
+        asked.question, strategy=strategy, budget=budget, parallel=parallel, **options
+    )
+    if as_json:
+        print(json.dumps(to_json(decision), ensure_ascii=False))
+        return
+    about = _spent(decision, usual_budget(model.promise, strategy) if budget is None else budget)
+    if decision.promise and decision.threshold is not None:
+        about += f"; {_about(path, decision.threshold, decision.promise)}"
+    if decision.answer is None:
+        print(f"no answer found in any sample   confidence none   ({about})")
+    else:
+        shown = "abstain" if decision.abstains else decision.answer
+        print(f"{shown}   {_confidence(decision.confidence)}   ({about})")
+    _note_unused(model, decision, asked)
+
+
+def _load(path: str, loading: Mapping[str, Any]) -> Model:
+    from grace.model import load
+
+    return load(path, **loading)
+
+
+def _confidence(value: float | None) -> str:
+    return "confidence none: the answer was cut" if value is None else f"confidence {value:.2f}"
+
+
+def _spent(decision: Decision, budget: int) -> str:
+    """Return how many of the samples were used, and issued where these are more."""
+    spent = f"{decision.samples} of {budget} samples"
+    if decision.issued == decision.samples:
+        return spent
+    return (
+        f"{spent}, {decision.issued} issued; "
+        f"{decision.tokens} tokens, {decision.issued_tokens} issued"
+    )
+
+
+def _about(path: str, threshold: float, promise: str) -> str:
+    return f"{path}'s threshold: {promise}" if promise else f"threshold {threshold:g}"
+
+
+def _note_unused(model: Model, decision: Decision, asked: Asked) -> None:
+    """Say on standard error that the run's threshold holds for other votes than this one."""
+    chosen = model.promise
+    if chosen is None or chosen.tau is None or chosen.mode != "early-stop" or decision.promise:
+        return
+    if asked.threshold is None and decision.threshold is not None:
+        print(
+            f"note: the run's threshold {chosen.tau:g} holds for early stopping with a budget of "
+            f"{chosen.budget} at temperature {chosen.temperature:g}; this vote used "
+            f"{decision.threshold:g}",
+            file=sys.stderr,
+        )

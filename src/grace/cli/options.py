@@ -1,0 +1,28 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="directory of the run")]
+ModelPath = Annotated[
+    str, typer.Argument(metavar="MODEL", help="run, adapter or exported model directory, or Hub id")
+]
+Json = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="change a setting; `grace list settings`"),
+]
+Base = Annotated[
+    str | None, typer.Option(metavar="DIR", help="the backbone, if it moved since the training")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")]
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a help text: commands to copy, one per line."""
+    return "\n\n".join(["Examples:", *(f"[bold]{line}[/bold]" for line in lines)])

@@ -1,0 +1,86 @@
+"""`grace scale` on a study: rows of every run, a joint summary, and pools that variants share."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.pipeline.scaling import ScaleSettings, scale_runs
+from grace.store import read_json
+
+CHOSEN = ScaleSettings(samples=4, orders=2)
+
+
+@pytest.fixture(scope="module")
+def study(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds, the first of them trained in two ways; scaled."""
+    path = tmp_path_factory.mktemp("study") / "study"
+    for folder, seed, name in (
+        ("seed-0/grace", 0, "grace"),
+        ("seed-0/gentle", 0, "gentle"),
+        ("seed-1/grace", 1, "grace"),
+    ):
+        shutil.copytree(finished / "run", path / folder)
+        config = read_json(path / folder / "config.json")
+        config["settings"]["seed"] = seed
+        config["settings"]["report"]["name"] = name
+        if name == "gentle":
+            config["settings"]["report"]["estimators"] = ["grace"]
+            config["settings"]["train"]["gamma"] = 0.5
+        (path / folder / "config.json").write_text(json.dumps(config))
+    (path / "config.json").write_text(json.dumps(config | {"study": {}}))
+    scale_runs(path, CHOSEN)
+    return path
+
+
+def rows_of(rows: list[Any], strategy: str, budget: int) -> list[Any]:
+    return [row for row in rows if (row["strategy"], row["budget"]) == (strategy, budget)]
+
+
+def test_the_rows_of_every_run_are_there_under_the_name_of_what_was_trained(study: Path):
+    rows = read_json(study / "scaling.json")["rows"]
+    assert [row["seed"] for row in rows_of(rows, "grace-es", 4)] == [0, 1]
+    assert [row["seed"] for row in rows_of(rows, "gentle-es", 4)] == [0]
+    assert [row["estimator"] for row in rows_of(rows, "gentle-es", 4)] == ["gentle"]
+    assert len(rows_of(rows, "sc@gentle", 2)) == 1
+
+
+def test_the_joint_rows_are_means_over_the_seeds(study: Path):
+    result = read_json(study / "scaling.json")
+    for strategy in ("sc", "sc@grace", "grace-sc", "grace-es"):
+        for budget in (1, 4):
+            joint = [r for r in rows_of(result["joint"], strategy, budget) if len(r["seeds"]) == 2]
+            (row,) = joint
+            each = rows_of(result["rows"], strategy, budget)
+            assert [own["seed"] for own in each] == [0, 1]
+            for key in ("accuracy", "mean_samples", "mean_tokens"):
+                assert row[key] == pytest.approx(sum(own[key] for own in each) / len(each))
+            assert row["n"] == 10
+            low, high = row["interval"]
+            assert low <= row["accuracy"] <= high
+
+
+def test_variants_vote_over_the_same_samples_of_the_backbone(study: Path):
+    name = "test/pool-4-t0.8/responses.jsonl"
+    first, second, other = (
+        (study / folder / name).read_bytes()
+        for folder in ("seed-0/grace", "seed-0/gentle", "seed-1/grace")
+    )
+    assert first == second != other
+    logs = [study / f"seed-0/{name}/stages/scale.timing.jsonl" for name in ("gentle", "grace")]
+    units = [json.loads(line)["unit"] for log in logs for line in log.read_text().splitlines()]
+    folders = sorted(unit.rpartition("/")[0] for unit in units)
+    assert folders == ["test/pool-4-t0.8", *["test/tuned/pool-4-t0.8"] * 2]
+
+
+def test_the_reports_of_the_study_and_of_its_runs_show_the_rows(study: Path):
+    for folder, seeds in ((study, {0, 1}), (study / "seed-1/grace", {1})):
+        report = read_json(folder / "report.json")
+        assert {row["seed"] for row in report["scaling"]} == seeds
+        assert "What more samples buy" in (folder / "report.html").read_text("utf-8")
+    strategies = [row["strategy"] for row in read_json(study / "report.json")["scaling"]]
+    assert strategies.count("sc") == 2 * 3  # of two seeds at three budgets, shared by variants
