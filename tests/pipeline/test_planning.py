@@ -1,0 +1,105 @@
+"""`grace run --dry-run`: token counts against those of a real run, and what changes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny_run
+from grace.chat import encode_chat
+from grace.config import RunSettings, load_settings
+from grace.errors import ConfigError
+from grace.pipeline import planning, run
+from grace.pipeline.context import Context
+from grace.store import SPLITS, RunDir
+
+MACHINE = planning.Machine(flops=1e9, bytes=1e9)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "measure", lambda device, dtype: MACHINE)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> RunSettings:
+    folder = tmp_path_factory.mktemp("planned")
+    model = tiny_run.write_model(folder / "model")
+    file = tiny_run.write_questions(folder / "questions.jsonl")
+    where = (f"model.path={model}", "data.task=jsonl", f"data.file={file}")
+    return load_settings(None, [*where, *tiny_run.FAST])
+
+
+def tokens(settings: RunSettings, stage: str) -> int:
+    (plan,) = planning.plan_runs([settings])
+    return next(step.tokens for step in plan.steps if step.stage == stage)
+
+
+def changed(settings: RunSettings, **changes: Any) -> RunSettings:
+    import dataclasses
+
+    sections = {name: dict(value) for name, value in changes.items()}
+    parts = {
+        name: dataclasses.replace(getattr(settings, name), **values)
+        for name, values in sections.items()
+    }
+    return dataclasses.replace(settings, **parts)
+
+
+def test_tokens_are_those_of_a_run_but_for_answers_that_end_early(
+    settings: RunSettings, tmp_path: Path
+):
+    run(tmp_path / "run", settings)
+    directory = RunDir(tmp_path / "run")
+    context = Context(directory, settings)
+    prompts = longest = 0
+    for name in SPLITS:
+        questions = directory.split(name).questions.read()
+        asked = context.messages(questions)
+        prompts += sum(len(encode_chat(context.engine("base").tokenizer, a)) for a in asked)
+        longest += len(directory.split(name).responses.read()) * settings.sample.max_new_tokens
+    assert tokens(settings, "sample") == prompts + longest
+
+
+def test_the_plan_follows_the_settings(settings: RunSettings):
+    twice = changed(settings, train={"epochs": 2 * settings.train.epochs})
+    assert tokens(twice, "train") == 2 * tokens(settings, "train")
+    more = changed(settings, sample={"train_samples": 3})
+    assert tokens(more, "features") == 3 * tokens(settings, "features")
+    away = changed(settings, report={"transfer": ("sciq",)})
+    assert tokens(away, "answer") == 2 * tokens(settings, "answer")
+
+
+def test_seconds_are_work_over_measured_speed(settings: RunSettings):
+    (plan,) = planning.plan_runs([settings])
+    train = next(step for step in plan.steps if step.stage == "train")
+    work = train.tokens * planning.BACKWARD * plan.parameters
+    assert train.seconds == pytest.approx(work / (planning.EFFICIENCY * MACHINE.flops))
+    assert plan.seconds == pytest.approx(sum(step.seconds for step in plan.steps))
+
+
+def test_a_model_without_a_config_is_named(settings: RunSettings, tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"the config of .*nowhere cannot be read"):
+        planning.plan_runs([changed(settings, model={"path": str(tmp_path / "nowhere")})])
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from grace.cli import main
+
+    model = tiny_run.write_model(tmp_path / "model")
+    file = tiny_run.write_questions(tmp_path / "questions.jsonl")
+    where = ["--model", str(model), "--file", str(file), *tiny_run.settings()]
+    for options in (["--dry-run"], ["--dry-run", "--json"], ["--dry-run", "--seeds", "2"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(["run", str(tmp_path / "run"), *where, *options])
+        assert not stopped.value.code
+        shown = capsys.readouterr().out
+        assert not (tmp_path / "run").exists()
+        if "--json" in options:
+            stages = json.loads(shown)["."]
+            assert [step["stage"] for step in stages][:2] == ["sample", "grade"]
+        else:
+            assert "within a factor of two" in shown
