@@ -56,6 +56,8 @@ def places(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     copy(finished / "model", "no_weights", "*.safetensors")
     copy(finished / "run", "unfinished", "adapter")
     (made["unfinished"] / "report.json").unlink()
+    (copy(finished / "run", "torn_threshold") / "threshold.json").write_text('{"tau": 0.5}')
+    (copy(finished / "run", "unscored") / "stages" / "report.json").unlink()
     copy(finished / "run" / "adapter", "foreign_adapter", "grace.json")
     adapter("choice_adapter", data={"task": "arc_challenge", "system": "Choose."})
     adapter("open_adapter", data={"task": "trivia_qa"})

@@ -19,8 +19,19 @@ import grace
 import tiny_run
 from grace.pipeline import demo as demo_module
 
-COMMANDS = ("demo", "run", "ask", "score", "report", "list", "check", "pocket build")
-KINDS = ("tasks", "estimators", "graders", "recipes", "settings", "runs")
+COMMANDS = (
+    "demo",
+    "run",
+    "ask",
+    "score",
+    "report",
+    "list",
+    "check",
+    "scale",
+    "threshold",
+    "pocket build",
+)
+KINDS = ("tasks", "estimators", "strategies", "graders", "recipes", "settings", "runs")
 SCHEMA = Path(grace.__file__).parent / "report" / "schema.json"
 ANSWER = re.compile(r"confidence (0\.\d\d|1\.00)(   \(\d+ of \d+ samples\))?\n\Z")
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from grace.cli import scaling
+from grace.cli.options import Base, Device, Dtype, Json, ModelPath, RunPath, Set, examples
 from grace.cli.planning import show_plans
 from grace.cli.preflight import check_names, check_place
-from grace.cli.showing import show_answer, show_next, show_report
-from grace.errors import ConfigError
-
-
-def examples(*lines: str) -> str:
-    """Return the end of a help text: commands to copy, one per line."""
-    return "\n\n".join(["Examples:", *(f"[bold]{line}[/bold]" for line in lines)])
-
+from grace.cli.showing import show_next, show_report
 
 app = typer.Typer(
     name="grace",
@@ -30,21 +25,6 @@ app = typer.Typer(
 )
 pocket_app = typer.Typer(help="The embedded world and model behind the demo.")
 app.add_typer(pocket_app, name="pocket")
-
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="directory of the run")]
-ModelPath = Annotated[
-    str, typer.Argument(metavar="MODEL", help="run, adapter or exported model directory, or Hub id")
-]
-Json = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="change a setting; `grace list settings`"),
-]
-Base = Annotated[
-    str | None, typer.Option(metavar="DIR", help="the backbone, if it moved since the training")
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")]
 
 
 @app.callback()
@@ -141,6 +121,7 @@ def run(
     epilog=examples(
         'grace ask runs/qwen "Who wrote Middlemarch?"',
         'grace ask runs/qwen "Who wrote Middlemarch?" --budget 8',
+        'grace ask runs/qwen "Who wrote Middlemarch?" --strategy es --threshold 0.9 --parallel 4',
         'grace ask runs/arc "Which is a prime?" --choice 4 --choice 7',
     )
 )
@@ -151,10 +132,21 @@ def ask(
         list[str] | None,
         typer.Option(metavar="TEXT", help="an option of a multiple-choice question; repeat"),
     ] = None,
-    budget: Annotated[int, typer.Option(help="most samples to vote over; 1: one answer")] = 1,
+    budget: Annotated[
+        int | None, typer.Option(help="most samples to vote over; default: 1, 8 with a strategy")
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="how to vote: es, sc, ...; `grace list strategies`"),
+    ] = None,
     threshold: Annotated[
-        float, typer.Option(help="with a budget: stop at an answer this sure")
-    ] = 0.8,
+        float | None,
+        typer.Option(
+            help="abstain below it, or stop a vote at it; default: `grace threshold`, else 0.8 "
+            "in a vote"
+        ),
+    ] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="samples of a vote in flight")] = 1,
     temperature: Annotated[
         float | None, typer.Option(help="of the sampling; default: 0 (greedy), 0.8 for a vote")
     ] = None,
@@ -165,24 +157,14 @@ def ask(
     as_json: Json = False,
 ) -> None:
     """Ask one question; the answer comes with its confidence."""
-    from grace.model import load
-    from grace.records import to_json
-    from grace.strategies import EarlyStop
+    from grace.cli.asking import Asked, ask_often, ask_once
 
-    if budget < 1:
-        raise ConfigError(f"--budget is {budget}; at least one sample is needed")
-    if not 0 <= threshold <= 1:
-        raise ConfigError(f"--threshold is {threshold}; a confidence lies between 0 and 1")
-    model = load(path, base=base, device=device, dtype=dtype)
-    options: dict[str, Any] = {"choices": choice or (), "seed": seed}
-    if budget == 1:
-        reply = model.ask(question, temperature=temperature or 0.0, **options)
-        show_answer(reply._asdict(), reply.text, reply.confidence, as_json=as_json)
-        return
-    options["temperature"] = 0.8 if temperature is None else temperature
-    decision = model.vote(question, strategy=EarlyStop(threshold), budget=budget, **options)
-    spent = f"({decision.samples} of {budget} samples)"
-    show_answer(to_json(decision), decision.answer, decision.confidence, spent, as_json=as_json)
+    asked = Asked(question, choice or (), threshold, temperature, seed)
+    loading = {"base": base, "device": device, "dtype": dtype}
+    if strategy is None and budget in (None, 1):
+        ask_once(path, asked, loading, as_json=as_json)
+    else:
+        ask_often(path, asked, loading, strategy, budget, parallel, as_json=as_json)
 
 
 @app.command(
@@ -225,18 +207,23 @@ def report(
     show_report(report_runs(paths, out), out or paths[0], as_json=as_json)
 
 
+app.command(epilog=scaling.SCALE)(scaling.scale)
+app.command(epilog=scaling.THRESHOLD)(scaling.threshold)
+
+
 @app.command(name="list", epilog=examples("grace list tasks", "grace list runs"))
 def list_(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="WHAT", help="tasks, estimators, graders, recipes, settings or runs"
+            metavar="WHAT",
+            help="tasks, estimators, strategies, graders, recipes, settings or runs",
         ),
     ] = "runs",
     path: Annotated[Path, typer.Option(help="where runs are looked for")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List what there is: tasks, estimators, graders, recipes, settings, runs."""
+    """List what there is: tasks, estimators, strategies, graders, recipes, settings, runs."""
     from grace.cli.listing import listing
 
     rows = listing(what, path)

@@ -42,23 +42,3 @@ def show_next(path: Path, *, as_json: bool) -> None:
     kind = load_task(load_run_settings(run).data.task).kind
     choices = ' --choice "..." --choice "..."' if kind == "choice" else ""
     print(f'next:   grace ask {run} "your question"{choices}')
-
-
-def show_answer(
-    fields: dict[str, Any],
-    text: str | None,
-    confidence: float | None,
-    spent: str = "",
-    *,
-    as_json: bool,
-) -> None:
-    """Print an answer with its confidence, and what it took if that is worth saying."""
-    if as_json:
-        print(json.dumps(fields, ensure_ascii=False))
-        return
-    if text is None:
-        shown, value = "no answer found in any sample", "none"
-    else:
-        shown = text
-        value = "none: the answer was cut" if confidence is None else f"{confidence:.2f}"
-    print(f"{shown}   confidence {value}" + f"   {spent}" * bool(spent))

@@ -1,0 +1,114 @@
+"""What `ask`, `scale` and `threshold` print about votes, samples and promises."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.records import Threshold, to_json
+
+ASKED = "What is 3 and 21?"
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished / "run", tmp_path / "run"))
+
+
+def choose(run: Path, mode: Any, tau: float, budget: int = 1) -> None:
+    """Write a threshold as `grace threshold` does."""
+    temperature = 0.8 if mode == "early-stop" else 0.0
+    chosen = Threshold(
+        mode, budget, temperature, 0.9, None, 0.05, tau, True, 500, 0.91, "at least 90 % right"
+    )
+    (run / "threshold.json").write_text(json.dumps(to_json(chosen)))
+
+
+def test_a_vote_in_waves_prints_what_was_issued_beside_what_was_used(finished: Path, cli: Any):
+    arguments = ("ask", finished / "run", ASKED, "--strategy", "es", "--threshold", 0)
+    alone, waved = cli(*arguments), cli(*arguments, "--parallel", 4)
+    assert re.search(r"   \(1 of 8 samples\)\n\Z", alone.out)
+    spent = re.search(r"   \(1 of 8 samples, 4 issued; (\d+) tokens, (\d+) issued\)\n\Z", waved.out)
+    assert spent and int(spent[1]) < int(spent[2])
+    decision = json.loads(cli(*arguments, "--parallel", 4, "--json").out)
+    assert (decision["samples"], decision["issued"]) == (1, 4)
+    assert (decision["tokens"], decision["issued_tokens"]) == (int(spent[1]), int(spent[2]))
+    assert waved.out.partition(" (")[0] == alone.out.partition(" (")[0]
+
+
+def test_a_strategy_goes_by_its_name(finished: Path, cli: Any):
+    for name in ("sc", "esc,window=2", "grace-sc", "best"):
+        result = cli("ask", finished / "run", ASKED, "--strategy", name, "--budget", 3)
+        assert (result.code, result.err) == (0, "")
+        assert re.search(r"\([23] of 3 samples\)\n\Z", result.out)
+    names = {row["name"] for row in json.loads(cli("list", "strategies", "--json").out)}
+    assert {"sc", "asc", "esc", "es", "weighted", "cisc", "best"} == names
+
+
+def test_one_answer_abstains_below_a_threshold(run: Path, cli: Any):
+    plain = json.loads(cli("ask", run, ASKED, "--json").out)
+    given = cli("ask", run, ASKED, "--threshold", 1)
+    assert given.out == f"abstain   confidence {plain['confidence']:.2f}   (threshold 1)\n"
+    choose(run, "answer", tau=1.0)
+    shown = cli("ask", run, ASKED)
+    assert shown.out.startswith("abstain   confidence ")
+    assert f"({run}'s threshold: at least 90 % right)" in shown.out
+    reply = json.loads(cli("ask", run, ASKED, "--json").out)
+    assert (reply["abstains"], reply["text"]) == (True, plain["text"])
+    choose(run, "answer", tau=0.0)
+    sure = cli("ask", run, ASKED)
+    assert plain["text"] in sure.out.replace("\r", "\n") and "at least 90 % right" in sure.out
+    assert "threshold" not in cli("ask", run, ASKED, "--temperature", 0.5).out
+
+
+def test_a_vote_uses_the_threshold_of_its_budget_and_says_so(run: Path, cli: Any):
+    choose(run, "early-stop", tau=0.0, budget=5)
+    shown = cli("ask", run, ASKED, "--strategy", "es")
+    assert f"(1 of 5 samples; {run}'s threshold: at least 90 % right)" in shown.out
+    choose(run, "early-stop", tau=1.0, budget=2)
+    unsure = cli("ask", run, ASKED, "--budget", 2)
+    assert unsure.out.startswith("abstain   confidence ") and unsure.err == ""
+    other = cli("ask", run, ASKED, "--budget", 3)
+    assert "note: the run's threshold 1 holds" in other.err and "budget of 2" in other.err
+    assert "this vote used 0.8" in other.err and "abstain" not in other.out
+    assert cli("ask", run, ASKED, "--budget", 3, "--threshold", 0.5).err == ""
+
+
+def test_scale_prints_the_table_and_where_the_rest_is(run: Path, cli: Any):
+    result = cli("scale", run, "--samples", 4, "--orders", 2)
+    assert result.code == 0
+    for part in ("jsonl, model: up to 4 samples", "sc@grace", "grace-es", "accuracy [95 %]"):
+        assert part in result.out
+    assert f"{run}/scaling.json" in result.out.replace("\n", "")
+    table = result.out.partition("grace-... and")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    again = cli("scale", run, "--samples", 4, "--orders", 2, "--json")
+    assert json.loads(again.out) == json.loads((run / "scaling.json").read_text())
+    assert "What more samples buy" in (run / "report.html").read_text()
+
+
+def test_threshold_prints_the_promise_the_check_and_the_next_command(run: Path, cli: Any):
+    arguments = ("--margin", 0.9, "--mode", "early-stop", "--budget", 2, "--delta", 0.2)
+    result = cli("threshold", run, *arguments)
+    first, check, then = result.out.splitlines()
+    assert result.code == 0
+    assert first.startswith("confidence >= ") and "at most 90.0% below" in first
+    assert check.startswith("check on test questions, which took no part: ") and "SC" in check
+    assert then == f'next:   grace ask {run} "your question" --budget 2'
+    stored = json.loads((run / "threshold.json").read_text())
+    assert json.loads(cli("threshold", run, *arguments, "--json").out) == stored
+
+
+def test_a_promise_that_cannot_be_made_is_no_error_but_exit_code_one(run: Path, cli: Any):
+    result = cli("threshold", run, "--target-accuracy", 0.9)
+    assert (result.code, [line for line in result.err.splitlines() if "error" in line]) == (1, [])
+    assert result.out.startswith("no threshold can promise at least 90.0% right")
+    assert "29 would be needed" in result.out and "nothing was chosen" in result.out
+    again = cli("threshold", run, "--target-accuracy", 0.8).out
+    assert "this is promise 2 asked of the same validation questions" in again
+    assert cli("ask", run, ASKED).out == cli("ask", run, ASKED).out
