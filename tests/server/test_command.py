@@ -1,0 +1,94 @@
+"""`grace serve` as a process."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from grace.cli import main
+from grace.errors import ConfigError
+from grace.server import ServerSettings
+
+
+@pytest.fixture
+def process(finished: Path) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """A server of the tiny run, its address, and what it said at the start."""
+    command = [sys.executable, "-c", "from grace.cli import main; main()"]
+    command += ["serve", str(finished / "run"), "--port", "0", "--name", "tiny"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        said = server.stdout.readline() + server.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+", said)
+        assert found, server.stderr and server.stderr.read()
+        yield server, found.group(), said
+        server.kill()
+
+
+def test_sigterm_ends_what_streams_and_exits_0(
+    process: tuple[subprocess.Popen[str], str, str],
+) -> None:
+    server, url, said = process
+    assert f"next:   curl {url}/v1/chat/completions" in said
+    body = {"model": "tiny", "prompt": "a", "n": 8, "max_tokens": 120, "stream": True}
+    body |= {"temperature": 2, "stream_options": {"include_usage": True}}
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as stream:
+        stream.readline()
+        server.send_signal(signal.SIGTERM)
+        rest = stream.read().decode()
+    assert rest.endswith("data: [DONE]\n\n")
+    assert rest.count('"finish_reason": "') == 8
+    assert server.wait(60) == 0
+    assert server.stderr is not None
+    assert server.stderr.read() == ""
+
+
+def test_an_address_in_use_is_one_line(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SystemExit) as stopped:
+            main(["serve", str(finished / "run"), "--port", str(port)])
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["model"], "has no <CNF> token"),
+        (["nothing-there"], "does not exist"),
+        (["run", "--api-key", "schlüssel"], "outside ASCII"),
+        (["run", "--host", "not a host"], "cannot listen"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(
+    arguments: list[str], words: str, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, *options = arguments
+    with pytest.raises(SystemExit) as stopped:
+        main(["serve", str(finished / path), *options])
+    error = capsys.readouterr().err
+    assert (stopped.value.code, error.count("\n")) == (2, 1)
+    assert words in error
+
+
+def test_impossible_limits_are_refused() -> None:
+    with pytest.raises(ConfigError, match="max_tokens is 0"):
+        ServerSettings(max_tokens=0)
+    with pytest.raises(ConfigError, match="timeout_s is 0"):
+        ServerSettings(timeout_s=0)

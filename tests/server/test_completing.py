@@ -1,0 +1,174 @@
+"""What a request is shown while its samples are drawn equals what the engine returns."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import tiny_models
+from grace.cnf import add_cnf
+from grace.engines import Sampling
+from grace.engines.drawing import Drawing
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ModelError
+from grace.evidence import Evidence
+from grace.server.completing import Completion, Ended, Piece
+from grace.server.words import Stops, Words
+from grace.server.worker import Finished
+
+PROMPTS = [[10, 11, 12, 13], [20, 21]]
+EVIDENCE = Evidence((0.3, -0.2, 0.1, 0.2, 1.5, -0.7), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5))
+SAMPLING = Sampling(3, 0.8, max_new_tokens=16, seed=2)
+READINGS = [
+    ("predict", None, "token"),
+    ("predict", EVIDENCE, "token"),
+    ("feed", EVIDENCE, "token"),
+    ("prompt", None, "token"),
+    ("predict", None, "bins"),
+]
+
+
+def make(read_at: str = "predict", evidence: Any = None, head: Any = "token") -> TransformersEngine:
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    add_cnf(model, tokenizer, head=head)
+    return TransformersEngine(model, tokenizer, read_at, evidence=evidence)
+
+
+def run(engine: TransformersEngine, **options: Any) -> tuple[dict[int, Any], list[Any]]:
+    """Return the (text, end, tokens) of every choice, and all events."""
+    events: list[Any] = []
+    options = {"key": None, "stop": (), "top": 2, **options}
+    sampling = options.pop("sampling", SAMPLING)
+    job = Completion(engine, lambda: PROMPTS, sampling, emit=events.append, **options)
+    job.run([job])
+    choices = {}
+    for end in (event for event in events if isinstance(event, Ended)):
+        pieces = [e for e in events if isinstance(e, Piece) and e.choice == end.choice]
+        tokens = [token for piece in pieces for token in piece.tokens]
+        choices[end.choice] = ("".join(piece.text for piece in pieces), end, tokens)
+    return choices, events
+
+
+@pytest.mark.parametrize("read_at, evidence, head", READINGS)
+def test_choices_are_the_samples_of_generate(read_at: str, evidence: Any, head: str) -> None:
+    engine = make(read_at, evidence, head)
+    choices, events = run(engine)
+    generated = [g for _, found in sorted(engine.generate(PROMPTS, SAMPLING)) for g in found]
+    assert sorted(choices) == list(range(6))
+    ended = 0
+    for number, generation in enumerate(generated):
+        text, end, tokens = choices[number]
+        assert text == generation.text
+        assert end.finish_reason == generation.finish_reason
+        assert end.confidence == pytest.approx(generation.confidence, abs=1e-6)
+        chosen = [token.logprob for token in tokens][: len(generation.token_ids)]
+        assert chosen == pytest.approx(generation.logprobs, abs=1e-5)
+        ended += end.finish_reason == "stop"
+        if end.finish_reason == "stop" and head == "token":
+            assert len(tokens) == len(chosen) + 1
+            name, logprob = tokens[-1].top[-1]
+            assert name == "<CNF>"
+            assert math.exp(logprob) == pytest.approx(end.confidence, abs=1e-6)
+        if head == "bins":
+            assert all(len(token.top) == 2 for token in tokens)
+    assert ended > 1
+    lengths = sum(len(generation.token_ids) for generation in generated)
+    assert events[-1] == Finished(sum(map(len, PROMPTS)), lengths)
+
+
+@pytest.mark.parametrize("read_at", ["predict", "feed", "prompt"])
+def test_a_stop_string_cuts_and_the_rest_goes_on(read_at: str) -> None:
+    engine = make(read_at)
+    whole, _ = run(engine)
+    stop = next(text[2:4] for text, end, _ in whole.values() if len(text) > 6)
+    cut, _ = run(engine, stop=(stop,))
+    stopped = 0
+    for number, (text, end, _) in whole.items():
+        shorter, its_end, _ = cut[number]
+        if stop not in text:
+            assert (shorter, its_end.finish_reason) == (text, end.finish_reason)
+            continue
+        stopped += 1
+        assert shorter == text[: text.index(stop)]
+        assert its_end.finish_reason == "stop"
+        assert 0 <= its_end.confidence <= 1
+    assert 0 < stopped < len(whole)
+
+
+def test_requests_that_run_together_get_what_they_get_alone() -> None:
+    engine = make("predict", EVIDENCE)
+    greedy = Sampling(1, 0.0, max_new_tokens=12)
+    alone, _ = run(engine, sampling=greedy)
+    jobs, seen = [], []
+    for number in range(3):
+        events: list[Any] = []
+        seen.append(events)
+        jobs.append(
+            Completion(
+                engine,
+                lambda: PROMPTS,
+                greedy,
+                key=f"k{number}",
+                stop=(),
+                top=None,
+                emit=events.append,
+                num_prompts=2,
+            )
+        )
+    assert len({job.group for job in jobs}) == 1
+    jobs[1].cancel()
+    jobs[0].run(jobs)
+    for number in (0, 2):
+        ends = {e.choice: e for e in seen[number] if isinstance(e, Ended)}
+        assert {c: e.finish_reason for c, e in ends.items()} == {
+            c: end.finish_reason for c, (_, end, _) in alone.items()
+        }
+        for choice, end in ends.items():
+            assert end.confidence == pytest.approx(alone[choice][1].confidence, abs=1e-6)
+    assert not any(isinstance(event, Ended) for event in seen[1])
+
+
+def test_a_prompt_beyond_the_context_is_refused() -> None:
+    with pytest.raises(ModelError, match="context is 256"):
+        Drawing(make(), [[5] * 250], SAMPLING, ["0"])
+
+
+def test_running_out_of_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make()
+    drawing = Drawing(engine, PROMPTS, SAMPLING, ["0", "1"])
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(engine, "_forward", full)
+    with pytest.raises(ModelError, match="6 samples at a time; ask for fewer"):
+        list(drawing)
+
+
+@pytest.mark.parametrize("text", ["naïve café", "日本語のテキスト", "👩‍🚀 in 🚀", " two  spaces "])
+def test_text_that_arrives_by_tokens_is_the_text(text: str) -> None:
+    tokenizer = tiny_models.tokenizer()
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    words = Words(tokenizer)
+    pieces = [words.add(token) for token in ids]
+    assert "".join(pieces) + words.rest() == tokenizer.decode(ids)
+    assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
+    torn = Words(tokenizer)
+    shown = "".join(torn.add(token) for token in ids[:-1]) + torn.rest()
+    assert shown == tokenizer.decode(ids[:-1])
+
+
+def test_stop_strings_are_found_across_pieces_and_never_shown() -> None:
+    stops = Stops(["END", "\n\n", "ENTER"])
+    assert stops.add("a E") == ("a ", False)
+    assert stops.add("N") == ("", False)
+    assert stops.add("J") == ("ENJ", False)
+    assert stops.add("\n") == ("", False)
+    assert stops.add("\nmore") == ("", True)
+    last = Stops(["END"])
+    assert last.add("the EN") == ("the ", False)
+    assert last.add("", last=True) == ("EN", False)
+    assert Stops([]).add("anything") == ("anything", False)

@@ -1,0 +1,159 @@
+"""One thread, a bounded queue, and work that nobody waits for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from grace.errors import UserInputError
+from grace.server.errors import ApiError
+from grace.server.worker import Cancelled, Failed, Finished, Job, Worker
+
+
+class Steps(Job):
+    """Calls the model until told to stop, and says how many jobs ran together."""
+
+    def __init__(self, model: Any, group: Any = None, fails: bool = False) -> None:
+        self.events: list[Any] = []
+        self.done = threading.Event()
+        super().__init__(self._emit)
+        self.group = group
+        self.release = threading.Event()
+        self.calls = 0
+        self._model, self._fails = model, fails
+
+    def _emit(self, event: Any) -> None:
+        self.events.append(event)
+        if isinstance(event, Finished | Failed):
+            self.done.set()
+
+    def run(self, together: Sequence[Job]) -> None:
+        """Call the model until released."""
+        for job in together:
+            assert isinstance(job, Steps)
+            if job._fails:
+                raise UserInputError("no")
+        while not self.release.is_set():
+            self._model(torch.zeros(1))
+            self.calls += 1
+            time.sleep(0.001)
+        for job in together:
+            job.emit(Finished(len(together)))
+
+
+@pytest.fixture
+def model() -> Any:
+    return torch.nn.Identity()
+
+
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+def start(model: Any) -> Iterator[Start]:
+    made: list[Worker] = []
+
+    def run(**options: Any) -> Worker:
+        worker = Worker(model, **{"max_waiting": 8, "max_together": 4, **options})
+        worker.start()
+        made.append(worker)
+        return worker
+
+    yield run
+    for worker in made:
+        worker.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def busy(worker: Worker, model: Any) -> Steps:
+    """Submit a job and wait until it runs."""
+    job = Steps(model)
+    worker.submit(job)
+    until(lambda: job.calls > 0)
+    return job
+
+
+def test_jobs_of_one_group_run_together_and_others_in_order(model: Any, start: Start) -> None:
+    worker = start()
+    first = busy(worker, model)
+    jobs = [Steps(model, group) for group in ("a", "b", "a", None, "a", "a", "a")]
+    for job in jobs:
+        job.release.set()
+        worker.submit(job)
+    first.release.set()
+    for job in jobs:
+        assert job.done.wait(30)
+    together = [job.events[-1].prompt_tokens for job in jobs]
+    assert together == [4, 1, 4, 1, 4, 4, 1]  # at most four samples at a time
+
+
+def test_a_full_queue_refuses_and_cancelled_jobs_make_room(model: Any, start: Start) -> None:
+    worker = start(max_waiting=1)
+    first = busy(worker, model)
+    waiting = Steps(model)
+    worker.submit(waiting)
+    with pytest.raises(ApiError) as refused:
+        worker.submit(Steps(model))
+    assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
+    waiting.cancel()
+    last = Steps(model)
+    worker.submit(last)
+    last.release.set()
+    first.release.set()
+    assert last.done.wait(30)
+    assert waiting.calls == 0
+
+
+def test_cancelling_stops_the_model_at_its_next_step(model: Any, start: Start) -> None:
+    worker = start()
+    job = busy(worker, model)
+    job.cancel()
+    after = busy(worker, model)
+    assert job.events == []
+    assert not job.done.is_set()
+    after.release.set()
+    assert after.done.wait(30)
+    assert model(torch.ones(1)) == 1  # the hook is gone
+
+
+def test_a_job_that_fails_takes_no_other_with_it(model: Any, start: Start) -> None:
+    worker = start()
+    first = busy(worker, model)
+    jobs = [Steps(model, "a", fails=number == 1) for number in range(3)]
+    for job in jobs:
+        job.release.set()
+        worker.submit(job)
+    first.release.set()
+    for job in jobs:
+        assert job.done.wait(30)
+    kinds = [type(job.events[-1]) for job in jobs]
+    assert kinds == [Finished, Failed, Finished]
+
+
+def test_a_closed_worker_finishes_what_runs_and_takes_no_more(model: Any, start: Start) -> None:
+    worker = start()
+    job = busy(worker, model)
+    waiting = Steps(model)
+    worker.submit(waiting)
+    threading.Timer(0.2, job.release.set).start()
+    worker.close()
+    assert isinstance(job.events[-1], Finished)
+    assert waiting.cancelled.is_set()
+    with pytest.raises(ApiError) as refused:
+        worker.submit(Steps(model))
+    assert refused.value.status == 503
+
+
+def test_cancelled_is_no_runtime_error() -> None:
+    assert not issubclass(Cancelled, RuntimeError)  # engines take those for lack of memory
