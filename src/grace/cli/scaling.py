@@ -103,9 +103,9 @@ def _show_table(about: tuple[str, str], rows: Sequence[dict[str, Any]]) -> None:
     budgets = [row["budget"] for row in rows]
     budget = TABLE_BUDGET if TABLE_BUDGET in budgets else max(budgets)
     title = f"{about[0]}, {about[1]}: up to {budget} samples for each of {rows[0]['n']} questions"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("strategy", no_wrap=True)
-    for heading in ("accuracy [95 %]", "  less sc [95 %]", "  samples", "  tokens"):
+    for heading in ("accuracy [95 %]", "less sc [95 %]", "samples"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in (row for row in rows if row["budget"] == budget):
         gain = "" if row["gain"] is None else _points(row["gain"], row["gain_interval"], "+")
@@ -114,7 +114,6 @@ def _show_table(about: tuple[str, str], rows: Sequence[dict[str, Any]]) -> None:
             _points(row["accuracy"], row["interval"]),
             gain,
             f"{row['mean_samples']:.2f}",
-            f"{row['mean_tokens']:.0f}",
         )
         table.add_row(*map(Text, cells))
     Console().print(table)
