@@ -35,6 +35,34 @@ class Live:
         return openai.OpenAI(base_url=f"{self.url}/v1", **options)
 
 
+class Slow:
+    """How often a slowed model was called."""
+
+    calls = 0
+
+    def still(self) -> bool:
+        """Return whether the model has come to rest."""
+        before = self.calls
+        time.sleep(0.3)
+        return self.calls == before
+
+
+@contextlib.contextmanager
+def slowed(model: Model, seconds: float = 0.05) -> Iterator[Slow]:
+    """Let every forward pass of a model take this much longer."""
+    slow = Slow()
+
+    def wait(*_: Any) -> None:
+        slow.calls += 1
+        time.sleep(seconds)
+
+    hook = model.engine.model.register_forward_pre_hook(wait)
+    try:
+        yield slow
+    finally:
+        hook.remove()
+
+
 @contextlib.contextmanager
 def running(model: Model, path: Path, **settings: Any) -> Iterator[Live]:
     """Serve a model until the end of the block."""
