@@ -110,7 +110,7 @@ def test_forgetting_a_stage_removes_what_it_wrote_finished_or_not(tmp_path):
     run = RunDir(tmp_path)
     grades = run.split("test").grades
     grades.write([Grade("a#0", "a", True, "x")])
-    run.add_time("grade", "test/0", 1.0, 1)
+    run.add_time("grade", "train/0", 1.0, 1)
     run.add_time("sample", "test/0", 2.0, 1)
     run.finish("grade", {}, [], [grades.path])
     (tmp_path / "test" / "grades.jsonl.partial").write_text("torn")
@@ -118,8 +118,8 @@ def test_forgetting_a_stage_removes_what_it_wrote_finished_or_not(tmp_path):
     (tmp_path / "checkpoints" / "checkpoint-1" / "x").write_text("")
     run.forget("grade", ["*/grades.jsonl*", "checkpoints"])
     assert run.manifest("grade") is None
-    assert run.seconds_per_answer("grade") is None
-    assert run.seconds_per_answer("sample") == 2.0
+    assert run.seconds_per_answer(run.split("train")) is None
+    assert run.seconds_per_answer(run.split("test")) == 2.0
     files = [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()]
     assert files == ["stages/sample.timing.jsonl"]
 
@@ -130,8 +130,8 @@ def test_times_of_a_repeated_unit_count_once(tmp_path):
     run.add_time("sample", "test/0", 2.0, 2)
     run.add_time("sample", "test/1", 4.0, 2)
     run.add_time("score", "tuned/0", 100.0, 1)
-    assert run.seconds_per_answer("sample") == pytest.approx(6.0 / 4)
-    assert run.seconds_per_answer("features") is None
+    assert run.seconds_per_answer(run.split("test")) == pytest.approx(6.0 / 4)
+    assert run.seconds_per_answer(run.split("train")) is None
 
 
 def test_json_is_replaced_whole(tmp_path):

@@ -104,7 +104,7 @@ def test_the_list_of_runs_says_how_far_they_are(finished: Path, tmp_path: Path, 
     rows = json.loads(cli("list", "runs", "--path", tmp_path, "--json").out)
     about = {Path(row["name"]).name: row["about"] for row in rows}
     assert about["whole"] == "finished"
-    assert about["half"] == "done: sample, grade, features, targets, train"
+    assert about["half"] == "done: sample, grade, features, targets, train, answer"
     assert "grace check" in about["broken"]
 
 
@@ -145,7 +145,7 @@ def test_a_new_run_says_nothing_but_its_stages(finished: Path, tmp_path: Path):
         env=os.environ | {"PYTHONPATH": str(Path(tiny_run.__file__).parent)},
     )
     assert done.returncode == 0, done.stderr
-    stages = ["sample", "grade", "features", "targets", "train", "score", "report"]
+    stages = ["sample", "grade", "features", "targets", "train", "answer", "score", "report"]
     lines = [line for line in done.stderr.splitlines() if not re.match(r"[a-z ]+: \d+/\d+", line)]
     assert lines == [f"stage {stage}" for stage in stages]
 
@@ -157,7 +157,7 @@ def test_a_test_set_of_one_class_is_reported_without_auroc(
     shutil.copytree(finished / "run", run)
     for grades in (run / "test").rglob("grades.jsonl"):
         grades.write_text(grades.read_text().replace('"correct": false', '"correct": true'))
-    for manifest in ("score", "report", "grade"):
+    for manifest in ("score", "report", "grade", "answer"):
         forge(run, manifest)
     result = cli("run", run, "--redo", "report")
     assert result.code == 0, result.err
@@ -178,19 +178,18 @@ def forge(run: Path, stage: str) -> None:
 
 
 def test_reports_of_several_runs_go_into_one(finished: Path, tmp_path: Path, cli: Any):
-    for seed in (0, 1):
-        folder = tmp_path / f"seed-{seed}"
-        folder.mkdir()
-        report = json.loads((finished / "run" / "report.json").read_text("utf-8"))
-        for row in report["rows"]:
-            row["seed"] = seed
-        (folder / "report.json").write_text(json.dumps(report))
-    runs = [tmp_path / "seed-0", tmp_path / "seed-1"]
+    runs = [tmp_path / f"seed-{seed}" for seed in (0, 1)]
+    for seed, run in enumerate(runs):
+        shutil.copytree(finished / "run", run)
+        config = json.loads((run / "config.json").read_text("utf-8"))
+        config["settings"]["seed"] = seed
+        (run / "config.json").write_text(json.dumps(config))
+    one = json.loads((finished / "run" / "report.json").read_text("utf-8"))
     printed = cli("report", *runs)
     assert printed.code == 0 and "GrACE" in printed.out
     assert not (tmp_path / "report.json").exists()
     written = json.loads(cli("report", *runs, "--out", tmp_path, "--json").out)
-    assert len(written["rows"]) == 2 * len(report["rows"])
+    assert len(written["rows"]) == 2 * len(one["rows"])
     assert json.loads((tmp_path / "report.json").read_text("utf-8")) == written
     assert (tmp_path / "report.html").exists()
 

@@ -55,11 +55,12 @@ class StudySettings:
 
 
 class Study(NamedTuple):
-    """Settings before they are split up; overrides come last and hold in every run."""
+    """Settings before they are split up, and where they are from; overrides hold in every run."""
 
     tree: Tree
     settings: StudySettings
     overrides: tuple[str, ...] = ()
+    where: str = "settings"
 
     def runs(self) -> dict[Path, RunSettings]:
         """Return the settings of every run by its folder, relative to the study's.
@@ -67,7 +68,7 @@ class Study(NamedTuple):
         Raises:
             ConfigError: an unknown or impossible setting.
         """
-        base = self._settings({}, "settings")
+        base = self._settings({}, self.where)
         tasks = self.settings.tasks or (base.data.task,)
         parts = {}
         for task in tasks:
@@ -91,7 +92,7 @@ class Study(NamedTuple):
     @property
     def main(self) -> str:
         """The name of what the recipe itself trains, beside its variants."""
-        return self._settings({}, "settings").report.name
+        return self._settings({}, self.where).report.name
 
     def _variants(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield self.main, {}
@@ -127,7 +128,8 @@ def resolve_study(
     else:
         tree = read_recipe(recipe) if recipe else {}
         section = tree.pop("study", {})
-        study = Study(tree, from_dict(StudySettings, section, where=f"{recipe}: study"))
+        own = from_dict(StudySettings, section, where=f"{recipe}: study")
+        study = Study(tree, own, where=str(recipe) if recipe else "settings")
     study = study._replace(overrides=(*study.overrides, *overrides))
     if seeds is not None:
         study = study._replace(settings=dataclasses.replace(study.settings, seeds=seeds))
