@@ -182,7 +182,8 @@ def joined(parts: Sequence[tuple[Sequence[str], Scaling]]) -> Scaling:
             f"{len(parts)} replays with different budgets, or none, cannot be joined; "
             "scale every run with the same number of samples"
         )
-    place = {name: at for at, name in enumerate(sorted({n for names, _ in parts for n in names}))}
+    every = dict.fromkeys(name for names, _ in parts for name in names)
+    place = {name: at for at, name in enumerate(every)}
     rows = [np.array([place[name] for name in names]) for names, _ in parts]
     times_U = np.bincount(np.concatenate(rows), minlength=len(place)).astype(np.float64)
     names = [n for n in parts[0][1].curves if all(n in scaling.curves for _, scaling in parts)]
