@@ -10,7 +10,7 @@ from rich.console import Console
 from grace.report import merge, render_table, summarize, write_report
 from grace.report.differences import seeds_of, verdict
 from grace.report.names import estimator_order, label
-from grace.report.scaling import budget_tables, curves
+from grace.report.scaling import budget_tables, curves, strategy_name
 from grace.report.table import COSTS, cost, groups
 from grace.report.text import markdown
 
@@ -196,3 +196,21 @@ def test_without_a_budget_of_eight_the_largest_is_shown_with_its_interval():
     assert table.rows[0].texts[1] == "54.0 [40.0, 90.0]"
     points = curves(report)["sums", "pocket"][1].points
     assert [(point.budget, point.mean_samples) for point in points] == [(2, 1), (4, 2)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "estimator", "threshold", "shown"),
+    [
+        ("sc", None, None, "SC"),
+        ("sc@grace-paper", None, None, "SC (GrACE (paper)'s samples)"),
+        ("asc,rule=beta", None, None, "ASC (rule beta)"),
+        ("grace-es", "grace", 0.8, "GrACE-ES (stop at 0.8)"),
+        ("p_true-sc@grace", "p_true", None, "P(True)-SC (GrACE's samples)"),
+        ("grace-best", "grace", None, "GrACE-best of n"),
+    ],
+)
+def test_a_strategy_says_whose_confidences_and_samples_it_uses(
+    strategy, estimator, threshold, shown
+):
+    row = {"strategy": strategy, "estimator": estimator, "threshold": threshold}
+    assert strategy_name(row) == shown

@@ -63,7 +63,7 @@ def curves(report: Report) -> dict[tuple[str, str], list[Curve]]:
         if row["accuracy"] is None or row["mean_samples"] is None:
             continue
         strategies = found.setdefault((row["task"], row["backbone"]), {})
-        strategies.setdefault(_name(row), {}).setdefault(row["budget"], []).append(row)
+        strategies.setdefault(strategy_name(row), {}).setdefault(row["budget"], []).append(row)
     return {
         about: [
             Curve(name, [_point(budget, rows) for budget, rows in sorted(budgets.items())])
@@ -92,12 +92,23 @@ def budget_tables(report: Report) -> list[BudgetTable]:
     return tables
 
 
-def _name(row: Report) -> str:
-    """Return a strategy as the paper writes it, with estimator and threshold where it has them."""
-    source, dash, rule = row["strategy"].rpartition("-")
-    shown = rule.upper() if rule in ("sc", "asc", "esc", "es") else rule
+RULES = {"sc": "SC", "asc": "ASC", "esc": "ESC", "es": "ES", "cisc": "CISC", "best": "best of n"}
+
+
+def strategy_name(row: Report) -> str:
+    """Return a strategy as the paper writes it: whose confidences, which samples, what threshold.
+
+    Names are `[ESTIMATOR-]RULE[,OPTIONS][@SAMPLES]`; without `@` the samples are the backbone's,
+    or the tuned model's where it gives the confidences.
+    """
+    name, _, samples = row["strategy"].partition("@")
+    rule, _, options = name.partition(",")
+    source, dash, rule = rule.rpartition("-")
+    shown = RULES.get(rule, rule)
     shown = f"{label(source)}-{shown}" if dash else shown
     about = [label(row["estimator"])] if row["estimator"] not in (None, source) else []
+    about += [f"{label(samples)}'s samples"] if samples else []
+    about += [options.replace(",", ", ").replace("=", " ")] if options else []
     about += [] if row["threshold"] is None else [f"stop at {row['threshold']:g}"]
     return f"{shown} ({', '.join(about)})" if about else shown
 
