@@ -1,4 +1,3 @@
-
 import pytest
 
 from grace.config import RunSettings, describe, from_dict, load_settings, to_dict
