@@ -167,6 +167,9 @@ def test_a_lora_alone_on_the_stock_base_has_the_same_numbers(
     made = train(name, tmp_path, read_at=read_at)
     out = tmp_path / "out"
     export(made, out, "vllm-lora")
+    told = (out / "README.md").read_text()
+    assert "--enable-lora --max-lora-rank 8" in told
+    assert ("stop_token_ids" in told) == (read_at == "predict")  # else <CNF> ends nothing
     weights = load_file(out / "adapter_model.safetensors")
     assert all(".lora_A." in key or ".lora_B." in key for key in weights)
     config = json.loads((out / "adapter_config.json").read_text())

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 LIBRARY = {"merged": "transformers", "vllm-lora": "peft", "adapter": "peft"}
 DIAGRAM = "reliability.png"
 PERCENT = (("ece", "ECE ↓"), ("brier", "Brier ↓"), ("auroc", "AUROC ↑"), ("accuracy", "accuracy"))
+VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank takes
 READ_AT = {
     "predict": "at the step that ends the response (where `<CNF>` or an end-of-sequence token is "
     "drawn)",
@@ -89,20 +90,25 @@ print(reply.text, reply.confidence)
 
 def _vllm(card: Card, out: Path) -> str:
     cnf, rank = card.record["cnf_id"], card.record["train"]["rank"]
+    most = next((known for known in VLLM_RANKS if known >= rank), rank)
+    asked = {"logprobs": True, "top_logprobs": 1, "logprob_token_ids": [cnf]}
+    where = "first"
+    if card.record["read_at"] != "prompt":
+        asked["stop_token_ids"], where = [cnf], "last"
     return f"""## Use with vLLM (0.26 or later)
 
 ```
-vllm serve {card.base} --enable-lora --max-lora-rank {rank} \\
+vllm serve {card.base_name} --enable-lora --max-lora-rank {most} \\
     --lora-modules {out.name}=path/to/this/directory --return-tokens-as-token-ids
 ```
 
 Ask with `"model": "{out.name}"` and
 
 ```json
-{{"logprobs": true, "top_logprobs": 1, "logprob_token_ids": [{cnf}], "stop_token_ids": [{cnf}]}}
+{json.dumps(asked)}
 ```
 
-The entry `token_id:{cnf}` of the last step's `top_logprobs` is log p(`<CNF>`).
+The entry `token_id:{cnf}` of the {where} step's `top_logprobs` is log p(`<CNF>`).
 """
 
 

@@ -1,0 +1,118 @@
+"""Answers per second of `grace serve` and of `transformers serve`, same weights, same requests.
+
+Both answer the same chats greedily on one thread; the servers take turns. The weights are the
+pocket model's, for `grace` with an untrained <CNF> row. Prints one line of JSON per number of
+concurrent clients; `ratio` is grace / transformers.
+
+    python bench/serving.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from grace.cnf import add_cnf
+from grace.engines.loading import load, no_progress_bar
+from grace.pocket import MODEL_DIR
+
+SECONDS, ROUNDS, CLIENTS, START_S = 4.0, 3, (1, 8, 32), 120
+PEOPLE = ("painter", "poet", "smith", "singer", "miller", "weaver", "baker", "mason")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+@contextlib.contextmanager
+def server(module: str, arguments: list[str], port: int) -> Iterator[str]:
+    command = [sys.executable, "-c", f"from {module} import main; main()", "serve", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(
+        [*command, "--port", str(port)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(START_S * 2):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):
+                break
+            time.sleep(0.5)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def ask(url: str, model: str, number: int) -> None:
+    text = f"Question: Under whom did the {PEOPLE[number % len(PEOPLE)]} number {number} study?"
+    body = {"model": model, "temperature": 0, "max_tokens": 24}
+    body |= {"messages": [{"role": "user", "content": text}]}
+    head = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), head)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        answer.read()
+
+
+def rate(url: str, model: str, clients: int) -> float:
+    end = time.monotonic() + SECONDS
+
+    def client(first: int) -> int:
+        number = first
+        while time.monotonic() < end:
+            ask(url, model, number)
+            number += clients
+        return (number - first) // clients
+
+    start = time.monotonic()
+    with ThreadPoolExecutor(clients) as pool:
+        done = sum(pool.map(client, range(clients)))
+    return done / (time.monotonic() - start)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        own = Path(folder) / "pocket"
+        loaded = load(MODEL_DIR, device="cpu")
+        add_cnf(loaded.model, loaded.tokenizer, init="mean")  # too improbable to end an answer
+        with no_progress_bar():
+            loaded.model.save_pretrained(own)
+        loaded.tokenizer.save_pretrained(own)
+        with (
+            server("grace.cli", [str(own), "--device", "cpu"], free_port()) as ours,
+            server(
+                "transformers.cli.transformers",
+                [str(MODEL_DIR), "--device", "cpu", "--dtype", "float32"],
+                free_port(),
+            ) as theirs,
+        ):
+            for url, name in ((ours, own.name), (theirs, str(MODEL_DIR))):
+                ask(url, name, 0)
+            for clients in CLIENTS:
+                pairs = [
+                    (rate(ours, own.name, clients), rate(theirs, str(MODEL_DIR), clients))
+                    for _ in range(ROUNDS)
+                ]
+                medians = [statistics.median(side) for side in zip(*pairs, strict=True)]
+                row = {"clients": clients, "grace_per_s": round(medians[0], 1)}
+                row |= {"transformers_per_s": round(medians[1], 1)}
+                print(json.dumps(row | {"ratio": round(medians[0] / medians[1], 2)}))
+
+
+if __name__ == "__main__":
+    main()
