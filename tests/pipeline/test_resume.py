@@ -19,7 +19,8 @@ OUTPUTS = {
     "features": "train/features.safetensors",
     "targets": "train/targets.json",
     "train": "adapter/adapter_model.safetensors",
-    "score": "test/tuned/responses.jsonl",
+    "answer": "test/tuned/responses.jsonl",
+    "score": "test/tuned/confidences/grace.jsonl",
     "report": "report.html",
 }
 
@@ -168,8 +169,8 @@ def test_a_stage_killed_in_a_redo_does_not_keep_checkpoints_of_other_settings(
 ) -> None:
     run = reference.copy(tmp_path)
     chosen = trials.settings(reference.inputs, "train.epochs=1")
-    ended = trials.kill_in("score", 0, trials.run, run, chosen, "train")
-    assert (ended.code, ended.stage) == (-9, "score")
+    ended = trials.kill_in("answer", 0, trials.run, run, chosen, "train")
+    assert (ended.code, ended.stage) == (-9, "answer")
     assert finish(run).code == 2  # the new settings hold now
     shutil.copytree(reference.run / "checkpoints", run / "checkpoints", dirs_exist_ok=True)
     assert finish(run, redo="train").code == 0

@@ -78,6 +78,7 @@ def redo_report(path: Path) -> None:
 def test_redo_reaches_every_seed_of_a_study(study: Path) -> None:
     ended = trials.finish(redo_report, study)
     assert (ended.code, ended.said) == (0, "stage report\nstage report\n")
-    for folder in (study, study / "seed-0", study / "seed-1"):
+    assert json.loads((study / "config.json").read_text())["overrides"] == ["report.bins=5"]
+    for folder in (study / "seed-0", study / "seed-1"):
         assert json.loads((folder / "config.json").read_text())["settings"]["report"]["bins"] == 5
     assert json.loads((study / "report.json").read_text())["evaluation"]["bins"] == 5

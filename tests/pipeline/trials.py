@@ -23,7 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-STAGES = ("sample", "grade", "features", "targets", "train", "score", "report")
+STAGES = ("sample", "grade", "features", "targets", "train", "answer", "score", "report")
 QUESTIONS = 52
 # What differs between two runs: the log of times (of repeated units), the lock, what resumes.
 FREE = ("stages/*.timing.jsonl", ".lock", "checkpoints/*")

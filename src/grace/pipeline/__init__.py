@@ -35,16 +35,9 @@ STAGES: dict[str, Stage] = {
     "train": Stage(learning.train, ("adapter", ".adapter.*", "checkpoints", "threshold.json")),
     "answer": Stage(
         scoring.answer_tests,
-        ("*/tuned", "transfer/*/*.jsonl*", "transfer/*/tuned", "**/draws-*"),
+        ("**/tuned/*.jsonl*", "transfer/*/*.jsonl*", "**/draws-*", "**/tuned/pool-*"),
     ),
-    "score": Stage(
-        scoring.score,
-        (
-            "**/confidences",
-            "scaling.json",
-            "stages/scale.*",
-        ),
-    ),
+    "score": Stage(scoring.score, ("**/confidences", "scaling.json", "stages/scale.*")),
     "report": Stage(reporting.report, ("report.*", "figures")),
 }
 

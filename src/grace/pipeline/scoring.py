@@ -121,9 +121,8 @@ def samples_of(context: Context, answers: Answers, split: Split) -> Samples:
 
 def answer(context: Context, answers: Answers, split: Split, *, stage: str) -> None:
     """Let a model answer a split's questions, and grade what it says."""
-    if not split.grades.path.exists():
-        sample_split(context, answers, split, sampling_for(context, "test"), stage=stage)
-        grade_split(context, split)
+    sample_split(context, answers, split, sampling_for(context, "test"), stage=stage)
+    grade_split(context, split)
 
 
 def _rate_all(
@@ -131,7 +130,7 @@ def _rate_all(
 ) -> list[Path]:
     """Rate every test set with one fit; what is already there stays."""
     tables = [test.answered(estimator.answers).confidences(name).path for test in sets]
-    if not all(path.exists() for path in tables):
+    if not all(_is_rated(test.answered(estimator.answers), name) for test in sets):
         meter = Meter()
         engine = MeteredEngine(lambda: context.engine(estimator.answers), meter)
         start = time.perf_counter()
@@ -144,6 +143,15 @@ def _rate_all(
         for test in sets:
             _rate(test, name, estimator, fitted, engine, fit)
     return tables
+
+
+def _is_rated(split: Split, name: str) -> bool:
+    """Return whether an earlier, unfinished attempt has rated all responses of a split."""
+    try:
+        rated = [row.id for row in split.confidences(name).read()]
+    except RunError:
+        return False
+    return split.cost(name).exists() and rated == [row.id for row in split.responses.read()]
 
 
 def _rate(

@@ -130,7 +130,8 @@ def resolve_study(
         section = tree.pop("study", {})
         own = from_dict(StudySettings, section, where=f"{recipe}: study")
         study = Study(tree, own, where=str(recipe) if recipe else "settings")
-    study = study._replace(overrides=(*study.overrides, *overrides))
+    latest = {override.partition("=")[0]: override for override in (*study.overrides, *overrides)}
+    study = study._replace(overrides=tuple(latest.values()))
     if seeds is not None:
         study = study._replace(settings=dataclasses.replace(study.settings, seeds=seeds))
     for settings in study.runs().values():
