@@ -19,7 +19,7 @@ $(READY): pyproject.toml
 	touch $@
 
 demo: $(READY)
-	OMP_NUM_THREADS=2 $(BIN)/grace demo runs/demo
+	$(BIN)/grace demo runs/demo
 
 test: $(READY)
 	$(BIN)/python -m pytest

@@ -26,7 +26,7 @@ def side_by_side(
             work(chain)
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # for the processes to come
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # for the processes to come
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(chains)), context) as pool:
         futures = [
