@@ -146,7 +146,7 @@ def test_ctrl_c_ends_with_130_and_the_run_resumes(
     process, stderr = trials.start(command, "run", str(run))
     with stderr:
         assert stderr.readline() == f"stage {stage}\n".encode()
-        time.sleep(reference.seconds[stage] / 2)
+        time.sleep(0.2)  # every stage loads a model first, which takes longer
         os.kill(process.pid, signal.SIGINT)
         said = stderr.read().decode()
     process.join()

@@ -174,6 +174,7 @@ def _ended(process: Any, stderr: Any, said: bytes) -> Ended:
 def _child(writer: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     os.dup2(writer.fileno(), 2)
     writer.close()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     import torch
 
     torch.set_num_threads(1)

@@ -121,8 +121,10 @@ def samples_of(context: Context, answers: Answers, split: Split) -> Samples:
 
 def answer(context: Context, answers: Answers, split: Split, *, stage: str) -> None:
     """Let a model answer a split's questions, and grade what it says."""
-    sample_split(context, answers, split, sampling_for(context, "test"), stage=stage)
-    grade_split(context, split)
+    sampling = sampling_for(context, "test")
+    if not _is_answered(split, sampling.num_samples):
+        sample_split(context, answers, split, sampling, stage=stage)
+        grade_split(context, split)
 
 
 def _rate_all(
@@ -143,6 +145,16 @@ def _rate_all(
         for test in sets:
             _rate(test, name, estimator, fitted, engine, fit)
     return tables
+
+
+def _is_answered(split: Split, num_samples: int) -> bool:
+    """Return whether all questions of a split have their responses and grades."""
+    try:
+        responses, grades = split.responses.read(), split.grades.read()
+    except RunError:
+        return False
+    complete = len(responses) == num_samples * len(split.questions.read())
+    return complete and [row.id for row in responses] == [row.id for row in grades]
 
 
 def _is_rated(split: Split, name: str) -> bool:
