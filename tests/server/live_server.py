@@ -40,11 +40,13 @@ class Slow:
 
     calls = 0
 
-    def still(self) -> bool:
-        """Return whether the model has come to rest."""
-        before = self.calls
-        time.sleep(0.3)
-        return self.calls == before
+    def rest(self) -> int:
+        """Wait until the model is at rest; return how often it was called by then."""
+        before = -1
+        while self.calls != before:
+            before = self.calls
+            time.sleep(0.5)
+        return before
 
 
 @contextlib.contextmanager
