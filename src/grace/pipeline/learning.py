@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from grace.store import read_json, write_bytes, write_json
 if TYPE_CHECKING:
     from grace.training.examples import Example
     from grace.training.targets import Targets
+    from grace.training.trainer import TrainResult
 
 SHARD_ROWS = 256
 
@@ -130,35 +131,16 @@ def _labels(context: Context) -> Any:
 
 def train(context: Context) -> None:
     """Train LoRA and the <CNF> row on the targets (paper eq. 7)."""
-    from grace.cnf import add_cnf
-    from grace.training.trainer import train_adapter
-
     settings, directory = context.settings, context.directory
     split, validation = directory.split("train"), directory.split("validation")
-    samples = train_samples(context)
-    values = [row.target for row in split.targets.read()]
-    held_out = context.samples(validation)
-    loaded = context.engines.trainable()
-    cnf = add_cnf(
-        loaded.model,
-        loaded.tokenizer,
-        head=settings.train.head,
-        init=settings.train.init,
-        seed=settings.seed,
-    )
     with _training_progress() as on_step:
-        train_adapter(
-            loaded.model,
-            loaded.tokenizer,
-            cnf,
-            examples(samples, values),
-            examples(held_out, [float(correct) for correct in held_out.correct]),
-            settings.train,
-            seed=settings.seed,
+        train_on(
+            context,
+            [row.target for row in split.targets.read()],
+            _evidence(context),
             output_dir=directory.adapter,
             checkpoint_dir=directory.checkpoints,
             metadata=_adapter_metadata(context),
-            evidence=_evidence(context),
             on_step=on_step,
         )
     directory.finish(
@@ -172,6 +154,39 @@ def train(context: Context) -> None:
             validation.grades.path,
         ],
         sorted(path for path in directory.adapter.iterdir() if path.is_file()),
+    )
+
+
+def train_on(
+    context: Context, targets: Sequence[float], evidence: Evidence | None, **options: Any
+) -> TrainResult:
+    """Train a fresh adapter on a target per training response, as the run's settings say.
+
+    The validation responses are rated after every epoch. `options` go to `train_adapter`.
+    """
+    from grace.cnf import add_cnf
+    from grace.training.trainer import train_adapter
+
+    settings, directory = context.settings, context.directory
+    held_out = context.samples(directory.split("validation"))
+    loaded = context.engines.trainable()
+    cnf = add_cnf(
+        loaded.model,
+        loaded.tokenizer,
+        head=settings.train.head,
+        init=settings.train.init,
+        seed=settings.seed,
+    )
+    return train_adapter(
+        loaded.model,
+        loaded.tokenizer,
+        cnf,
+        _examples(train_samples(context), targets),
+        _examples(held_out, [float(correct) for correct in held_out.correct]),
+        settings.train,
+        seed=settings.seed,
+        evidence=evidence,
+        **options,
     )
 
 
@@ -195,7 +210,7 @@ def train_samples(context: Context) -> Samples:
     return context.samples(context.directory.split("train"))
 
 
-def examples(samples: Samples, targets: list[float]) -> list[Example]:
+def _examples(samples: Samples, targets: Sequence[float]) -> list[Example]:
     """Return a training example per response that came to its own end."""
     from grace.training.examples import Example
 
