@@ -7,30 +7,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from grace.engines import Sampling
 from grace.engines.batching import is_out_of_memory
 from grace.engines.decoding import Batch, steps
+from grace.engines.reading import Drawn
 from grace.engines.rows import Rows, empty
 from grace.errors import ModelError
 from grace.records import Generation
 
 if TYPE_CHECKING:
     from grace.engines.transformers import TransformersEngine
-
-
-class Drawn(NamedTuple):
-    """What one step chose for one row: a token, or (`ended`) that the response ends here.
-
-    `confidence` is c as it reads here, before any evidence.
-    """
-
-    row: int
-    token: int
-    logprob: float
-    confidence: float
-    ended: bool
 
 
 class Drawing:

@@ -1,0 +1,200 @@
+"""Where a response ends and what c is there, from the log-probabilities that an engine returns.
+
+Engines that are not ours (vLLM, a server) end a sample at one token; here ending is one option,
+p(end) = p(EOS) + p(<CNF>). Sampled, that is the same distribution. At temperature 0 ours ends
+where p(end) is at least the probability of the chosen token, which may be earlier: our response is
+a prefix of theirs, and it is cut there. No torch is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grace.cnf import CNF_TOKEN, find_readout
+from grace.errors import ModelError
+from grace.evidence import Evidence, confidence
+from grace.records import Generation
+
+LOWEST = -9999.0  # of a log-probability in JSON, for minus infinity
+
+
+class Step(NamedTuple):
+    """What an engine says of one step, at temperature 1 and before top-p.
+
+    `logprobs` are of the ids that it listed. One that is not there has at most `ceiling`; None:
+    the engine lists every id that it is asked for. `ends`: the engine ended the sample here, on an
+    id that it takes for an end.
+    """
+
+    token: int
+    logprob: float
+    logprobs: Mapping[int, float]
+    ceiling: float | None = None
+    ends: bool = False
+
+
+class Drawn(NamedTuple):
+    """What one step chose for one row: a token, or (`ended`) that the response ends here.
+
+    `confidence` is c as it reads here, before any evidence; with `at_most`, c is that or less.
+    """
+
+    row: int
+    token: int
+    logprob: float
+    confidence: float
+    ended: bool
+    at_most: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What ends the responses of a model, and how its c is read.
+
+    `eos` are the ids that end a response besides `<CNF>`, the tokenizer's first. `read_at` is
+    `predict`, or `prompt`, where `<CNF>` ends nothing and is no part of what is drawn.
+    """
+
+    cnf: int
+    eos: tuple[int, ...]
+    read_at: str = "predict"
+    evidence: Evidence | None = None
+
+    @classmethod
+    def of(cls, tokenizer: Any, card: Mapping[str, Any], eos: Sequence[int] = ()) -> Reader:
+        """Return how a model is read, from its tokenizer and its grace.json.
+
+        Args:
+            tokenizer: the tokenizer with `<CNF>`.
+            card: the content of grace.json.
+            eos: ids that end a response besides the tokenizer's EOS, `<CNF>` perhaps among them.
+
+        Raises:
+            ModelError: there is no `<CNF>` or no EOS, or c cannot be read in one request.
+        """
+        readout = find_readout(tokenizer)
+        if readout is None:
+            raise ModelError(
+                "the tokenizer has no <CNF>, so the model cannot say how sure it is; give what "
+                "`grace export` wrote"
+            )
+        read_at = card.get("read_at", "predict")
+        if readout.cnf is None or read_at == "feed":
+            how = "ten bin tokens" if readout.cnf is None else "<CNF>'s own position (read_at=feed)"
+            raise ModelError(f"c is read from {how}, which only the transformers engine can do")
+        ends = dict.fromkeys((tokenizer.eos_token_id, *eos))
+        found = tuple(i for i in ends if i is not None and i != readout.cnf)
+        if not found:
+            raise ModelError("neither tokenizer nor model names an end token; set eos_token")
+        evidence = Evidence.from_dict(card["evidence"]) if card.get("evidence") else None
+        return cls(readout.cnf, found, read_at, evidence)
+
+    @property
+    def at_prompt(self) -> bool:
+        """Return whether c is read before the response."""
+        return self.read_at == "prompt"
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Return the ids at which an engine must stop."""
+        return self.eos if self.at_prompt else (*self.eos, self.cnf)
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """Return the ids whose log-probabilities are needed at every step."""
+        return (*self.eos, self.cnf)
+
+    def drawn(self, step: Step, *, greedy: bool, row: int = 0) -> Drawn:
+        """Return what a step means here.
+
+        Raises:
+            ModelError: the engine left out an id that it was asked for.
+        """
+        log_c, at_most = self._log_c(step)
+        known = {step.token: step.logprob, **step.logprobs}
+        stops = (*self.stops, step.token) if step.ends else self.stops
+        end = _log_sum([known[i] for i in dict.fromkeys(stops) if i in known])
+        rest = math.log1p(-min(math.exp(log_c), 1 - 1e-7)) if self.at_prompt else 0.0
+        ended = step.token in stops or (greedy and end >= step.logprob)
+        token, logprob = (self.eos[0], end) if ended else (step.token, step.logprob)
+        return Drawn(row, token, logprob - rest, math.exp(log_c), ended, at_most)
+
+    def confidence(self, drawn: Drawn, before: Sequence[float]) -> float:
+        """Return c at a step, given the log-probabilities of the tokens before it."""
+        if self.evidence is None:
+            return drawn.confidence
+        return confidence(_log(drawn.confidence), before, self.evidence)
+
+    def _log_c(self, step: Step) -> tuple[float, bool]:
+        if step.token == self.cnf:
+            return min(step.logprob, 0.0), False
+        if self.cnf in step.logprobs:
+            return min(step.logprobs[self.cnf], 0.0), False
+        if step.ceiling is None:
+            raise ModelError(
+                f"the engine returned no log-probability of {CNF_TOKEN} (id {self.cnf}) although "
+                "it was asked for; it needs vLLM 0.22 in process or 0.26 as a server"
+            )
+        return min(step.ceiling, 0.0), True
+
+
+def read(steps: Iterable[Step], reader: Reader, tokenizer: Any, *, greedy: bool) -> Generation:
+    """Return the response in the steps of one sample, cut where it ends.
+
+    One that never ends counts as cut at its longest. Where c is only known to be at most some
+    value, the confidence is None and `confidence_at_most` that value.
+    """
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    trace: list[float] = []
+    bounds: list[bool] = []
+    end_logprob = None
+    for step in steps:
+        drawn = reader.drawn(step, greedy=greedy)
+        trace.append(reader.confidence(drawn, logprobs))
+        bounds.append(drawn.at_most)
+        if drawn.ended:
+            end_logprob = drawn.logprob
+            break
+        tokens.append(drawn.token)
+        logprobs.append(drawn.logprob)
+    place = 0 if reader.at_prompt else -1
+    c, known = (trace[place], not bounds[place]) if trace else (None, False)
+    ended = end_logprob is not None
+    return Generation(
+        text=tokenizer.decode(tokens, skip_special_tokens=True),
+        token_ids=tuple(tokens),
+        finish_reason="stop" if ended else "length",
+        logprobs=tuple(logprobs),
+        end_logprob=end_logprob,
+        confidence=c if ended and known else None,
+        trace=() if any(bounds) else tuple(trace),
+        confidence_at_most=c if ended and not known else None,
+    )
+
+
+def named_ends(folder: Path) -> tuple[int, ...]:
+    """Return the ids that a model directory names as ends, in the order of its two configs."""
+    found: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        file = folder / name
+        config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        ids = config.get("eos_token_id")
+        found += [ids] if isinstance(ids, int) else list(ids or ())
+    return tuple(dict.fromkeys(found))
+
+
+def _log_sum(values: Sequence[float]) -> float:
+    top = max(values, default=-math.inf)
+    if top == -math.inf:
+        return top
+    return top + math.log(math.fsum(math.exp(value - top) for value in values))
+
+
+def _log(probability: float) -> float:
+    return max(math.log(probability), LOWEST) if probability > 0 else LOWEST
