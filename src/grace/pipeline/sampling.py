@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from grace.config import to_dict
 from grace.engines import Sampling
+from grace.errors import RunError
 from grace.estimators import Answers, Draw, Draws
 from grace.pipeline.context import Context
 from grace.progress import progress
@@ -64,7 +65,12 @@ def sample_split(
     *,
     stage: str,
 ) -> None:
-    """Let a model answer a split's questions, one batch at a time, from where a kill left off."""
+    """Let a model answer a split's questions, one batch at a time, from where a kill left off.
+
+    The model is loaded only if a response is missing.
+    """
+    if _is_sampled(split, sampling.num_samples):
+        return
     engine, questions = context.engine(answers), split.questions.read()
     label = context.directory.label(split)
     prompts = context.prompts(questions)
@@ -102,6 +108,16 @@ def draw_further(context: Context, answers: Answers, split: Split, count: int) -
     for row in draws.responses.read():
         by_question[row.question_id].append(Draw(row, context.task.answer(row.text)))
     return [by_question[response.question_id] for response in split.responses.read()]
+
+
+def _is_sampled(split: Split, num_samples: int) -> bool:
+    """Return whether all questions of a split have their responses."""
+    try:
+        ids = [row.id for row in split.responses.read()]
+    except RunError:
+        return False
+    wanted = [response_id(q.id, k) for q in split.questions.read() for k in range(num_samples)]
+    return sorted(ids) == sorted(wanted)
 
 
 def _generate(
