@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grace.estimators import Answers, Samples, load_estimator
+from grace.estimators import Answers, Samples
 from grace.pipeline.context import Context
 from grace.pipeline.cost import Meter, MeteredEngine
 from grace.pipeline.grading import grade_split
 from grace.pipeline.sampling import sample_split, sampling_for
-from grace.pipeline.scoring import KnownSplits, check_values
+from grace.pipeline.scoring import KnownSplits, check_values, estimator_of
 from grace.progress import progress
 from grace.records import Confidence
 from grace.scaling import Pool
@@ -50,7 +50,7 @@ def draw_pool(
 
 def rate_pool(context: Context, name: str, pool: Split) -> None:
     """Let an estimator rate the samples of a pool, some questions at a time; resumes."""
-    estimator = load_estimator(name, context.settings.estimators.get(name.partition("+")[0]))
+    estimator = estimator_of(context.settings, name)
     table = pool.confidences(name)
     ids = [response.id for response in pool.responses.read()]
     size = UNIT * (len(ids) // len(pool.questions.read()))

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.errors import ConfigError, RunError
-from grace.estimators import Answers, load_estimator
+from grace.estimators import Answers
 from grace.pipeline import load_run_settings, stages_alike
 from grace.pipeline.context import Context
 from grace.pipeline.pools import OWN, draw_pool, rate_pool, read_pool
 from grace.pipeline.reporting import report
 from grace.pipeline.samplewise import cases, describe
+from grace.pipeline.scoring import estimator_of
 from grace.pipeline.study import report_runs
 from grace.scaling import BUDGETS, Pool, Scaling, joined, replay
 from grace.store import RunDir, Split, is_run, runs_in, write_json
@@ -147,8 +148,7 @@ def _pool(context: Context, side: Answers, samples: int) -> Split:
 
 
 def _side(context: Context, estimator: str) -> Answers:
-    options = context.settings.estimators.get(estimator.partition("+")[0])
-    return load_estimator(estimator, options).answers
+    return estimator_of(context.settings, estimator).answers
 
 
 def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Policy]]:

@@ -101,10 +101,16 @@ def load_estimators(settings: RunSettings) -> dict[str, Estimator]:
     Raises:
         ConfigError: an unknown estimator or an unknown setting of one.
     """
-    return {
-        name: load_estimator(name, settings.estimators.get(name.partition("+")[0]))
-        for name in settings.report.estimators
-    }
+    return {name: estimator_of(settings, name) for name in settings.report.estimators}
+
+
+def estimator_of(settings: RunSettings, name: str) -> Estimator:
+    """Return an estimator as a run's settings have it.
+
+    Raises:
+        ConfigError: an unknown estimator or an unknown setting of one.
+    """
+    return load_estimator(name, settings.estimators.get(name.partition("+")[0]))
 
 
 def test_sets(context: Context) -> Iterator[TestSet]:
