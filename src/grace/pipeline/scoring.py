@@ -63,10 +63,10 @@ def answer_tests(context: Context) -> None:
     """Let the tuned model answer every test set, and grade its answers."""
     inputs = sorted(path for path in context.directory.adapter.iterdir() if path.is_file())
     outputs = []
-    for test in test_sets(context):
+    for place, test in enumerate(test_sets(context)):
         draw_questions(test.context, test.split, "test")
         answer(test.context, "tuned", test.split.tuned, stage="answer")
-        if test.split.questions.path.is_relative_to(context.directory.path / "transfer"):
+        if place:  # the questions of the run's own test set came with stage `sample`
             outputs.append(test.split.questions.path)
         outputs += [test.split.tuned.responses.path, test.split.tuned.grades.path]
     tree = {"transfer": list(context.settings.report.transfer)}
