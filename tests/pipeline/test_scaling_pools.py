@@ -158,6 +158,18 @@ def test_scaling_again_samples_nothing_and_changes_nothing(
     assert (scaled / "scaling.json").read_bytes() == before
 
 
+def test_grades_that_were_torn_are_made_again_without_sampling(
+    scaled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = shutil.copytree(scaled, tmp_path / "run")
+    grades = path / "test/tuned/pool-6-t0.8/grades.jsonl"
+    whole = grades.read_bytes()
+    monkeypatch.setattr(TransformersEngine, "load", None)
+    grades.write_bytes(whole[:-5])
+    scale_runs(path, CHOSEN)
+    assert grades.read_bytes() == whole
+
+
 def test_training_again_forgets_what_was_scaled_with_the_old_model(scaled: Path, tmp_path: Path):
     path = shutil.copytree(scaled, tmp_path / "run")
     (path / "threshold.json").write_text("{}")

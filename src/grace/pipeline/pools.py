@@ -13,9 +13,8 @@ import numpy as np
 from grace.estimators import Answers, Samples
 from grace.pipeline.context import Context
 from grace.pipeline.cost import Meter, MeteredEngine
-from grace.pipeline.grading import grade_split
-from grace.pipeline.sampling import sample_split, sampling_for
-from grace.pipeline.scoring import KnownSplits, check_values, estimator_of
+from grace.pipeline.sampling import sampling_for
+from grace.pipeline.scoring import KnownSplits, answer, check_values, estimator_of
 from grace.progress import progress
 from grace.records import Confidence
 from grace.scaling import Pool
@@ -39,12 +38,10 @@ def draw_pool(
         stage: under which name progress and times are kept.
     """
     pool = split.pool(count, temperature)
-    if not pool.grades.path.exists():
-        sampling = dataclasses.replace(
-            sampling_for(context, "test"), num_samples=count, temperature=temperature
-        )
-        sample_split(context, answers, pool, sampling, stage=stage)
-        grade_split(context, pool)
+    sampling = dataclasses.replace(
+        sampling_for(context, "test"), num_samples=count, temperature=temperature
+    )
+    answer(context, answers, pool, stage=stage, sampling=sampling)
     return pool
 
 
@@ -97,11 +94,9 @@ def read_pool(pool: Split, estimators: Sequence[str] = ()) -> Pool:
 
 def _part(samples: Samples, rows: range) -> Samples:
     """Return some of the samples; each is rated by itself, so this changes no value."""
-    return Samples(
-        questions=samples.questions[rows.start : rows.stop],
-        messages=samples.messages[rows.start : rows.stop],
-        prompts=samples.prompts[rows.start : rows.stop],
-        responses=samples.responses[rows.start : rows.stop],
-        answers=samples.answers[rows.start : rows.stop],
-        correct=samples.correct[rows.start : rows.stop],
-    )
+    cut = {
+        field.name: getattr(samples, field.name)[rows.start : rows.stop]
+        for field in dataclasses.fields(samples)
+        if field.name != "draw"
+    }
+    return dataclasses.replace(samples, **cut)

@@ -22,7 +22,7 @@ from grace.pipeline.context import Context
 from grace.pipeline.pools import OWN, draw_pool, rate_pool, read_pool
 from grace.pipeline.reporting import report
 from grace.pipeline.samplewise import cases, describe
-from grace.pipeline.scoring import estimator_of
+from grace.pipeline.scoring import estimator_of, is_answered
 from grace.pipeline.study import report_runs
 from grace.scaling import BUDGETS, Pool, Scaling, joined, replay
 from grace.store import RunDir, Split, is_run, runs_in, write_json
@@ -285,7 +285,7 @@ def _share(context: Context, others: Sequence[Context], samples: int) -> None:
     for other in others:
         source = other.directory.split("test").pool(samples, temperature)
         alike = "grade" in stages_alike(other.settings, context.settings)
-        if not alike or target.grades.path.exists() or not source.grades.path.exists():
+        if not alike or is_answered(target, samples) or not is_answered(source, samples):
             continue
         target.path.mkdir(exist_ok=True)
         for name in (source.responses.path.name, source.grades.path.name):  # the grades last

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grace.config import RunSettings
+from grace.engines import Sampling
 from grace.errors import RunError
 from grace.estimators import Answers, Estimator, Fitted, Samples, Values, load_estimator
 from grace.pipeline.context import Context
@@ -125,12 +126,37 @@ def samples_of(context: Context, answers: Answers, split: Split) -> Samples:
     return context.samples(split, functools.partial(draw_further, context, answers, split))
 
 
-def answer(context: Context, answers: Answers, split: Split, *, stage: str) -> None:
-    """Let a model answer a split's questions, and grade what it says."""
-    sampling = sampling_for(context, "test")
-    if not _is_answered(split, sampling.num_samples):
+def answer(
+    context: Context,
+    answers: Answers,
+    split: Split,
+    *,
+    stage: str,
+    sampling: Sampling | None = None,
+) -> None:
+    """Let a model answer a split's questions, and grade what it says; done once.
+
+    Args:
+        context: the run.
+        answers: which model.
+        split: its responses.
+        stage: under which name progress and times are kept.
+        sampling: None: as test questions are answered.
+    """
+    sampling = sampling or sampling_for(context, "test")
+    if not is_answered(split, sampling.num_samples):
         sample_split(context, answers, split, sampling, stage=stage)
         grade_split(context, split)
+
+
+def is_answered(split: Split, num_samples: int) -> bool:
+    """Return whether all questions of a split have their responses and grades."""
+    try:
+        responses, grades = split.responses.read(), split.grades.read()
+    except RunError:
+        return False
+    complete = len(responses) == num_samples * len(split.questions.read())
+    return complete and [row.id for row in responses] == [row.id for row in grades]
 
 
 def _rate_all(
@@ -151,16 +177,6 @@ def _rate_all(
         for test in sets:
             _rate(test, name, estimator, fitted, engine, fit)
     return tables
-
-
-def _is_answered(split: Split, num_samples: int) -> bool:
-    """Return whether all questions of a split have their responses and grades."""
-    try:
-        responses, grades = split.responses.read(), split.grades.read()
-    except RunError:
-        return False
-    complete = len(responses) == num_samples * len(split.questions.read())
-    return complete and [row.id for row in responses] == [row.id for row in grades]
 
 
 def _is_rated(split: Split, name: str) -> bool:
