@@ -9,9 +9,10 @@ from scipy import stats
 from grace.errors import UserInputError
 from grace.records import Vote
 from grace.scaling import (
+    Accurate,
+    NoWorse,
     Pool,
     accuracy_threshold,
-    broken_no_worse,
     broken_promises,
     no_worse_threshold,
 )
@@ -99,27 +100,22 @@ def test_early_stopping_that_is_better_than_voting_gets_a_threshold():
     assert looser.tau < promise.tau
 
 
-@pytest.mark.parametrize("delta", [0.05, 0.1, 0.2])
-@pytest.mark.parametrize("abstain", [True, False])
-def test_over_random_splits_the_promise_is_broken_in_at_most_delta(delta, abstain):
-    target = 0.9 if abstain else 0.75
-    found = broken_promises(
-        pool_of(1200), target, budget=8, delta=delta, abstain=abstain, grid=FINE, share=0.3
-    )
-    print(found)
-    assert found.promised > 0.5
-    assert found.broken <= stats.binom.isf(1e-3, 1000, delta) / 1000
-    assert 0 < found.coverage <= 1
-
-
-@pytest.mark.parametrize("delta", [0.05, 0.1, 0.2])
-@pytest.mark.parametrize("margin", [0.0, 0.02])
-def test_over_random_splits_no_worse_is_broken_in_at_most_delta(delta, margin):
-    pool = pool_of(800)
-    found = broken_no_worse(pool, budget=8, margin=margin, delta=delta, grid=FINE, share=0.4)
-    print(found)
-    assert found.promised > 0.5
-    assert found.broken <= stats.binom.isf(1e-3, 1000, delta) / 1000
+@pytest.mark.parametrize(
+    ("wanted", "questions", "share"),
+    [
+        (Accurate(0.9), 1200, 0.3),
+        (Accurate(0.75, abstain=False), 1200, 0.3),
+        (NoWorse(), 800, 0.4),
+        (NoWorse(0.02), 800, 0.4),
+    ],
+)
+def test_over_random_splits_a_promise_is_broken_in_at_most_delta(wanted, questions, share):
+    pool = pool_of(questions)
+    for found in broken_promises(pool, wanted, budget=8, grid=FINE, share=share):
+        print(wanted, found)
+        assert found.promised > 0.5
+        assert found.broken <= stats.binom.isf(1e-3, 1000, found.delta) / 1000
+        assert 0 < found.coverage <= 1
 
 
 def test_the_parts_are_fitted_as_a_pool_of_their_own_is():
@@ -131,7 +127,9 @@ def test_the_parts_are_fitted_as_a_pool_of_their_own_is():
         ).tau
         for part in parts
     ]
-    found = broken_promises(pool, 0.9, budget=4, delta=0.2, grid=COARSE, splits=20, seed=3)
+    (found,) = broken_promises(
+        pool, Accurate(0.9), budget=4, deltas=[0.2], grid=COARSE, splits=20, seed=3
+    )
     answered, right = early_stops(pool, 4, True, "grace", COARSE)
     at = [COARSE.index(tau) for tau in taus if tau is not None]
     assert len(at) > 0 and found.promised == len(at) / 20

@@ -11,22 +11,23 @@ would have seen, and so are the decisions (`tests/scaling` hold the two together
 
 from __future__ import annotations
 
-from grace.scaling.broken import BrokenPromises, broken_no_worse, broken_promises
+from grace.scaling.broken import BrokenPromises, broken_promises
 from grace.scaling.pool import Pool
-from grace.scaling.promises import accuracy_threshold, no_worse_threshold
+from grace.scaling.promises import Accurate, NoWorse, accuracy_threshold, no_worse_threshold
 from grace.scaling.replaying import BUDGETS, replay
 from grace.scaling.results import Curve, Estimate, Point, Scaling, joined
 
 __all__ = [
     "BUDGETS",
+    "Accurate",
     "BrokenPromises",
     "Curve",
     "Estimate",
+    "NoWorse",
     "Point",
     "Pool",
     "Scaling",
     "accuracy_threshold",
-    "broken_no_worse",
     "broken_promises",
     "joined",
     "no_worse_threshold",

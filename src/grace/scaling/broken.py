@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.scaling.pool import Pool
-from grace.scaling.promises import Truths, early_stops, majority_right
+from grace.scaling.promises import Accurate, NoWorse, Truths
 from grace.strategies.tally import Floats, Indices
-from grace.thresholds import GRID, pick_accurate, pick_no_worse
+from grace.thresholds import GRID
+
+DELTAS = (0.05, 0.1, 0.2)
 
 
 class BrokenPromises(NamedTuple):
@@ -36,25 +38,23 @@ class BrokenPromises(NamedTuple):
 
 def broken_promises(
     pool: Pool,
-    target: float,
+    wanted: Accurate | NoWorse,
     *,
     budget: int,
-    delta: float = 0.05,
-    abstain: bool = True,
+    deltas: Sequence[float] = DELTAS,
     estimator: str = "grace",
     grid: Sequence[float] = GRID,
     splits: int = 1000,
     share: float = 0.5,
     seed: int = 0,
-) -> BrokenPromises:
-    """Do `accuracy_threshold` on many random parts of a pool.
+) -> list[BrokenPromises]:
+    """Choose thresholds on many random parts of a pool, and check what each promises.
 
     Args:
         pool: samples of all questions; each part of it is a draw of calibration data.
-        target: wanted accuracy of the answers that are given, in (0, 1).
+        wanted: what is promised, as by `accuracy_threshold` or `no_worse_threshold`.
         budget: most samples per question; 1 is selective answering.
-        delta: accepted probability that the promise is broken, in (0, 1).
-        abstain: answer only when a sample reaches tau; else vote when none does, always answer.
+        deltas: accepted probabilities that the promise is broken, in (0, 1); one result each.
         estimator: whose confidences.
         grid: thresholds from strict to loose, chosen without looking at these data.
         splits: how many random parts.
@@ -62,67 +62,21 @@ def broken_promises(
         seed: seed of the parts.
 
     Raises:
-        UserInputError: as for `accuracy_threshold`.
+        UserInputError: as for `accuracy_threshold` and `no_worse_threshold`.
     """
-    answered_GQ, right_GQ = early_stops(pool, budget, abstain, estimator, grid)
+    tables = wanted.tables(pool, budget, estimator, grid)
     part_DQ = _parts(pool.num_questions, splits, share, seed)
-    answered_DG, right_DG = _counts(part_DQ, answered_GQ), _counts(part_DQ, right_GQ)
-    size = int(part_DQ[0].sum())
-    picked_D = pick_accurate(answered_DG, right_DG, size, target, delta, abstain)
-    all_G, all_right_G = answered_GQ.sum(axis=1), right_GQ.sum(axis=1)
-    rest_DG, rest_right_DG = all_G - answered_DG, all_right_G - right_DG
-    return _summary(
-        delta,
-        picked_D,
-        all_right_G < target * all_G,
-        rest_right_DG < target * rest_DG,
-        all_G / pool.num_questions,
-    )
-
-
-def broken_no_worse(
-    pool: Pool,
-    *,
-    budget: int,
-    margin: float = 0.0,
-    delta: float = 0.05,
-    estimator: str = "grace",
-    grid: Sequence[float] = GRID,
-    splits: int = 1000,
-    share: float = 0.5,
-    seed: int = 0,
-) -> BrokenPromises:
-    """Do `no_worse_threshold` on many random parts of a pool.
-
-    Args:
-        pool: samples of all questions; each part of it is a draw of calibration data.
-        budget: most samples per question, of both.
-        margin: accepted loss of accuracy, in [0, 1).
-        delta: accepted probability that the promise is broken, in (0, 1).
-        estimator: whose confidences.
-        grid: thresholds from strict to loose, chosen without looking at these data.
-        splits: how many random parts.
-        share: questions in each part, as a share of the pool.
-        seed: seed of the parts.
-
-    Raises:
-        UserInputError: as for `no_worse_threshold`.
-    """
-    _, right_GQ = early_stops(pool, budget, False, estimator, grid)
-    baseline_Q = majority_right(pool, budget)
-    better_GQ, worse_GQ = right_GQ & ~baseline_Q, ~right_GQ & baseline_Q
-    part_DQ = _parts(pool.num_questions, splits, share, seed)
-    better_DG, worse_DG = _counts(part_DQ, better_GQ), _counts(part_DQ, worse_GQ)
-    size = int(part_DQ[0].sum())
-    picked_D = pick_no_worse(better_DG, worse_DG, size, margin, delta)
-    gain_G = better_GQ.sum(axis=1) - worse_GQ.sum(axis=1)
-    return _summary(
-        delta,
-        picked_D,
-        gain_G < -margin * pool.num_questions,
-        gain_G - better_DG + worse_DG < -margin * (pool.num_questions - size),
-        np.ones(len(grid)),
-    )
+    n, size = pool.num_questions, int(part_DQ[0].sum())
+    part_DG = [_counts(part_DQ, table_GQ) for table_GQ in tables]
+    all_G = [table_GQ.sum(axis=1) for table_GQ in tables]
+    rest_DG = [whole_G - counts_DG for whole_G, counts_DG in zip(all_G, part_DG, strict=True)]
+    broken_G = wanted.broken(*all_G, n)
+    on_rest_DG = wanted.broken(*rest_DG, n - size)
+    coverage_G = wanted.coverage(all_G[0], n)
+    return [
+        _summary(delta, wanted.pick(*part_DG, size, delta), broken_G, on_rest_DG, coverage_G)
+        for delta in deltas
+    ]
 
 
 def _summary(

@@ -10,6 +10,7 @@ Shapes: Q questions, G thresholds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +18,72 @@ from numpy.typing import NDArray
 from grace.scaling.pool import Pool, first_seen
 from grace.scaling.replaying import is_right, outcomes
 from grace.strategies import EarlyStop, Majority
-from grace.strategies.tally import VoteTable
+from grace.strategies.tally import Floats, Indices, VoteTable
 from grace.thresholds import (
     GRID,
     AccuracyPromise,
     NoWorsePromise,
+    pick_accurate,
+    pick_no_worse,
     promise_accuracy,
     promise_no_worse,
 )
 
 Truths = NDArray[np.bool_]
+
+
+class Accurate(NamedTuple):
+    """What to promise: at least `target` of the answers that are given are right.
+
+    With `abstain` one is given only when a sample reaches tau; else it is voted for when none does.
+    """
+
+    target: float
+    abstain: bool = True
+
+    def tables(
+        self, pool: Pool, budget: int, estimator: str, grid: Sequence[float]
+    ) -> tuple[Truths, Truths]:
+        """Return, for every threshold and question, whether it is answered, and right: (G, Q)."""
+        return early_stops(pool, budget, self.abstain, estimator, grid)
+
+    def pick(self, answered_DG: Indices, right_DG: Indices, n: int, delta: float) -> Indices:
+        """Return the threshold chosen with each draw of n questions, -1 for none."""
+        return pick_accurate(answered_DG, right_DG, n, self.target, delta, self.abstain)
+
+    def broken(self, answered: Indices, right: Indices, n: int) -> Truths:
+        """Return whether the promise is false of n questions with these counts."""
+        return right < self.target * answered
+
+    def coverage(self, answered_G: Indices, n: int) -> Floats:
+        """Return the share of n questions that is answered at each threshold."""
+        return answered_G / n
+
+
+class NoWorse(NamedTuple):
+    """What to promise: early stopping is at most `margin` less accurate than SC."""
+
+    margin: float = 0.0
+
+    def tables(
+        self, pool: Pool, budget: int, estimator: str, grid: Sequence[float]
+    ) -> tuple[Truths, Truths]:
+        """Return, for every threshold and question, whether it alone, or SC alone, is right."""
+        _, right_GQ = early_stops(pool, budget, False, estimator, grid)
+        baseline_Q = majority_right(pool, budget)
+        return right_GQ & ~baseline_Q, ~right_GQ & baseline_Q
+
+    def pick(self, better_DG: Indices, worse_DG: Indices, n: int, delta: float) -> Indices:
+        """Return the threshold chosen with each draw of n questions, -1 for none."""
+        return pick_no_worse(better_DG, worse_DG, n, self.margin, delta)
+
+    def broken(self, better: Indices, worse: Indices, n: int) -> Truths:
+        """Return whether the promise is false of n questions with these counts."""
+        return better - worse < -self.margin * n
+
+    def coverage(self, better_G: Indices, n: int) -> Floats:
+        """Return the share of n questions that is answered at each threshold: all of them."""
+        return np.ones(len(better_G))
 
 
 def accuracy_threshold(
@@ -53,7 +110,7 @@ def accuracy_threshold(
     Raises:
         UserInputError: an impossible target, delta, budget or grid, or missing confidences.
     """
-    answered_GQ, right_GQ = early_stops(pool, budget, abstain, estimator, grid)
+    answered_GQ, right_GQ = Accurate(target, abstain).tables(pool, budget, estimator, grid)
     return promise_accuracy(
         answered_GQ.sum(axis=1),
         right_GQ.sum(axis=1),
@@ -87,12 +144,14 @@ def no_worse_threshold(
     Raises:
         UserInputError: an impossible margin, delta, budget or grid, or missing confidences.
     """
-    _, right_GQ = early_stops(pool, budget, False, estimator, grid)
-    baseline_Q = majority_right(pool, budget)
-    better_G = (right_GQ & ~baseline_Q).sum(axis=1)
-    worse_G = (~right_GQ & baseline_Q).sum(axis=1)
+    better_GQ, worse_GQ = NoWorse(margin).tables(pool, budget, estimator, grid)
     return promise_no_worse(
-        better_G, worse_G, pool.num_questions, margin=margin, delta=delta, grid=grid
+        better_GQ.sum(axis=1),
+        worse_GQ.sum(axis=1),
+        pool.num_questions,
+        margin=margin,
+        delta=delta,
+        grid=grid,
     )
 
 
