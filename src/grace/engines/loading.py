@@ -57,7 +57,7 @@ def load(
     _check_directory(path)
     tokenizer = load_tokenizer(adapter or path, trust_remote_code=trust_remote_code)
     model = _load_weights(path, kind, trust_remote_code)
-    manifest = _read_manifest(Path(adapter or path))
+    manifest = read_manifest(Path(adapter or path))
     if adapter is not None:
         model = _load_adapter(model, Path(adapter), manifest)
     _check_rows(model, tokenizer, path)
@@ -83,7 +83,7 @@ def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # transformers raises many kinds here
-        raise ModelError(f"no tokenizer in {path} ({_first_line(error)}); {remedy}") from error
+        raise ModelError(f"no tokenizer in {path} ({first_line(error)}); {remedy}") from error
     if tokenizer is False or len(tokenizer) == 0:
         raise ModelError(f"no tokenizer in {path}; {remedy}")
     return tokenizer
@@ -169,7 +169,7 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
                 path, dtype=kind, trust_remote_code=trust_remote_code, output_loading_info=True
             )
     except Exception as error:  # transformers raises many kinds here
-        reason = _first_line(error)
+        reason = first_line(error)
         raise ModelError(
             f"no causal language model in {path} ({reason}); give a directory with config.json "
             "and weights (model.safetensors)"
@@ -197,7 +197,12 @@ def no_progress_bar() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the grace.json of a directory, empty if it has none.
+
+    Raises:
+        ModelError: it is not JSON.
+    """
     file = folder / MANIFEST
     if not file.is_file():
         return {}
@@ -231,7 +236,7 @@ def _load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
             model = PeftModel.from_pretrained(model, adapter)
     except Exception as error:  # peft raises many kinds here
         raise ModelError(
-            f"adapter {adapter} does not fit the base model ({_first_line(error)}); "
+            f"adapter {adapter} does not fit the base model ({first_line(error)}); "
             f"use its base model {manifest.get('base_model', '(not recorded)')}"
         ) from error
     return model.merge_and_unload() if _is_float32(model) else model
@@ -250,6 +255,7 @@ def _check_rows(model: Any, tokenizer: Any, path: str | Path) -> None:
         )
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says, or its name where it says nothing."""
     lines = str(error).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__

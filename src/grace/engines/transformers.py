@@ -16,13 +16,14 @@ import torch
 from grace.cnf import find_readout, without
 from grace.engines import Features, Sampling
 from grace.engines.batching import attempt, group, out_of_memory, run_batches
+from grace.engines.checks import check_contexts
 from grace.engines.decoding import Ends, decode
 from grace.engines.forward import Forward, left_pad
 from grace.engines.loading import eos_ids, load
 from grace.engines.rows import Rows, generations, with_evidence
 from grace.engines.scoring import Reading, pool, score
 from grace.engines.streaming import Stream
-from grace.errors import DataError, ModelError
+from grace.errors import ModelError
 from grace.evidence import Evidence, shift
 from grace.records import Generation
 
@@ -302,12 +303,4 @@ class TransformersEngine:
     ) -> None:
         """Refuse what the model cannot hold; `keys` are the names of the prompts, if any."""
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        for index, context in enumerate(contexts):
-            name = keys[index] if keys else index
-            if len(context) == 0:
-                raise DataError(f"prompt {name} has no tokens; give it at least one")
-            if limit is not None and len(context) + new_tokens > limit:
-                raise ModelError(
-                    f"prompt {name} has {len(context)} tokens and may get {new_tokens} more, but "
-                    f"the model's context is {limit}; shorten it or lower max_new_tokens"
-                )
+        check_contexts(contexts, limit, new_tokens, keys)

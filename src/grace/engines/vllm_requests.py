@@ -1,0 +1,78 @@
+"""The requests of one vLLM engine that are in flight."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from grace.errors import ModelError
+
+
+class Requests:
+    """Adds requests and hands out what comes back, each to the iterator that waits for it.
+
+    Args:
+        engine: a `vllm.LLMEngine`.
+        lora: the LoRA that every request uses, if any.
+    """
+
+    def __init__(self, engine: Any, lora: Any = None) -> None:
+        self._engine, self.lora = engine, lora
+        self._numbers = itertools.count()
+        self._news: dict[str, Any] = {}  # the newest output of every request
+
+    def in_order(
+        self, prompts: Sequence[Sequence[int]], ask: Callable[[int], Any], samples: int = 1
+    ) -> Iterator[Any]:
+        """Yield the finished output of each prompt, in their order.
+
+        Enough prompts are in flight to keep the engine busy; closing the iterator aborts them.
+
+        Args:
+            prompts: token ids.
+            ask: returns the sampling parameters of a prompt, by its index.
+            samples: per prompt.
+        """
+        most = max(1, 2 * self._engine.vllm_config.scheduler_config.max_num_seqs // samples)
+        running: dict[str, int] = {}
+        done: dict[int, Any] = {}
+        upcoming = iter(range(len(prompts)))
+        try:
+            for index in range(len(prompts)):
+                while index not in done:
+                    for new in itertools.islice(upcoming, most - len(running)):
+                        running[self.add(prompts[new], ask(new))] = new
+                    done |= {running.pop(name): output for name, output in self.wait(running)}
+                yield done.pop(index)
+        finally:
+            self.abort(running)
+
+    def add(self, prompt: Sequence[int], params: Any) -> str:
+        """Start a request and return its name."""
+        name = f"grace-{next(self._numbers)}"
+        given = {"prompt_token_ids": list(prompt)}
+        self._engine.add_request(name, given, params, lora_request=self.lora)
+        return name
+
+    def wait(self, names: Collection[str]) -> list[tuple[str, Any]]:
+        """Run the engine until something of these requests comes back; return it by name.
+
+        Raises:
+            ModelError: the engine has nothing left to do and none of them has come back.
+        """
+        while True:
+            found = [(name, self._news.pop(name)) for name in names if name in self._news]
+            if found:
+                return found
+            if not self._engine.has_unfinished_requests():
+                raise ModelError("vLLM lost a request; its own log says why")
+            for output in self._engine.step():
+                self._news[output.request_id] = output
+
+    def abort(self, names: Collection[str]) -> None:
+        """Stop requests and forget what came back of them."""
+        if names:
+            self._engine.abort_request(list(names))
+        for name in names:
+            self._news.pop(name, None)

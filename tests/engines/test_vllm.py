@@ -1,0 +1,345 @@
+"""The vLLM engine in front of a fake vLLM that a transformers model answers for."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import fake_vllm
+import numpy as np
+import pytest
+import torch
+
+import tiny_models
+from grace.cnf import add_cnf
+from grace.engines import Sampling
+from grace.engines.transformers import TransformersEngine
+from grace.engines.vllm import VllmEngine
+from grace.errors import ConfigError, DataError, ModelError
+from grace.evidence import Evidence
+
+GREEDY = Sampling(max_new_tokens=6)
+SAMPLED = Sampling(3, 0.8, max_new_tokens=16, seed=5)
+EVIDENCE = Evidence((0.3, -0.2, 0.1, 0.2, 1.5, -0.7), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5))
+CARDS = {
+    "predict": {"read_at": "predict"},
+    "prompt": {"read_at": "prompt"},
+    "evidence": {"read_at": "predict", "evidence": EVIDENCE.to_dict()},
+}
+CLOSE = 1e-5
+
+
+class Both:
+    """The same tiny model behind the fake vLLM and in the transformers engine."""
+
+    def __init__(self, how: str = "predict", **config: Any) -> None:
+        model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+        add_cnf(model, tokenizer, init="eos")
+        card = CARDS[how]
+        evidence = EVIDENCE if "evidence" in card else None
+        self.llm = fake_vllm.llm(model, **config)
+        self.fast = VllmEngine(self.llm, tokenizer, card)
+        self.reference = TransformersEngine(model, tokenizer, card["read_at"], evidence=evidence)
+        self.prompts = tiny_models.prompts(tokenizer, 8)
+
+
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_vllm.install(monkeypatch)
+
+
+@pytest.fixture(params=CARDS)
+def both(request: pytest.FixtureRequest) -> Both:
+    return Both(request.param)
+
+
+def same(a: Any, b: Any) -> None:
+    assert (a.token_ids, a.text, a.finish_reason) == (b.token_ids, b.text, b.finish_reason)
+    for name in ("logprobs", "trace", "end_logprob", "confidence"):
+        assert getattr(a, name) == pytest.approx(getattr(b, name), abs=CLOSE), name
+
+
+def test_greedy_responses_are_those_of_the_transformers_engine(both: Both) -> None:
+    wanted = dict(both.reference.generate(both.prompts, GREEDY))
+    found = dict(both.fast.generate(both.prompts, GREEDY))
+    assert list(found) == list(range(len(both.prompts)))
+    assert {g.finish_reason for (g,) in found.values()} == {"stop", "length"}
+    for index, (generation,) in found.items():
+        same(generation, wanted[index][0])
+
+
+def test_greedy_ends_where_both_ends_together_are_most_probable_though_vllm_goes_on() -> None:
+    both = Both()
+    both.prompts = [[token] for token in range(6, 86)]
+    lengths: list[int] = []
+    plain = both.fast._generation
+
+    def noted(sample: Any, greedy: bool) -> Any:
+        lengths.append(len(sample.token_ids))
+        return plain(sample, greedy)
+
+    both.fast._generation = noted  # type: ignore[method-assign]
+    found = [g for _, (g,) in both.fast.generate(both.prompts, GREEDY)]
+    cut = [n > len(g.token_ids) + 1 for n, g in zip(lengths, found, strict=True)]
+    assert any(cut)
+    wanted = dict(both.reference.generate(both.prompts, GREEDY))
+    assert [g.token_ids for g in found] == [g.token_ids for (g,) in map(wanted.get, range(80))]
+
+
+def test_greedy_samples_are_drawn_once_and_alike(both: Both) -> None:
+    sampling = dataclasses.replace(GREEDY, num_samples=3)
+    for _, made in both.fast.generate(both.prompts[:2], sampling):
+        assert len(made) == 3
+        assert len({g.token_ids for g in made}) == 1
+    assert [params.n for params in both.llm.llm_engine.asked] == [1, 1]
+
+
+def test_sampled_responses_have_the_c_that_transformers_reads(both: Both) -> None:
+    rows = [(both.prompts[i], g) for i, m in both.fast.generate(both.prompts, SAMPLED) for g in m]
+    ended = [(prompt, g) for prompt, g in rows if g.finish_reason == "stop"]
+    assert len({g.token_ids for _, g in rows}) > len(both.prompts)
+    contexts, responses = [p for p, _ in ended], [g.token_ids for _, g in ended]
+    wanted = both.reference.confidences(contexts, responses)
+    assert [g.confidence for _, g in ended] == pytest.approx(wanted, abs=CLOSE)
+    for (_, g), (logprobs, end) in zip(
+        ended, both.reference.logprobs(contexts, responses), strict=True
+    ):
+        assert g.logprobs == pytest.approx(logprobs, abs=CLOSE)
+        assert g.end_logprob == pytest.approx(end, abs=CLOSE)
+
+
+def test_the_samples_of_a_prompt_are_one_request_that_asks_for_c() -> None:
+    both = Both()
+    list(both.fast.generate(both.prompts[:2], SAMPLED))
+    assert len(both.llm.llm_engine.asked) == 2
+    for params in both.llm.llm_engine.asked:
+        assert params.n == 3
+        assert params.logprob_token_ids == [3, both.reference.cnf]
+        assert sorted(params.stop_token_ids) == [3, both.reference.cnf]
+
+
+def test_a_sample_depends_on_seed_key_and_number_alone() -> None:
+    both = Both()
+    prompts, keys = both.prompts[:3], ["a", "b", "c"]
+    whole = dict(both.fast.generate(prompts, SAMPLED, keys=keys))
+    tail = dataclasses.replace(SAMPLED, num_samples=2, first_sample=1)
+    for index, made in both.fast.generate(prompts[::-1], tail, keys=keys[::-1]):
+        assert made == whole[2 - index][1:]
+    other = dataclasses.replace(SAMPLED, seed=6)
+    assert dict(both.fast.generate(prompts, other, keys=keys)) != whole
+
+
+def test_given_responses_are_rated_as_transformers_rates_them(both: Both) -> None:
+    responses = [p[::-1][: 2 * (i % 4)] for i, p in enumerate(both.prompts)]
+    wanted = both.reference.confidences(both.prompts, responses)
+    assert both.fast.confidences(both.prompts, responses) == pytest.approx(wanted, abs=CLOSE)
+    if both.fast.reader.at_prompt:
+        with pytest.raises(ModelError, match="transformers engine"):
+            both.fast.logprobs(both.prompts, responses)
+        return
+    found = both.fast.logprobs(both.prompts, responses)
+    for (a, end_a), (b, end_b) in zip(
+        found, both.reference.logprobs(both.prompts, responses), strict=True
+    ):
+        assert a == pytest.approx(b, abs=CLOSE)
+        assert end_a == pytest.approx(end_b, abs=CLOSE)
+
+
+@pytest.mark.parametrize("count", [0, 2, 200])
+def test_next_token_probs_are_those_of_the_transformers_engine(count: int) -> None:
+    both = Both()
+    tokens = list(range(4, 4 + count))
+    found = both.fast.next_token_probs(both.prompts, tokens)
+    wanted = both.reference.next_token_probs(both.prompts, tokens)
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+    np.testing.assert_allclose(found, wanted, atol=CLOSE)
+
+
+def test_a_stream_gives_the_samples_of_generate_and_a_closed_one_aborts_the_rest() -> None:
+    both = Both()
+    engine, prompt = both.llm.llm_engine, both.prompts[3]
+    ((_, together),) = both.fast.generate([prompt], SAMPLED, keys=["q"])
+    stream = both.fast.stream(prompt, SAMPLED, "q")
+    assert dict(stream.start(range(3))) == dict(enumerate(together))
+    assert stream.tokens == sum(len(g.token_ids) for g in together)
+    running = stream.start(range(3, 9))
+    next(running)
+    running.close()
+    assert len(engine.aborted) == 5
+    assert not engine.running
+    assert stream.tokens > sum(len(g.token_ids) for g in together)
+
+
+def test_closing_generate_stops_what_is_in_flight_and_only_a_few_prompts_ever_are() -> None:
+    both = Both(max_num_seqs=3)
+    running = both.fast.generate(both.prompts, SAMPLED)
+    next(running)
+    assert len(both.llm.llm_engine.asked) <= 4
+    running.close()
+    assert not both.llm.llm_engine.running
+
+
+def test_two_iterators_at_a_time_each_get_their_own() -> None:
+    both = Both(max_num_seqs=2)
+    one, two = (
+        both.fast.generate(both.prompts, SAMPLED, keys=list(k)) for k in ("abcdefgh", "ABCDEFGH")
+    )
+    pairs = list(itertools.zip_longest(one, two))
+    assert [left for left, _ in pairs] == list(
+        both.fast.generate(both.prompts, SAMPLED, keys=list("abcdefgh"))
+    )
+    assert [right for _, right in pairs] == list(
+        both.fast.generate(both.prompts, SAMPLED, keys=list("ABCDEFGH"))
+    )
+
+
+@pytest.mark.parametrize("version", ["0.21.2", "0.9.1"])
+def test_a_vllm_whose_c_would_depend_on_the_temperature_is_refused(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_vllm.install(monkeypatch, version=version)
+    with pytest.raises(ModelError, match=r"0\.22 or later"):
+        Both()
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"logprobs_mode": "processed_logprobs"}, "raw_logprobs"),
+        ({"speculative_config": object()}, "speculative"),
+    ],
+)
+def test_an_engine_that_would_return_other_numbers_is_refused(
+    config: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ModelError, match=words):
+        Both(**config)
+
+
+def test_a_model_without_cnf_is_refused() -> None:
+    model = tiny_models.model("llama_tied")
+    with pytest.raises(ModelError, match="no <CNF>"):
+        VllmEngine(fake_vllm.llm(model), tiny_models.tokenizer())
+    tokenizer = tiny_models.tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<CNF>"]})
+    with pytest.raises(ModelError, match="rows"):
+        VllmEngine(fake_vllm.llm(model), tokenizer)
+
+
+def test_what_takes_a_second_request_is_refused() -> None:
+    model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
+    add_cnf(model, tokenizer)
+    with pytest.raises(ModelError, match="transformers engine"):
+        VllmEngine(fake_vllm.llm(model), tokenizer, {"read_at": "feed"})
+
+
+def test_a_lora_cannot_rate_given_responses_by_their_own_probabilities() -> None:
+    both = Both("evidence")
+    engine = VllmEngine(both.llm, both.fast.tokenizer, CARDS["evidence"], lora="lora")
+    with pytest.raises(ModelError, match="format merged"):
+        engine.confidences([[5]], [[6]])
+    plain = VllmEngine(both.llm, both.fast.tokenizer, CARDS["predict"], lora="lora")
+    assert len(plain.confidences([[5]], [[6]])) == 1
+
+
+def test_features_name_the_engine_that_has_them() -> None:
+    with pytest.raises(ModelError, match="transformers engine"):
+        Both().fast.features([[5]], [[6]])
+
+
+def test_prompts_that_do_not_fit_are_refused_by_name() -> None:
+    both = Both(max_model_len=15)
+    with pytest.raises(ModelError, match="prompt long has 10 tokens"):
+        list(both.fast.generate([[5] * 10], GREEDY, keys=["long"]))
+    with pytest.raises(DataError, match="no tokens"):
+        both.fast.next_token_probs([[]], [5])
+
+
+def test_without_vllm_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ConfigError, match="pip install vllm"):
+        VllmEngine.load("somewhere")
+
+
+class Started(list[Any]):
+    """Notes what `vllm.LLM` is started with."""
+
+    def __call__(self, **options: Any) -> Any:
+        self.append(options)
+        model = tiny_models.model("llama_untied")
+        add_cnf(model, tiny_models.tokenizer())
+        return fake_vllm.llm(model)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    made = Started()
+    fake_vllm.install(monkeypatch, make=made)
+    return made
+
+
+def write_export(folder: Path, card: dict[str, Any], rank: int = 0) -> Path:
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    add_cnf(model, tokenizer)
+    tokenizer.save_pretrained(folder)
+    (folder / "grace.json").write_text(json.dumps(card))
+    if rank:
+        (folder / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    return folder
+
+
+def test_a_merged_export_is_started_in_float32_with_raw_logprobs(
+    started: Started, tmp_path: Path
+) -> None:
+    folder = write_export(tmp_path / "merged", {"read_at": "predict"})
+    engine = VllmEngine.load(folder, max_model_len=64)
+    (options,) = started
+    exact = {} if not torch.cuda.is_available() else {"hf_overrides": {"head_dtype": "float32"}}
+    assert options == {
+        "model": str(folder),
+        "tokenizer": str(folder),
+        "trust_remote_code": False,
+        "dtype": "float32" if not exact else "auto",
+        "logprobs_mode": "raw_logprobs",
+        "max_model_len": 64,
+        **exact,
+    }
+    assert len(list(engine.generate([[5, 6]], GREEDY))) == 1
+
+
+def test_a_lora_export_is_started_on_its_base_with_a_rank_that_vllm_takes(
+    started: Started, tmp_path: Path
+) -> None:
+    folder = write_export(tmp_path / "lora", {"format": "vllm-lora", "base_model": "org/base"}, 9)
+    engine = VllmEngine.load(folder, dtype="bfloat16")
+    (options,) = started
+    assert (options["model"], options["tokenizer"]) == ("org/base", str(folder))
+    assert (options["enable_lora"], options["max_lora_rank"]) == (True, 16)
+    assert options["hf_overrides"] == {"head_dtype": "float32"}
+    assert engine._requests.lora == ("lora", 1, str(folder))
+
+
+def test_an_adapter_as_trained_is_refused_with_the_command_that_helps(
+    started: Started, tmp_path: Path
+) -> None:
+    folder = write_export(tmp_path / "adapter", {"base_model": "org/base"}, 8)
+    with pytest.raises(ModelError, match="grace export"):
+        VllmEngine.load(folder)
+    assert not started
+
+
+def test_what_vllm_says_of_a_model_that_it_cannot_load_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(**options: Any) -> Any:
+        raise ValueError("no room for the KV cache\nand a long story")
+
+    fake_vllm.install(monkeypatch, make=fail)
+    folder = write_export(tmp_path / "merged", {})
+    with pytest.raises(ModelError, match="no room for the KV cache") as refused:
+        VllmEngine.load(folder)
+    assert "\n" not in str(refused.value)

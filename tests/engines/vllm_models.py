@@ -1,0 +1,87 @@
+"""Tiny trained models that vLLM can run on a CPU (its attention wants heads of 32 or more)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+import transformers
+
+import tiny_models
+from grace.cnf import add_cnf, trainable_rows
+from grace.evidence import Evidence
+from grace.export import export_model
+
+EVIDENCE = Evidence((0.3, -0.2, 0.1, 0.2, 1.5, -0.7), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5))
+SPARE_ROWS = 7
+
+
+def write_base(folder: Path, *, tied: bool) -> Any:
+    """Save a random model with a padded vocabulary and its tokenizer; return the model."""
+    tokenizer = tiny_models.tokenizer()
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer) + SPARE_ROWS,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+        initializer_range=0.25,
+        tie_word_embeddings=tied,
+        bos_token_id=1,
+        eos_token_id=3,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        with torch.no_grad():
+            model.get_output_embeddings().weight[3] *= 1.5
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model
+
+
+def write_trained(folder: Path, *, tied: bool, read_at: str = "predict") -> Path:
+    """Write `base`, `adapter` and every export of it that vLLM takes; return the folder."""
+    model, tokenizer = write_base(folder / "base", tied=tied), tiny_models.tokenizer()
+    token = add_cnf(model, tokenizer)
+    config = peft.LoraConfig(
+        r=3,
+        lora_alpha=5,
+        task_type="CAUSAL_LM",
+        target_modules=["down_proj", "q_proj"],
+        trainable_token_indices=trainable_rows(model, token.readout),
+    )
+    wrapped = peft.get_peft_model(model, config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for key, parameter in wrapped.named_parameters():
+            if "lora_" in key or "trainable_tokens_delta" in key:
+                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    adapter = folder / "adapter"
+    wrapped.save_pretrained(adapter, save_embedding_layers=False)
+    tokenizer.save_pretrained(adapter)
+    record = {
+        "cnf_token": "<CNF>",
+        "cnf_id": token.id,
+        "read_at": read_at,
+        "base_model": str(folder / "base"),
+        "rows": model.get_input_embeddings().weight.shape[0],
+        "evidence": EVIDENCE.to_dict() if read_at == "predict" else None,
+        "train": {"rank": 3, "target_modules": ["mlp"]},
+        "data": {"task": "trivia_qa", "prompt": "short"},
+    }
+    (adapter / "grace.json").write_text(json.dumps(record))
+    for form in ("merged", "vllm-lora"):
+        export_model(adapter, adapter, str(folder / "base"), folder / form, form=form)
+    return folder
+
+
+def prompts(count: int = 12) -> list[list[int]]:
+    """Return prompts of ragged lengths."""
+    return tiny_models.prompts(tiny_models.tokenizer(), count)
