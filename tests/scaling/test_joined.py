@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from grace.errors import UserInputError
-from grace.scaling import Pool, Scaling, joined, replay
+from grace.scaling import Curve, Pool, Scaling, joined, replay
+from grace.scaling.resampling import estimate, ratios
 
 BUDGETS = (1, 4)
 
@@ -30,18 +32,75 @@ def test_one_seed_joined_is_itself():
         for budget in BUDGETS:
             expected = pytest.approx(alone.estimate(name, budget))
             assert together.estimate(name, budget) == expected
-            one, other = (side.curves[name].used_BV for side in (alone, together))
-            assert one == pytest.approx(other)
+            assert together.used(name, budget) == pytest.approx(alone.used(name, budget))
 
 
-def test_the_mean_is_over_all_answers_of_all_seeds():
+def test_the_mean_is_over_the_means_of_the_seeds():
     parts = [seed_of(range(40), 0), seed_of(range(20, 50), 1), seed_of(range(90, 100), 2)]
     together = joined(parts)
-    assert together.num_questions == 60
+    assert (together.num_questions, together.num_seeds) == (60, 3)
     for measure in ("accuracy", "samples", "tokens"):
         values = [scaling.estimate("grace-es", 4, measure).value for _, scaling in parts]
-        expected = np.average(values, weights=[40, 30, 10])
-        assert together.estimate("grace-es", 4, measure).value == pytest.approx(expected)
+        assert together.estimate("grace-es", 4, measure).value == pytest.approx(np.mean(values))
+    (point,) = (p for p in together.points() if (p.policy, p.budget) == ("sc", 4))
+    each = [scaling.estimate("sc", 4).value for _, scaling in parts]
+    assert point.spread == pytest.approx(np.std(each, ddof=1))
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_few_seeds_widen_every_difference_by_students_t(seeds):
+    # Without noise of questions only the seeds are left: two figures, and their difference.
+    value_SF = np.random.default_rng(1).normal(0.5, 0.1, (seeds, 2))
+    tops = [np.tile(value_F[:, None], 6) for value_F in value_SF]
+    ids = [[f"q{n}" for n in range(6)]] * seeds
+    each_SF, drawn_DF = ratios(ids, tops, [np.ones(6)] * seeds, resamples=40_000)
+    assert each_SF == pytest.approx(value_SF)
+    for weights in ([1, 0], [0, 1], [1, -1]):
+        drawn_D, value_S = drawn_DF @ weights, value_SF @ weights
+        found = estimate(drawn_D)
+        error = value_S.std(ddof=1) / np.sqrt(seeds) if seeds > 2 else 0
+        reach = stats.t.ppf(0.975, seeds - 1) * error
+        assert found.value == pytest.approx(value_S.mean())
+        assert found.high - found.value == pytest.approx(reach, rel=0.05, abs=1e-12)
+        assert found.value - found.low == pytest.approx(reach, rel=0.05, abs=1e-12)
+
+
+def test_a_seed_that_a_resample_misses_is_left_out_of_its_mean():
+    tops = [np.array([[1.0, 1.0]]), np.array([[0.0]])]
+    _, drawn_DF = ratios([["a", "b"], ["c"]], tops, [np.ones(2), np.ones(1)], resamples=200)
+    assert set(drawn_DF[1:, 0]) == {0.0, 0.5, 1.0}
+
+
+def curve(name: str, accuracy: list[float], samples: list[float]) -> Curve:
+    """Return a curve at budgets 1, 2 and 4 that is the same for every one of ten questions."""
+    values = [np.tile(np.array(value)[:, None], 10) for value in (accuracy, samples, samples)]
+    return Curve(name, None, None, (1, 2, 4), *values, np.zeros((3, 5)))
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "expected"),
+    [
+        ([0.5, 0.6, 0.8], 2.25),  # a quarter of the way from 2 to 3 samples
+        ([0.7, 0.7, 0.7], 1.0),
+        ([0.5, 0.65, 0.9], 2.0),
+        ([0.5, 0.6, 0.64], np.inf),
+    ],
+)
+def test_the_samples_for_an_accuracy_lie_on_the_line_between_two_budgets(accuracy, expected):
+    other = curve("sc", [0.5, 0.55, 0.65], [1, 2, 4])
+    found = Scaling([curve("es", accuracy, [1, 2, 3]), other]).reach("es", "sc", 4)
+    assert found.samples.value == pytest.approx(expected)
+    assert found.saved.value == pytest.approx(4 - expected)
+    assert found.reached == (0.0 if np.isinf(expected) else 1.0)
+    assert (found.accuracy.value, found.reference_samples.value) == (pytest.approx(0.65), 4)
+
+
+def test_what_is_saved_at_equal_accuracy_has_a_paired_interval():
+    _, alone = seed_of(range(300), 0)
+    found = alone.reach("grace-es", "sc", 4)
+    assert found.saved.value == pytest.approx(4 - found.samples.value)
+    assert found.saved.low <= found.saved.value <= found.saved.high
+    assert alone.reach("sc", "sc", 4).samples == (4, 4, 4)
 
 
 def test_differences_stay_paired():
@@ -53,15 +112,19 @@ def test_differences_stay_paired():
 
 
 def test_seeds_that_ask_the_same_questions_tell_less_than_seeds_that_ask_others():
-    same = joined([seed_of(range(200), s) for s in range(4)]).estimate("sc", 4)
-    others = joined([seed_of(range(200 * s, 200 * s + 200), s) for s in range(4)])
-    assert same.width > 1.5 * others.estimate("sc", 4).width
+    same = joined([seed_of(range(200), s) for s in range(2)]).estimate("sc", 4)
+    others = joined([seed_of(range(200 * s, 200 * s + 200), s) for s in range(2)])
+    assert same.width > 1.2 * others.estimate("sc", 4).width
 
 
-def test_replays_with_other_budgets_cannot_be_joined():
+def test_only_budgets_that_every_seed_has_are_joined():
     names, one = seed_of(range(5), 0)
     pool = Pool([[0, 1]] * 5, [[1, 0]] * 5)
-    with pytest.raises(UserInputError, match="different budgets"):
-        joined([(names, one), (names, replay(pool, ["sc"], budgets=(1, 2)))])
+    other = replay(pool, ["sc"], budgets=(1, 2))
+    together = joined([(names, one), (names, other)])
+    assert (together.budgets, list(together.curves)) == ((1,), ["sc"])
+    expected = (one.estimate("sc", 1).value + other.estimate("sc", 1).value) / 2
+    assert together.estimate("sc", 1).value == pytest.approx(expected)
+    assert together.used("sc", 1).tolist() == [0, 1]
     with pytest.raises(UserInputError, match="0 replays"):
         joined([])

@@ -12,10 +12,12 @@ would have seen, and so are the decisions (`tests/scaling` hold the two together
 from __future__ import annotations
 
 from grace.scaling.broken import BrokenPromises, broken_promises
+from grace.scaling.discrimination import PairWins, discrimination, pair_wins
 from grace.scaling.pool import Pool
 from grace.scaling.promises import Accurate, NoWorse, accuracy_threshold, no_worse_threshold
 from grace.scaling.replaying import BUDGETS, replay
-from grace.scaling.results import Curve, Estimate, Point, Scaling, joined
+from grace.scaling.resampling import Estimate
+from grace.scaling.results import Curve, Point, Reach, Scaling, joined
 
 __all__ = [
     "BUDGETS",
@@ -24,12 +26,16 @@ __all__ = [
     "Curve",
     "Estimate",
     "NoWorse",
+    "PairWins",
     "Point",
     "Pool",
+    "Reach",
     "Scaling",
     "accuracy_threshold",
     "broken_promises",
+    "discrimination",
     "joined",
     "no_worse_threshold",
+    "pair_wins",
     "replay",
 ]

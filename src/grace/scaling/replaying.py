@@ -115,7 +115,9 @@ class _Sums:
     def curve(self, orders: int) -> Curve:
         accuracy_BQ, samples_BQ, tokens_BQ = self._sum_BMQ.swapaxes(0, 1) / orders
         used_BV: Floats = self._used_BV / self._used_BV.sum(axis=1, keepdims=True)
-        return Curve(self.policy, self._budgets, accuracy_BQ, samples_BQ, tokens_BQ, used_BV)
+        threshold = getattr(self.policy.strategy, "threshold", None)
+        about = (self.policy.name, self.policy.estimator, threshold, self._budgets)
+        return Curve(*about, accuracy_BQ, samples_BQ, tokens_BQ, used_BV)
 
 
 def _rows(pool: Pool, orders: int, seed: int, width: int) -> Iterator[tuple[Indices, Indices]]:

@@ -1,42 +1,33 @@
 """What a replay found: curves per question, their means with intervals, and differences.
 
 Shapes: Q questions, B budgets, V numbers of votes (0 to the largest budget), D draws (entry 0 is
-the data themselves).
+the data themselves), P policies, M measures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grace.errors import UserInputError
-from grace.strategies import Policy, issued_samples
+from grace.scaling.resampling import Estimate, estimate, ratios
+from grace.strategies import issued_samples
 from grace.strategies.tally import Floats
 
 Measure = Literal["accuracy", "samples", "tokens"]
-_BLOCK = 4_000_000  # largest number of entries in one block of resample counts (32 MB)
-
-
-class Estimate(NamedTuple):
-    """A mean over questions with its bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def width(self) -> float:
-        """Width of the interval."""
-        return self.high - self.low
+MEASURES: tuple[Measure, ...] = ("accuracy", "samples", "tokens")
 
 
 class Point(NamedTuple):
-    """One policy at one budget; `gain` is its accuracy less the baseline's at that budget."""
+    """One policy at one budget; `gain` is its accuracy less the baseline's at that budget.
+
+    `spread` is the standard deviation of the accuracy over seeds, None for one seed.
+    """
 
     policy: str
     estimator: str | None
@@ -44,24 +35,58 @@ class Point(NamedTuple):
     threshold: float | None
     n: int
     accuracy: Estimate
+    spread: float | None
     samples: Estimate
     tokens: Estimate
     gain: Estimate | None
+
+
+class Reach(NamedTuple):
+    """What a policy needs for the accuracy of another one at a budget.
+
+    `samples` is the number that it needs, inf where its curve does not get there; `saved` is the
+    paired difference to what the other one uses; `reached` is the share of resamples in which the
+    curve gets there.
+    """
+
+    policy: str
+    reference: str
+    budget: int
+    accuracy: Estimate
+    reference_samples: Estimate
+    samples: Estimate
+    saved: Estimate
+    reached: float
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
     """One policy at all budgets: means over the orders, question by question.
 
-    `used_BV[b, v]` is the share of decisions at a budget that took v samples.
+    `estimator` is whose confidences it reads and `threshold` where it stops, None where there is
+    none. `used_BV[b, v]` is the share of decisions at a budget that took v samples.
     """
 
-    policy: Policy
+    name: str
+    estimator: str | None
+    threshold: float | None
     budgets: tuple[int, ...]
     accuracy_BQ: Floats
     samples_BQ: Floats
     tokens_BQ: Floats
     used_BV: Floats
+
+    def cut(self, budgets: tuple[int, ...]) -> Curve:
+        """Return the curve at some of its budgets."""
+        rows = [self.budgets.index(budget) for budget in budgets]
+        return dataclasses.replace(
+            self,
+            budgets=budgets,
+            accuracy_BQ=self.accuracy_BQ[rows],
+            samples_BQ=self.samples_BQ[rows],
+            tokens_BQ=self.tokens_BQ[rows],
+            used_BV=self.used_BV[rows, : max(budgets) + 1],
+        )
 
     def issued(self, parallel: int) -> Floats:
         """Return the mean number of samples issued at each budget in waves of `parallel`."""
@@ -74,60 +99,95 @@ class Curve:
 
 
 class Scaling:
-    """The curves of all policies on the same orders of the same questions.
+    """The curves of all policies on the same orders of the same questions, of one or more seeds.
 
-    Intervals are percentiles of a bootstrap over questions; everything sees the same resamples.
-    `times_Q` says how often each question was asked (by several seeds); its values then are sums.
+    Intervals are percentiles of a bootstrap over questions and seeds; everything sees the same
+    resamples, so differences are paired.
     """
 
     def __init__(
         self,
         curves: Sequence[Curve],
         *,
-        times_Q: Floats | None = None,
+        others: Sequence[Sequence[Curve]] = (),
+        questions: Sequence[Sequence[Hashable]] = (),
         resamples: int = 1000,
         seed: int = 0,
     ) -> None:
-        self.curves = {curve.policy.name: curve for curve in curves}
+        """Keep the curves.
+
+        Args:
+            curves: of the first seed, or the only one.
+            others: the curves of each further seed, of the same policies at the same budgets.
+            questions: of each seed the ids of its questions; may be left out for a single seed.
+            resamples: how often to resample.
+            seed: seed of the resamples.
+        """
+        self._seeds = [{curve.name: curve for curve in part} for part in (curves, *others)]
+        self.curves = self._seeds[0]
         self.budgets = curves[0].budgets
-        self.times_Q = np.ones(self.num_questions) if times_Q is None else times_Q
+        self._questions = questions or [range(len(curves[0].accuracy_BQ[0]))]
         self._resamples = resamples
         self._seed = seed
 
     @property
     def num_questions(self) -> int:
-        """Q."""
-        return len(next(iter(self.curves.values())).accuracy_BQ[0])
+        """Number of different questions."""
+        return len({name for part in self._questions for name in part})
+
+    @property
+    def num_seeds(self) -> int:
+        """Number of seeds."""
+        return len(self._seeds)
+
+    def used(self, policy: str, budget: int) -> Floats:
+        """Return the shares of decisions at a budget that took 0, 1, 2, ... samples."""
+        at = self._place(policy, budget)[1]
+        mean: Floats = np.mean([part[policy].used_BV[at] for part in self._seeds], axis=0)
+        return mean
 
     def draws(self, policy: str, budget: int, measure: Measure = "accuracy") -> Floats:
-        """Return the mean over questions (entry 0) and over every resample of them.
+        """Return the mean over questions and seeds (entry 0) and draws of it.
 
         Raises:
             UserInputError: a policy or a budget that was not replayed.
         """
-        if policy not in self.curves:
-            raise UserInputError(f"{policy!r} was not replayed; known: {', '.join(self.curves)}")
-        if budget not in self.budgets:
-            known = ", ".join(map(str, self.budgets))
-            raise UserInputError(f"budget {budget} was not replayed; known: {known}")
-        place = (
-            list(self.curves).index(policy),
-            self.budgets.index(budget),
-            MEASURES.index(measure),
-        )
-        drawn: Floats = self._draws[:, *place]
+        drawn: Floats = self._values[1][:, *self._place(policy, budget), MEASURES.index(measure)]
         return drawn
 
     def estimate(self, policy: str, budget: int, measure: Measure = "accuracy") -> Estimate:
         """Return a mean with its 95 % interval."""
-        return _estimate(self.draws(policy, budget, measure))
+        found = estimate(self.draws(policy, budget, measure))
+        if measure != "accuracy":
+            return found
+        return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))
 
     def difference(
         self, policy: str, baseline: str, budget: int, measure: Measure = "accuracy"
     ) -> Estimate:
         """Return the paired difference policy - baseline at one budget, with its 95 % interval."""
-        return _estimate(
-            self.draws(policy, budget, measure) - self.draws(baseline, budget, measure)
+        return estimate(self.draws(policy, budget, measure) - self.draws(baseline, budget, measure))
+
+    def reach(self, policy: str, reference: str, budget: int) -> Reach:
+        """Return how many samples a policy needs for the accuracy of another at a budget.
+
+        Between two budgets the curve is the straight line: what a mix of both budgets, drawn
+        question by question, is worth. It counts where the curve first gets there.
+        """
+        target_D = self.draws(reference, budget)
+        spent_D = self.draws(reference, budget, "samples")
+        place = self._place(policy, budget)[0]
+        curve_DBM = self._values[1][:, place]
+        needed_D = _first_reach(curve_DBM[:, :, 0], curve_DBM[:, :, 1], target_D)
+        return Reach(
+            policy=policy,
+            reference=reference,
+            budget=budget,
+            accuracy=self.estimate(reference, budget),
+            reference_samples=self.estimate(reference, budget, "samples"),
+            samples=estimate(needed_D),
+            saved=estimate(spent_D - needed_D),
+            reached=float(np.isfinite(needed_D[1:]).mean()),
         )
 
     def points(self, baseline: str = "sc") -> list[Point]:
@@ -135,11 +195,12 @@ class Scaling:
         return [
             Point(
                 policy=name,
-                estimator=curve.policy.estimator,
+                estimator=curve.estimator,
                 budget=budget,
-                threshold=getattr(curve.policy.strategy, "threshold", None),
+                threshold=curve.threshold,
                 n=self.num_questions,
                 accuracy=self.estimate(name, budget, "accuracy"),
+                spread=self._spread(name, budget),
                 samples=self.estimate(name, budget, "samples"),
                 tokens=self.estimate(name, budget, "tokens"),
                 gain=self.difference(name, baseline, budget) if baseline in self.curves else None,
@@ -148,67 +209,61 @@ class Scaling:
             for budget in self.budgets
         ]
 
+    def _spread(self, policy: str, budget: int) -> float | None:
+        value_S = self._values[0][:, *self._place(policy, budget), 0]
+        return float(np.std(value_S, ddof=1)) if len(value_S) > 1 else None
+
+    def _place(self, policy: str, budget: int) -> tuple[int, int]:
+        if policy not in self.curves:
+            raise UserInputError(f"{policy!r} was not replayed; known: {', '.join(self.curves)}")
+        if budget not in self.budgets:
+            known = ", ".join(map(str, self.budgets))
+            raise UserInputError(f"budget {budget} was not replayed; known: {known}")
+        return list(self.curves).index(policy), self.budgets.index(budget)
+
     @cached_property
-    def _draws(self) -> Floats:
-        """All means: (D, policies, budgets, measures)."""
-        value_PMBQ = np.array(
-            [(c.accuracy_BQ, c.samples_BQ, c.tokens_BQ) for c in self.curves.values()]
+    def _values(self) -> tuple[Floats, Floats]:
+        """The means of each seed (S, P, B, M) and the draws of the joint mean (D, P, B, M)."""
+        tops = []
+        for part in self._seeds:
+            value_PMBQ = np.array(
+                [(c.accuracy_BQ, c.samples_BQ, c.tokens_BQ) for c in part.values()]
+            )
+            tops.append(value_PMBQ.swapaxes(1, 2).reshape(-1, value_PMBQ.shape[-1]))
+        ones = [np.ones(len(part)) for part in self._questions]
+        value_SF, drawn_DF = ratios(
+            self._questions, tops, ones, resamples=self._resamples, seed=self._seed
         )
-        num = self.num_questions
-        flat = value_PMBQ.swapaxes(1, 2).reshape(-1, num)
-        parts = [flat.sum(axis=1)[None] / self.times_Q.sum()]
-        rng = np.random.default_rng(self._seed)
-        for size in _blocks(self._resamples, max(1, _BLOCK // num)):
-            counts: NDArray[np.int64] = rng.multinomial(num, np.full(num, 1 / num), size=size)
-            parts.append(counts @ flat.T / (counts @ self.times_Q)[:, None])
-        shape = (len(self.curves), len(self.budgets), len(MEASURES))
-        drawn: Floats = np.concatenate(parts).reshape(-1, *shape)
-        return drawn
+        shape = (-1, len(self.curves), len(self.budgets), len(MEASURES))
+        return value_SF.reshape(shape), drawn_DF.reshape(shape)
 
 
 def joined(parts: Sequence[tuple[Sequence[str], Scaling]]) -> Scaling:
-    """Return the mean over several seeds, with intervals over the questions of all of them.
+    """Return the mean over several seeds, with intervals over their questions and the seeds.
 
     Args:
-        parts: the question ids of each seed and its replay, all with the same budgets. A question
-            that several seeds asked is resampled once for all of them. Policies that are not in
+        parts: the question ids of each seed and its replay. Policies and budgets that are not in
             every part are left out.
 
     Raises:
-        UserInputError: no part, or the parts have different budgets.
+        UserInputError: no part.
     """
-    if not parts or len({scaling.budgets for _, scaling in parts}) > 1:
-        raise UserInputError(
-            f"{len(parts)} replays with different budgets, or none, cannot be joined; "
-            "scale every run with the same number of samples"
-        )
-    every = dict.fromkeys(name for names, _ in parts for name in names)
-    place = {name: at for at, name in enumerate(every)}
-    rows = [np.array([place[name] for name in names]) for names, _ in parts]
-    times_U = np.bincount(np.concatenate(rows), minlength=len(place)).astype(np.float64)
-    names = [n for n in parts[0][1].curves if all(n in scaling.curves for _, scaling in parts)]
-    share_S = np.array([len(at) for at in rows]) / times_U.sum()
-    curves = []
-    for name in names:
-        own = [scaling.curves[name] for _, scaling in parts]
-        accuracy_BU, samples_BU, tokens_BU = np.zeros((3, len(own[0].budgets), len(place)))
-        for curve, at in zip(own, rows, strict=True):
-            accuracy_BU[:, at] += curve.accuracy_BQ
-            samples_BU[:, at] += curve.samples_BQ
-            tokens_BU[:, at] += curve.tokens_BQ
-        used_BV: Floats = np.tensordot(share_S, [curve.used_BV for curve in own], 1)
-        which, budgets = own[0].policy, own[0].budgets
-        curves.append(Curve(which, budgets, accuracy_BU, samples_BU, tokens_BU, used_BV))
-    return Scaling(curves, times_Q=times_U)
+    if not parts:
+        raise UserInputError("0 replays cannot be joined; give at least one")
+    every = [scaling for _, scaling in parts]
+    names = [name for name in every[0].curves if all(name in each.curves for each in every)]
+    budgets = tuple(b for b in every[0].budgets if all(b in each.budgets for each in every))
+    first, *others = ([each.curves[name].cut(budgets) for name in names] for each in every)
+    return Scaling(first, others=others, questions=[ids for ids, _ in parts])
 
 
-MEASURES: tuple[Measure, ...] = ("accuracy", "samples", "tokens")
-
-
-def _blocks(total: int, most: int) -> list[int]:
-    return [min(most, total - start) for start in range(0, total, most)]
-
-
-def _estimate(value_D: Floats) -> Estimate:
-    low, high = np.quantile(value_D[1:], [0.025, 0.975])
-    return Estimate(float(value_D[0]), float(low), float(high))
+def _first_reach(accuracy_DB: Floats, samples_DB: Floats, target_D: Floats) -> Floats:
+    """Return the number of samples at which each curve first has the accuracy, inf if never."""
+    there_DB = accuracy_DB >= target_D[:, None]
+    row_D, at_D = np.arange(len(target_D)), there_DB.argmax(axis=1)
+    before_D = np.maximum(at_D - 1, 0)
+    low_D, high_D = accuracy_DB[row_D, before_D], accuracy_DB[row_D, at_D]
+    rise_D = np.where(high_D > low_D, high_D - low_D, 1.0)
+    share_D = np.where(at_D > 0, (target_D - low_D) / rise_D, 0.0)
+    from_D, to_D = samples_DB[row_D, before_D], samples_DB[row_D, at_D]
+    return np.where(there_DB.any(axis=1), from_D + share_D * (to_D - from_D), np.inf)

@@ -1,0 +1,64 @@
+"""Within-question discrimination of a pool's confidences, question by question.
+
+Shapes: Q questions, S samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from grace.scaling.pool import Pool
+from grace.scaling.resampling import Estimate, estimate, ratios
+from grace.strategies.tally import Floats
+
+
+class PairWins(NamedTuple):
+    """Of each question the pairs of a right and a wrong sample, and in how many the right wins.
+
+    The right sample wins when it is surer; a tie is half a win.
+    """
+
+    wins_Q: Floats
+    pairs_Q: Floats
+
+
+def pair_wins(pool: Pool, estimator: str) -> PairWins:
+    """Return the wins of an estimator's confidences; samples without one are in no pair.
+
+    Raises:
+        UserInputError: the pool has no confidences of that estimator.
+    """
+    value_QS = pool.confidence(estimator)
+    known_QS = ~np.isnan(value_QS)
+    right_QS, wrong_QS = known_QS & pool.correct_QS, known_QS & ~pool.correct_QS
+    wins_Q = np.zeros(pool.num_questions)
+    for at in range(pool.num_samples):
+        mine_Q1 = value_QS[:, at, None]
+        won_QS = (mine_Q1 > value_QS) + 0.5 * (mine_Q1 == value_QS)
+        wins_Q += right_QS[:, at] * (won_QS * wrong_QS).sum(axis=1)
+    pairs_Q = (right_QS.sum(axis=1) * wrong_QS.sum(axis=1)).astype(np.float64)
+    return PairWins(wins_Q, pairs_Q)
+
+
+def discrimination(
+    questions: Sequence[Sequence[Hashable]], parts: Sequence[PairWins]
+) -> Estimate | None:
+    """Return the mean of WQD over seeds with its interval over questions and seeds.
+
+    None when no question of any seed has both a right and a wrong sample. Source: Taubenfeld et
+    al. 2025, arXiv 2502.06233, section 5; see `grace.metrics.wqd`.
+
+    Args:
+        questions: of each seed its question ids.
+        parts: of each seed the wins in its pool.
+    """
+    tops = [part.wins_Q[None] for part in parts]
+    _, drawn_DF = ratios(questions, tops, [part.pairs_Q for part in parts])
+    drawn_D = drawn_DF[:, 0]
+    if np.isnan(drawn_D[0]):
+        return None
+    found = estimate(np.append(drawn_D[:1], drawn_D[1:][~np.isnan(drawn_D[1:])]))
+    return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))
