@@ -8,9 +8,7 @@ sampled responses are others than the transformers engine's; greedy ones are the
 from __future__ import annotations
 
 import hashlib
-import json
-import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +17,17 @@ import numpy as np
 from grace.cnf import find_readout
 from grace.engines import Features, Sampling
 from grace.engines.checks import check_contexts
-from grace.engines.loading import first_line, load_tokenizer, read_manifest
+from grace.engines.loading import load_tokenizer, read_manifest
 from grace.engines.reading import Reader, Step, read
-from grace.engines.vllm_requests import Requests
-from grace.errors import ConfigError, ModelError
+from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
+from grace.engines.vllm_requests import Requests, VllmStream
+from grace.errors import ModelError
 from grace.evidence import confidence
 from grace.records import Generation
 
 Ids = Sequence[int]
 
-OLDEST = (0, 22)  # before it, log-probabilities of single ids depend on the temperature
 MOST_IDS = 128  # that vLLM returns log-probabilities of per step
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what max_lora_rank takes
 BANNED = -100.0  # the lowest logit bias that vLLM takes
 
 
@@ -60,10 +57,10 @@ class VllmEngine:
         lora: Any = None,
     ) -> None:
         check_version()
-        _check_raw(llm)
+        check_raw(llm)
         config = llm.llm_engine.model_config
         self.tokenizer = tokenizer
-        self.reader = Reader.of(tokenizer, card or {}, _named_ends(config))
+        self.reader = Reader.of(tokenizer, card or {}, ends_of(config))
         self.readout = find_readout(tokenizer)
         if self.reader.cnf >= (rows := config.get_vocab_size()):
             raise ModelError(
@@ -108,16 +105,9 @@ class VllmEngine:
         tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
         Reader.of(tokenizer, card)  # refuses before a model is loaded for minutes
         model = str(base or card["base_model"]) if lora else str(path)
-        options = {
-            "tokenizer": str(path),
-            "trust_remote_code": trust_remote_code,
-            "logprobs_mode": "raw_logprobs",
-            **_types(dtype),
-            **(_lora_options(folder) if lora else {}),
-            **options,
-        }
-        llm = _start(model, options)
-        return cls(llm, tokenizer, card, lora=_lora_request(folder) if lora else None)
+        options |= {"tokenizer": str(path), "trust_remote_code": trust_remote_code}
+        llm, request = start(model, folder, dtype, options, lora=lora)
+        return cls(llm, tokenizer, card, lora=request)
 
     def generate(
         self,
@@ -173,7 +163,8 @@ class VllmEngine:
             columns.append([[_last(o)[i].logprob for i in part] for o in outputs])
         shape = (len(contexts), 0)
         found_NT = np.concatenate([np.zeros(shape), *map(np.array, columns)], axis=1)
-        return np.exp(found_NT).astype(np.float32)
+        probs_NT: np.ndarray = np.exp(found_NT).astype(np.float32)
+        return probs_NT
 
     def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
         """Return c of given responses (token ids without the end token).
@@ -267,125 +258,6 @@ class VllmEngine:
             given = output.prompt_logprobs[len(output.prompt_logprobs) - len(response) :]
             pairs = zip(response, given, strict=True)
             yield [known[token].logprob for token, known in pairs], _last(output)
-
-
-class VllmStream:
-    """Samples of one prompt, a request each; vLLM reads the prompt once, as they share it.
-
-    `tokens` counts the response tokens that were generated, those of stopped samples too.
-    """
-
-    def __init__(
-        self,
-        requests: Requests,
-        prompt: Ids,
-        ask: Callable[[int], Any],
-        finish: Callable[[Any], Generation],
-    ) -> None:
-        self.tokens = 0
-        self._requests = requests
-        self._prompt = prompt
-        self._ask = ask
-        self._finish = finish
-
-    def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
-        """Sample these numbers side by side; yield (number, response) as each finishes.
-
-        A sample has the seed that `generate` gives the same prompt, key and number. Closing the
-        iterator aborts the others: they free their place in the batch at once.
-        """
-        waiting = {self._requests.add(self._prompt, self._ask(n)): n for n in numbers}
-        written = dict.fromkeys(waiting, 0)
-        try:
-            while waiting:
-                for name, output in self._requests.wait(waiting):
-                    (sample,) = output.outputs
-                    written[name] = len(sample.token_ids)
-                    if output.finished:
-                        generation = self._finish(sample)
-                        written[name] = len(generation.token_ids)
-                        yield waiting.pop(name), generation
-        finally:
-            self.tokens += sum(written.values())
-            self._requests.abort(waiting)
-
-
-def check_version() -> None:
-    """Refuse where vLLM is missing or too old.
-
-    Raises:
-        ConfigError: vLLM is not installed.
-        ModelError: it is older than 0.22.
-    """
-    try:
-        import vllm
-    except ImportError as error:
-        raise ConfigError(
-            f"the vllm engine needs vLLM ({first_line(error)}); pip install vllm, in an "
-            "environment of its own, as it pins torch and transformers"
-        ) from None
-    found = re.match(r"(\d+)\.(\d+)", vllm.__version__)
-    if found and (int(found[1]), int(found[2])) < OLDEST:
-        raise ModelError(
-            f"vLLM {vllm.__version__} returns log-probabilities that depend on the temperature, "
-            "so c would be wrong; install 0.22 or later"
-        )
-
-
-def _check_raw(llm: Any) -> None:
-    config = llm.llm_engine.vllm_config
-    mode = config.model_config.logprobs_mode
-    if mode != "raw_logprobs":
-        raise ModelError(
-            f"vLLM runs with logprobs_mode={mode}, so c would depend on temperature and top-p; "
-            "use raw_logprobs, the default"
-        )
-    if config.speculative_config is not None:
-        raise ModelError(
-            "vLLM does not return the log-probability of <CNF> with speculative decoding; start "
-            "it without speculative_config"
-        )
-
-
-def _named_ends(config: Any) -> tuple[int, ...]:
-    """Return the ids that a model's configs name as ends."""
-    found: list[int] = []
-    generation = config.try_get_generation_config()
-    for named in (generation.get("eos_token_id"), config.hf_text_config.eos_token_id):
-        found += [named] if isinstance(named, int) else list(named or ())
-    return tuple(dict.fromkeys(i for i in found if 0 <= i < config.get_vocab_size()))
-
-
-def _types(dtype: str) -> dict[str, Any]:
-    import torch
-
-    if dtype == "auto" and not torch.cuda.is_available():
-        dtype = "float32"
-    exact = {} if dtype == "float32" else {"hf_overrides": {"head_dtype": "float32"}}
-    return {"dtype": dtype, **exact}
-
-
-def _lora_options(folder: Path) -> dict[str, Any]:
-    rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"]
-    most = next((known for known in LORA_RANKS if known >= rank), rank)
-    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": most}
-
-
-def _lora_request(folder: Path) -> Any:
-    from vllm.lora.request import LoRARequest
-
-    return LoRARequest(folder.name, 1, str(folder.absolute()))
-
-
-def _start(model: str, options: dict[str, Any]) -> Any:
-    from vllm import LLM
-
-    try:
-        return LLM(model=model, **options)
-    except Exception as error:  # vLLM raises many kinds here
-        raise ModelError(
-            f"vLLM cannot load {model} ({first_line(error)}); its own log says more"
-        ) from error
 
 
 def _params(

@@ -1,12 +1,13 @@
-"""The requests of one vLLM engine that are in flight."""
+"""The requests of one vLLM engine that are in flight, and samples as they finish."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from typing import Any
 
 from grace.errors import ModelError
+from grace.records import Generation
 
 
 class Requests:
@@ -76,3 +77,44 @@ class Requests:
             self._engine.abort_request(list(names))
         for name in names:
             self._news.pop(name, None)
+
+
+class VllmStream:
+    """Samples of one prompt, a request each; vLLM reads the prompt once, as they share it.
+
+    `tokens` counts the response tokens that were generated, those of stopped samples too.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        prompt: Sequence[int],
+        ask: Callable[[int], Any],
+        finish: Callable[[Any], Generation],
+    ) -> None:
+        self.tokens = 0
+        self._requests = requests
+        self._prompt = prompt
+        self._ask = ask
+        self._finish = finish
+
+    def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
+        """Sample these numbers side by side; yield (number, response) as each finishes.
+
+        A sample has the seed that `generate` gives the same prompt, key and number. Closing the
+        iterator aborts the others: they free their place in the batch at once.
+        """
+        waiting = {self._requests.add(self._prompt, self._ask(n)): n for n in numbers}
+        written = dict.fromkeys(waiting, 0)
+        try:
+            while waiting:
+                for name, output in self._requests.wait(waiting):
+                    (sample,) = output.outputs
+                    written[name] = len(sample.token_ids)
+                    if output.finished:
+                        generation = self._finish(sample)
+                        written[name] = len(generation.token_ids)
+                        yield waiting.pop(name), generation
+        finally:
+            self.tokens += sum(written.values())
+            self._requests.abort(waiting)

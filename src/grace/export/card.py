@@ -8,10 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from grace.engines.vllm_loading import LORA_RANKS
+
 LIBRARY = {"merged": "transformers", "vllm-lora": "peft", "adapter": "peft"}
 DIAGRAM = "reliability.png"
 PERCENT = (("ece", "ECE ↓"), ("brier", "Brier ↓"), ("auroc", "AUROC ↑"), ("accuracy", "accuracy"))
-VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank takes
 READ_AT = {
     "predict": "at the step that ends the response (where `<CNF>` or an end-of-sequence token is "
     "drawn)",
@@ -90,7 +91,7 @@ print(reply.text, reply.confidence)
 
 def _vllm(card: Card, out: Path) -> str:
     cnf, rank = card.record["cnf_id"], card.record["train"]["rank"]
-    most = next((known for known in VLLM_RANKS if known >= rank), rank)
+    most = next((known for known in LORA_RANKS if known >= rank), rank)
     asked = {"logprobs": True, "top_logprobs": 1, "logprob_token_ids": [cnf]}
     where = "first"
     if card.record["read_at"] != "prompt":

@@ -1,0 +1,111 @@
+"""Starting vLLM so that what it returns is c, and refusing where it would not be."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from grace.engines.loading import first_line
+from grace.errors import ConfigError, ModelError
+
+OLDEST = (0, 22)  # before it, log-probabilities of single ids depend on the temperature
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what max_lora_rank takes
+
+
+def check_version() -> None:
+    """Refuse where vLLM is missing or too old.
+
+    Raises:
+        ConfigError: vLLM is not installed.
+        ModelError: it is older than 0.22.
+    """
+    try:
+        import vllm
+    except ImportError as error:
+        raise ConfigError(
+            f"the vllm engine needs vLLM ({first_line(error)}); pip install vllm, in an "
+            "environment of its own, as it pins torch and transformers"
+        ) from None
+    found = re.match(r"(\d+)\.(\d+)", vllm.__version__)
+    if found and (int(found[1]), int(found[2])) < OLDEST:
+        raise ModelError(
+            f"vLLM {vllm.__version__} returns log-probabilities that depend on the temperature, "
+            "so c would be wrong; install 0.22 or later"
+        )
+
+
+def check_raw(llm: Any) -> None:
+    """Refuse a vLLM whose log-probabilities are not those of the model at temperature 1.
+
+    Raises:
+        ModelError: processed log-probabilities, or speculative decoding.
+    """
+    config = llm.llm_engine.vllm_config
+    mode = config.model_config.logprobs_mode
+    if mode != "raw_logprobs":
+        raise ModelError(
+            f"vLLM runs with logprobs_mode={mode}, so c would depend on temperature and top-p; "
+            "use raw_logprobs, the default"
+        )
+    if config.speculative_config is not None:
+        raise ModelError(
+            "vLLM does not return the log-probability of <CNF> with speculative decoding; start "
+            "it without speculative_config"
+        )
+
+
+def ends_of(config: Any) -> tuple[int, ...]:
+    """Return the ids that a model's configs name as ends."""
+    found: list[int] = []
+    generation = config.try_get_generation_config()
+    for named in (generation.get("eos_token_id"), config.hf_text_config.eos_token_id):
+        found += [named] if isinstance(named, int) else list(named or ())
+    return tuple(dict.fromkeys(i for i in found if 0 <= i < config.get_vocab_size()))
+
+
+def start(
+    model: str, folder: Path, dtype: str, options: dict[str, Any], *, lora: bool
+) -> tuple[Any, Any]:
+    """Return a `vllm.LLM`, and the request for the LoRA in `folder`, None without one.
+
+    Raises:
+        ModelError: vLLM cannot load it.
+    """
+    options = {"logprobs_mode": "raw_logprobs", **_types(dtype), **options}
+    if lora:
+        options = {**_lora_options(folder), **options}
+    return _start(model, options), _lora_request(folder) if lora else None
+
+
+def _types(dtype: str) -> dict[str, Any]:
+    import torch
+
+    if dtype == "auto" and not torch.cuda.is_available():
+        dtype = "float32"
+    exact = {} if dtype == "float32" else {"hf_overrides": {"head_dtype": "float32"}}
+    return {"dtype": dtype, **exact}
+
+
+def _lora_options(folder: Path) -> dict[str, Any]:
+    rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"]
+    most = next((known for known in LORA_RANKS if known >= rank), rank)
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": most}
+
+
+def _lora_request(folder: Path) -> Any:
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(folder.name, 1, str(folder.absolute()))
+
+
+def _start(model: str, options: dict[str, Any]) -> Any:
+    from vllm import LLM
+
+    try:
+        return LLM(model=model, **options)
+    except Exception as error:  # vLLM raises many kinds here
+        raise ModelError(
+            f"vLLM cannot load {model} ({first_line(error)}); its own log says more"
+        ) from error
