@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grace.chat import encode_chat, encode_text
 from grace.config import DataSettings, SampleSettings, from_dict, resolve_model
@@ -229,6 +229,7 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     trust_remote_code: bool = False,
+    engine: str = "transformers",
 ) -> Model:
     """Load a model that says how sure it is.
 
@@ -239,25 +240,28 @@ def load(
         device: auto, cpu, cuda or cuda:N.
         dtype: auto, float32, bfloat16 or float16.
         trust_remote_code: run Python code that comes with the model.
+        engine: transformers, or vllm for what `grace export` wrote.
 
     Raises:
         ModelError: nothing loadable there, or a model without <CNF>.
+        ConfigError: no such engine, or it is not installed.
     """
-    from grace.engines.transformers import TransformersEngine
+    from grace.engines.kinds import load_engine
 
     if not str(path):
         raise ModelError("no model is named; give a run, a model directory or a Hub id")
     folder = adapter_folder(Path(path), Path(adapter) if adapter else None)
     card = read_card(folder or Path(path))
     model = base or (path if adapter or folder is None else recorded_base(folder, card))
-    engine = TransformersEngine.load(
+    loaded: Any = load_engine(
+        engine,
         resolve_model(str(model)),
         adapter=folder,
         device=device,
         dtype=dtype,
         trust_remote_code=trust_remote_code,
     )
-    if engine.readout is None:
+    if loaded.readout is None:
         raise ModelError(
             f"{path} has no <CNF> token, so it cannot say how sure it is; train it with "
             "`grace run`, or name its adapter"
@@ -266,4 +270,4 @@ def load(
     data = from_dict(DataSettings, card.get("data", {"task": DEFAULT_TASK}), where)
     sample = from_dict(SampleSettings, card.get("sample", {}), where)
     promise = RunDir(Path(path)).chosen_threshold()
-    return Model(engine, load_task(data.task), data, sample, promise)
+    return Model(loaded, load_task(data.task), data, sample, promise)

@@ -1,0 +1,65 @@
+"""The engines by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from grace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from grace.engines.transformers import TransformersEngine
+    from grace.engines.vllm import VllmEngine
+
+Kind = Literal["transformers", "vllm"]
+KINDS: tuple[Kind, ...] = ("transformers", "vllm")
+
+
+def load_engine(
+    kind: str,
+    path: str | Path,
+    *,
+    adapter: Path | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+    batch_size: int | None = None,
+    **options: Any,
+) -> TransformersEngine | VllmEngine:
+    """Load a model into an engine.
+
+    Args:
+        kind: one of `KINDS`.
+        path: a model directory or Hub id.
+        adapter: an adapter directory; for vllm, an export with format vllm-lora.
+        device: auto, cpu, cuda or cuda:N; vLLM chooses by itself.
+        dtype: auto, float32, bfloat16 or float16.
+        trust_remote_code: run Python code that comes with the model.
+        batch_size: rows in flight; None: the engine's own choice.
+        options: further arguments of `vllm.LLM`.
+
+    Raises:
+        ConfigError: no such engine, or a setting that it does not have.
+        ModelError: the model cannot be loaded; the message says what to do.
+    """
+    given: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    if kind == "vllm":
+        from grace.engines.vllm import VllmEngine
+
+        if device != "auto":
+            raise ConfigError(
+                f"device is {device!r}, but vLLM takes what CUDA_VISIBLE_DEVICES shows it; leave "
+                "device at auto"
+            )
+        rows: dict[str, Any] = {"max_num_seqs": batch_size} if batch_size else {}
+        base = None if adapter is None else str(path)
+        return VllmEngine.load(adapter or path, base=base, **given, **rows, **options)
+    if kind != "transformers":
+        raise ConfigError(f"engine {kind!r} is unknown; use {', '.join(KINDS)}")
+    if options:
+        raise ConfigError(f"{', '.join(options)}: options for vLLM; use engine vllm with them")
+    from grace.engines.transformers import TransformersEngine
+
+    return TransformersEngine.load(
+        path, adapter=adapter, device=device, batch_size=batch_size, **given
+    )

@@ -1,0 +1,76 @@
+"""An engine by name, and what the facade does with vLLM behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fake_vllm
+import pytest
+import transformers
+import vllm_models
+
+import grace
+from grace.engines.kinds import load_engine
+from grace.errors import ConfigError, GraceError
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vllm_models.write_trained(tmp_path_factory.mktemp("trained"), tied=False)
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The engines of a fake vLLM that loads merged exports with transformers."""
+    made: list[Any] = []
+
+    def start(model: str, **options: Any) -> Any:
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(model)
+        made.append(fake_vllm.llm(loaded, max_model_len=256))
+        return made[-1]
+
+    fake_vllm.install(monkeypatch, make=start)
+    return made
+
+
+def test_the_facade_answers_the_same_with_either_engine(trained: Path, vllm: list[Any]) -> None:
+    fast = grace.load(trained / "merged", engine="vllm")
+    reference = grace.load(trained / "merged")
+    for question in ("Who wrote Middlemarch?", "What is the capital of France?"):
+        found, wanted = (m.ask(question, max_new_tokens=12) for m in (fast, reference))
+        assert (found.text, found.finish_reason) == (wanted.text, wanted.finish_reason)
+        assert found.confidence == pytest.approx(wanted.confidence, abs=1e-5)
+        pairs = [[question], ["George Eliot"]]
+        assert fast.score(*pairs) == pytest.approx(reference.score(*pairs), abs=1e-5)
+
+
+def test_a_vote_that_is_sure_aborts_the_samples_still_running(
+    trained: Path, vllm: list[Any]
+) -> None:
+    model = grace.load(trained / "merged", engine="vllm")
+    decision = model.vote(
+        "Who wrote Middlemarch?", budget=8, parallel=8, threshold=1e-9, max_new_tokens=64
+    )
+    assert decision.samples == 1
+    (llm,) = vllm
+    assert llm.llm_engine.aborted
+    assert not llm.llm_engine.running
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        ("tensorrt", {}, "use transformers, vllm"),
+        ("vllm", {"device": "cuda:1"}, "CUDA_VISIBLE_DEVICES"),
+        ("transformers", {"tensor_parallel_size": 2}, "options for vLLM"),
+    ],
+)
+def test_what_an_engine_does_not_have_is_refused(
+    kind: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as refused:
+        load_engine(kind, "somewhere", **options)
+    assert isinstance(refused.value, GraceError)
