@@ -20,6 +20,7 @@ from grace.errors import ModelError
 from grace.evidence import Evidence, confidence
 from grace.records import Generation
 
+UNKNOWN = -1  # the id of a token that an engine has named by a text that several tokens have
 LOWEST = -9999.0  # of a log-probability in JSON, for minus infinity
 
 
@@ -113,14 +114,19 @@ class Reader:
         """Return what a step means here.
 
         Raises:
-            ModelError: the engine left out an id that it was asked for.
+            ModelError: the engine left out an id that it was asked for, or named no token.
         """
         log_c, at_most = self._log_c(step)
         known = {step.token: step.logprob, **step.logprobs}
         stops = (*self.stops, step.token) if step.ends else self.stops
-        end = _log_sum([known[i] for i in dict.fromkeys(stops) if i in known])
+        end = log_sum([known[i] for i in dict.fromkeys(stops) if i in known])
         rest = math.log1p(-min(math.exp(log_c), 1 - 1e-7)) if self.at_prompt else 0.0
         ended = step.token in stops or (greedy and end >= step.logprob)
+        if step.token == UNKNOWN and not ended:
+            raise ModelError(
+                "the engine named a token by a text that several tokens have; it must return token "
+                "ids, as vLLM does (`return_token_ids`)"
+            )
         token, logprob = (self.eos[0], end) if ended else (step.token, step.logprob)
         return Drawn(row, token, logprob - rest, math.exp(log_c), ended, at_most)
 
@@ -189,7 +195,8 @@ def named_ends(folder: Path) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _log_sum(values: Sequence[float]) -> float:
+def log_sum(values: Sequence[float]) -> float:
+    """Return the log of the sum of probabilities given by their logs."""
     top = max(values, default=-math.inf)
     if top == -math.inf:
         return top

@@ -1,0 +1,135 @@
+"""Coroutines on an event loop in a thread of its own, for code that waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Collection, Coroutine, Generator, Iterable
+from concurrent.futures import CancelledError, Future
+from contextlib import aclosing
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+
+class Background:
+    """An event loop in a daemon thread."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the loop; what still runs on it ends nowhere."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+            self.loop.close()
+
+
+class Calls:
+    """What one caller waits for; another thread can cancel it all."""
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+        self._lock = threading.Lock()
+        self._waiting: set[Future[Any]] = set()
+        self._cancelled = False
+
+    def run(self, coroutine: Coroutine[Any, Any, Value]) -> Value:
+        """Wait for a coroutine on the loop and return its value.
+
+        Raises:
+            CancelledError: `cancel` was called before or meanwhile.
+        """
+        future = self._start(coroutine)
+        try:
+            return future.result()
+        finally:
+            self._end(future)
+
+    def iterate(self, source: AsyncGenerator[Value, None]) -> Generator[Value, None, None]:
+        """Yield what arrives; closing this closes the source.
+
+        Raises:
+            CancelledError: `cancel` was called before or meanwhile.
+        """
+        arrived: SimpleQueue[tuple[Value, ...]] = SimpleQueue()
+
+        async def pump() -> None:
+            async with aclosing(source):
+                async for value in source:
+                    arrived.put((value,))
+
+        future = self._start(pump())
+        future.add_done_callback(lambda _: arrived.put(()))
+        try:
+            while found := arrived.get():
+                yield found[0]
+            future.result()
+        finally:
+            self._end(future)
+
+    def cancel(self) -> None:
+        """Cancel what is waited for, and whatever will be."""
+        with self._lock:
+            self._cancelled = True
+            waiting = list(self._waiting)
+        for future in waiting:
+            future.cancel()
+
+    def _start(self, coroutine: Coroutine[Any, Any, Value]) -> Future[Value]:
+        with self._lock:
+            if self._cancelled:
+                coroutine.close()
+                raise CancelledError
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._background.loop)
+            self._waiting.add(future)
+            return future
+
+    def _end(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._waiting.discard(future)
+        future.cancel()
+
+
+async def as_finished(
+    coroutines: Iterable[Coroutine[Any, Any, Value]],
+) -> AsyncGenerator[Value, None]:
+    """Yield the values of coroutines as they finish; closing this cancels the rest."""
+    running = {asyncio.ensure_future(coroutine) for coroutine in coroutines}
+    try:
+        while running:
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                yield task.result()
+    finally:
+        await _give_up(running)
+
+
+async def in_order(
+    coroutines: Iterable[Coroutine[Any, Any, Value]], ahead: int
+) -> AsyncGenerator[Value, None]:
+    """Yield the values of coroutines in order, `ahead` of them running at a time.
+
+    Closing this cancels those that run; further ones are never made.
+    """
+    running: deque[asyncio.Task[Value]] = deque()
+    try:
+        for coroutine in coroutines:
+            running.append(asyncio.ensure_future(coroutine))
+            if len(running) >= ahead:
+                yield await running.popleft()
+        while running:
+            yield await running.popleft()
+    finally:
+        await _give_up(running)
+
+
+async def _give_up(tasks: Collection[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,287 @@
+"""An exported model behind an OpenAI-compatible server: vLLM 0.26 or later, or what is like it.
+
+Prompts are sent as token ids, so no text in them can turn into a special token. One request is one
+sample. Greedy responses are those of the transformers engine; sampled ones are drawn from the same
+distribution (with a top-p below 1 the two ways to end are cut one by one, not together) with the
+server's own random numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
+from contextlib import aclosing, closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from grace.cnf import find_readout
+from grace.engines import Features, Sampling
+from grace.engines.background import Background, Calls, as_finished, in_order
+from grace.engines.checks import check_contexts
+from grace.engines.dialect import Names, Request
+from grace.engines.probing import probe
+from grace.engines.reading import Reader, log_sum, named_ends
+from grace.engines.remote import Remote, Served
+from grace.engines.upstream import Upstream
+from grace.errors import ModelError
+from grace.records import Generation
+
+Ids = Sequence[int]
+Value = TypeVar("Value")
+
+
+class OpenAIEngine:
+    """Samples from, and reads, a model that a server runs.
+
+    Attributes: `tokenizer`, `reader` (what ends a response and how c is read), `readout`,
+    `served` (what the server can do) and `remote` (the same model for coroutines; see `wait`).
+
+    Args:
+        upstream: the server.
+        tokenizer: the tokenizer with `<CNF>`.
+        card: the content of the model's grace.json.
+        eos: ids that end a response besides the tokenizer's EOS.
+        model: what the server calls the model; None: the only one that it has.
+
+    Raises:
+        ModelError: no `<CNF>`, or the server would return other numbers than c; the message says
+            which.
+        UpstreamError: the server cannot be reached or does not have the model.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        tokenizer: Any,
+        card: dict[str, Any] | None = None,
+        *,
+        eos: Sequence[int] = (),
+        model: str | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.readout = find_readout(tokenizer)
+        self.reader = Reader.of(tokenizer, card or {}, eos)
+        self._upstream = upstream
+        self._background = Background("grace-upstream")
+        self._calls = Calls(self._background)
+        names = Names(tokenizer)
+        try:
+            self.served: Served = self._calls.run(
+                probe(upstream, self.reader, names, tokenizer, card or {}, model)
+            )
+        except BaseException:
+            self.close()
+            raise
+        self.remote = Remote(upstream, tokenizer, names, self.reader, self.served)
+
+    @classmethod
+    def connect(
+        cls, url: str, folder: str | Path, *, model: str | None = None, **options: Any
+    ) -> OpenAIEngine:
+        """Return the engine of a server that serves an export.
+
+        Args:
+            url: the server's address, with or without `/v1`.
+            folder: what the server serves, as `grace export` wrote it, or its run's adapter; only
+                its tokenizer and small JSON files are read.
+            model: what the server calls the model; None: the only one that it has.
+            options: of `Upstream`.
+        """
+        from grace.store import read_json
+
+        place = Path(folder)
+        card = read_json(place / "grace.json") if (place / "grace.json").is_file() else {}
+        tokenizer = load_tokenizer(place)
+        ends = named_ends(place) or named_ends(Path(str(card.get("base_model", place))))
+        return cls(Upstream(url, **options), tokenizer, card, eos=ends, model=model)
+
+    @property
+    def cnf(self) -> int:
+        """Return the id of `<CNF>`."""
+        return self.reader.cnf
+
+    @property
+    def read_at(self) -> str:
+        """Return where c is read."""
+        return self.reader.read_at
+
+    @property
+    def evidence(self) -> Any:
+        """Return how the response's own probabilities shift the logit of `<CNF>`, if at all."""
+        return self.reader.evidence
+
+    def caller(self) -> OpenAIEngine:
+        """Return this engine for one caller, whom `cancel` stops."""
+        mine = copy.copy(self)
+        mine._calls = Calls(self._background)
+        return mine
+
+    def cancel(self) -> None:
+        """Hang up on everything that this caller waits for (see `caller`)."""
+        self._calls.cancel()
+
+    def wait(self, coroutine: Coroutine[Any, Any, Value]) -> Value:
+        """Wait for a coroutine on the event loop of the server's connections."""
+        return self._calls.run(coroutine)
+
+    def close(self) -> None:
+        """Close all connections; the engine and its callers are of no use after this."""
+        self._calls.run(self._upstream.close())
+        self._background.close()
+
+    def generate(
+        self,
+        prompts: Sequence[Ids],
+        sampling: Sampling,
+        *,
+        keys: Sequence[str] | None = None,
+    ) -> Iterator[tuple[int, list[Generation]]]:
+        """Yield (prompt index, its samples) in the order of the prompts.
+
+        A closed iterator hangs up on what is still being sampled.
+
+        Raises:
+            DataError: an empty prompt.
+            ModelError: a prompt and its response could exceed the model's context.
+            UpstreamError: the server fails.
+        """
+        keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
+        self.check(prompts, sampling.max_new_tokens, keys)
+        work = (
+            self._samples(prompt, sampling, key) for prompt, key in zip(prompts, keys, strict=True)
+        )
+        with closing(self._in_order(work)) as arriving:
+            yield from enumerate(arriving)
+
+    def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> OpenAIStream:
+        """Return what starts samples of one prompt and yields each as it finishes.
+
+        Raises:
+            DataError: an empty prompt.
+            ModelError: the prompt and a response could exceed the model's context.
+        """
+        self.check([prompt], sampling.max_new_tokens, [key])
+        return OpenAIStream(self, prompt, sampling, key)
+
+    def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
+        """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
+        self.check(contexts, 1)
+        work = (self.remote.next_logprobs(context, tokens) for context in contexts)
+        rows = list(self._in_order(work))
+        return np.exp(np.array(rows, dtype=np.float32).reshape(len(contexts), len(tokens)))
+
+    def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
+        """Return c of given responses (token ids without the end token).
+
+        Raises:
+            UpstreamError: the server does not return what c is made of.
+        """
+        self.check([[*p, *r] for p, r in zip(prompts, responses, strict=True)], 1)
+        pairs = zip(prompts, responses, strict=True)
+        return list(self._in_order(self.remote.confidence(p, r) for p, r in pairs))
+
+    def logprobs(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> list[tuple[list[float], float]]:
+        """Return each response's token log-probabilities and the log-probability of its end.
+
+        Raises:
+            ModelError: c is read at the prompt; `<CNF>` is then no part of what is drawn.
+            UpstreamError: the server does not return them.
+        """
+        if self.reader.at_prompt:
+            raise ModelError(
+                "with read_at=prompt, log-probabilities of given responses need the transformers "
+                "engine; a server returns those of <CNF> only while it generates"
+            )
+        self.check([[*p, *r] for p, r in zip(prompts, responses, strict=True)], 1)
+        pairs = zip(prompts, responses, strict=True)
+        rated = self._in_order(self.remote.rating(p, r) for p, r in pairs)
+        return [(logprobs, log_sum(ends)) for logprobs, ends in rated]
+
+    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
+        """Refuse: no server returns hidden states.
+
+        Raises:
+            ModelError: always; names the engine that can.
+        """
+        raise ModelError(
+            "a server returns no hidden states; use the transformers engine for features"
+        )
+
+    def check(self, contexts: Sequence[Ids], new_tokens: int = 0, keys: Sequence[str] = ()) -> None:
+        """Refuse what the model cannot hold; `keys` are the names of the contexts, if any."""
+        check_contexts(contexts, self.served.context, new_tokens, keys)
+
+    def _in_order(self, work: Iterable[Coroutine[Any, Any, Value]]) -> Generator[Value, None, None]:
+        ahead = 2 * self._upstream.max_in_flight
+        return self._calls.iterate(in_order(work, ahead))
+
+    async def _samples(self, prompt: Ids, sampling: Sampling, key: str) -> list[Generation]:
+        """Return all samples of a prompt; greedy ones are equal, so one is made."""
+        count = 1 if sampling.temperature == 0 else sampling.num_samples
+        numbers = range(sampling.first_sample, sampling.first_sample + count)
+        work = (
+            self.remote.generation(Request(prompt, sampling, seed_of(sampling, key, number)))
+            for number in numbers
+        )
+        async with aclosing(in_order(work, count)) as arriving:
+            made = [generation async for generation in arriving]
+        return made * (sampling.num_samples // count)
+
+
+class OpenAIStream:
+    """Samples of one prompt.
+
+    `tokens` counts the response tokens that have arrived, those of stopped samples too.
+    """
+
+    def __init__(self, engine: OpenAIEngine, prompt: Ids, sampling: Sampling, key: str) -> None:
+        self.tokens = 0
+        self._engine, self._prompt = engine, prompt
+        self._sampling, self._key = sampling, key
+
+    def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
+        """Sample these numbers side by side; yield (number, response) as each finishes.
+
+        Closing the iterator hangs up on the rest.
+
+        Raises:
+            UpstreamError: the server fails.
+        """
+        running = self._engine._calls.iterate(as_finished(map(self._sample, numbers)))
+        with closing(running):
+            yield from running
+
+    async def _sample(self, number: int) -> tuple[int, Generation]:
+        seed = seed_of(self._sampling, self._key, number)
+        request = Request(self._prompt, self._sampling, seed, stream=True)
+        return number, await self._engine.remote.generation(request, self._count)
+
+    def _count(self, tokens: int) -> None:
+        self.tokens += tokens
+
+
+def seed_of(sampling: Sampling, key: str, number: int) -> int:
+    """Return the server's seed of a sample; it depends on (seed, key, number) alone."""
+    words = f"{sampling.seed}\0{number}\0{key}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(words, digest_size=7).digest(), "little")
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Load the tokenizer of an export or an adapter without importing torch.
+
+    Raises:
+        ModelError: there is none.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelError(f"no tokenizer.json in {folder}; give what `grace export` wrote, or a run")
+    try:
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+    except Exception as error:  # transformers raises many kinds here
+        raise ModelError(f"the tokenizer in {folder} cannot be read ({error})") from error

@@ -1,0 +1,142 @@
+"""What a server is asked before it is used, so that nothing it would get wrong goes unnoticed."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from grace.cnf import CNF_TOKEN
+from grace.engines import Sampling
+from grace.engines.dialect import Json, Names, Request, read_steps, sample_body
+from grace.engines.reading import Reader, Step
+from grace.engines.remote import Served
+from grace.engines.upstream import Upstream, UpstreamError
+from grace.errors import ModelError
+
+OLDEST = (0, 11)  # vLLM; before it, log-probabilities depend on the temperature
+TEMPERATURES = (0.0, 0.25, 4.0)
+LEEWAY = 0.25  # of a log-probability, and a fiftieth of it: what half precision can move
+REMEDY = "start the server with --logprobs-mode raw_logprobs (vLLM's default)"
+
+
+async def probe(
+    upstream: Upstream,
+    reader: Reader,
+    names: Names,
+    tokenizer: Any,
+    card: Json,
+    model: str | None = None,
+) -> Served:
+    """Find out what a server can do, with three requests of one token.
+
+    Args:
+        upstream: the server.
+        reader: how c is read.
+        names: the ids behind the tokens that it names.
+        tokenizer: the tokenizer with `<CNF>`.
+        card: the content of the model's grace.json.
+        model: what the server calls the model; None: the only one that it has.
+
+    Raises:
+        ModelError: the server would return other numbers than c.
+        UpstreamError: it cannot be reached or does not have the model.
+    """
+    version = await _version(upstream)
+    found = await _model(upstream, model, card)
+    prompt = [tokenizer.bos_token_id or reader.eos[0]]
+
+    async def first_step(temperature: float, lists_ids: bool) -> Step:
+        sampling = Sampling(temperature=temperature, max_new_tokens=1)
+        body = sample_body(found["id"], reader, Request(prompt, sampling, 0), lists_ids=lists_ids)
+        (step,) = read_steps(await upstream.complete(body), names, lists_ids=lists_ids)
+        return step
+
+    try:
+        steps = [await first_step(temperature, True) for temperature in TEMPERATURES]
+        lists_ids = all(set(reader.asked) <= {step.token, *step.logprobs} for step in steps)
+        if not lists_ids:
+            steps = [await first_step(temperature, False) for temperature in TEMPERATURES]
+    except UpstreamError as error:
+        raise _explained(error, reader) from None
+    except ValueError:
+        raise ModelError(f"{upstream.url} makes no token where one is asked for") from None
+    _check_raw(steps, len(tokenizer))
+    context = found.get("max_model_len")
+    return Served(found["id"], lists_ids, context if isinstance(context, int) else None, version)
+
+
+async def _version(upstream: Upstream) -> str:
+    """Return vLLM's version, empty where the server has none.
+
+    Raises:
+        ModelError: it is too old.
+    """
+    try:
+        said = await upstream.get("/version")
+    except UpstreamError as error:
+        if error.why in ("unreachable", "busy"):
+            raise
+        return ""
+    version = str(said.get("version", ""))
+    numbers = re.match(r"(\d+)\.(\d+)(?!\.dev)", version)
+    if numbers and (0, 1) < (int(numbers[1]), int(numbers[2])) < OLDEST:
+        raise ModelError(
+            f"{upstream.url} runs vLLM {version}, whose log-probabilities depend on the "
+            "temperature; c needs 0.26 or later"
+        )
+    return version
+
+
+async def _model(upstream: Upstream, name: str | None, card: Json) -> Json:
+    """Return what the server says of the model."""
+    said = (await upstream.get("/v1/models")).get("data")
+    if not isinstance(said, list) or not all(isinstance(m, dict) and "id" in m for m in said):
+        raise UpstreamError(f"{upstream.url}/v1/models lists no models", "malformed")
+    adapters = [model for model in said if model.get("parent")]
+    lora = card.get("format") == "vllm-lora"
+    fitting = adapters if lora and adapters else said
+    if name is not None:
+        fitting = [model for model in said if model["id"] == name]
+    if len(fitting) != 1:
+        have = ", ".join(str(model["id"]) for model in said) or "none"
+        which = f"does not have {name!r}" if name is not None else "has several models"
+        raise ModelError(f"{upstream.url} {which}; name one of its models (--model): {have}")
+    found: Json = fitting[0]
+    if lora and "parent" in found and not found["parent"]:
+        raise ModelError(
+            f"{upstream.url} serves {found['id']!r} without its LoRA, and so without {CNF_TOKEN}; "
+            f"start it with --enable-lora --lora-modules NAME=DIR and give --model NAME"
+        )
+    return found
+
+
+def _check_raw(steps: list[Step], vocabulary: int) -> None:
+    """Refuse what are no log-probabilities at temperature 1.
+
+    Raises:
+        ModelError: says what they are.
+    """
+    greedy, *others = steps
+    if not -math.log(vocabulary) - LEEWAY <= greedy.logprob <= 1e-3:
+        raise ModelError(
+            f"the server's most probable token has log-probability {greedy.logprob:.3f}, so these "
+            f"are no log-probabilities; {REMEDY}"
+        )
+    for other in others:
+        for token in greedy.logprobs.keys() & other.logprobs.keys():
+            here, there = greedy.logprobs[token], other.logprobs[token]
+            if abs(here - there) > LEEWAY + 0.02 * abs(here):
+                raise ModelError(
+                    f"the server's log-probability of token {token} is {here:.3f} at one "
+                    f"temperature and {there:.3f} at another, so c cannot be read; {REMEDY}"
+                )
+
+
+def _explained(error: UpstreamError, reader: Reader) -> Exception:
+    if error.why != "invalid" or "vocab" not in str(error):
+        return error
+    return ModelError(
+        f"the server's model has no row for {CNF_TOKEN} (id {reader.cnf}): {error}; serve what "
+        "`grace export` wrote"
+    )

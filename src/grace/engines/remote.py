@@ -1,0 +1,153 @@
+"""One model on one server, for coroutines: samples step by step, and c of given responses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from grace.engines.dialect import (
+    TOP,
+    Json,
+    Names,
+    Request,
+    listing,
+    prompt_logprobs,
+    read_steps,
+    sample_body,
+)
+from grace.engines.reading import Reader, Step, read
+from grace.engines.upstream import Upstream, UpstreamError
+from grace.evidence import confidence
+from grace.records import Generation
+
+Ids = Sequence[int]
+MOST_IDS = 128  # that vLLM lists per step
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a server said of itself.
+
+    Attributes:
+        model: what it calls the model.
+        lists_ids: it lists log-probabilities of any ids; else of the most probable tokens only.
+        context: longest prompt with its response in tokens, None if it did not say.
+        version: of vLLM, empty if it did not say.
+    """
+
+    model: str
+    lists_ids: bool
+    context: int | None = None
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A model on a server."""
+
+    upstream: Upstream
+    tokenizer: Any
+    names: Names
+    reader: Reader
+    served: Served
+
+    async def steps(self, request: Request) -> AsyncGenerator[list[Step], None]:
+        """Yield the steps of one sample as they arrive; closing this hangs up.
+
+        Raises:
+            UpstreamError: the server fails.
+        """
+        lists_ids = self.served.lists_ids
+        body = sample_body(self.served.model, self.reader, request, lists_ids=lists_ids)
+        if not request.stream:
+            choice = await self.upstream.complete(body)
+            yield read_steps(choice, self.names, lists_ids=lists_ids)
+            return
+        async with aclosing(self.upstream.stream(body)) as parts:
+            async for part in parts:
+                if steps := read_steps(part, self.names, lists_ids=lists_ids):
+                    yield steps
+
+    async def generation(
+        self, request: Request, arrived: Callable[[int], None] = lambda _: None
+    ) -> Generation:
+        """Return one sample; `arrived` is told how many tokens have come in."""
+        greedy, steps = request.sampling.temperature == 0, list[Step]()
+        async with aclosing(self.steps(request)) as arriving:
+            async for more in arriving:
+                steps += more
+                drawn = (self.reader.drawn(step, greedy=greedy) for step in more)
+                tokens = sum(1 for _ in takewhile(lambda one: not one.ended, drawn))
+                arrived(tokens)
+                if tokens < len(more):
+                    break
+        return read(steps, self.reader, self.tokenizer, greedy=greedy)
+
+    async def next_logprobs(self, context: Ids, ids: Ids) -> list[float]:
+        """Return the log-probabilities of tokens after a context, temperature 1.
+
+        Raises:
+            UpstreamError: the server does not list one of them.
+        """
+        found: list[float] = []
+        for start in range(0, len(ids), MOST_IDS):
+            part = ids[start : start + MOST_IDS]
+            step, _ = await self._next(context, part)
+            known = {step.token: step.logprob, **step.logprobs}
+            if missing := [i for i in part if i not in known]:
+                raise UpstreamError(self._not_listed(missing, step.ceiling), "unsupported")
+            found += [known[i] for i in part]
+        return found
+
+    async def rating(self, prompt: Ids, response: Ids) -> tuple[list[float], list[float]]:
+        """Return the log-probabilities of a response's tokens, and of `reader.asked` at its end."""
+        context = [*prompt, *response]
+        if not response:
+            return [], await self.next_logprobs(context, self.reader.asked)
+        step, choice = await self._next(context, self.reader.asked, prompt_logprobs=0)
+        known = {step.token: step.logprob, **step.logprobs}
+        if missing := [i for i in self.reader.asked if i not in known]:
+            raise UpstreamError(self._not_listed(missing, step.ceiling), "unsupported")
+        logprobs = prompt_logprobs(choice, context, len(response))
+        return logprobs, [known[i] for i in self.reader.asked]
+
+    async def confidence(self, prompt: Ids, response: Ids) -> float:
+        """Return c of a given response (token ids without the end token)."""
+        reader = self.reader
+        if reader.evidence is not None:
+            logprobs, ends = await self.rating(prompt, response)
+            return confidence(ends[-1], logprobs, reader.evidence)
+        context = prompt if reader.at_prompt else [*prompt, *response]
+        (log_c,) = await self.next_logprobs(context, [reader.cnf])
+        return confidence(log_c, ())
+
+    async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
+        lists_ids = self.served.lists_ids
+        body = {
+            "model": self.served.model,
+            "prompt": list(context),
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "return_tokens_as_token_ids": True,
+            "return_token_ids": True,
+            **listing(ids if lists_ids else None),
+            **options,
+        }
+        choice = await self.upstream.complete(body)
+        steps = read_steps(choice, self.names, lists_ids=lists_ids)
+        if len(steps) != 1:
+            raise UpstreamError(
+                f"the upstream made {len(steps)} tokens where 1 was asked for", "malformed"
+            )
+        return steps[0], choice
+
+    def _not_listed(self, missing: Sequence[int], ceiling: float | None) -> str:
+        if ceiling is None:
+            return f"the upstream did not list ids {list(missing)} although it was asked for them"
+        return (
+            f"the upstream lists only the {TOP} most probable tokens, and ids {list(missing)} are "
+            f"not among them (log p <= {ceiling:.3f}); vLLM 0.26 or later lists any id"
+        )

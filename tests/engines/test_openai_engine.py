@@ -1,0 +1,350 @@
+"""A model behind an HTTP server answers as it does in this process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny_models
+from fake_upstream import MODEL, Behaviour, Server, serving
+from grace.chat import encode_chat
+from grace.cnf import add_cnf
+from grace.engines import Sampling
+from grace.engines.openai import OpenAIEngine
+from grace.engines.transformers import TransformersEngine
+from grace.engines.upstream import UpstreamError
+from grace.errors import ConfigError, DataError, ModelError
+from grace.evidence import Evidence
+
+LENGTH = 24
+
+
+EVIDENCE = Evidence((0.5, -0.2, 0.1, 0.3, 0.4, 0.2), (-1.0, -2.0, -3.0, 1.0, 0.2, 0.5))
+
+
+@pytest.fixture(scope="module", params=["llama_untied", "llama_tied"])
+def local(request: pytest.FixtureRequest) -> TransformersEngine:
+    """A model in which `<CNF>` is as probable as EOS, one of them with evidence."""
+    model, tokenizer = tiny_models.model(request.param), tiny_models.tokenizer()
+    add_cnf(model, tokenizer)
+    evidence = EVIDENCE if request.param == "llama_tied" else None
+    return TransformersEngine(model, tokenizer, evidence=evidence)
+
+
+@pytest.fixture(scope="module")
+def folder(local: TransformersEngine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an export has besides its weights."""
+    made = tmp_path_factory.mktemp("exported")
+    local.tokenizer.save_pretrained(made)
+    card = {"read_at": "predict", "evidence": local.evidence and local.evidence.to_dict()}
+    (made / "grace.json").write_text(json.dumps(card))
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(local: TransformersEngine) -> Iterator[Server]:
+    eos = [i for i in local.end_ids if i != local.cnf]
+    with serving(local.model, local.tokenizer, eos) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def fresh(server: Server) -> None:
+    server.behaviour = Behaviour()
+
+
+@pytest.fixture
+def connect(server: Server, folder: Path) -> Iterator[Callable[..., OpenAIEngine]]:
+    made: list[OpenAIEngine] = []
+
+    def run(**options: Any) -> OpenAIEngine:
+        engine = OpenAIEngine.connect(server.url, folder, **options)
+        made.append(engine)
+        return engine
+
+    yield run
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture
+def prompts(local: TransformersEngine) -> list[list[int]]:
+    chats = [[{"role": "user", "content": f"What is {n} and {n * 7}?"}] for n in range(8)]
+    return [encode_chat(local.tokenizer, chat) for chat in chats]  # type: ignore[arg-type]
+
+
+def test_greedy_responses_are_those_of_the_transformers_engine(
+    local: TransformersEngine, connect: Any, prompts: list[list[int]]
+) -> None:
+    engine = connect()
+    assert engine.served.lists_ids
+    sampling = Sampling(max_new_tokens=LENGTH)
+    expected = dict(local.generate(prompts, sampling))
+    found = dict(engine.generate(prompts, sampling))
+    assert list(found) == list(range(len(prompts)))
+    assert any(made[0].finish_reason == "stop" for made in found.values())
+    for index, (generation,) in found.items():
+        (wanted,) = expected[index]
+        assert generation.token_ids == wanted.token_ids
+        assert (generation.text, generation.finish_reason) == (wanted.text, wanted.finish_reason)
+        assert generation.logprobs == pytest.approx(wanted.logprobs, abs=1e-4)
+        assert generation.trace == pytest.approx(wanted.trace, abs=1e-5)
+        if wanted.confidence is not None:
+            assert generation.confidence == pytest.approx(wanted.confidence, abs=1e-5)
+            assert generation.end_logprob == pytest.approx(wanted.end_logprob, abs=1e-4)
+
+
+def test_a_sampled_response_has_the_confidence_that_rescoring_it_gives(
+    local: TransformersEngine, connect: Any, prompts: list[list[int]]
+) -> None:
+    engine = connect()
+    sampling = Sampling(4, 0.8, 1.0, LENGTH, seed=3)
+    made = dict(engine.generate(prompts, sampling))
+    assert made == dict(engine.generate(prompts, sampling))
+    assert len({generation.token_ids for generation in made[0]}) > 1
+    ended = [(i, g) for i in made for g in made[i] if g.confidence is not None]
+    contexts = [prompts[i] for i, _ in ended]
+    given = [g.token_ids for _, g in ended]
+    expected = local.confidences(contexts, given)
+    assert [g.confidence for _, g in ended] == pytest.approx(expected, abs=1e-5)
+    assert engine.confidences(contexts, given) == pytest.approx(expected, abs=1e-5)
+    for (logprobs, end), (own, own_end) in zip(
+        engine.logprobs(contexts, given), local.logprobs(contexts, given), strict=True
+    ):
+        assert logprobs == pytest.approx(own, abs=1e-4)
+        assert end == pytest.approx(own_end, abs=1e-4)
+
+
+def test_a_sample_depends_on_seed_key_and_number_alone(connect: Any, prompts: Any) -> None:
+    engine = connect()
+    four = Sampling(4, 0.8, 1.0, LENGTH, seed=3)
+    ((_, all_four),) = engine.generate(prompts[:1], four, keys=["k"])
+    ((_, last),) = engine.generate(
+        prompts[:1], Sampling(2, 0.8, 1.0, LENGTH, seed=3, first_sample=2), keys=["k"]
+    )
+    assert all_four[2:] == last
+    stream = engine.stream(prompts[0], four, key="k")
+    found = dict(stream.start(range(4)))
+    assert [found[number] for number in range(4)] == all_four
+    assert stream.tokens == sum(len(g.token_ids) for g in all_four)
+
+
+@pytest.mark.parametrize("chunk", [1, 5])
+def test_a_stream_says_what_the_whole_says(
+    server: Server, connect: Any, prompts: Any, chunk: int
+) -> None:
+    server.behaviour.max_chunk = chunk
+    engine = connect()
+    sampling = Sampling(max_new_tokens=LENGTH)
+    for prompt in prompts:
+        ((_, (whole,)),) = engine.generate([prompt], sampling)
+        stream = engine.stream(prompt, sampling)
+        assert list(stream.start(range(1))) == [(0, whole)]
+        assert stream.tokens == len(whole.token_ids)
+
+
+def test_next_token_probabilities_are_those_of_the_model(
+    local: TransformersEngine, connect: Any, prompts: Any
+) -> None:
+    tokens = list(range(200))  # more than a server lists at a time
+    found = connect().next_token_probs(prompts[:2], tokens)
+    np.testing.assert_allclose(found, local.next_token_probs(prompts[:2], tokens), atol=1e-6)
+
+
+def test_everything_that_a_generation_config_could_change_is_said(
+    server: Server, connect: Any, prompts: Any
+) -> None:
+    list(connect().generate(prompts[:1], Sampling(max_new_tokens=4)))
+    body = server.behaviour.requests[-1]
+    neutral = {"top_k": 0, "min_p": 0, "repetition_penalty": 1, "top_p": 1, "temperature": 0}
+    assert {name: body[name] for name in neutral} == neutral
+    assert body["prompt"] == prompts[0]
+
+
+def test_most_probable_tokens_serve_where_ids_are_not_listed(
+    local: TransformersEngine, server: Server, connect: Any, prompts: Any
+) -> None:
+    server.behaviour = Behaviour(version="0.20.1", lists_ids=False)
+    engine = connect()
+    assert not engine.served.lists_ids
+    sampling = Sampling(max_new_tokens=LENGTH)
+    expected = dict(local.generate(prompts, sampling))
+    values, bounds = 0, 0
+    for index, (generation,) in engine.generate(prompts, sampling):
+        (wanted,) = expected[index]
+        assert generation.token_ids == wanted.token_ids
+        if wanted.confidence is None:
+            continue
+        if generation.confidence is None:
+            bounds += 1
+            assert wanted.confidence <= generation.confidence_at_most
+        else:
+            values += 1
+            assert generation.confidence == pytest.approx(wanted.confidence, abs=1e-5)
+    assert values + bounds > 0
+
+
+def test_a_server_without_token_ids_is_understood_by_the_tokens_texts(
+    local: TransformersEngine, server: Server, connect: Any, prompts: Any
+) -> None:
+    server.behaviour = Behaviour(version=None, lists_ids=False, names_ids=False)
+    engine, sampling = connect(), Sampling(max_new_tokens=3)
+    equal = 0
+    for prompt in prompts:
+        ((_, (wanted,)),) = local.generate([prompt], sampling)
+        try:
+            ((_, (found,)),) = engine.generate([prompt], sampling)
+        except ModelError as error:  # half a character has the text of many others
+            assert "must return token ids" in str(error)
+            assert any("\ufffd" in local.tokenizer.decode([i]) for i in wanted.token_ids)
+        else:
+            equal += 1
+            assert found.token_ids == wanted.token_ids
+    assert equal > 0
+
+
+def test_closing_a_stream_hangs_up(server: Server, connect: Any, prompts: Any) -> None:
+    engine = connect()
+    server.behaviour.step_s = 0.05
+    running = engine.stream(prompts[0], Sampling(8, 2.0, 1.0, 100, seed=1)).start(range(8))
+    next(running)
+    running.close()
+    _until(lambda: server.behaviour.left > 0)
+
+
+def test_a_caller_that_is_cancelled_gets_nothing_more(
+    server: Server, connect: Any, prompts: Any
+) -> None:
+    from concurrent.futures import CancelledError
+
+    engine = connect()
+    server.behaviour.step_s = 0.05
+    mine = engine.caller()
+    threading.Timer(0.3, mine.cancel).start()
+    with pytest.raises(CancelledError):
+        list(mine.generate(prompts, Sampling(1, 2.0, 1.0, 100)))
+    with pytest.raises(CancelledError):
+        mine.confidences(prompts[:1], [[5]])
+    server.behaviour.step_s = 0
+    assert engine.confidences(prompts[:1], [[5]])
+
+
+def test_a_busy_server_is_asked_again_and_one_that_stays_busy_says_so(
+    server: Server, connect: Any, prompts: Any
+) -> None:
+    engine = connect(retries=2)
+    server.behaviour.busy = 2
+    assert list(engine.generate(prompts[:1], Sampling(max_new_tokens=2)))
+    server.behaviour = Behaviour(busy=100, retry_after="1")
+    with pytest.raises(UpstreamError, match="answers 503: overloaded") as caught:
+        list(engine.generate(prompts[:1], Sampling(max_new_tokens=2)))
+    assert (caught.value.why, caught.value.retry_after_s) == ("busy", 1.0)
+    assert len(server.behaviour.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "fails, streams, why",
+    [
+        ("cut", True, "broken"),
+        ("malformed", True, "malformed"),
+        ("error", True, "failed"),
+        ("malformed", False, "malformed"),
+        ("empty", False, "malformed"),
+        ("abort", False, "failed"),
+        ("500", False, "failed"),
+    ],
+)
+def test_a_server_that_fails_is_an_error_with_its_reason(
+    server: Server, connect: Any, prompts: Any, fails: str, streams: bool, why: str
+) -> None:
+    engine = connect()
+    server.behaviour = Behaviour(fails=fails)
+    sampling = Sampling(max_new_tokens=LENGTH)
+    with pytest.raises(UpstreamError) as caught:
+        if streams:
+            list(engine.stream(prompts[0], sampling).start(range(1)))
+        else:
+            list(engine.generate(prompts[:1], sampling))
+    assert caught.value.why == why
+
+
+def test_a_silent_server_is_given_up(server: Server, connect: Any, prompts: Any) -> None:
+    engine = connect(timeout_s=1.0)
+    server.behaviour.step_s = 5
+    with pytest.raises(UpstreamError, match="no answer from"):
+        engine.confidences(prompts[:1], [[5]])
+
+
+@pytest.mark.parametrize(
+    "behaviour, words",
+    [
+        (Behaviour(version="0.8.5"), "runs vLLM 0.8.5"),
+        (Behaviour(processed=True), "at one temperature"),
+        (Behaviour(raw_logits=True), "no log-probabilities"),
+    ],
+)
+def test_a_server_whose_numbers_would_be_wrong_is_refused(
+    server: Server, connect: Any, behaviour: Behaviour, words: str
+) -> None:
+    server.behaviour = behaviour
+    with pytest.raises(ModelError, match=words):
+        connect()
+
+
+def test_what_cannot_be_connected_to_says_why(
+    server: Server, connect: Any, folder: Path, tmp_path: Path, tokenizer: Any
+) -> None:
+    with pytest.raises(ModelError, match=f"does not have 'other'.*{MODEL}"):
+        connect(model="other")
+    with pytest.raises(ConfigError, match="no address of a server"):
+        OpenAIEngine.connect("nowhere", folder)
+    with pytest.raises(UpstreamError, match="is the server running"):
+        OpenAIEngine.connect("http://127.0.0.1:9", folder, retries=0)
+    with pytest.raises(ModelError, match=r"no tokenizer\.json"):
+        OpenAIEngine.connect(server.url, tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="no <CNF>"):
+        OpenAIEngine.connect(server.url, tmp_path)
+
+
+def test_a_lora_that_is_not_loaded_is_noticed(server: Server, local: TransformersEngine) -> None:
+    from grace.engines.upstream import Upstream
+
+    with pytest.raises(ModelError, match="without its LoRA"):
+        OpenAIEngine(Upstream(server.url), local.tokenizer, {"format": "vllm-lora"})
+
+
+def test_what_the_model_cannot_hold_is_refused_before_it_is_sent(
+    server: Server, connect: Any
+) -> None:
+    engine = connect()
+    before = len(server.behaviour.requests)
+    with pytest.raises(ModelError, match="context is 256"):
+        list(engine.generate([[5] * 250], Sampling(max_new_tokens=10)))
+    with pytest.raises(DataError, match="no tokens"):
+        list(engine.generate([[]], Sampling()))
+    with pytest.raises(ModelError, match="transformers engine"):
+        engine.features([[5]], [[6]])
+    assert len(server.behaviour.requests) == before
+
+
+def test_the_engine_does_not_import_torch() -> None:
+    code = "import sys, grace.engines.openai; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
