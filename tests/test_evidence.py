@@ -4,9 +4,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from grace.errors import ModelError
-from grace.evidence import FEATURES, Evidence, features, fit, shift
+from grace.evidence import FEATURES, Evidence, confidence, features, fit, shift
 
-EVIDENCE = Evidence((2.0, 0.5, 0.1, -0.4, 1.5, 0.8), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6))
+EVIDENCE = Evidence((2.0, 0.5, 0.1, -0.4, 1.5, 0.8), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6), 0.7)
 
 
 @pytest.mark.parametrize("offset", [-6.0, -0.5, 0.0, 0.5, 6.0])
@@ -73,9 +73,26 @@ def test_fit_finds_what_logistic_regression_finds():
     y = rng.random(4000) < 1 / (1 + np.exp(-(1.0 + 2.0 * x[:, 0] + 0.4 * x[:, 1])))
     oracle = LogisticRegression(C=np.inf, max_iter=5000).fit(x, y)
     found = fit(x, y)
-    ours = (x - np.array(found.center)) @ np.array(found.weights)
+    ours = found.bias + (x - np.array(found.center)) @ np.array(found.weights)
     assert np.corrcoef(ours, oracle.decision_function(x))[0, 1] > 0.995
     np.testing.assert_allclose(found.center, x.mean(0))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_fitted_evidence_says_how_often_answers_are_right(share):
+    rng = np.random.default_rng(1)
+    logprobs = [-rng.exponential(0.7, n) for n in rng.integers(1, 8, 2000)]
+    found = fit(np.array([features(row) for row in logprobs]), rng.random(2000) < share)
+    half = np.log(0.5)  # <CNF> as likely as EOS, and nothing else
+    assert np.mean([confidence(half, row, found) for row in logprobs]) == pytest.approx(
+        share, abs=0.03
+    )
+
+
+def test_evidence_of_a_model_made_before_the_bias_has_none():
+    data = EVIDENCE.to_dict()
+    del data["bias"]
+    assert Evidence.from_dict(data).bias == 0.0
 
 
 def test_evidence_survives_grace_json_and_refuses_other_features():

@@ -4,7 +4,7 @@ The hidden state where c is read cannot contain how probable the response's toke
 those probabilities comes out of the last layer, which no later position can see. So the running
 log-probabilities, known while generating, shift the logit of `<CNF>` before the softmax:
 
-    c = softmax(E z + (w . (phi - center)) * onehot(<CNF>))[<CNF>]
+    c = softmax(E z + (bias + w . (phi - center)) * onehot(<CNF>))[<CNF>]
 
 with phi the `FEATURES` of the response tokens' log-probabilities. It costs no forward pass, and c
 with evidence follows from c without by `shift`, so any engine that returns log-probabilities can
@@ -35,10 +35,11 @@ RIDGE = 1e-3  # penalty on the weights of standardised features, per response
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Weights of `FEATURES`, and the values at which they shift nothing."""
+    """Weights of `FEATURES`, their means in training, and the shift at those means."""
 
     weights: tuple[float, ...]
     center: tuple[float, ...]
+    bias: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return what grace.json holds."""
@@ -56,11 +57,11 @@ class Evidence:
                 f"grace.json has evidence on {data.get('features')}, this version knows "
                 f"{list(FEATURES)}; install the version that trained the model"
             )
-        return cls(tuple(data["weights"]), tuple(data["center"]))
+        return cls(tuple(data["weights"]), tuple(data["center"]), data.get("bias", 0.0))
 
     def of(self, logprobs: Sequence[float]) -> float:
         """Return the shift for one response."""
-        return sum(
+        return self.bias + sum(
             weight * (value - middle)
             for weight, value, middle in zip(
                 self.weights, features(logprobs), self.center, strict=True
@@ -96,7 +97,7 @@ class Evidence:
 
     def _combine(self, features_F: Tensor) -> Tensor:
         center_F, weights_F = map(features_F.new_tensor, (self.center, self.weights))
-        return (features_F - center_F) @ weights_F
+        return (features_F - center_F) @ weights_F + self.bias
 
 
 def confidence(
@@ -144,9 +145,10 @@ def features(logprobs: Sequence[float]) -> tuple[float, ...]:
 
 
 def fit(features_NF: NDArray[Any], labels_N: NDArray[Any]) -> Evidence:
-    """Fit the weights by logistic regression of correctness on the features.
+    """Fit weights and bias by logistic regression of correctness on the features.
 
-    The intercept is left to training: the row of `<CNF>` learns it.
+    Where `<CNF>` starts as likely as the end of the response, and the end is sure, c starts at
+    this regression's P(correct), whatever the share of right answers.
     """
     from scipy.optimize import minimize
 
@@ -163,4 +165,5 @@ def fit(features_NF: NDArray[Any], labels_N: NDArray[Any]) -> Evidence:
         return value + float(penalty @ beta) / 2, gradient + penalty
 
     beta = minimize(loss, np.zeros(1 + len(FEATURES)), jac=True, method="L-BFGS-B").x
-    return Evidence(tuple((beta[1:] / scale_F).tolist()), tuple(center_F.tolist()))
+    weights = tuple((beta[1:] / scale_F).tolist())
+    return Evidence(weights, tuple(center_F.tolist()), float(beta[0]))

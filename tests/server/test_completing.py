@@ -20,7 +20,7 @@ from grace.server.words import Stops, Words
 from grace.server.worker import Finished
 
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
-EVIDENCE = Evidence((0.3, -0.2, 0.1, 0.2, 1.5, -0.7), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5))
+EVIDENCE = Evidence((0.3, -0.2, 0.1, 0.2, 1.5, -0.7), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5), 0.4)
 SAMPLING = Sampling(3, 0.8, max_new_tokens=16, seed=2)
 READINGS = [
     ("predict", None, "token"),
