@@ -15,7 +15,7 @@ from grace.errors import GraceError
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # click's, wherever typer keeps it
 INTERRUPTED = 130
-RESUMING = ("demo", "run", "scale", "threshold", "--out")
+RESUMING = ("demo", "run", "scale", "threshold", "label", "--out")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grace.cli import scaling, serving
+from grace.cli import labelling, scaling, serving
 from grace.cli.options import Base, Device, Dtype, Json, ModelPath, RunPath, Set, examples
 from grace.cli.planning import show_plans
 from grace.cli.preflight import check_names, check_place
@@ -209,6 +209,7 @@ def report(
 
 app.command(epilog=scaling.SCALE)(scaling.scale)
 app.command(epilog=scaling.THRESHOLD)(scaling.threshold)
+app.command(epilog=labelling.LABEL)(labelling.label)
 app.command(epilog=serving.SERVE)(serving.serve)
 app.command(epilog=serving.EXPORT)(serving.export)
 

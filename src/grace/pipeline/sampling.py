@@ -86,7 +86,9 @@ def sample_split(
             start = time.perf_counter()
             batch = _generate(engine, prompts, questions, unit, sampling)
             seconds = time.perf_counter() - start
-            rows = [_row(questions[i].id, k, g) for i in unit for k, g in enumerate(batch[i])]
+            rows = [
+                as_response(questions[i].id, k, g) for i in unit for k, g in enumerate(batch[i])
+            ]
             context.directory.add_time(stage, f"{label}/{number}", seconds, len(rows))
             split.responses.append(rows)
             advance(len(unit))
@@ -133,7 +135,8 @@ def _generate(
     return {unit[position]: generations for position, generations in results}
 
 
-def _row(question_id: str, number: int, generation: Generation) -> Response:
+def as_response(question_id: str, number: int, generation: Generation) -> Response:
+    """Return a sample as it is stored."""
     return Response(
         id=response_id(question_id, number),
         question_id=question_id,

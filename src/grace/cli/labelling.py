@@ -1,0 +1,133 @@
+"""`grace label`: sampled, graded responses to every question of a Parquet file."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grace.cli.options import Base, Device, Dtype, Json, Set, examples
+from grace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from grace.config import RunSettings
+
+LABEL = examples(
+    "grace label questions.parquet labelled --model runs/qwen --samples 16",
+    "grace label questions.parquet labelled --model runs/qwen --samples 16 --workers 8",
+    "grace label questions.parquet labelled --model exported/qwen --engine vllm",
+    "grace label questions.parquet labelled --model Qwen/Qwen2.5-7B-Instruct --features mean",
+)
+DEFAULT_TASK = "jsonl"  # of a model without grace.json: open and multiple-choice questions
+
+
+def label(
+    questions: Annotated[
+        Path, typer.Argument(metavar="QUESTIONS", help="Parquet file; columns as in task jsonl")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="directory of the Parquet shards")],
+    model: Annotated[
+        str,
+        typer.Option(metavar="MODEL", help="run, adapter or exported model directory, or Hub id"),
+    ],
+    samples: Annotated[int, typer.Option(min=1, help="responses per question")] = 1,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="default: 0 for one response, else 0.8")
+    ] = None,
+    features: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="hidden states to keep: mean, last; repeat"),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="processes with a model each; several are Ray's")
+    ] = 1,
+    engine: Annotated[str, typer.Option(help="transformers or vllm")] = "transformers",
+    engine_options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vllm", metavar="KEY=VALUE", help="an option of vLLM: max_model_len=4096; repeat"
+        ),
+    ] = None,
+    shard_size: Annotated[int, typer.Option(min=1, help="questions per file")] = 256,
+    base: Base = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    settings: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Sample, rate and grade responses to many questions: Parquet in, Parquet out. Resumes."""
+    from grace.model.places import adapter_folder, read_card, recorded_base
+    from grace.pipeline.labelling import Labelling
+    from grace.pipeline.labelling import label as label_all
+
+    folder = adapter_folder(Path(model), None)
+    card = read_card(folder or Path(model))
+    run = _settings(Path(model), card, settings or [])
+    kept = _features(features or [], engine)
+    how = Labelling(
+        model=str(base or (model if folder is None else recorded_base(folder, card))),
+        adapter=str(folder.resolve()) if folder else "",
+        engine=engine,
+        engine_options=_options(engine_options or []),
+        device=device,
+        dtype=dtype,
+        batch_size=run.sample.batch_size,
+        data=run.data,
+        grade=run.grade,
+        samples=samples,
+        temperature=(0.0 if samples == 1 else 0.8) if temperature is None else temperature,
+        top_p=run.sample.top_p,
+        max_new_tokens=run.sample.max_new_tokens,
+        seed=run.seed,
+        features=kept,
+        shard_size=shard_size,
+    )
+    done = label_all(questions, out, how, workers=workers)
+    if as_json:
+        print(json.dumps(done._asdict()))
+        return
+    print(
+        f"{done.responses} responses to {done.questions} questions in {done.shards} files in {out} "
+        f"({done.made} made now)"
+    )
+
+
+def _settings(model: Path, card: dict[str, Any], overrides: list[str]) -> RunSettings:
+    """Return how the model was trained to be asked and judged, changed by `--set`."""
+    from grace.config import override_settings, to_dict
+    from grace.pipeline import load_run_settings
+    from grace.store import is_run
+
+    tree: dict[str, Any] = {
+        "data": {"task": DEFAULT_TASK, **card.get("data", {})},
+        "sample": dict(card.get("sample", {})),
+    }
+    if is_run(model):
+        tree["grade"] = to_dict(load_run_settings(model).grade)
+    return override_settings(tree, overrides, where=f"{model}/grace.json")
+
+
+def _features(names: list[str], engine: str) -> tuple[Any, ...]:
+    unknown = [name for name in names if name not in ("mean", "last")]
+    if unknown:
+        raise ConfigError(f"features {unknown[0]!r} is unknown; use mean or last")
+    if names and engine != "transformers":
+        raise ConfigError(f"engine {engine} gives no hidden states; use transformers for features")
+    return tuple(dict.fromkeys(names))
+
+
+def _options(pairs: list[str]) -> dict[str, Any]:
+    """Return `KEY=VALUE` pairs as a dict; values are read as TOML, or else as text."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"--vllm {pair!r} is no option; write KEY=VALUE")
+        try:
+            found[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key] = text
+    return found

@@ -1,0 +1,109 @@
+"""Labelling at scale: sampled, graded responses to every question of a Parquet file.
+
+The questions are divided into shards by their rows. A shard is a unit whose result depends on
+nothing else, written in one rename to a file of its own; shards that are there are done. So
+whatever is killed, and whenever, nothing is lost but shards in the making, and any number of
+workers writes the same rows.
+
+    OUT/_label.json          the settings, and the digest of the questions
+    OUT/part-00000.parquet   the responses to the first `shard_size` questions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grace.config import to_dict
+from grace.errors import RunError
+from grace.pipeline.labelling.questions import count_questions
+from grace.pipeline.labelling.settings import Feature, Labelling
+from grace.pipeline.labelling.shards import Labeller, shard_path
+from grace.progress import progress
+from grace.store import RunDir, digest, read_json, write_json
+
+__all__ = ["Feature", "Labelled", "Labelling", "label"]
+
+RECORD = "_label.json"
+
+
+class Labelled(NamedTuple):
+    """What there is now: questions, responses, shards, and how many shards were made just now."""
+
+    questions: int
+    responses: int
+    shards: int
+    made: int
+
+
+def label(questions: Path, out: Path, settings: Labelling, *, workers: int = 1) -> Labelled:
+    """Sample and grade responses to every question; goes on where an earlier call was stopped.
+
+    Args:
+        questions: a Parquet file with the columns of `grace.pipeline.labelling.questions`.
+        out: the directory of the shards.
+        settings: those of an earlier call, if it was stopped.
+        workers: processes with a model each; with more than one they are Ray's.
+
+    Raises:
+        DataError: the questions cannot be read.
+        RunError: `out` holds shards of other settings or questions, or another process is at work.
+        ConfigError: several workers without Ray.
+        ModelError: the model cannot be loaded, or a prompt is too long.
+    """
+    total = count_questions(questions)
+    with RunDir(out).lock():
+        _claim(questions, out, settings)
+        for leftover in out.glob(".part-*.partial"):
+            leftover.unlink()
+        shards = range(-(-total // settings.shard_size))
+        missing = [shard for shard in shards if not shard_path(out, shard).exists()]
+        left = sum(len(_rows(shard, settings.shard_size, total)) for shard in missing)
+        with progress("label", total, done=total - left, unit="questions") as advance:
+            for count in _work(questions, out, settings, missing, workers):
+                advance(count)
+    return Labelled(total, total * settings.samples, len(shards), len(missing))
+
+
+def _work(
+    questions: Path, out: Path, settings: Labelling, shards: Sequence[int], workers: int
+) -> Iterator[int]:
+    """Yield the number of questions of each shard as it is done."""
+    if not shards:
+        return
+    if workers == 1:
+        labeller = Labeller(questions, out, settings)
+        yield from map(labeller, shards)
+        return
+    from grace.pipeline.labelling.cluster import label_shards
+
+    yield from label_shards(questions.absolute(), out.absolute(), settings, shards, workers)
+
+
+def _rows(shard: int, size: int, total: int) -> range:
+    return range(shard * size, min((shard + 1) * size, total))
+
+
+def _claim(questions: Path, out: Path, settings: Labelling) -> None:
+    """Bind a directory to its settings and questions.
+
+    Raises:
+        RunError: it holds those of others.
+    """
+    path = out / RECORD
+    mine: dict[str, Any] = {"settings": settings.fixed(), "questions": digest(questions)}
+    known = read_json(path) if path.exists() else mine
+    changed = [
+        f"{key} ({known['settings'].get(key)!r} -> {value!r})"
+        for key, value in mine["settings"].items()
+        if known["settings"].get(key) != value
+    ]
+    if known["questions"] != mine["questions"]:
+        changed.append(f"the content of {questions}")
+    if changed:
+        raise RunError(
+            f"{out} was begun with other values of {', '.join(changed)}; name a new directory, or "
+            "use the same again"
+        )
+    write_json(path, mine | {"how": to_dict(settings)})

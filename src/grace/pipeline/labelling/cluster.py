@@ -1,0 +1,86 @@
+"""Shards on the workers of a Ray cluster, or of one that is started on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from grace.errors import ConfigError, GraceError
+from grace.pipeline.labelling.settings import Labelling
+from grace.pipeline.labelling.shards import Labeller
+
+QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+def label_shards(
+    questions: Path, out: Path, settings: Labelling, shards: Sequence[int], workers: int
+) -> Iterator[int]:
+    """Yield the number of questions of each shard as a worker has done it.
+
+    A worker that dies is replaced and its shard given out again. On more than one machine the
+    paths must be on a file system that all of them share.
+
+    Raises:
+        ConfigError: Ray is not installed.
+        GraceError: what a worker raised.
+    """
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise ConfigError(
+            f"several workers need Ray ({error}); pip install 'grace-confidence[ray]', or use "
+            "--workers 1"
+        ) from None
+    started = not ray.is_initialized()
+    if started:
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        done = ray.data.from_items(list(shards), override_num_blocks=len(shards)).map_batches(
+            _Worker,
+            fn_constructor_args=(str(questions), str(out), settings),
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=min(workers, len(shards))),
+            **_share(settings, workers),
+        )
+        for row in done.iter_rows():
+            if row["error"]:
+                raise GraceError(row["error"])
+            yield row["count"]
+    finally:
+        if started:
+            ray.shutdown()
+
+
+class _Worker:
+    """What runs in a worker: a model that is loaded once, and its shards one after the other."""
+
+    def __init__(self, questions: str, out: str, settings: Labelling) -> None:
+        self._given = Path(questions), Path(out), settings
+        self._labeller: Labeller | None = None
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+        """Label the one shard of a batch; an error of ours is told, not retried."""
+        (shard,) = batch["item"].tolist()
+        try:
+            self._labeller = self._labeller or Labeller(*self._given)
+            return {"count": [self._labeller(shard)], "error": [""]}
+        except GraceError as error:
+            return {"count": [0], "error": [str(error)]}
+
+
+def _share(settings: Labelling, workers: int) -> dict[str, Any]:
+    """Return what a worker gets of the cluster: GPUs where there are some, else equal cores."""
+    import ray
+
+    have = ray.cluster_resources()
+    if have.get("GPU", 0) and settings.device != "cpu":
+        return {"num_gpus": int(settings.engine_options.get("tensor_parallel_size", 1))}
+    return {"num_cpus": max(1, int(have.get("CPU", 1)) // workers)}

@@ -1,0 +1,90 @@
+"""Questions in a Parquet file: the columns are those of task `jsonl`, others are not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grace.errors import DataError
+from grace.records import Question
+from grace.tasks.jsonl import parse
+from grace.tasks.rows import Row
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
+COLUMNS = ("id", "question", "answers", "answer", "choices")
+UNKNOWN = "?"  # stands for an answer while a question without one is read
+
+
+def count_questions(path: Path) -> int:
+    """Return how many questions a file holds, having read and checked them all.
+
+    Raises:
+        DataError: no such file, no column `question`, a bad row, two questions with one id, or no
+            question at all; the message names the row.
+    """
+    seen: dict[str, int] = {}
+    for number, question in enumerate(_questions(path, 0, None)):
+        if question.id in seen:
+            raise DataError(
+                f"{path}: rows {seen[question.id]} and {number} have the same id "
+                f"{question.id!r}; give every question an id of its own, and ask each once"
+            )
+        seen[question.id] = number
+    if not seen:
+        raise DataError(f"{path} has no rows; write one question per row")
+    return len(seen)
+
+
+def read_questions(path: Path, start: int, stop: int) -> list[Question]:
+    """Return the questions in rows `start` to `stop`; only their part of the file is read.
+
+    A question whose row has no answer has no `answers`.
+
+    Raises:
+        DataError: the file or a row cannot be read.
+    """
+    return list(_questions(path, start, stop))
+
+
+def _questions(path: Path, start: int, stop: int | None) -> Iterator[Question]:
+    file = _open(path)
+    first = 0
+    for group in range(file.metadata.num_row_groups):
+        size = file.metadata.row_group(group).num_rows
+        if first + size > start and (stop is None or first < stop):
+            columns = [name for name in COLUMNS if name in file.schema_arrow.names]
+            rows = file.read_row_group(group, columns=columns).to_pylist()
+            low = max(start - first, 0)
+            high = size if stop is None else min(stop - first, size)
+            for number in range(low, high):
+                yield _question(Row(f"{path} row {first + number}", rows[number]))
+        first += size
+
+
+def _open(path: Path) -> ParquetFile:
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        file = ParquetFile(path)
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}; check the path") from None
+    except (ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} is not a Parquet file ({error}); convert it") from None
+    if "question" not in file.schema_arrow.names:
+        raise DataError(
+            f"{path} has no column question, only {', '.join(file.schema_arrow.names)}; rename one"
+        )
+    return file
+
+
+def _question(row: Row) -> Question:
+    fields: dict[str, Any] = {k: v for k, v in row.fields.items() if v is not None}
+    if "answers" in fields or "answer" in fields:
+        return parse(row._replace(fields=fields))
+    known = {"answer": 0} if "choices" in fields else {"answers": [UNKNOWN]}
+    return replace(parse(row._replace(fields=fields | known)), answers=())

@@ -1,0 +1,76 @@
+"""`grace label`: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    rows = [{"id": f"q{n}", "question": f"What is {n}?", "answers": [str(n)]} for n in range(5)]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "q.parquet")
+    return tmp_path / "q.parquet"
+
+
+def test_a_run_labels_questions_as_it_was_trained_to_ask_them(
+    finished: Path, questions: Path, tmp_path: Path, cli: Any
+) -> None:
+    out = tmp_path / "out"
+    command = ["label", questions, out, "--model", finished / "run", "--shard-size", 3]
+    result = cli(*command)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == f"5 responses to 5 questions in 2 files in {out} (2 made now)\n"
+    record = json.loads((out / "_label.json").read_text())["settings"]
+    assert (record["data"]["task"], record["data"]["prompt"]) == ("jsonl", "short")
+    assert (record["max_new_tokens"], record["grade"]["grader"]) == (24, "tiny_run:coin")
+    assert (record["samples"], record["temperature"]) == (1, 0)
+    assert json.loads(cli(*command, "--json").out) == {
+        "questions": 5,
+        "responses": 5,
+        "shards": 2,
+        "made": 0,
+    }
+    refused = cli(*command, "--samples", 2)
+    assert refused.code == 2
+    assert "samples (1 -> 2)" in refused.err
+
+
+def test_a_model_without_cnf_is_labelled_without_confidence(
+    finished: Path, questions: Path, tmp_path: Path, cli: Any
+) -> None:
+    out = tmp_path / "out"
+    settings = ["--set", "data.prompt=short", "--set", "sample.max_new_tokens=6"]
+    where = ["label", questions, out, "--model", finished / "model"]
+    assert cli(*where, "--samples", 2, "--features", "mean", *settings).code == 0
+    rows = parquet.read_table(out).to_pylist()
+    assert len(rows) == 10
+    assert {row["confidence"] for row in rows} == {None}
+    assert {len(row["mean"]) for row in rows} == {32}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--features", "middle"], "use mean or last"),
+        (["--features", "mean", "--engine", "vllm"], "use transformers for features"),
+        (["--engine", "other"], "use transformers, vllm"),
+        (["--vllm", "max_model_len"], "write KEY=VALUE"),
+        (["--vllm", "max_model_len=64"], "options for vLLM"),
+        (["--set", "data.prompt=nice"], "nice"),
+    ],
+)
+def test_bad_options_are_one_line(
+    options: list[str], words: str, finished: Path, questions: Path, tmp_path: Path, cli: Any
+) -> None:
+    result = cli("label", questions, tmp_path / "out", "--model", finished / "run", *options)
+    assert result.code == 2
+    assert words in result.err
+    assert result.err.count("\n") == 1

@@ -1,0 +1,192 @@
+"""Labelling: the rows of the engine itself, and nothing lost or made twice whatever is killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import labelling_trials as trials
+import numpy as np
+import pytest
+
+import tiny_run
+from grace.chat import encode_chat
+from grace.engines import Sampling
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ConfigError, DataError, RunError
+from grace.pipeline import labelling
+from grace.pipeline.labelling import label
+from grace.pipeline.labelling.questions import count_questions, read_questions
+from grace.records import Question
+from grace.tasks import load_task
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+
+@pytest.fixture
+def run(finished: Path) -> Path:
+    return finished / "run"
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    return trials.write_questions(tmp_path / "questions.parquet")
+
+
+def files(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(out.glob("part-*"))}
+
+
+def test_the_rows_are_what_the_engine_says_and_the_grader_finds(
+    run: Path, questions: Path, tmp_path: Path
+) -> None:
+    settings = trials.settings(run, features=("mean", "last"))
+    done = label(questions, tmp_path / "out", settings)
+    assert done == (24, 72, 5, 5)
+    found = trials.rows(tmp_path / "out")
+    assert [row["id"] for row in found] == [f"q{n}#{k}" for n in range(24) for k in range(3)]
+    engine = TransformersEngine.load(run.parent / "model", adapter=run / "adapter")
+    task, sampling = load_task("jsonl"), Sampling(3, 0.8, 1.0, 12)
+    for number in (0, 5, 23):  # of the first shard, the second and the last
+        asked = Question(
+            f"q{number}", "jsonl", f"What is {number} and {number * 7}?", (f"{number}",)
+        )
+        prompt = encode_chat(engine.tokenizer, task.messages(asked, settings.data))
+        ((_, made),) = engine.generate([prompt], sampling, keys=[asked.id])
+        states = engine.features([prompt] * 3, [g.token_ids for g in made])
+        for k, generation in enumerate(made):
+            row = found[3 * number + k]
+            assert tuple(row["token_ids"]) == generation.token_ids
+            assert (row["text"], row["finish_reason"]) == generation[:3:2]
+            assert row["confidence"] == pytest.approx(generation.confidence, abs=1e-5)
+            assert row["logprobs"] == pytest.approx(generation.logprobs, abs=1e-4)
+            assert row["correct"] == tiny_run.coin(generation.text, asked)
+            assert row["answer"] == task.answer(generation.text)
+            np.testing.assert_allclose(row["mean"], states.mean_ND[k], rtol=2e-3, atol=2e-3)
+            np.testing.assert_allclose(row["last"], states.last_ND[k], rtol=2e-3, atol=2e-3)
+
+
+def test_done_shards_are_kept_and_missing_ones_are_made_again_byte_for_byte(
+    run: Path, questions: Path, tmp_path: Path
+) -> None:
+    settings, out = trials.settings(run, features=("mean",)), tmp_path / "out"
+    label(questions, out, settings)
+    whole = files(out)
+    kept = (out / "part-00002.parquet").stat().st_mtime_ns
+    (out / "part-00000.parquet").unlink()
+    (out / "part-00004.parquet").unlink()
+    (out / ".part-00004-abc.partial").write_bytes(b"torn")
+    assert label(questions, out, settings).made == 2
+    assert files(out) == whole
+    assert (out / "part-00002.parquet").stat().st_mtime_ns == kept
+    assert not list(out.glob(".part*"))
+
+
+def test_what_is_done_needs_no_model(
+    run: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    label(questions, tmp_path / "out", trials.settings(run))
+    monkeypatch.setattr(labelling, "Labeller", None)
+    assert label(questions, tmp_path / "out", trials.settings(run)).made == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"samples": 4}, "samples"), ({"temperature": 1.0}, "temperature"), ({"seed": 1}, "seed")],
+)
+def test_other_settings_are_refused_where_shards_exist(
+    changes: dict[str, Any], words: str, run: Path, questions: Path, tmp_path: Path
+) -> None:
+    settings = trials.settings(run, shard_size=24, samples=1)
+    label(questions, tmp_path / "out", settings)
+    with pytest.raises(RunError, match=words):
+        label(questions, tmp_path / "out", dataclasses.replace(settings, **changes))
+    label(questions, tmp_path / "out", dataclasses.replace(settings, batch_size=1))
+    trials.write_questions(questions, trials.QUESTIONS[:3])
+    with pytest.raises(RunError, match="content"):
+        label(questions, tmp_path / "out", settings)
+
+
+def test_questions_without_answers_are_answered_and_not_graded(run: Path, tmp_path: Path) -> None:
+    rows = [
+        {"question": "Who wrote Middlemarch?", "answers": None},
+        {"question": "What is 3?", "answers": ["three"]},
+    ]
+    questions = trials.write_questions(tmp_path / "q.parquet", rows)
+    label(questions, tmp_path / "out", trials.settings(run, samples=1))
+    found = trials.rows(tmp_path / "out")
+    assert [row["correct"] is None for row in found] == [True, False]
+    asked = read_questions(questions, 0, 2)
+    assert [q.answers for q in asked] == [(), ("three",)]
+    assert [row["question_id"] for row in found] == [q.id for q in asked]
+
+
+def test_choices_are_read_with_and_without_the_right_one(tmp_path: Path) -> None:
+    rows = [
+        {"question": "Which is a prime?", "choices": ["4", "7"], "answer": None},
+        {"question": "Which is even?", "choices": ["4", "7"], "answer": "A"},
+    ]
+    asked = read_questions(trials.write_questions(tmp_path / "q.parquet", rows), 0, 2)
+    assert [(q.choices, q.answers) for q in asked] == [(("4", "7"), ()), (("4", "7"), ("A",))]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 24), (0, 5), (5, 10), (6, 8), (20, 30), (23, 24)])
+def test_a_slice_is_the_same_rows_wherever_the_row_groups_end(
+    start: int, stop: int, questions: Path
+) -> None:
+    wanted = [row["id"] for row in trials.QUESTIONS[start:stop]]
+    assert [question.id for question in read_questions(questions, start, stop)] == wanted
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"id": "a", "question": "Q?"}, {"id": "a", "question": "R?"}], "rows 0 and 1"),
+        ([{"question": "Q?"}, {"question": "Q?"}], "same id"),
+        ([{"question": "Q?"}, {"question": " "}], "row 1"),
+        ([{"text": "Q?"}], "no column question, only text"),
+        ([{"question": "Q?", "choices": ["4", "7"], "answer": "9"}], "none of the choices"),
+    ],
+)
+def test_bad_questions_are_named_before_a_model_is_loaded(
+    rows: list[dict[str, Any]], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=words):
+        count_questions(trials.write_questions(tmp_path / "q.parquet", rows))
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no file"):
+        count_questions(tmp_path / "gone.parquet")
+    (tmp_path / "q.parquet").write_text('{"question": "Q?"}')
+    with pytest.raises(DataError, match="not a Parquet file"):
+        count_questions(tmp_path / "q.parquet")
+
+
+def test_several_workers_without_ray_say_what_to_install(
+    run: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"grace-confidence\[ray\]"):
+        label(questions, tmp_path / "out", trials.settings(run), workers=2)
+
+
+def test_a_killed_process_loses_nothing(run: Path, questions: Path, tmp_path: Path) -> None:
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    process = trials.start(trials.command(questions, out, run))
+    while not files(out) and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = len(files(out))
+    for place in (out, whole):
+        done = trials.start(trials.command(questions, place, run))
+        _, said = done.communicate()
+        assert done.returncode == 0, said
+    assert 1 <= before <= 24
+    assert trials.rows(out) == trials.rows(whole)
+    assert len(trials.rows(out)) == 72
