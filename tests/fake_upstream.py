@@ -116,6 +116,8 @@ class Handler(BaseHTTPRequestHandler):
             self._error(503, "overloaded", {"retry-after": behaviour.retry_after})
         elif body["model"] != MODEL:
             self._error(404, f"The model `{body['model']}` does not exist.")
+        elif not 0 <= body["temperature"] <= 2:
+            self._error(400, f"temperature must be in [0, 2], got {body['temperature']}.")
         elif behaviour.context and len(body["prompt"]) + body["max_tokens"] > behaviour.context:
             self._error(400, f"This model's maximum context length is {behaviour.context} tokens.")
         elif not all(i < len(self.server.tokenizer) for i in body.get("logprob_token_ids", ())):

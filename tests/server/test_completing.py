@@ -11,13 +11,13 @@ import torch
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling
-from grace.engines.drawing import Drawing
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence
-from grace.server.completing import Completion, Ended, Piece
+from grace.server.completing import Asked, Ended, Piece
+from grace.server.jobs import Finished
+from grace.server.local import LocalCompletion
 from grace.server.words import Stops, Words
-from grace.server.worker import Finished
 
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
 EVIDENCE = Evidence((0.3, -0.2, 0.1, 0.2, 1.5, -0.7), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5), 0.4)
@@ -40,9 +40,9 @@ def make(read_at: str = "predict", evidence: Any = None, head: Any = "token") ->
 def run(engine: TransformersEngine, **options: Any) -> tuple[dict[int, Any], list[Any]]:
     """Return the (text, end, tokens) of every choice, and all events."""
     events: list[Any] = []
-    options = {"key": None, "stop": (), "top": 2, **options}
-    sampling = options.pop("sampling", SAMPLING)
-    job = Completion(engine, lambda: PROMPTS, sampling, emit=events.append, **options)
+    options = {"sampling": SAMPLING, "key": None, "top": 2, **options}
+    asked = Asked(lambda: PROMPTS, len(PROMPTS), **options)
+    job = LocalCompletion(engine, asked, events.append)
     job.run([job])
     choices = {}
     for end in (event for event in events if isinstance(event, Ended)):
@@ -106,18 +106,8 @@ def test_requests_that_run_together_get_what_they_get_alone() -> None:
     for number in range(3):
         events: list[Any] = []
         seen.append(events)
-        jobs.append(
-            Completion(
-                engine,
-                lambda: PROMPTS,
-                greedy,
-                key=f"k{number}",
-                stop=(),
-                top=None,
-                emit=events.append,
-                num_prompts=2,
-            )
-        )
+        asked = Asked(lambda: PROMPTS, 2, greedy, key=f"k{number}")
+        jobs.append(LocalCompletion(engine, asked, events.append))
     assert len({job.group for job in jobs}) == 1
     jobs[1].cancel()
     jobs[0].run(jobs)
@@ -133,19 +123,18 @@ def test_requests_that_run_together_get_what_they_get_alone() -> None:
 
 def test_a_prompt_beyond_the_context_is_refused() -> None:
     with pytest.raises(ModelError, match="context is 256"):
-        Drawing(make(), [[5] * 250], SAMPLING, ["0"])
+        make().draw([[5] * 250], SAMPLING, ["0"])
 
 
 def test_running_out_of_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make()
-    drawing = Drawing(engine, PROMPTS, SAMPLING, ["0", "1"])
 
     def full(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(engine, "_forward", full)
     with pytest.raises(ModelError, match="6 samples at a time; ask for fewer"):
-        list(drawing)
+        list(engine.draw(PROMPTS, SAMPLING, ["0", "1"]))
 
 
 @pytest.mark.parametrize("text", ["naïve café", "日本語のテキスト", "👩‍🚀 in 🚀", " two  spaces "])

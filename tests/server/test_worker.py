@@ -12,7 +12,8 @@ import torch
 
 from grace.errors import UserInputError
 from grace.server.errors import ApiError
-from grace.server.worker import Cancelled, Failed, Finished, Job, Worker
+from grace.server.jobs import Failed, Finished, Job
+from grace.server.worker import Cancelled, Worker
 
 
 class Steps(Job):

@@ -5,7 +5,7 @@ Prompts and responses are token ids; text is for people.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -14,7 +14,7 @@ from grace.records import Generation
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Engine", "Features", "Sampling"]
+__all__ = ["Engine", "Features", "Samples", "Sampling", "StreamingEngine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,16 @@ class Features(NamedTuple):
 
     mean_ND: np.ndarray  # mean over the response tokens
     last_ND: np.ndarray  # at the last response token
+
+
+class Samples(Protocol):
+    """Samples of one prompt; `tokens` counts what was generated, those of stopped ones too."""
+
+    tokens: int
+
+    def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
+        """Yield (number, response) as each finishes; closing it stops the rest."""
+        ...
 
 
 class Engine(Protocol):
@@ -84,4 +94,12 @@ class Engine(Protocol):
         self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
     ) -> Features:
         """Return the pooled hidden states of given responses."""
+        ...
+
+
+class StreamingEngine(Engine, Protocol):
+    """An engine whose samples can be stopped when a vote is decided."""
+
+    def stream(self, prompt: Sequence[int], sampling: Sampling, key: str = "0") -> Samples:
+        """Return what starts samples of one prompt and yields each as it finishes."""
         ...

@@ -6,19 +6,16 @@ Shapes: R rows (prompts x samples, a prompt's samples side by side), V vocabular
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 from grace.engines import Sampling
 from grace.engines.batching import is_out_of_memory
-from grace.engines.decoding import Batch, steps
+from grace.engines.decoding import Batch, Ends, steps
+from grace.engines.forward import Forward
 from grace.engines.reading import Drawn
 from grace.engines.rows import Rows, empty
 from grace.errors import ModelError
 from grace.records import Generation
-
-if TYPE_CHECKING:
-    from grace.engines.transformers import TransformersEngine
 
 
 class Drawing:
@@ -28,23 +25,23 @@ class Drawing:
     same prompt, key and number. Nothing runs between two steps.
 
     Raises:
-        DataError: an empty prompt.
-        ModelError: a prompt and its response could exceed the model's context; while iterating,
-            the batch does not fit into memory.
+        ModelError: while iterating, the batch does not fit into memory.
     """
 
     def __init__(
         self,
-        engine: TransformersEngine,
+        forward: Forward,
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
         keys: Sequence[str],
+        ends: Ends,
+        finish: Callable[[Rows], list[Generation]],
     ) -> None:
-        engine._check(prompts, sampling.max_new_tokens)
-        self._engine = engine
+        self._forward, self._ends, self._finish = forward, ends, finish
         self._prompts, self._sampling, self._keys = prompts, sampling, keys
         rows = len(prompts) * sampling.num_samples
-        self._record = empty(rows, sampling.max_new_tokens, engine.device)
+        self._device = ends.ids_E.device
+        self._record = empty(rows, sampling.max_new_tokens, self._device)
         self._batch: Batch | None = None
 
     def __iter__(self) -> Iterator[list[Drawn]]:
@@ -77,14 +74,14 @@ class Drawing:
 
     def generations(self) -> list[Generation]:
         """Return the responses so far, one per row; one that was stopped counts as cut."""
-        return self._engine._generations(Rows(*(tensor.cpu() for tensor in self._record)))
+        return self._finish(Rows(*(tensor.cpu() for tensor in self._record)))
 
     def _run(self) -> Iterator[list[Drawn]]:
-        engine, sampling, record = self._engine, self._sampling, self._record
+        forward, sampling, record = self._forward, self._sampling, self._record
         longest = sampling.max_new_tokens
-        prefilled = Batch.prefill(engine._forward, self._prompts, longest, engine.device)
+        prefilled = Batch.prefill(forward, self._prompts, longest, self._device)
         batch = self._batch = prefilled.repeated(sampling.num_samples)
-        running = steps(engine._forward, batch, record, self._keys, sampling, engine._ends())
+        running = steps(forward, batch, record, self._keys, sampling, self._ends)
         with contextlib.closing(running):
             for step in running:
                 if step < longest:

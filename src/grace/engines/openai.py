@@ -25,7 +25,7 @@ from grace.engines.dialect import Names, Request
 from grace.engines.probing import probe
 from grace.engines.reading import Reader, log_sum, named_ends
 from grace.engines.remote import Remote, Served
-from grace.engines.upstream import Upstream
+from grace.engines.upstream import Upstream, UpstreamError
 from grace.errors import ModelError
 from grace.records import Generation
 
@@ -72,8 +72,10 @@ class OpenAIEngine:
             self.served: Served = self._calls.run(
                 probe(upstream, self.reader, names, tokenizer, card or {}, model)
             )
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, UpstreamError):
+                raise UpstreamError(f"{upstream.url}: {error}", error.why) from None
             raise
         self.remote = Remote(upstream, tokenizer, names, self.reader, self.served)
 

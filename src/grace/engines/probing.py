@@ -15,7 +15,7 @@ from grace.engines.upstream import Upstream, UpstreamError
 from grace.errors import ModelError
 
 OLDEST = (0, 11)  # vLLM; before it, log-probabilities depend on the temperature
-TEMPERATURES = (0.0, 0.25, 4.0)
+TEMPERATURES = (0.0, 0.25, 2.0)  # servers take no more than 2
 LEEWAY = 0.25  # of a log-probability, and a fiftieth of it: what half precision can move
 REMEDY = "start the server with --logprobs-mode raw_logprobs (vLLM's default)"
 

@@ -116,7 +116,7 @@ class Reader:
         Raises:
             ModelError: the engine left out an id that it was asked for, or named no token.
         """
-        log_c, at_most = self._log_c(step)
+        log_c, at_most = self.log_c(step)
         known = {step.token: step.logprob, **step.logprobs}
         stops = (*self.stops, step.token) if step.ends else self.stops
         end = log_sum([known[i] for i in dict.fromkeys(stops) if i in known])
@@ -136,7 +136,12 @@ class Reader:
             return drawn.confidence
         return confidence(_log(drawn.confidence), before, self.evidence)
 
-    def _log_c(self, step: Step) -> tuple[float, bool]:
+    def log_c(self, step: Step) -> tuple[float, bool]:
+        """Return log c at a step before any evidence, and whether it is only an upper bound.
+
+        Raises:
+            ModelError: the engine left out an id that it was asked for.
+        """
         if step.token == self.cnf:
             return min(step.logprob, 0.0), False
         if self.cnf in step.logprobs:

@@ -114,15 +114,30 @@ class Remote:
         logprobs = prompt_logprobs(choice, context, len(response))
         return logprobs, [known[i] for i in self.reader.asked]
 
-    async def confidence(self, prompt: Ids, response: Ids) -> float:
-        """Return c of a given response (token ids without the end token)."""
+    async def read_given(self, prompt: Ids, response: Ids) -> tuple[float, bool]:
+        """Return c of a given response (token ids without the end token).
+
+        Where the server lists the most probable tokens only, c may be less: then the flag is set.
+        """
         reader = self.reader
-        if reader.evidence is not None:
-            logprobs, ends = await self.rating(prompt, response)
-            return confidence(ends[-1], logprobs, reader.evidence)
         context = prompt if reader.at_prompt else [*prompt, *response]
-        (log_c,) = await self.next_logprobs(context, [reader.cnf])
-        return confidence(log_c, ())
+        asks_prompt = reader.evidence is not None and len(response) > 0
+        options = {"prompt_logprobs": 0} if asks_prompt else {}
+        step, choice = await self._next(context, reader.asked, **options)
+        log_c, at_most = reader.log_c(step)
+        before = prompt_logprobs(choice, context, len(response)) if asks_prompt else []
+        return confidence(log_c, before, reader.evidence), at_most
+
+    async def confidence(self, prompt: Ids, response: Ids) -> float:
+        """Return c of a given response (token ids without the end token).
+
+        Raises:
+            UpstreamError: the server does not say; it lists only the most probable tokens.
+        """
+        c, at_most = await self.read_given(prompt, response)
+        if at_most:
+            raise UpstreamError(self._not_listed([self.reader.cnf], 0.0), "unsupported")
+        return c
 
     async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
         lists_ids = self.served.lists_ids
@@ -149,5 +164,5 @@ class Remote:
             return f"the upstream did not list ids {list(missing)} although it was asked for them"
         return (
             f"the upstream lists only the {TOP} most probable tokens, and ids {list(missing)} are "
-            f"not among them (log p <= {ceiling:.3f}); vLLM 0.26 or later lists any id"
+            "not among them; vLLM 0.26 or later lists any id"
         )

@@ -1,6 +1,6 @@
 """Requests to an OpenAI-compatible server, with patience where it is busy and clear errors.
 
-The server's own message is part of every error.
+The server's own message is part of every error, its address of none: errors are shown to clients.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Upstream:
                         parsed = _parsed(event)
                         if parsed.get("choices") != []:  # a report of usage at the end
                             yield _choice(parsed)
-                raise UpstreamError(f"{self.url} broke off within an answer", "broken")
+                raise UpstreamError("the upstream broke off within an answer", "broken")
             finally:
                 await response.aclose()
 
@@ -137,7 +137,7 @@ class Upstream:
             else:
                 if response.status_code == 200:
                     return response
-                failure = await self._refusal(response, path)
+                failure = await self._refusal(response)
             if attempt == self._retries or failure.why not in ("busy", "unreachable"):
                 raise failure
             await asyncio.sleep(_wait_s(attempt, failure))
@@ -156,7 +156,7 @@ class Upstream:
                     yield line[5:].strip().decode("utf-8", "replace")
             if len(kept) > LONGEST_LINE:
                 raise UpstreamError(
-                    f"{self.url} sent a line of over {LONGEST_LINE} bytes", "malformed"
+                    f"the upstream sent a line of over {LONGEST_LINE} bytes", "malformed"
                 )
 
     async def _parts(self, response: Response) -> AsyncIterator[bytes]:
@@ -168,16 +168,16 @@ class Upstream:
         except RequestError as error:
             said = str(error) or type(error).__name__
             raise UpstreamError(
-                f"{self.url} broke off within an answer ({said})", "broken"
+                f"the upstream broke off within an answer ({said})", "broken"
             ) from None
 
-    async def _refusal(self, response: Response, path: str) -> UpstreamError:
+    async def _refusal(self, response: Response) -> UpstreamError:
         try:
             said = _message(await self._read(response))
         finally:
             await response.aclose()
         status = response.status_code
-        text = f"{self.url}{path} answers {status}: {said}"
+        text = f"the upstream answers {status}: {said}"
         if status in BUSY:
             return UpstreamError(text, "busy", _seconds(response.headers.get("retry-after")))
         if status in (401, 403, 404):
@@ -186,9 +186,7 @@ class Upstream:
 
     def _unreachable(self, error: Exception) -> UpstreamError:
         said = str(error) or type(error).__name__
-        return UpstreamError(
-            f"no answer from {self.url} ({said}); is the server running?", "unreachable"
-        )
+        return UpstreamError(f"no answer from the upstream ({said}); is it running?", "unreachable")
 
 
 def _client(api_key: str, timeout_s: float, max_in_flight: int) -> AsyncClient:

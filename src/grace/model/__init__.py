@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from grace.chat import encode_chat, encode_text
 from grace.config import DataSettings, SampleSettings, from_dict, resolve_model
-from grace.engines import Sampling
+from grace.engines import Sampling, StreamingEngine
 from grace.errors import ModelError, UserInputError
 from grace.model.checks import check_question, check_text, checked_chat
 from grace.model.places import adapter_folder, read_card, recorded_base
@@ -21,10 +21,8 @@ from grace.store import RunDir
 from grace.strategies import Strategy, Waves, decide
 from grace.tasks import Task, load_task
 
-if TYPE_CHECKING:
-    from grace.engines.transformers import TransformersEngine
-
 Prompt = str | Sequence[Message]
+OnVote = Callable[[Vote, str | None], None]
 DEFAULT_TASK = "trivia_qa"  # of a model whose grace.json names none: a short open answer
 
 
@@ -59,7 +57,7 @@ class Model:
 
     def __init__(
         self,
-        engine: TransformersEngine,
+        engine: StreamingEngine,
         task: Task,
         data: DataSettings,
         sample: SampleSettings,
@@ -128,6 +126,7 @@ class Model:
         temperature: float = 0.8,
         max_new_tokens: int | None = None,
         seed: int = 0,
+        on_vote: OnVote | None = None,
     ) -> Decision:
         """Sample answers until the strategy is sure or the budget is spent, and choose one.
 
@@ -144,6 +143,7 @@ class Model:
             temperature: sampling temperature.
             max_new_tokens: longest answer in tokens; None: as in the training run.
             seed: seed of the sampling.
+            on_vote: called with every vote that is used, and the answer that would win then.
 
         Raises:
             UserInputError: an impossible budget, threshold or number in flight, or as for `ask`.
@@ -162,7 +162,8 @@ class Model:
                     yield number, Vote(reply.answer, reply.confidence, reply.tokens, reply.text)
 
         waves = Waves(issue, budget, parallel)
-        decision = decide(rule.strategy, waves, budget)
+        votes = waves if on_vote is None else _told(waves, rule.strategy, on_vote)
+        decision = decide(rule.strategy, votes, budget)
         return dataclasses.replace(
             decision,
             issued=waves.issued,
@@ -219,6 +220,16 @@ class Model:
             tokens=len(generation.token_ids),
             trace=generation.trace,
         )
+
+
+def _told(votes: Waves, strategy: Strategy, on_vote: OnVote) -> Iterator[Vote]:
+    """Yield the votes, telling of each before it is used."""
+    taken: list[Vote] = []
+    with contextlib.closing(votes):
+        for vote in votes:
+            taken.append(vote)
+            on_vote(vote, strategy.choose(taken))
+            yield vote
 
 
 def load(

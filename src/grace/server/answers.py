@@ -11,10 +11,10 @@ from typing import Any
 from grace.server.completing import Ended, Piece
 from grace.server.counters import Counters
 from grace.server.errors import as_api_error
+from grace.server.jobs import Finished
 from grace.server.line import ClientGone
 from grace.server.replies import Json, Reply, usage, voted
 from grace.server.voting import Voted
-from grace.server.worker import Finished
 
 log = logging.getLogger(__name__)
 Extra = Callable[[str, Ended], Json]

@@ -61,7 +61,8 @@ class ErrorBody(BaseModel):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody} for status in (400, 401, 404, 408, 413, 415, 429, 500, 503, 504)
+    status: {"model": ErrorBody}
+    for status in (400, 401, 404, 408, 413, 415, 429, 500, 501, 502, 503, 504)
 }
 
 
@@ -80,9 +81,9 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.worker.start()
+        service.backend.start()
         yield
-        service.worker.close()
+        service.backend.close()
 
     app = FastAPI(
         title="GrACE",
@@ -123,7 +124,7 @@ def _add_watching(app: FastAPI, counters: Counters, service: Service) -> None:
     @app.get("/health")
     async def health() -> dict[str, Any]:
         """Say that the server answers, and how many requests wait for the model."""
-        return {"status": "ok", "waiting": len(service.worker.waiting)}
+        return {"status": "ok", "waiting": service.backend.waiting}
 
     @app.get("/metrics")
     async def metrics() -> Response:

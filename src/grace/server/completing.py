@@ -1,23 +1,22 @@
-"""Samples for a request, as they are drawn: text, tokens, and the confidence where each ends."""
+"""Samples for a request while they grow: text, tokens, and the confidence where each ends."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from grace.chat import encode_text
 from grace.cnf import CNF_TOKEN
 from grace.engines import Sampling
-from grace.engines.drawing import Drawing, Drawn
-from grace.evidence import confidence
+from grace.engines.reading import Drawn
+from grace.evidence import Evidence, confidence
+from grace.server.jobs import Emit, Finished, Job
 from grace.server.words import Stops, Words
-from grace.server.worker import Emit, Finished, Job
-
-if TYPE_CHECKING:
-    from grace.engines.transformers import TransformersEngine
 
 LOWEST = -9999.0  # what OpenAI writes for a log-probability of minus infinity
+Top = tuple[tuple[str, float], ...]
 
 
 class Token(NamedTuple):
@@ -41,11 +40,58 @@ class Piece(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A choice is complete; its confidence is None where it was cut at its longest."""
+    """A choice is complete.
+
+    Its confidence is None where it was cut at its longest, and where it is only known to be
+    `at_most` some value.
+    """
 
     choice: int
     finish_reason: Literal["stop", "length"]
     confidence: float | None
+    at_most: float | None = None
+
+
+class Reads(Protocol):
+    """An engine, as far as it matters for what is shown."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer."""
+
+    @property
+    def cnf(self) -> int | None:
+        """The id of `<CNF>`, if there is one."""
+
+    @property
+    def read_at(self) -> str:
+        """Where c is read."""
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """How the response's own probabilities shift c, if at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks for.
+
+    Attributes:
+        encode: makes the token ids of the prompts; called on the thread of the job.
+        num_prompts: how many they are.
+        sampling: how to draw.
+        key: names the random numbers; of a request without a seed, it occurs only once. None: the
+            request has a seed.
+        stop: strings that end a choice.
+        top: how many most probable tokens to report per step; None: no tokens at all.
+    """
+
+    encode: Callable[[], list[list[int]]]
+    num_prompts: int
+    sampling: Sampling
+    key: str | None
+    stop: Sequence[str] = ()
+    top: int | None = None
 
 
 class Completion(Job):
@@ -54,167 +100,160 @@ class Completion(Job):
     Choice `i * sampling.num_samples + s` is sample s of prompt i. A choice ends where the model
     ends it, or before the first stop string: its confidence is then that of the text up to there,
     as `/v1/score` gives it.
-
-    Args:
-        engine: the model.
-        encode: makes the token ids of the prompts; called on the thread of the model.
-        sampling: how to draw.
-        key: names the random numbers; of a request without a seed, it occurs only once.
-        stop: strings that end a choice.
-        top: how many most probable tokens to report per step; None: no tokens at all.
-        emit: takes the events.
     """
 
     def __init__(
         self,
-        engine: TransformersEngine,
-        encode: Callable[[], list[list[int]]],
-        sampling: Sampling,
-        *,
-        key: str | None,
-        stop: Sequence[str],
-        top: int | None,
+        reads: Reads,
+        asked: Asked,
         emit: Emit,
-        num_prompts: int = 1,
+        hang_up: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(emit)
-        self.engine, self.sampling = engine, sampling
-        self.key, self.stop, self.top = key, stop, top
-        self._encode, self._num_prompts = encode, num_prompts
+        super().__init__(emit, hang_up)
+        self.reads, self.asked = reads, asked
         self.prompts: list[list[int]] = []
-        self.left = 0  # choices that have not ended
-        self.tokens = 0
+        self._left = 0  # choices that have not ended
+        self._tokens = 0
 
     @property
     def group(self) -> Hashable:  # type: ignore[override]
         """Return the sampling: requests with a seed of their own run alone."""
-        return self.sampling if self.key is not None else None
+        return self.asked.sampling if self.asked.key is not None else None
 
     @property
     def size(self) -> int:
         """Return how many samples the job draws at a time."""
-        return self._num_prompts * self.sampling.num_samples
+        return self.asked.num_prompts * self.asked.sampling.num_samples
+
+    def choices(self) -> list[Choice]:
+        """Encode the prompts and return the choices to fill."""
+        self.prompts = self.asked.encode()
+        self._left = len(self.prompts) * self.asked.sampling.num_samples
+        return [Choice(self, number) for number in range(self._left)]
 
     def prompt_keys(self) -> list[str]:
         """Return what names each prompt's random numbers; with a seed, as in `Model.ask`."""
-        prefix = "" if self.key is None else f"{self.key}/"
+        prefix = "" if self.asked.key is None else f"{self.asked.key}/"
         return [f"{prefix}{number}" for number in range(len(self.prompts))]
 
-    def run(self, together: Sequence[Job]) -> None:
-        """Draw the samples of all these requests side by side."""
-        jobs = [job for job in together if isinstance(job, Completion)]
-        rows: list[_Row] = []
-        for job in jobs:
-            job.prompts = job._encode()
-            job.left = len(job.prompts) * job.sampling.num_samples
-            rows += [_Row(job, choice) for choice in range(job.left)]
-        prompts = [prompt for job in jobs for prompt in job.prompts]
-        keys = [key for job in jobs for key in job.prompt_keys()]
-        drawing = Drawing(self.engine, prompts, self.sampling, keys)
-        for step in drawing:
-            for drawn in step:
-                if not rows[drawn.row].add(drawn, drawing):
-                    drawing.stop(drawn.row)
-        for row, generation in zip(rows, drawing.generations(), strict=True):
-            row.close(generation.confidence)
+    def show(self, piece: Piece) -> None:
+        """Tell that a choice has grown."""
+        self.started = True
+        self.emit(piece)
+
+    def end(self, ended: Ended, tokens: int) -> None:
+        """Tell that a choice of so many tokens is complete, and with the last one that all are."""
+        self.started = True
+        self.emit(ended)
+        self._tokens += tokens
+        self._left -= 1
+        if self._left == 0:
+            self.emit(Finished(sum(map(len, self.prompts)), self._tokens))
 
 
-class _Row:
-    """One choice while it grows."""
+class Choice:
+    """One choice while it grows.
 
-    def __init__(self, job: Completion, choice: int) -> None:
-        self._job, self._choice = job, choice
-        self._engine = job.engine
-        self._prompt = job.prompts[choice // job.sampling.num_samples]
-        self._words, self._stops = Words(job.engine.tokenizer), Stops(job.stop)
+    `to_rate` is set once a stop string has cut it: the token ids of what is left, whose
+    confidence `rated` wants.
+    """
+
+    def __init__(self, job: Completion, number: int) -> None:
+        self.prompt = job.prompts[number // job.asked.sampling.num_samples]
+        self.to_rate: list[int] | None = None
+        self._job, self._number, self._reads = job, number, job.reads
+        self._words, self._stops = Words(job.reads.tokenizer), Stops(job.asked.stop)
         self._logprobs: list[float] = []
         self._text = ""
         self._offset = 0
-        self._first: float | None = None  # c at the first step
+        self._first: tuple[float, bool] = (
+            0.0,
+            False,
+        )  # c at the first step, and if that is a bound
         self._end: Drawn | None = None
-        self._end_top: tuple[tuple[str, float], ...] = ()
-        self._done = False
+        self._end_top: Top = ()
+        self._over = False
 
-    def add(self, drawn: Drawn, drawing: Drawing) -> bool:
-        """Take what a step has chosen; return whether the choice goes on."""
+    def add(self, drawn: Drawn, top: Top) -> bool:
+        """Take what a step has chosen, of these most probable tokens; return whether it goes on."""
         if self._job.cancelled.is_set():
-            self._done = True
+            self._over = True
+        if self._over or self._end is not None:
             return False
-        c = self._confidence(drawn.confidence)
-        self._first = c if self._first is None else self._first
-        top = self._most_probable(drawn.row, drawing)
+        c = self._confidence(drawn)
+        if not self._logprobs:
+            self._first = (c, drawn.at_most)
         if drawn.ended:
             self._end, self._end_top = drawn, top
-            if self._engine.read_at != "feed":
-                self.close(self._first if self._engine.read_at == "prompt" else c)
+            if self._reads.read_at != "feed":
+                at_prompt = self._reads.read_at == "prompt"
+                self.close(*(self._first if at_prompt else (c, drawn.at_most)))
             return True
         self._logprobs.append(drawn.logprob)
-        self._job.tokens += 1
         shown = self._stops.add(self._words.add(drawn.token))
-        self._show(shown.text, self._tokens(drawn, top, c))
+        self._show(shown.text, self._tokens(drawn, top, None if drawn.at_most else c))
         if shown.stopped:
             self._cut()
         return not shown.stopped
 
-    def close(self, confidence: float | None) -> None:
+    def close(self, confidence: float | None, at_most: bool = False) -> None:
         """End the choice where the model has ended it, or at its longest; again: does nothing."""
-        if self._done:
+        if self._over or self.to_rate is not None:
             return
         shown = self._stops.add(self._words.rest(), last=True)
         if shown.stopped:
             self._show(shown.text)
             self._cut()
             return
-        ended = self._end is not None
-        tokens = self._tokens(self._end, self._end_top, confidence) if self._end else ()
+        known = None if at_most else confidence
+        tokens = self._tokens(self._end, self._end_top, known) if self._end else ()
         self._show(shown.text, tokens)
-        self._finish("stop" if ended else "length", confidence if ended else None)
+        if self._end is None:
+            self._finish("length", None, at_most=False)
+        else:
+            self._finish("stop", confidence, at_most=at_most)
+
+    def rated(self, confidence: float, at_most: bool = False) -> None:
+        """End the choice before a stop string, with the confidence of what is left."""
+        self.to_rate = None
+        if self._job.asked.top is not None and self._reads.cnf is not None and not at_most:
+            self._show("", (Token("", 0.0, ((CNF_TOKEN, _log(confidence)),), self._offset),))
+        self._finish("stop", confidence, at_most=at_most)
 
     def _cut(self) -> None:
-        """End the choice before a stop string, with the confidence of what is left."""
-        response = encode_text(self._engine.tokenizer, self._text)
-        (c,) = self._engine.confidences([self._prompt], [response])
-        if self._job.top is not None and self._engine.cnf is not None:
-            self._show("", (Token("", 0.0, ((CNF_TOKEN, _log(c)),), self._offset),))
-        self._finish("stop", c)
+        self.to_rate = encode_text(self._reads.tokenizer, self._text)
 
-    def _finish(self, reason: Literal["stop", "length"], confidence: float | None) -> None:
-        self._done = True
-        self._job.started = True
-        self._job.emit(Ended(self._choice, reason, confidence))
-        self._job.left -= 1
-        if self._job.left == 0:
-            self._job.emit(Finished(sum(map(len, self._job.prompts)), self._job.tokens))
+    def _finish(
+        self, reason: Literal["stop", "length"], confidence: float | None, *, at_most: bool
+    ) -> None:
+        self._over = True
+        known, bound = (None, confidence) if at_most else (confidence, None)
+        self._job.end(Ended(self._number, reason, known, bound), len(self._logprobs))
 
     def _show(self, text: str, tokens: tuple[Token, ...] = ()) -> None:
         self._text += text
         if text or tokens:
-            self._job.started = True
-            self._job.emit(Piece(self._choice, text, tokens))
+            self._job.show(Piece(self._number, text, tokens))
 
-    def _confidence(self, plain: float) -> float:
-        evidence = self._engine.evidence
-        return confidence(_log(plain), self._logprobs, evidence) if evidence else plain
+    def _confidence(self, drawn: Drawn) -> float:
+        evidence, c = self._reads.evidence, drawn.confidence
+        return confidence(_log(c), self._logprobs, evidence) if evidence else c
 
-    def _most_probable(self, row: int, drawing: Drawing) -> tuple[tuple[str, float], ...]:
-        count = self._job.top or 0
-        found = drawing.most_probable(row, count) if count else []
-        return tuple((self._name(token), max(logprob, LOWEST)) for token, logprob in found)
-
-    def _tokens(
-        self, drawn: Drawn, top: tuple[tuple[str, float], ...], c: float | None
-    ) -> tuple[Token, ...]:
-        if self._job.top is None:
+    def _tokens(self, drawn: Drawn, top: Top, c: float | None) -> tuple[Token, ...]:
+        if self._job.asked.top is None:
             return ()
-        if self._engine.cnf is not None and c is not None:
+        if self._reads.cnf is not None and c is not None:
             top = (*top, (CNF_TOKEN, _log(c)))
-        token = Token(self._name(drawn.token), max(drawn.logprob, LOWEST), top, self._offset)
-        self._offset += len(token.text)
+        name = name_of(self._reads.tokenizer, drawn.token)
+        token = Token(name, max(drawn.logprob, LOWEST), top, self._offset)
+        self._offset += len(name)
         return (token,)
 
-    def _name(self, token: int) -> str:
-        return cast(str, self._engine.tokenizer.decode([token]))
+
+def name_of(tokenizer: Any, token: int) -> str:
+    """Return the text of a token by itself."""
+    return cast(str, tokenizer.decode([token]))
 
 
-def _log(probability: Any) -> float:
+def _log(probability: float) -> float:
     return max(math.log(probability), LOWEST) if probability > 0 else LOWEST

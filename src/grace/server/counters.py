@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from collections.abc import Callable
 
-from grace.server.worker import Worker
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 TENTHS = tuple(number / 10 for number in range(1, 11))
 
 
 class Counters:
-    """The figures of one server; `text` is the page that Prometheus reads."""
+    """The figures of one server; `text` is the page that Prometheus reads.
 
-    def __init__(self, worker: Worker) -> None:
+    `count_waiting` returns how many requests wait.
+    """
+
+    def __init__(self, count_waiting: Callable[[], int]) -> None:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "grace_requests", "Requests answered", ["path", "status"], registry=registry
@@ -38,7 +41,7 @@ class Counters:
             "grace_answers_without_confidence", "Answers cut before their end", registry=registry
         )
         waiting = Gauge("grace_requests_waiting", "Requests in the queue", registry=registry)
-        waiting.set_function(lambda: len(worker.waiting))
+        waiting.set_function(count_waiting)
 
     def rated(self, confidence: float | None) -> None:
         """Count one answer."""

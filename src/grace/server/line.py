@@ -1,4 +1,4 @@
-"""A request's end of a job: events from the model's thread, until the client leaves."""
+"""A request's end of a job: events from its thread, until the client leaves."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 from starlette.requests import Request
 
+from grace.server.backends import Backend
 from grace.server.errors import ApiError, as_api_error
-from grace.server.worker import Emit, Failed, Finished, Job, Worker
+from grace.server.jobs import Emit, Failed, Finished, Job
 
 
 class ClientGone(Exception):
@@ -18,7 +19,7 @@ class ClientGone(Exception):
 
 
 async def events(
-    worker: Worker, make: Callable[[Emit], Job], request: Request, timeout_s: float
+    backend: Backend, make: Callable[[Emit], Job], request: Request, timeout_s: float
 ) -> AsyncGenerator[Any, None]:
     """Queue a job and yield its events, the last one a `Finished`; closing cancels the job.
 
@@ -35,7 +36,7 @@ async def events(
 
     deadline = loop.time() + timeout_s
     job = make(emit)
-    worker.submit(job)
+    backend.submit(job)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         while True:

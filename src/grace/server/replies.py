@@ -10,8 +10,8 @@ from typing import Any
 
 from grace.records import to_json
 from grace.server.completing import Ended, Piece, Token
+from grace.server.jobs import Finished
 from grace.server.voting import Voted
-from grace.server.worker import Finished
 
 Json = dict[str, Any]
 
@@ -49,16 +49,14 @@ class Reply:
         choice = self._choice(ended.choice, "", (), delta=True)
         if self.chat:
             choice["delta"] = {}
-        choice |= {"finish_reason": ended.finish_reason, "confidence": ended.confidence}
-        return self.chunk([choice], **extra)
+        return self.chunk([choice | _end(ended)], **extra)
 
     def complete(self, ended: Ended, pieces: Sequence[Piece]) -> Json:
         """Return a whole choice."""
         text = "".join(piece.text for piece in pieces)
         tokens = [token for piece in pieces for token in piece.tokens]
         choice = self._choice(ended.choice, text, tokens, delta=False)
-        choice |= {"finish_reason": ended.finish_reason, "confidence": ended.confidence}
-        return choice
+        return choice | _end(ended)
 
     def _object(self, kind: str, choices: Sequence[Json]) -> Json:
         prefix = "chatcmpl" if self.chat else "cmpl"
@@ -82,6 +80,12 @@ class Reply:
         return {"index": index, **said, "logprobs": listed if tokens else None} | (
             {"finish_reason": None} if delta else {}
         )
+
+
+def _end(ended: Ended) -> Json:
+    """Return how a choice ends; a bound is there only in place of a confidence."""
+    said: Json = {"finish_reason": ended.finish_reason, "confidence": ended.confidence}
+    return said if ended.at_most is None else said | {"confidence_at_most": ended.at_most}
 
 
 def usage(finished: Finished) -> Json:

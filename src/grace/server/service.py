@@ -16,15 +16,16 @@ from grace.engines import Sampling
 from grace.model.rules import answering, usual_budget
 from grace.records import Message
 from grace.server.answers import Answer, Extra
-from grace.server.completing import Completion, Ended
+from grace.server.backends import backend
+from grace.server.completing import Asked, Ended
 from grace.server.counters import Counters
 from grace.server.errors import ApiError
+from grace.server.jobs import Emit, Job
 from grace.server.line import events
 from grace.server.replies import Json, Reply
 from grace.server.requests import ChatRequest, CompletionRequest, GraceOptions, ScoreRequest
 from grace.server.settings import ServerSettings
-from grace.server.voting import Rating, VoteRequest, Voting
-from grace.server.worker import Emit, Job, Worker
+from grace.server.voting import VoteRequest
 
 if TYPE_CHECKING:
     from grace.model import Model
@@ -39,12 +40,9 @@ class Service:
     """Answers the requests to one model."""
 
     def __init__(self, model: Model, settings: ServerSettings) -> None:
-        engine = model.engine
         self.model, self.settings = model, settings
-        self.worker = Worker(
-            engine.model, max_waiting=settings.max_waiting, max_together=engine.batch_size
-        )
-        self.counters = Counters(self.worker)
+        self.backend = backend(model, settings)
+        self.counters = Counters(lambda: self.backend.waiting)
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """Answer `/v1/chat/completions`."""
@@ -83,7 +81,7 @@ class Service:
             raise _refused("input", f"{len(body.input)} responses; send at most {most} at a time")
         prompts = [item.chat(self.model) for item in body.input]
         responses = [item.response for item in body.input]
-        make = partial(Rating, self.model, prompts, responses)
+        make = partial(self.backend.rating, prompts, responses)
         async with aclosing(self._events(make, request)) as arriving:
             finished = await anext(arriving)
         data = [{"index": i, "confidence": value} for i, value in enumerate(finished.value)]
@@ -113,9 +111,8 @@ class Service:
             seed=body.seed or 0,
         )
         key = secrets.token_hex(8) if body.seed is None else None
-        options: dict[str, Any] = {"stop": body.stops, "top": top, "num_prompts": num_prompts}
-        engine = self.model.engine
-        return lambda emit: Completion(engine, encode, sampling, key=key, emit=emit, **options)
+        asked = Asked(encode, num_prompts, sampling, key, body.stops, top)
+        return partial(self.backend.completion, asked)
 
     async def _vote(
         self, body: ChatRequest, options: GraceOptions, budget: int, request: Request
@@ -138,7 +135,7 @@ class Service:
         return await self._answer(
             body,
             request,
-            lambda emit: Voting(self.model, vote, emit),
+            partial(self.backend.voting, vote),
             chat=True,
             extra=lambda _, __: used,
         )
@@ -194,7 +191,7 @@ class Service:
         return encode_chat(self.model.engine.tokenizer, messages)
 
     def _events(self, make: Make, request: Request) -> AsyncGenerator[Any, None]:
-        return events(self.worker, make, request, self.settings.timeout_s)
+        return events(self.backend, make, request, self.settings.timeout_s)
 
     async def _answer(
         self,

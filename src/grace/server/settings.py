@@ -19,6 +19,7 @@ class ServerSettings:
         max_items: most responses of one `/v1/score`.
         max_body: most bytes of a request.
         max_waiting: requests that wait for the model; further ones get 429.
+        max_running: requests at a time that are relayed to a server upstream.
         timeout_s: longest time from a request's arrival to its last byte.
     """
 
@@ -29,10 +30,11 @@ class ServerSettings:
     max_items: int = 256
     max_body: int = 2**20
     max_waiting: int = 64
+    max_running: int = 256
     timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "max_choices", "max_items", "max_body", "max_waiting"):
+        for name in (name for name in self.__slots__ if name.startswith("max_")):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; allow at least 1")
         if not self.timeout_s > 0:

@@ -5,61 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from grace.errors import GraceError
-from grace.server.errors import ApiError
+from grace.server.errors import ApiError, queue_full
+from grace.server.jobs import Failed, Job
 
 log = logging.getLogger(__name__)
-Emit = Callable[[Any], None]
-
-
-class Finished(NamedTuple):
-    """The last event of a job that succeeded."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    value: Any = None
-
-
-class Failed(NamedTuple):
-    """The last event of a job that did not."""
-
-    error: BaseException
 
 
 class Cancelled(Exception):
     """Nobody waits for what the model is computing."""
-
-
-class Job:
-    """Work for the model: what it finds out goes to `emit`, event by event.
-
-    Jobs of one `group` may run together; None: this one runs alone. `emit` is called on the
-    thread of the model.
-    """
-
-    group: Hashable = None
-
-    def __init__(self, emit: Emit) -> None:
-        self.emit = emit
-        self.cancelled = threading.Event()
-        self.started = False  # something was emitted that cannot be taken back
-
-    @property
-    def size(self) -> int:
-        """Return how many samples the job draws at a time."""
-        return 1
-
-    def cancel(self) -> None:
-        """Do not start, or stop at the model's next step."""
-        self.cancelled.set()
-
-    def run(self, together: Sequence[Job]) -> None:
-        """Do the work of all these jobs of one group, this one among them."""
-        raise NotImplementedError
 
 
 class Worker:
@@ -106,11 +64,7 @@ class Worker:
             for job_gone in gone:
                 self.waiting.remove(job_gone)
             if len(self.waiting) >= self._max_waiting:
-                raise ApiError(
-                    429,
-                    f"{len(self.waiting)} requests wait already; try again in a moment",
-                    code="queue_full",
-                )
+                raise queue_full(len(self.waiting))
             self.waiting.append(job)
             self._changed.notify()
 
