@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from slow_engine import choose, one_end, probabilities
 
 import tiny_models
 from grace.chat import encode_chat, encode_text
@@ -42,11 +43,6 @@ def generate(engine, prompts, sampling):
     return [results[i] for i in range(len(prompts))]
 
 
-def probabilities(engine, ids):
-    with torch.inference_mode():
-        return engine.model(torch.tensor([list(ids)])).logits[0, -1].double().softmax(-1).numpy()
-
-
 def by_hand(engine, ids):
     """c as the definitions say, from the probabilities after some token ids."""
     p = probabilities(engine, ids)[list(engine.readout.ids)]
@@ -66,20 +62,10 @@ def naive(engine, prompt, key, sample, sampling):
         if engine.read_at == "prompt":
             p[list(engine.readout.ids)] = 0
             p /= p.sum()
-        ends = p[list(engine.end_ids)].sum()
-        p[list(engine.end_ids)] = 0
-        p[engine.end_ids[0]] = ends
-        if sampling.temperature == 0:
-            token = int(p.argmax())
-        else:
-            choice = p ** (1 / sampling.temperature)
-            choice /= choice.sum()
-            order = np.argsort(-choice, kind="stable")
-            above = np.cumsum(choice[order]) - choice[order]
-            choice[order[above >= sampling.top_p]] = 0
-            token = int(np.searchsorted(np.cumsum(choice), draws[step] * choice.sum(), "right"))
+        p = one_end(p, engine.end_ids)
+        token = choose(p, sampling, draws[step])
         if token == engine.end_ids[0]:
-            return tokens, logprobs, trace, float(np.log(ends))
+            return tokens, logprobs, trace, float(np.log(p[token]))
         tokens.append(token)
         logprobs.append(float(np.log(p[token])))
     return tokens, logprobs, trace, None

@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 import torch
+from slow_engine import choose, one_end, probabilities
 
 import tiny_models
 from grace.cnf import add_cnf
@@ -61,31 +62,15 @@ def naive(engine, prompt, key, sample, sampling):
     draws = decoding.uniforms(sampling.seed, [key], range(sample, sample + 1), 64)[0]
     tokens, logprobs, trace = [], [], []
 
-    def probabilities(ids):
-        with torch.inference_mode():
-            logits = engine.model(torch.tensor([ids])).logits[0, -1]
-        return logits.double().softmax(-1).numpy()
-
     for step in range(sampling.max_new_tokens):
-        p = probabilities([*prompt, *tokens])
-        merged = p.copy()
-        merged[list(engine.end_ids)] = 0
-        merged[engine.end_ids[0]] = p[list(engine.end_ids)].sum()
+        p = probabilities(engine, [*prompt, *tokens])
+        merged = one_end(p, engine.end_ids)
         trace.append(p[engine.cnf])
-        choice = merged
-        if sampling.temperature == 0:
-            token = int(merged.argmax())
-        else:
-            choice = merged ** (1 / sampling.temperature)
-            choice /= choice.sum()
-            order = np.argsort(-choice, kind="stable")
-            above = np.cumsum(choice[order]) - choice[order]
-            choice[order[above >= sampling.top_p]] = 0
-            token = int(np.searchsorted(np.cumsum(choice), draws[step] * choice.sum(), "right"))
+        token = choose(merged, sampling, draws[step])
         if token == engine.end_ids[0]:
             c = trace[-1]
             if engine.read_at == "feed":
-                c = probabilities([*prompt, *tokens, engine.cnf])[engine.cnf]
+                c = probabilities(engine, [*prompt, *tokens, engine.cnf])[engine.cnf]
             return tokens, logprobs, trace, float(np.log(merged[token])), c
         tokens.append(token)
         logprobs.append(np.log(merged[token]))
