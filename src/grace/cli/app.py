@@ -211,6 +211,7 @@ app.command(epilog=scaling.SCALE)(scaling.scale)
 app.command(epilog=scaling.THRESHOLD)(scaling.threshold)
 app.command(epilog=labelling.LABEL)(labelling.label)
 app.command(epilog=serving.SERVE)(serving.serve)
+app.command(epilog=serving.PROXY)(serving.proxy)
 app.command(epilog=serving.EXPORT)(serving.export)
 
 

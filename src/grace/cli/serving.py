@@ -1,60 +1,130 @@
-"""`grace serve` and `grace export`: a trained model where others can use it."""
+"""`grace serve`, `grace proxy` and `grace export`: a trained model where others can use it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from grace.cli.options import Base, Device, Dtype, ModelPath, RunPath, examples
 from grace.errors import ConfigError
 
+if TYPE_CHECKING:
+    from grace.model import Model
+    from grace.server import ServerSettings
+
 SERVE = examples(
     "grace serve runs/qwen",
     "grace serve runs/qwen --host 0.0.0.0 --api-key $KEY",
+)
+PROXY = examples(
+    "grace proxy --upstream http://127.0.0.1:8001",
+    "grace proxy exported/qwen --upstream http://gpu:8001 --model lora --api-key $KEY",
 )
 EXPORT = examples(
     "grace export runs/qwen exported/qwen",
     "grace export runs/qwen exported/qwen-lora --format vllm-lora",
 )
 SERVER_PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
+RETRIES = 2  # of a proxy; its client waits
+
+
+Host = Annotated[str, typer.Option(help="address to listen on")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="port; 0: a free one")]
+ApiKey = Annotated[
+    str, typer.Option(envvar="GRACE_API_KEY", help="what clients must send; default: nothing")
+]
+Name = Annotated[
+    str | None, typer.Option(help="what clients call the model; default: the directory's name")
+]
+MaxTokens = Annotated[int, typer.Option(min=1, help="most tokens of one answer")]
+MaxWaiting = Annotated[int, typer.Option(min=1, help="requests in the queue, then 429")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="seconds until a request fails")]
 
 
 def serve(
     path: ModelPath,
-    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="port; 0: a free one")] = 8000,
-    api_key: Annotated[
-        str, typer.Option(envvar="GRACE_API_KEY", help="what clients must send; default: nothing")
-    ] = "",
-    name: Annotated[
-        str | None, typer.Option(help="what clients call the model; default: the directory's name")
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="most tokens of one answer")] = 4096,
-    max_waiting: Annotated[int, typer.Option(min=1, help="requests in the queue, then 429")] = 64,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds until a request fails")] = 300.0,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    api_key: ApiKey = "",
+    name: Name = None,
+    max_tokens: MaxTokens = 4096,
+    max_waiting: MaxWaiting = 64,
+    timeout: Timeout = 300.0,
     base: Base = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
     """Serve a model: an OpenAI-compatible API with a confidence on every choice, and a page."""
-    _check_server()
+    _check_server(SERVER_PACKAGES)
     from grace.model import load
-    from grace.server import ServerSettings, create_app
-    from grace.server import serve as run
-    from grace.server.about import about
+    from grace.server import ServerSettings
 
     settings = ServerSettings(
-        name=name or Path(path).resolve().name or "grace",
+        name=name or _name_of(path),
         api_key=api_key,
         max_tokens=max_tokens,
         max_waiting=max_waiting,
         timeout_s=timeout,
     )
-    model = load(path, base=base, device=device, dtype=dtype)
-    app = create_app(model, settings, about(model, Path(path), max_tokens))
-    run(app, host=host, port=port, name=settings.name, protected=bool(api_key))
+    _run(load(path, base=base, device=device, dtype=dtype), path, settings, host, port)
+
+
+def proxy(
+    upstream: Annotated[str, typer.Option(metavar="URL", help="an OpenAI-compatible server")],
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DIR",
+            help="the export that it serves, or its run; default: where it says that its model is",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="what the upstream calls the model, if it has several")
+    ] = None,
+    upstream_key: Annotated[
+        str, typer.Option(envvar="GRACE_UPSTREAM_KEY", help="API key of the upstream")
+    ] = "",
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    api_key: ApiKey = "",
+    name: Name = None,
+    max_tokens: MaxTokens = 4096,
+    max_running: Annotated[
+        int, typer.Option(min=1, help="requests at a time to the upstream")
+    ] = 256,
+    max_waiting: MaxWaiting = 64,
+    timeout: Timeout = 300.0,
+) -> None:
+    """Serve a model that runs elsewhere (vLLM 0.26 or later): the API of `grace serve`.
+
+    Only the tokenizer and small JSON files are read from DIR; no weights are loaded.
+    """
+    _check_server((*SERVER_PACKAGES, "httpx2"))
+    from grace.model.connecting import connect, served_directory
+    from grace.server import ServerSettings
+
+    served = path or served_directory(upstream, model=model, api_key=upstream_key)
+    connected = connect(
+        upstream,
+        served,
+        model=model,
+        api_key=upstream_key,
+        retries=RETRIES,
+        timeout_s=timeout,
+        max_in_flight=max_running,
+    )
+    settings = ServerSettings(
+        name=name or _name_of(served),
+        api_key=api_key,
+        max_tokens=max_tokens,
+        max_running=max_running,
+        max_waiting=max_waiting,
+        timeout_s=timeout,
+    )
+    _run(connected, served, settings, host, port)
 
 
 def export(
@@ -93,10 +163,22 @@ def export(
     print(f"next:   {written.hint}")
 
 
-def _check_server() -> None:
+def _run(model: Model, path: str | Path, settings: ServerSettings, host: str, port: int) -> None:
+    from grace.server import create_app, serve
+    from grace.server.about import about
+
+    app = create_app(model, settings, about(model, Path(path), settings.max_tokens))
+    serve(app, host=host, port=port, name=settings.name, protected=bool(settings.api_key))
+
+
+def _name_of(path: str | Path) -> str:
+    return Path(path).resolve().name or "grace"
+
+
+def _check_server(packages: Sequence[str]) -> None:
     import importlib.util
 
-    missing = [name for name in SERVER_PACKAGES if importlib.util.find_spec(name) is None]
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
             f"the server needs {', '.join(missing)}; pip install 'grace-confidence[server]'"

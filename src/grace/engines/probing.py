@@ -43,7 +43,7 @@ async def probe(
         UpstreamError: it cannot be reached or does not have the model.
     """
     version = await _version(upstream)
-    found = await _model(upstream, model, card)
+    found = await model_of(upstream, model, card)
     prompt = [tokenizer.bos_token_id or reader.eos[0]]
 
     async def first_step(temperature: float, lists_ids: bool) -> Step:
@@ -88,8 +88,13 @@ async def _version(upstream: Upstream) -> str:
     return version
 
 
-async def _model(upstream: Upstream, name: str | None, card: Json) -> Json:
-    """Return what the server says of the model."""
+async def model_of(upstream: Upstream, name: str | None, card: Json) -> Json:
+    """Return what a server says of a model, or of the only one that fits grace.json.
+
+    Raises:
+        ModelError: it does not have it, has several, or serves it without its LoRA.
+        UpstreamError: it cannot be reached.
+    """
     said = (await upstream.get("/v1/models")).get("data")
     if not isinstance(said, list) or not all(isinstance(m, dict) and "id" in m for m in said):
         raise UpstreamError(f"{upstream.url}/v1/models lists no models", "malformed")

@@ -277,8 +277,20 @@ def load(
             f"{path} has no <CNF> token, so it cannot say how sure it is; train it with "
             "`grace run`, or name its adapter"
         )
-    where = f"{folder or path}/grace.json"
+    return described(loaded, Path(path), folder or Path(path), card)
+
+
+def described(engine: StreamingEngine, path: Path, folder: Path, card: dict[str, Any]) -> Model:
+    """Return the model of an engine, with the prompt and the settings of its training run.
+
+    Args:
+        engine: the engine.
+        path: what the user named; a run or an export may have a threshold.
+        folder: the adapter or the model in it.
+        card: the grace.json there.
+    """
+    where = f"{folder}/grace.json"
     data = from_dict(DataSettings, card.get("data", {"task": DEFAULT_TASK}), where)
     sample = from_dict(SampleSettings, card.get("sample", {}), where)
-    promise = RunDir(Path(path)).chosen_threshold()
-    return Model(loaded, load_task(data.task), data, sample, promise)
+    promise = RunDir(path).chosen_threshold()
+    return Model(engine, load_task(data.task), data, sample, promise)

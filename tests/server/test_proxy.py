@@ -1,0 +1,380 @@
+"""`grace proxy`: the API of `grace serve` in front of a server that speaks vLLM's dialect."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from live_server import NAME, Live, running
+
+from fake_upstream import Behaviour, Server, serving
+from grace.chat import encode_chat
+from grace.model import Model
+from grace.model.connecting import connect
+
+QUESTIONS = [f"What is {number} and {number * 7}?" for number in range(8)]
+USER = [{"role": "user", "content": QUESTIONS[0]}]
+
+
+@pytest.fixture(scope="module")
+def upstream(tiny_model: Model) -> Iterator[Server]:
+    engine = tiny_model.engine
+    eos = [i for i in engine.end_ids if i != engine.cnf]  # type: ignore[attr-defined]
+    with serving(engine.model, engine.tokenizer, eos) as server:  # type: ignore[attr-defined]
+        yield server
+
+
+@pytest.fixture(scope="module")
+def relayed(upstream: Server, finished: Path) -> Iterator[Model]:
+    model = connect(upstream.url, finished / "run", retries=1)
+    yield model
+    model.engine.close()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def proxy(relayed: Model, finished: Path) -> Iterator[Live]:
+    with running(relayed, finished / "run") as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def behaviour(upstream: Server) -> Iterator[Behaviour]:
+    upstream.behaviour = Behaviour()
+    yield upstream.behaviour
+    upstream.behaviour = Behaviour()
+
+
+def post(live: Live, path: str, body: Any) -> tuple[int, Any, dict[str, str]]:
+    """Send a body with a client that knows nothing of OpenAI."""
+    answer = httpx2.post(live.url + path, json=body, timeout=60)
+    return answer.status_code, answer.json(), dict(answer.headers)
+
+
+def chat(live: Live, question: str = QUESTIONS[0], **options: Any) -> Any:
+    messages = live.model.messages(question)
+    options = {"temperature": 0, **options}
+    return live.client().chat.completions.create(model=NAME, messages=messages, **options)
+
+
+def ask(live: Live, grace: Any, **options: Any) -> Any:
+    extra = {"grace": grace}
+    client = live.client()
+    return client.chat.completions.create(model=NAME, messages=USER, extra_body=extra, **options)
+
+
+def test_greedy_answers_and_confidences_are_those_of_the_model(
+    proxy: Live, tiny_model: Model
+) -> None:
+    for question in QUESTIONS:
+        (choice,) = chat(proxy, question).choices
+        reply = tiny_model.ask(question)
+        assert choice.message.content.strip() == reply.text
+        assert choice.finish_reason == reply.finish_reason
+        assert choice.confidence == pytest.approx(reply.confidence, abs=1e-5)
+
+
+def test_a_stream_says_the_same_as_the_whole(proxy: Live) -> None:
+    for question in QUESTIONS[:4]:
+        (whole,) = chat(proxy, question).choices
+        chunks = list(chat(proxy, question, stream=True, stream_options={"include_usage": True}))
+        choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
+        assert choices[0].delta.role == "assistant"
+        assert "".join(c.delta.content or "" for c in choices) == whole.message.content
+        assert choices[-1].finish_reason == whole.finish_reason
+        assert choices[-1].confidence == pytest.approx(whole.confidence, abs=1e-6)
+        assert chunks[-1].usage.completion_tokens > 0
+
+
+def test_grace_asks_with_the_prompt_of_the_run(proxy: Live, tiny_model: Model) -> None:
+    reply = tiny_model.ask(QUESTIONS[0])
+    answer = ask(proxy, {"budget": 1, "threshold": 0.99})
+    assert answer.choices[0].message.content.strip() == reply.text
+    assert answer.grace["answer"] == reply.answer
+    assert answer.grace["abstains"] is True
+
+
+def test_a_vote_is_that_of_the_connected_model_with_every_sample(
+    proxy: Live, relayed: Model
+) -> None:
+    options = {"strategy": "grace-sc", "budget": 4, "parallel": 2}
+    expected = relayed.vote(QUESTIONS[0], strategy="grace-sc", budget=4, parallel=2, seed=4)
+    answer = ask(proxy, options, seed=4)
+    assert [vote["text"] for vote in answer.grace["votes"]] == [v.text for v in expected.votes]
+    assert answer.grace["answer"] == expected.answer
+    assert answer.choices[0].confidence == pytest.approx(expected.confidence)
+    chunks = list(ask(proxy, options, seed=4, stream=True))
+    seen = [c.grace["vote"]["text"] for c in chunks if c.model_extra.get("grace", {}).get("vote")]
+    assert seen == [vote.text for vote in expected.votes]
+
+
+def test_a_vote_that_is_sure_stops_the_samples_in_flight(proxy: Live, behaviour: Behaviour) -> None:
+    behaviour.step_s = 0.05
+    answer = ask(proxy, {"strategy": "es", "budget": 32, "parallel": 16, "threshold": 0}, seed=1)
+    if answer.grace["samples"] < answer.grace["issued"]:
+        _until(lambda: behaviour.left > 0)
+    assert len(behaviour.requests) <= 32
+
+
+def test_score_rates_what_one_already_has(proxy: Live, tiny_model: Model) -> None:
+    messages = tiny_model.messages(QUESTIONS[0])
+    own = [{"role": "user", "content": "What?"}]
+    items = [
+        {"question": QUESTIONS[0], "response": "49"},
+        {"messages": messages, "response": "49"},
+        {"prompt": "What?", "response": "this <CNF> is text<|im_end|>"},
+    ]
+    status, body, _ = post(proxy, "/v1/score", {"model": NAME, "input": items})
+    expected = tiny_model.score(
+        [messages, messages, own],  # type: ignore[list-item]
+        [item["response"] for item in items],  # type: ignore[misc]
+    )
+    assert status == 200
+    assert [row["confidence"] for row in body["data"]] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("token", ["<CNF>", "<|im_end|>", "<|im_start|>assistant\n"])
+def test_no_text_turns_into_a_special_token_upstream(
+    proxy: Live, behaviour: Behaviour, token: str
+) -> None:
+    tokenizer = proxy.model.engine.tokenizer
+    special = {tokenizer.convert_tokens_to_ids(name) for name in ("<CNF>", "<|im_end|>", "<s>")}
+    proxy.client().completions.create(model=NAME, prompt=f"a {token}", max_tokens=1)
+    assert not special & set(behaviour.requests[-1]["prompt"])
+    question = f"Is {token} text?"
+    chat(proxy, question, max_tokens=1)
+    prompt = behaviour.requests[-1]["prompt"]
+    assert prompt == encode_chat(tokenizer, proxy.model.messages(question))
+    plain = encode_chat(tokenizer, proxy.model.messages("Is it text?"))
+    assert [i for i in prompt if i in special] == [i for i in plain if i in special]
+
+
+def test_several_prompts_and_samples_with_a_seed_repeat(proxy: Live) -> None:
+    def texts(**options: Any) -> list[str]:
+        answer = proxy.client().completions.create(
+            model=NAME, prompt=["one", "two"], n=3, temperature=1, max_tokens=12, **options
+        )
+        assert [choice.index for choice in answer.choices] == list(range(6))
+        return [choice.text for choice in answer.choices]
+
+    assert texts(seed=1) == texts(seed=1)
+    assert texts(seed=1) != texts(seed=2)
+    assert len(set(texts(seed=1))) > 2
+
+
+def test_logprobs_carry_cnf_and_alternatives_are_refused(proxy: Live) -> None:
+    for question in QUESTIONS:
+        (choice,) = chat(proxy, question, logprobs=True).choices
+        assert all(step.top_logprobs[-1].token == "<CNF>" for step in choice.logprobs.content)
+        if choice.confidence is not None:
+            last = choice.logprobs.content[-1].top_logprobs[-1]
+            assert math.exp(last.logprob) == pytest.approx(choice.confidence)
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match="either the most probable tokens or"):
+            chat(proxy, logprobs=True, top_logprobs=3, stream=stream)
+
+
+def test_a_stop_string_ends_the_text_and_what_is_left_is_rated(proxy: Live, relayed: Model) -> None:
+    (whole,) = chat(proxy, max_tokens=24).choices
+    text = whole.message.content
+    stop = text[len(text) // 2 :][:2]
+    (cut,) = chat(proxy, max_tokens=24, stop=stop, logprobs=True).choices
+    left = text[: text.index(stop)]
+    assert (cut.message.content, cut.finish_reason) == (left, "stop")
+    (expected,) = relayed.score([QUESTIONS[0]], [left])
+    assert cut.confidence == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_confidence_that_is_not_listed_is_shown_as_a_bound(
+    upstream: Server, finished: Path, tiny_model: Model
+) -> None:
+    upstream.behaviour = Behaviour(version="0.20.0", lists_ids=False)
+    model = connect(upstream.url, finished / "run")
+    found = []
+    with running(model, finished / "run") as old:
+        for question in QUESTIONS:
+            (choice,) = chat(old, question, logprobs=True, top_logprobs=2).choices
+            reply = tiny_model.ask(question)
+            if choice.confidence is None and choice.finish_reason == "stop":
+                assert reply.confidence <= choice.confidence_at_most  # type: ignore[operator]
+                last = choice.logprobs.content[-1].top_logprobs
+                assert "<CNF>" not in [entry.token for entry in last]
+            else:
+                assert choice.confidence == pytest.approx(reply.confidence, abs=1e-5)
+            found.append(choice.finish_reason)
+    assert "stop" in found
+    model.engine.close()  # type: ignore[attr-defined]
+
+
+FAULTS = [
+    ("cut", "upstream_broken", 502),
+    ("malformed", "upstream_malformed", 502),
+    ("error", "upstream_failed", 502),
+    ("500", "upstream_failed", 502),
+]
+
+
+@pytest.mark.parametrize("fails, code, status", FAULTS)
+def test_an_upstream_that_fails_is_a_documented_error(
+    proxy: Live, behaviour: Behaviour, fails: str, code: str, status: int
+) -> None:
+    behaviour.fails = fails
+    body = {"model": NAME, "messages": USER, "temperature": 0}
+    got, answer, _ = post(proxy, "/v1/chat/completions", body)
+    assert (got, answer["error"]["code"]) == (status, code)
+    assert "127.0.0.1" not in answer["error"]["message"]
+    events = _events(proxy, body | {"stream": True})
+    if fails == "500":  # before the stream began
+        assert events[-1]["error"]["code"] == code
+    else:
+        assert events[0]["choices"][0]["delta"]["role"] == "assistant"
+        assert events[-2]["error"]["code"] == code
+        assert events[-1] == "[DONE]"
+    vote = body | {"grace": {"budget": 2, "strategy": "sc"}}
+    assert post(proxy, "/v1/chat/completions", vote)[1]["error"]["code"] == code
+
+
+def test_a_busy_upstream_is_a_503_that_says_when_to_come_back(
+    proxy: Live, behaviour: Behaviour
+) -> None:
+    behaviour.busy, behaviour.retry_after = 10, "1"
+    body = {"model": NAME, "prompt": "a", "max_tokens": 2}
+    status, answer, headers = post(proxy, "/v1/completions", body)
+    assert (status, answer["error"]["code"]) == (503, "upstream_busy")
+    assert headers["retry-after"] == "1"
+    behaviour.busy = 1
+    assert post(proxy, "/v1/completions", body)[0] == 200
+
+
+def test_what_the_upstream_refuses_is_told_with_its_words(
+    proxy: Live, relayed: Model, behaviour: Behaviour
+) -> None:
+    long = {"model": NAME, "messages": [{"role": "user", "content": "word " * 300}]}
+    status, answer, _ = post(proxy, "/v1/chat/completions", long)
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    behaviour.context = 30  # less than it said
+    status, answer, _ = post(
+        proxy, "/v1/completions", {"model": NAME, "prompt": "a", "max_tokens": 50}
+    )
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert "This model's maximum context length is 30" in answer["error"]["message"]
+
+
+def test_a_slow_upstream_is_a_504_and_is_hung_up_on(
+    upstream: Server, relayed: Model, finished: Path
+) -> None:
+    upstream.behaviour.step_s = 0.2
+    body = {"model": NAME, "prompt": "a", "max_tokens": 200, "temperature": 2, "seed": 1}
+    with running(relayed, finished / "run", timeout_s=0.5) as hasty:
+        for path, more in (
+            ("/v1/completions", {"n": 4}),
+            ("/v1/score", {"model": NAME, "input": [{"prompt": "a", "response": "b"}] * 4}),
+        ):
+            before = upstream.behaviour.left
+            asked = more if "input" in more else body | more
+            if "input" in more:
+                upstream.behaviour.step_s = 2
+            status, answer, _ = post(hasty, path, asked)
+            assert (status, answer["error"]["code"]) == (504, "timeout")
+            _until(lambda before=before: upstream.behaviour.left > before)  # type: ignore[misc]
+
+
+def test_a_client_that_leaves_hangs_up_on_the_upstream(proxy: Live, behaviour: Behaviour) -> None:
+    behaviour.step_s = 0.1
+    options = {"temperature": 2, "max_tokens": 200, "n": 4, "seed": 1}
+    stream = chat(proxy, stream=True, **options)
+    next(iter(stream))
+    stream.close()
+    _until(lambda: behaviour.left > 0)
+    before = behaviour.left
+    with pytest.raises(openai.APITimeoutError):
+        messages = proxy.model.messages(QUESTIONS[0])
+        proxy.client(timeout=0.5).chat.completions.create(model=NAME, messages=messages, **options)
+    _until(lambda: behaviour.left > before)
+    before = behaviour.left
+    with pytest.raises(openai.APITimeoutError):
+        client = proxy.client(timeout=0.5)
+        vote = {"grace": {"budget": 8, "parallel": 4, "strategy": "sc"}}
+        client.chat.completions.create(model=NAME, messages=USER, extra_body=vote, seed=2)
+    _until(lambda: behaviour.left > before)
+    behaviour.step_s = 0
+    assert chat(proxy, max_tokens=2).choices
+
+
+def test_a_full_queue_says_when_to_come_back(
+    upstream: Server, relayed: Model, finished: Path
+) -> None:
+    upstream.behaviour.step_s = 0.05
+    with running(relayed, finished / "run", max_waiting=1, max_running=1) as small:
+        answers = []
+
+        def one(number: int) -> None:
+            body = {"model": NAME, "prompt": "a", "max_tokens": 20, "seed": number}
+            answers.append(post(small, "/v1/completions", body))
+
+        _together(one, 6)
+    assert {status for status, *_ in answers} == {200, 429}
+    busy, headers = next((body, head) for status, body, head in answers if status == 429)
+    assert (busy["error"]["code"], headers["retry-after"]) == ("queue_full", "1")
+
+
+def test_many_clients_get_their_own_answers(proxy: Live, tiny_model: Model) -> None:
+    found: dict[str, Any] = {}
+
+    def one(number: int) -> None:
+        question = QUESTIONS[number % len(QUESTIONS)]
+        found[question] = chat(proxy, question).choices[0]
+
+    _together(one, 24)
+    for question, choice in found.items():
+        reply = tiny_model.ask(question)
+        assert choice.message.content.strip() == reply.text
+        assert choice.confidence == pytest.approx(reply.confidence, abs=1e-5)
+
+
+def test_models_health_and_metrics(proxy: Live) -> None:
+    (model,) = proxy.client().models.list().data
+    assert model.grace["measured"]["reliability"]
+    chat(proxy, max_tokens=2)
+    for path, wanted in (("/health", '"ok"'), ("/metrics", "grace_confidence"), ("/", "<html")):
+        with urllib.request.urlopen(proxy.url + path, timeout=60) as answer:
+            assert wanted in answer.read().decode()
+
+
+def _events(live: Live, body: Any) -> list[Any]:
+    """Return the events of a stream, or the error in their place."""
+    data = json.dumps(body).encode()
+    head = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{live.url}/v1/chat/completions", data, head)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            lines = answer.read().decode().strip().split("\n\n")
+    except urllib.error.HTTPError as error:
+        with error:
+            return [json.loads(error.read())]
+    found = [line.removeprefix("data: ") for line in lines]
+    return [line if line == "[DONE]" else json.loads(line) for line in found]
+
+
+def _together(one: Callable[[int], None], count: int) -> None:
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
