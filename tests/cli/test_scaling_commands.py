@@ -82,7 +82,14 @@ def test_a_vote_uses_the_threshold_of_its_budget_and_says_so(run: Path, cli: Any
 def test_scale_prints_the_table_and_where_the_rest_is(run: Path, cli: Any):
     result = cli("scale", run, "--samples", 4, "--orders", 2)
     assert result.code == 0
-    for part in ("jsonl, model: up to 4 samples", "sc@grace", "grace-es", "accuracy [95 %]"):
+    for part in (
+        "jsonl, model: up to 4 samples",
+        "sc@grace",
+        "grace-es",
+        "accuracy [95 %]",
+        "samples for the accuracy that others have",
+        "of 1,000 random halves",
+    ):
         assert part in result.out
     assert f"{run}/scaling.json" in result.out.replace("\n", "")
     table = result.out.partition("grace-... and")[0]

@@ -19,10 +19,13 @@ import grace
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, RunError
 from grace.pipeline import load_run_settings, pools, run
+from grace.pipeline.context import Context
 from grace.pipeline.pools import read_pool
+from grace.pipeline.replays import read_replay
+from grace.pipeline.samplewise import cases
 from grace.pipeline.scaling import ScaleSettings, scale_runs
 from grace.records import Vote
-from grace.scaling import replay
+from grace.scaling import pair_wins, replay
 from grace.scaling.replaying import outcomes
 from grace.store import RunDir, read_json
 from grace.strategies import decide, load
@@ -77,10 +80,11 @@ def test_the_rows_are_the_replay_of_the_stored_samples(scaled: Path):
         for name in names:
             shown = f"{name}@grace" if side == "tuned" and name == "sc" else name
             for budget, row in rows_of(scaled, shown).items():
-                assert row["accuracy"] == expected.estimate(name, budget).value
-                assert row["mean_samples"] == expected.estimate(name, budget, "samples").value
+                for key, measure in (("accuracy", "accuracy"), ("mean_samples", "samples")):
+                    value = expected.estimate(name, budget, measure).value
+                    assert row[key] == pytest.approx(value, abs=1e-6)
                 used = np.arange(1, budget + 1) @ np.array(row["used"])
-                assert used == pytest.approx(row["mean_samples"])
+                assert used == pytest.approx(row["mean_samples"], abs=1e-4)
 
 
 def test_gains_are_differences_to_sc_over_the_same_questions(scaled: Path):
@@ -127,13 +131,73 @@ def test_pools_say_how_good_single_samples_and_their_confidences_are(scaled: Pat
     assert [row["estimator"] for row in base["confidences"]] == ["likelihood"]
 
 
-def test_cases_show_the_samples_of_a_question_with_their_confidences(scaled: Path):
+def test_what_is_kept_for_reports_is_what_was_replayed(scaled: Path):
+    context = Context(RunDir(scaled), load_run_settings(scaled))
+    kept = read_replay(context)
+    assert kept is not None and kept.questions[0] in {q.id for q in questions_of(scaled)}
+    pool = pool_of(scaled, "tuned", "grace")
+    expected = replay(pool, ("grace-es",), budgets=(1, 2, 4, 6), orders=4, seed=0)
+    (curve,) = (curve for curve in kept.curves if curve.name == "grace-es")
+    again = expected.curves["grace-es"]
+    assert (curve.estimator, curve.threshold, curve.budgets) == ("grace", 0.8, (1, 2, 4, 6))
+    for name in ("accuracy_BQ", "samples_BQ", "tokens_BQ", "used_BV"):
+        assert getattr(curve, name) == pytest.approx(getattr(again, name), abs=1e-6)
+    wins = kept.wins["grace", "grace"]
+    assert wins.wins_Q.tolist() == pair_wins(pool, "grace").wins_Q.tolist()
+    assert set(kept.wins) == {("base", "likelihood"), ("grace", "grace")}
+
+
+def questions_of(path: Path) -> Any:
+    return RunDir(path).split("test").questions.read()
+
+
+def test_a_replay_of_another_version_is_refused_with_what_to_do(scaled: Path, tmp_path: Path):
+    path = shutil.copytree(scaled, tmp_path / "run")
+    (path / "scaling.safetensors").unlink()
+    with pytest.raises(RunError, match=r"grace scale .* --samples 6"):
+        read_replay(Context(RunDir(path), load_run_settings(path)))
+
+
+def test_cases_show_the_samples_of_a_question_and_what_each_strategy_makes_of_them(scaled: Path):
     found = read_json(scaled / "scaling.json")["cases"]
     assert found and len({case["question"] for case in found}) == len(found)
+    split = RunDir(scaled).split("test").tuned.pool(6, 0.8)
+    grades = {grade.id: grade for grade in split.grades.read()}
+    responses = {response.id: response for response in split.responses.read()}
+    ids = {question.text: question.id for question in questions_of(scaled)}
     for case in found:
-        assert len(case["samples"]) == 6
-        assert case["counted"] in {sample["answer"] for sample in case["samples"]}
-        assert all(sample["correct"] in (True, False) for sample in case["samples"])
+        stored = [f"{ids[case['question']]}#{number}" for number in range(6)]
+        votes = [Vote(grades[i].answer, responses[i].confidence) for i in stored]
+        assert [s["confidence"] for s in case["samples"]] == [
+            v.confidence if v.confidence is None else pytest.approx(v.confidence, abs=1e-6)
+            for v in votes
+        ]
+        assert len({vote.answer for vote in votes}) > 1
+        made = {decision["strategy"]: decision for decision in case["decisions"]}
+        for shown, name in (("esc@grace", "esc"), ("grace-sc", "grace-sc"), ("grace-es", "es")):
+            expected = decide(load(name), votes, 6)
+            decided = (made[shown]["answer"], made[shown]["samples"])
+            assert decided == (expected.answer, expected.samples)
+
+
+def test_cases_are_drawn_by_seed_from_all_questions_of_their_kind(scaled: Path):
+    split = RunDir(scaled).split("test").tuned.pool(6, 0.8)
+    drawn = [cases(split, [], seed) for seed in range(4)]
+    of_kind = [{case["why"]: case["of"] for case in found} for found in drawn]
+    assert all(kinds == of_kind[0] for kinds in of_kind)
+    assert sum(of_kind[0].values()) <= drawn[0][0]["n"] == len(questions_of(scaled))
+    for found in drawn:
+        for why, of in of_kind[0].items():
+            assert sum(case["why"] == why for case in found) == min(2, of)
+    assert cases(split, [], 0) == drawn[0]
+
+
+def test_promises_are_tried_on_random_halves_for_every_delta(scaled: Path):
+    rows = read_json(scaled / "scaling.json")["promises"]
+    assert {row["delta"] for row in rows} == {0.05, 0.1, 0.2}
+    assert all(row["splits"] == 1000 and row["broken"] <= row["promised"] for row in rows)
+    kinds = {(row["budget"], row["target"], row["margin"]) for row in rows}
+    assert {(1, 0.8, None), (6, 0.8, None), (6, None, 0.02)} <= kinds and len(rows) == 24
 
 
 def test_the_report_is_made_again_with_the_rows_and_stays_finished(scaled: Path):
@@ -176,7 +240,7 @@ def test_training_again_forgets_what_was_scaled_with_the_old_model(scaled: Path,
     settings = load_run_settings(path)
     run(path, settings, redo="train")
     assert not (path / "threshold.json").exists()
-    assert not (path / "scaling.json").exists() and not (path / "stages/scale.json").exists()
+    assert not list(path.glob("scaling.*")) and not (path / "stages/scale.json").exists()
     assert not (path / "test/tuned/pool-6-t0.8").exists()
     assert (path / "test/pool-6-t0.8/grades.jsonl").exists()
     assert not (path / RATED[0]).exists()
@@ -247,5 +311,5 @@ def test_a_scaling_that_was_killed_resumes_to_the_same_bytes(in_units: Any):
         torn.write_bytes(torn.read_bytes()[:-5])
     ended = trials.finish(scale_until, 0, broken)
     assert ended.code == 0, ended.said
-    for name in (*POOLED, *RATED, "scaling.json"):
+    for name in (*POOLED, *RATED, "scaling.json", "scaling.safetensors"):
         assert (whole / name).read_bytes() == (broken / name).read_bytes(), name

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from grace.pipeline.scaling import ScaleSettings, scale_runs
+from grace.pipeline.study import report_runs
 from grace.store import read_json
 
 CHOSEN = ScaleSettings(samples=4, orders=2)
@@ -58,10 +59,30 @@ def test_the_joint_rows_are_means_over_the_seeds(study: Path):
             each = rows_of(result["rows"], strategy, budget)
             assert [own["seed"] for own in each] == [0, 1]
             for key in ("accuracy", "mean_samples", "mean_tokens"):
-                assert row[key] == pytest.approx(sum(own[key] for own in each) / len(each))
+                mean = sum(own[key] for own in each) / len(each)
+                assert row[key] == pytest.approx(mean, abs=2e-6)
             assert row["n"] == 10
             low, high = row["interval"]
             assert low <= row["accuracy"] <= high
+
+
+def test_the_study_compares_at_equal_accuracy_and_tries_the_promises_of_every_run(study: Path):
+    result = read_json(study / "scaling.json")
+    equal = {(row["strategy"], row["reference"]): row["seeds"] for row in result["equal_accuracy"]}
+    assert equal["grace-es", "sc"] == [0, 1] and equal["gentle-es", "sc@gentle"] == [0]
+    tried = {(row["answers"], row["seed"]) for row in result["promises"]}
+    assert tried == {("grace", 0), ("grace", 1), ("gentle", 0)}
+    report = read_json(study / "report.json")
+    assert report["scaling_joint"] == result["joint"]
+    assert {row["answers"] for row in report["discrimination"]} == {"grace", "gentle"}
+
+
+def test_a_report_of_some_runs_joins_what_was_scaled(study: Path, tmp_path: Path):
+    paths = [study / "seed-0/grace", study / "seed-1/grace"]
+    report = report_runs(paths, tmp_path / "both")
+    joint = read_json(study / "scaling.json")["joint"]
+    grace = [row for row in joint if "gentle" not in row["strategy"] and row["seeds"] == [0, 1]]
+    assert report["scaling_joint"] == grace
 
 
 def test_variants_vote_over_the_same_samples_of_the_backbone(study: Path):

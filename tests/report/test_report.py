@@ -74,7 +74,7 @@ def test_missing_confidences_are_counted_never_filled_in(written):
     assert row["brier"] == pytest.approx(
         metrics.brier(made.confidence[5:], made.correct[5:]), abs=1e-6
     )
-    assert "Verbal on capitals has no confidence for 5 of 60" in markdown(written[1])
+    assert "on capitals without a confidence: Verbal 5 of 60." in markdown(written[1])
 
 
 def test_nan_means_missing_as_none_does():

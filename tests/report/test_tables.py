@@ -10,8 +10,7 @@ from rich.console import Console
 from grace.report import merge, render_table, summarize, write_report
 from grace.report.differences import seeds_of, verdict
 from grace.report.names import estimator_order, label
-from grace.report.scaling import budget_tables, curves, strategy_name
-from grace.report.table import COSTS, cost, groups
+from grace.report.table import COSTS, cost, groups, notes
 from grace.report.text import markdown
 
 COST_FIELDS = {
@@ -148,69 +147,25 @@ def test_the_same_answers_are_equal_not_unclear():
     assert verdict({"metric": "accuracy", "interval": [0.0, 0.0]}) == "equal"
 
 
-# --- scaling
+def test_what_was_left_out_is_said_once_for_all_estimators():
+    report = summarize(
+        study([result("grace", cut=4), result("platt", cut=4), result("verbal", cut=9)], notes=()),
+        resamples=10,
+    )
+    (note,) = notes(report)
+    assert "GrACE 4 of 60, Platt scaling 4 of 60, Verbal 9 of 60" in note
 
 
-def scaling_rows(budgets=(4, 8, 16), seeds=(0, 1)):
-    strategies = (("sc", None, None), ("grace-es", "grace", 0.8), ("sc", "verbal", None))
-    return [
-        {
-            "task": "sums",
-            "backbone": "pocket",
-            "strategy": strategy,
-            "estimator": estimator,
-            "budget": budget,
-            "threshold": threshold,
-            "seed": seed,
-            "n": 100,
-            "accuracy": 0.5 + 0.01 * budget + 0.02 * seed,
-            "mean_samples": budget / 2 if strategy == "grace-es" else budget,
-            "mean_tokens": None,
-            "interval": [0.4, 0.9],
-        }
-        for strategy, estimator, threshold in strategies
-        for budget in budgets
-        for seed in seeds
-    ]
-
-
-def test_the_scaling_table_is_at_eight_samples_over_seeds(tmp_path):
-    report = summarize(study(scaling=scaling_rows()), resamples=10)
-    (table,) = budget_tables(report)
-    assert table.title == "Up to 8 samples on sums, pocket"
-    assert [row.texts for row in table.rows] == [
-        ["SC", "59.0 ± 1.4", "8.00", "-"],
-        ["GrACE-ES (stop at 0.8)", "59.0 ± 1.4", "4.00", "-"],
-        ["SC (Verbal)", "59.0 ± 1.4", "8.00", "-"],
-    ]
-    write_report(report, tmp_path)
-    assert (tmp_path / "figures" / "scaling-sums-pocket.svg").exists()
-    page = (tmp_path / "report.html").read_text()
-    assert "What more samples buy" in page and "GrACE-ES (stop at 0.8)" in page
-
-
-def test_without_a_budget_of_eight_the_largest_is_shown_with_its_interval():
-    report = summarize(study(scaling=scaling_rows((2, 4), seeds=(0,))), resamples=10)
-    (table,) = budget_tables(report)
-    assert table.title.startswith("Up to 4 samples")
-    assert table.rows[0].texts[1] == "54.0 [40.0, 90.0]"
-    points = curves(report)["sums", "pocket"][1].points
-    assert [(point.budget, point.mean_samples) for point in points] == [(2, 1), (4, 2)]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "estimator", "threshold", "shown"),
-    [
-        ("sc", None, None, "SC"),
-        ("sc@grace-paper", None, None, "SC (GrACE (paper)'s samples)"),
-        ("asc,rule=beta", None, None, "ASC (rule beta)"),
-        ("grace-es", "grace", 0.8, "GrACE-ES (stop at 0.8)"),
-        ("p_true-sc@grace", "p_true", None, "P(True)-SC (GrACE's samples)"),
-        ("grace-best", "grace", None, "GrACE-best of n"),
-    ],
-)
-def test_a_strategy_says_whose_confidences_and_samples_it_uses(
-    strategy, estimator, threshold, shown
-):
-    row = {"strategy": strategy, "estimator": estimator, "threshold": threshold}
-    assert strategy_name(row) == shown
+@pytest.mark.parametrize("width", [60, 72, 80, 200])
+def test_no_column_is_cropped_on_a_narrow_console(width):
+    costs = COST_FIELDS | {"seconds_per_answer": 0.00492, "extra_requests_per_answer": 0.999}
+    names = ("grace", "semantic_entropy", "consistency")
+    report = summarize(study([result(n, n=300, **costs) for n in names], notes=()), resamples=50)
+    out = io.StringIO()
+    Console(file=out, width=width).print(render_table(report))
+    table = out.getvalue().partition("Percent;")[0]
+    assert max(len(line.rstrip()) for line in table.splitlines()) <= width
+    head = next(line for line in table.splitlines() if "ECE" in line)
+    assert head.rstrip().endswith("needs" if width > 70 else "+tok")
+    assert table.count("hidden") == (3 if width > 70 else 0)
+    assert ("params" in head) == (width > 72) and "0.0049" in table

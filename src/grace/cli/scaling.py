@@ -20,7 +20,6 @@ THRESHOLD = examples(
     "grace threshold runs/qwen --target-accuracy 0.9 --mode early-stop --budget 8",
     "grace threshold runs/qwen --mode early-stop --margin 0.01",
 )
-TABLE_BUDGET = 8
 
 
 def scale(
@@ -55,9 +54,14 @@ def scale(
         return
     rows = result["joint"] if "joint" in result else result["rows"]
     for about in dict.fromkeys((row["task"], row["backbone"]) for row in rows):
-        _show_table(about, [row for row in rows if (row["task"], row["backbone"]) == about])
+        for show, part in (
+            (_show_table, rows),
+            (_show_equal, result["equal_accuracy"]),
+            (_show_promises, result["promises"]),
+        ):
+            show(about, [row for row in part if (row["task"], row["backbone"]) == about])
     print("grace-... and ...@grace vote over the tuned model's samples, the others over the")
-    print(f"backbone's. Every budget, paired differences, cases: {path}/scaling.json")
+    print(f"backbone's. Every budget, paired differences, promises, cases: {path}/scaling.json")
     print(f"report: {path}/report.html")
 
 
@@ -95,28 +99,90 @@ def threshold(
 
 def _show_table(about: tuple[str, str], rows: Sequence[dict[str, Any]]) -> None:
     """Print the strategies of one task at the budget of the paper's tables."""
+    from grace.report.replays import shown_budget
+
+    budget = shown_budget(row["budget"] for row in rows)
+    _print(
+        f"{about[0]}, {about[1]}: up to {budget} samples for each of {rows[0]['n']} questions",
+        ("strategy", "accuracy [95 %]", "less sc [95 %]", "samples"),
+        [
+            (
+                row["strategy"],
+                _points(row["accuracy"], row["interval"]),
+                "" if row["gain"] is None else _points(row["gain"], row["gain_interval"], "+"),
+                f"{row['mean_samples']:.2f}",
+            )
+            for row in rows
+            if row["budget"] == budget
+        ],
+    )
+
+
+def _show_equal(about: tuple[str, str], rows: Sequence[dict[str, Any]]) -> None:
+    """Print how many samples the accuracy of others takes."""
+    if not rows:
+        return
+    _print(
+        f"samples for the accuracy that others have with up to {rows[0]['budget']}",
+        ("strategy", "as accurate as", "uses", "needs [95 %]", "saves [95 %]"),
+        [
+            (
+                row["strategy"],
+                row["reference"],
+                f"{row['reference_samples']:.2f}",
+                _number(row["samples"], row["samples_interval"]),
+                _number(row["saved"], row["saved_interval"], "+"),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _show_promises(about: tuple[str, str], rows: Sequence[dict[str, Any]]) -> None:
+    """Print how often promises made on random halves of the samples are broken."""
+    from grace.report.budgets import promise_rows
+
+    if not rows:
+        return
+    deltas = sorted({row["delta"] for row in rows})
+    _print(
+        f"promises broken (on the rest) / made, % of {rows[0]['splits']:,} random halves",
+        ("promise, and risk delta", *(f"{delta:g}" for delta in deltas)),
+        [
+            (
+                text,
+                *(
+                    f"{100 * kept.broken:.1f} ({100 * kept.on_rest:.1f}) / {100 * kept.made:.0f}"
+                    for kept in by_delta
+                ),
+            )
+            for text, _, by_delta in promise_rows(rows, deltas)
+        ],
+    )
+
+
+def _print(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table whose first column folds where the console is narrow."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    budgets = [row["budget"] for row in rows]
-    budget = TABLE_BUDGET if TABLE_BUDGET in budgets else max(budgets)
-    title = f"{about[0]}, {about[1]}: up to {budget} samples for each of {rows[0]['n']} questions"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("strategy", no_wrap=True)
-    for heading in ("accuracy [95 %]", "less sc [95 %]", "samples"):
+    table.add_column(heads[0], overflow="fold")
+    for heading in heads[1:]:
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in (row for row in rows if row["budget"] == budget):
-        gain = "" if row["gain"] is None else _points(row["gain"], row["gain_interval"], "+")
-        cells = (
-            row["strategy"],
-            _points(row["accuracy"], row["interval"]),
-            gain,
-            f"{row['mean_samples']:.2f}",
-        )
+    for cells in rows:
         table.add_row(*map(Text, cells))
     Console().print(table)
+
+
+def _number(value: float | None, ends: Sequence[float | None], sign: str = "") -> str:
+    """Return a number of samples with its interval; None is a curve that does not get there."""
+    if value is None:
+        return "never"
+    low, high = ("never" if end is None else f"{end:{sign}.1f}" for end in ends)
+    return f"{value:{sign}.2f} [{low}, {high}]"
 
 
 def _points(value: float, interval: Sequence[float], sign: str = "") -> str:

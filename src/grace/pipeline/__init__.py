@@ -37,7 +37,7 @@ STAGES: dict[str, Stage] = {
         scoring.answer_tests,
         ("**/tuned/*.jsonl*", "transfer/*/*.jsonl*", "**/draws-*", "**/tuned/pool-*"),
     ),
-    "score": Stage(scoring.score, ("**/confidences", "scaling.json", "stages/scale.*")),
+    "score": Stage(scoring.score, ("**/confidences", "scaling.*", "stages/scale.*")),
     "report": Stage(reporting.report, ("report.*", "figures")),
 }
 

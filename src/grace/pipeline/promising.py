@@ -15,7 +15,14 @@ from grace.pipeline.pools import OWN, draw_pool, read_pool
 from grace.pipeline.sampling import sampling_for
 from grace.pipeline.scoring import answer
 from grace.records import Threshold, to_json
-from grace.scaling import Pool, accuracy_threshold, no_worse_threshold
+from grace.scaling import (
+    Accurate,
+    NoWorse,
+    Pool,
+    accuracy_threshold,
+    broken_promises,
+    no_worse_threshold,
+)
 from grace.scaling.promises import early_stops, majority_right
 from grace.store import RunDir, Split, is_run, runs_in, write_json
 from grace.thresholds import AccuracyPromise, NoWorsePromise, check_level, selective
@@ -23,6 +30,9 @@ from grace.thresholds import AccuracyPromise, NoWorsePromise, check_level, selec
 BUDGET = 8
 MODES = ("answer", "early-stop")
 STAGE = "threshold"
+TARGETS = (0.7, 0.8, 0.9)
+MARGINS = (0.0, 0.02)
+"""What is promised when it is counted how often promises are kept."""
 
 
 class Wanted(NamedTuple):
@@ -74,6 +84,32 @@ def choose_threshold(
         chosen = dataclasses.replace(chosen, tries=_tries(earlier, chosen))
         write_json(context.directory.threshold, to_json(chosen))
     return chosen
+
+
+def kept_promises(pool: Pool, seed: int) -> list[dict[str, Any]]:
+    """Return how often thresholds chosen on random halves of a pool break what they promise.
+
+    One row for each of `TARGETS` with a single answer and with early stopping, for each of
+    `MARGINS`, and each risk delta; see `grace.scaling.broken_promises`.
+    """
+    if pool.num_questions < 2:
+        return []
+    most = min(BUDGET, pool.num_samples)
+    wanted: list[tuple[Accurate | NoWorse, int]] = [
+        *((Accurate(target), budget) for budget in (1, most) for target in TARGETS),
+        *((NoWorse(margin), most) for margin in MARGINS),
+    ]
+    rows = []
+    for what, budget in wanted:
+        about = {
+            "budget": budget,
+            "target": what.target if isinstance(what, Accurate) else None,
+            "margin": what.margin if isinstance(what, NoWorse) else None,
+            "n": pool.num_questions,
+        }
+        found = broken_promises(pool, what, budget=budget, seed=seed)
+        rows += [about | each._asdict() for each in found]
+    return rows
 
 
 def _checked(

@@ -11,6 +11,7 @@ from grace.config import to_dict
 from grace.errors import RunError, UserInputError
 from grace.estimators import Estimator
 from grace.pipeline.context import Context
+from grace.pipeline.replays import read_replay
 from grace.pipeline.scoring import TestSet, load_estimators, test_sets
 from grace.report import build_report
 from grace.report.inputs import EstimatorResult, Example, ReportInput, TargetRow
@@ -61,7 +62,7 @@ def report_input(context: Context) -> ReportInput:
         notes=table["warnings"],
         settings=to_dict(settings),
         examples=list(_examples(context)),
-        scaling=read_json(directory.scaling)["rows"] if directory.scaling.exists() else (),
+        replays=[replay] if (replay := read_replay(context)) else (),
     )
 
 

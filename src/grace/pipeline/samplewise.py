@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,18 +12,20 @@ from grace.metrics import evaluate, wqd
 from grace.records import Grade, Question, Response, Vote
 from grace.scaling import Pool
 from grace.store import Split
-from grace.strategies import Majority, Weighted
+from grace.strategies import Majority, Policy, Weighted, decide
 
-METRICS = ("ece", "brier", "auroc")
+Judged = tuple[Response, Grade]
+METRICS = ("accuracy", "ece", "brier", "auroc")
 CASE_SAMPLES = 8
 LONGEST = 600  # characters of a sample in a case
-CASES = {
-    (False, True): ("weighing by confidence is right, counting is wrong", 2),
-    (True, False): ("counting is right, weighing by confidence is wrong", 1),
-    (True, True): ("both are right", 1),
-    (False, False): ("both are wrong", 1),
+CASES_OF_A_KIND = 2
+KINDS = {
+    (False, True): "weighing by confidence is right, counting is wrong",
+    (True, False): "counting is right, weighing by confidence is wrong",
+    (True, True): "counting and weighing are both right",
+    (False, False): "counting and weighing are both wrong",
 }
-"""The kinds of cases by (counting right, weighing right), and how many are shown of each."""
+"""The kinds of cases by (counting right, weighing right)."""
 
 
 def describe(pool: Pool) -> dict[str, Any]:
@@ -53,33 +55,72 @@ def describe(pool: Pool) -> dict[str, Any]:
     }
 
 
-def cases(pool: Split) -> list[dict[str, Any]]:
-    """Return a few questions with their first samples, the first of each kind in the split."""
-    left = {kind: count for kind, (_, count) in CASES.items()}
+def cases(pool: Split, policies: Sequence[Policy], seed: int) -> list[dict[str, Any]]:
+    """Return a few questions with their first samples, and what every strategy makes of these.
+
+    Of the questions whose samples do not all give the same answer, two of each kind are drawn at
+    random. `of` says how many there are of the kind, among `n` questions.
+
+    Args:
+        pool: the samples, of the model whose confidences come with them.
+        policies: strategies that read these confidences, or none.
+        seed: seed of the drawing.
+    """
+    by_kind: dict[tuple[bool, bool], list[tuple[Question, list[Judged]]]] = {k: [] for k in KINDS}
+    every = list(_first_samples(pool))
+    for question, samples in every:
+        votes, right = _votes(samples), _right(samples)
+        if len({vote.answer for vote in votes}) > 1:
+            counted, weighed = Majority().choose(votes), Weighted().choose(votes)
+            by_kind[counted in right, weighed in right].append((question, samples))
+    rng = np.random.default_rng(seed)
     found = []
-    for question, samples in _first_samples(pool):
-        votes = [Vote(grade.answer, response.confidence) for response, grade in samples]
-        right = {grade.answer for _, grade in samples if grade.correct}
-        counted, weighed = Majority().choose(votes), Weighted().choose(votes)
-        kind = (counted in right, weighed in right)
-        if left[kind] and len({vote.answer for vote in votes}) > 1:
-            left[kind] -= 1
-            found.append(
-                {
-                    "why": CASES[kind][0],
-                    "question": question.text,
-                    "choices": list(question.choices),
-                    "counted": counted,
-                    "weighed": weighed,
-                    "samples": [_sample(*pair) for pair in samples],
-                }
-            )
+    for kind, alike in by_kind.items():
+        drawn = rng.permutation(len(alike))[:CASES_OF_A_KIND]
+        about = {"why": KINDS[kind], "of": len(alike), "n": len(every)}
+        for question, samples in (alike[at] for at in sorted(drawn)):
+            found.append(about | _case(question, samples, policies))
     return found
 
 
-def _first_samples(pool: Split) -> Iterator[tuple[Question, list[tuple[Response, Grade]]]]:
+def _case(
+    question: Question, samples: Sequence[Judged], policies: Sequence[Policy]
+) -> dict[str, Any]:
+    votes, right = _votes(samples), _right(samples)
+    made = [(each, decide(each.strategy, votes, len(votes))) for each in policies]
+    return {
+        "question": question.text,
+        "choices": list(question.choices),
+        "samples": [_sample(*pair) for pair in samples],
+        "decisions": [
+            {
+                "strategy": each.name,
+                "estimator": each.estimator,
+                "threshold": getattr(each.strategy, "threshold", None),
+                "answer": decision.answer,
+                "correct": decision.answer in right,
+                "samples": decision.samples,
+            }
+            for each, decision in made
+        ],
+    }
+
+
+def _votes(samples: Sequence[Judged]) -> list[Vote]:
+    return [Vote(grade.answer, response.confidence) for response, grade in samples]
+
+
+def _right(samples: Sequence[Judged]) -> set[str]:
+    """Return the answers that count as right: those whose first sample does, as in a replay."""
+    first: dict[str | None, bool] = {}
+    for _, grade in samples:
+        first.setdefault(grade.answer, grade.correct)
+    return {answer for answer, correct in first.items() if correct and answer is not None}
+
+
+def _first_samples(pool: Split) -> Iterator[tuple[Question, list[Judged]]]:
     """Yield each question with its first samples and their grades."""
-    by_question: dict[str, list[tuple[Response, Grade]]] = {}
+    by_question: dict[str, list[Judged]] = {}
     for response, grade in zip(pool.responses.read(), pool.grades.read(), strict=True):
         if response.sample < CASE_SAMPLES:
             by_question.setdefault(response.question_id, []).append((response, grade))

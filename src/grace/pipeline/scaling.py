@@ -9,9 +9,8 @@ rates. The result is `scaling.json`, and the report is made again with it.
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,20 +19,30 @@ from grace.estimators import Answers
 from grace.pipeline import load_run_settings, stages_alike
 from grace.pipeline.context import Context
 from grace.pipeline.pools import OWN, draw_pool, rate_pool, read_pool
+from grace.pipeline.promising import kept_promises
+from grace.pipeline.replays import VERSION, write_replay
 from grace.pipeline.reporting import report
 from grace.pipeline.samplewise import cases, describe
 from grace.pipeline.scoring import estimator_of, is_answered
 from grace.pipeline.study import report_runs
-from grace.scaling import BUDGETS, Pool, Scaling, joined, replay
+from grace.report import Replay
+from grace.scaling import BUDGETS, Curve, Pool, pair_wins, replay
 from grace.store import RunDir, Split, is_run, runs_in, write_json
 from grace.strategies import Policy, policy
 
-VERSION = 1
 COUNTING = ("sc", "asc", "asc,rule=beta", "esc")
 READING = ("sc", "es")
-BASELINE = "sc"
 Row = dict[str, Any]
 SIDES: tuple[Answers, Answers] = ("base", "tuned")
+JOINT_PARTS = {
+    "rows": "scaling",
+    "joint": "scaling_joint",
+    "equal_accuracy": "equal_accuracy",
+    "discrimination": "discrimination",
+    "pools": "pools",
+    "promises": "promises",
+}
+"""What a study's scaling.json takes from its report, by the names in both."""
 
 
 class ScaleSettings(NamedTuple):
@@ -43,21 +52,6 @@ class ScaleSettings(NamedTuple):
     estimators: tuple[str, ...] = ()
     strategies: tuple[str, ...] = ()
     orders: int = 50
-
-
-class Scaled(NamedTuple):
-    """One run's replay: its questions, and what is said of it in the rows."""
-
-    context: Context
-    questions: list[str]
-    scaling: Scaling
-    written: Row
-
-    @property
-    def about(self) -> tuple[str, str, str]:
-        """What seeds are joined over: task, backbone, and the name of what was trained."""
-        settings = self.context.settings
-        return settings.data.task, Path(settings.model.path).name, settings.report.name
 
 
 def scale_runs(path: Path, chosen: ScaleSettings) -> Row:
@@ -74,23 +68,17 @@ def scale_runs(path: Path, chosen: ScaleSettings) -> Row:
     contexts = [Context(RunDir(run), load_run_settings(run)) for run in runs]
     for context in contexts:
         _check(context, chosen)
-    done: list[Scaled] = []
-    for context in contexts:
+    for number, context in enumerate(contexts):
         with context.directory.lock():
-            _share(context, [part.context for part in done], chosen.samples)
-            done.append(_scale(context, chosen))
+            _share(context, contexts[:number], chosen.samples)
+            written = _scale(context, chosen)
             report(context)
     if single:
-        return done[0].written
+        return written
     with RunDir(path).lock():
-        result = {
-            "version": VERSION,
-            "rows": _distinct(row for part in done for row in part.written["rows"]),
-            "joint": _distinct(_joint(done)),
-            "pools": _distinct(pool for part in done for pool in part.written["pools"]),
-        }
+        found = report_runs(runs, path)
+        result = {"version": VERSION} | {part: found[name] for part, name in JOINT_PARTS.items()}
         write_json(RunDir(path).scaling, result)
-        report_runs(runs, path)
     return result
 
 
@@ -102,7 +90,8 @@ def _check(context: Context, chosen: ScaleSettings) -> None:
     _policies(context, chosen)
 
 
-def _scale(context: Context, chosen: ScaleSettings) -> Scaled:
+def _scale(context: Context, chosen: ScaleSettings) -> Row:
+    """Sample and rate the pools of a run, replay them, and write what is found."""
     directory, names = context.directory, (OWN, *chosen.estimators)
     by_side = _policies(context, chosen)
     stored = {side: _pool(context, side, chosen.samples) for side in SIDES}
@@ -113,31 +102,67 @@ def _scale(context: Context, chosen: ScaleSettings) -> Scaled:
             if name != OWN:
                 rate_pool(context, name, stored[side])
         pools[side] = read_pool(stored[side], own)
-    scaling = _replayed(context, pools, by_side, chosen)
-    questions = [question.id for question in directory.split("test").questions.read()]
-    sides = {
-        _shown(context, which, side).name: _called(context, side)
-        for side in SIDES
-        for which in by_side[side]
-    }
-    written = {
-        "version": VERSION,
-        "samples": chosen.samples,
-        "temperature": context.settings.sample.draw_temperature,
-        "orders": chosen.orders,
-        "rows": _rows(context, scaling, sides),
-        "pools": [
-            _about(context)
-            | {"seed": context.settings.seed, "answers": _called(context, side)}
-            | describe(pools[side])
-            for side in SIDES
-        ],
-        "cases": cases(stored["tuned"]),
-    }
-    write_json(directory.scaling, written)
+    written = write_replay(
+        directory,
+        _replay(context, stored, pools, by_side, chosen),
+        samples=chosen.samples,
+        temperature=context.settings.sample.draw_temperature,
+        orders=chosen.orders,
+    )
     inputs = [p for s in stored.values() for p in (s.responses.path, s.grades.path)]
-    directory.finish("scale", chosen._asdict(), inputs, [directory.scaling])
-    return Scaled(context, questions, scaling, written)
+    outputs = [directory.scaling, directory.replay]
+    directory.finish("scale", chosen._asdict(), inputs, outputs)
+    return written
+
+
+def _replay(
+    context: Context,
+    stored: dict[Answers, Split],
+    pools: dict[Answers, Pool],
+    by_side: dict[Answers, list[Policy]],
+    chosen: ScaleSettings,
+) -> Replay:
+    settings = context.settings
+    about = {"task": settings.data.task, "backbone": Path(settings.model.path).name}
+    called = {side: _called(context, side) for side in SIDES}
+    reads_own = [each for each in by_side["tuned"] if each.estimator in (None, OWN)]
+    shown = [_shown(context, each, "tuned") for each in reads_own]
+    every = about | {"answers": called["tuned"], "seed": settings.seed}
+    return Replay(
+        **about,
+        name=settings.report.name,
+        seed=settings.seed,
+        questions=[question.id for question in stored["base"].questions.read()],
+        curves=_curves(context, pools, by_side, chosen),
+        answers={
+            _shown(context, each, side).name: called[side]
+            for side in SIDES
+            for each in by_side[side]
+        },
+        wins={
+            (called[side], _estimator(context, name)): pair_wins(pools[side], name)
+            for side in SIDES
+            for name in pools[side].confidences
+        },
+        pools=[
+            about | {"seed": settings.seed, "answers": called[side]} | _described(context, pool)
+            for side, pool in pools.items()
+        ],
+        promises=[every | row for row in kept_promises(pools["tuned"], settings.seed)],
+        cases=[every | row for row in cases(stored["tuned"], shown, settings.seed)],
+    )
+
+
+def _described(context: Context, pool: Pool) -> Row:
+    row = describe(pool)
+    for each in row["confidences"]:
+        each["estimator"] = _estimator(context, each["estimator"])
+    return row
+
+
+def _estimator(context: Context, name: str) -> str:
+    """Return what the rows call an estimator: the run's own goes by the run's name for it."""
+    return context.settings.report.name if name == OWN else name
 
 
 def _pool(context: Context, side: Answers, samples: int) -> Split:
@@ -174,16 +199,16 @@ def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Pol
     return found
 
 
-def _replayed(
+def _curves(
     context: Context,
     pools: dict[Answers, Pool],
     by_side: dict[Answers, list[Policy]],
     chosen: ScaleSettings,
-) -> Scaling:
-    """Replay both pools over the same orders, as one scaling whose differences are paired."""
+) -> list[Curve]:
+    """Replay both pools over the same orders, so that all differences are paired."""
     most = chosen.samples
     budgets = [*(budget for budget in BUDGETS if budget < most), most]
-    curves = []
+    curves: list[Curve] = []
     for side in SIDES:
         replayed = replay(
             pools[side],
@@ -192,9 +217,11 @@ def _replayed(
             orders=chosen.orders,
             seed=context.settings.seed,
         )
-        for curve in replayed.curves.values():
-            curves.append(dataclasses.replace(curve, policy=_shown(context, curve.policy, side)))
-    return Scaling(curves)
+        for which in by_side[side]:
+            shown = _shown(context, which, side)
+            curve = replayed.curves[which.name]
+            curves.append(dataclasses.replace(curve, name=shown.name, estimator=shown.estimator))
+    return curves
 
 
 def _shown(context: Context, which: Policy, side: Answers) -> Policy:
@@ -209,73 +236,6 @@ def _shown(context: Context, which: Policy, side: Answers) -> Policy:
 
 def _called(context: Context, side: Answers) -> str:
     return context.settings.report.name if side == "tuned" else "base"
-
-
-def _about(context: Context) -> Row:
-    settings = context.settings
-    return {"task": settings.data.task, "backbone": Path(settings.model.path).name}
-
-
-def _rows(context: Context, scaling: Scaling, sides: dict[str, str]) -> list[Row]:
-    own = f"{BASELINE}@{context.settings.report.name}"
-    measured = _measured(scaling, sides, own)
-    return [{**_about(context), **row, "seed": context.settings.seed} for row in measured]
-
-
-def _measured(scaling: Scaling, sides: dict[str, str], own: str) -> list[Row]:
-    """Return every policy at every budget.
-
-    `gain` is the paired difference in accuracy to `sc`, `gain_own` that to SC over the tuned
-    model's samples, for strategies that vote over these. `used` are the shares of questions that
-    took 1, 2, ... samples.
-    """
-    rows = []
-    for point in scaling.points(BASELINE):
-        used_V = scaling.curves[point.policy].used_BV[scaling.budgets.index(point.budget)]
-        compared: Row = {"gain_own": None, "gain_own_interval": None}
-        if sides[point.policy] != "base" and own in scaling.curves:
-            gain = scaling.difference(point.policy, own, point.budget)
-            compared = {"gain_own": gain.value, "gain_own_interval": [gain.low, gain.high]}
-        rows.append(
-            {
-                "strategy": point.policy,
-                "answers": sides[point.policy],
-                "estimator": point.estimator,
-                "budget": point.budget,
-                "threshold": point.threshold,
-                "n": point.n,
-                "accuracy": point.accuracy.value,
-                "interval": [point.accuracy.low, point.accuracy.high],
-                "mean_samples": point.samples.value,
-                "samples_interval": [point.samples.low, point.samples.high],
-                "mean_tokens": point.tokens.value,
-                "gain": point.gain.value if point.gain else None,
-                "gain_interval": [point.gain.low, point.gain.high] if point.gain else None,
-                **compared,
-                "used": used_V[1 : point.budget + 1].tolist(),
-            }
-        )
-    return rows
-
-
-def _joint(parts: Sequence[Scaled]) -> list[Row]:
-    """Return the rows of each task, backbone and way of training, over its seeds."""
-    groups: dict[tuple[str, str, str], list[Scaled]] = {}
-    for part in parts:
-        groups.setdefault(part.about, []).append(part)
-    rows = []
-    for (task, backbone, name), group in groups.items():
-        scaling = joined([(part.questions, part.scaling) for part in group])
-        sides = {row["strategy"]: row["answers"] for row in group[0].written["rows"]}
-        seeds = [part.context.settings.seed for part in group]
-        measured = _measured(scaling, sides, f"{BASELINE}@{name}")
-        rows += [{"task": task, "backbone": backbone, **row, "seeds": seeds} for row in measured]
-    return rows
-
-
-def _distinct(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows without repeats: variants share what is about the backbone's samples."""
-    return list({json.dumps(row): row for row in rows}.values())
 
 
 def _share(context: Context, others: Sequence[Context], samples: int) -> None:

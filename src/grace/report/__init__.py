@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grace.report.inputs import EstimatorResult, Example, ReportInput, TargetRow
+from grace.report.inputs import EstimatorResult, Example, Replay, ReportInput, TargetRow
 from grace.report.merging import merge
 from grace.report.rows import Report, summarize
 from grace.report.text import markdown, render_table
@@ -17,6 +17,7 @@ from grace.store import write_bytes, write_json
 __all__ = [
     "EstimatorResult",
     "Example",
+    "Replay",
     "Report",
     "ReportInput",
     "TargetRow",

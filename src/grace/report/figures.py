@@ -12,13 +12,13 @@ from grace.report.canvas import STYLE, Figure, saved
 from grace.report.densities import draw_targets
 from grace.report.diagrams import draw_confidence, draw_metrics, draw_reliability
 from grace.report.differences import transfers
-from grace.report.scaling import curves
+from grace.report.sampling import draw_scaling, draw_used
+from grace.report.scaling import at_budget, curves, stops_early
 from grace.report.table import Group, Report, groups
-from grace.report.tradeoffs import draw_scaling, draw_time, draw_transfer, timed
+from grace.report.tradeoffs import draw_time, draw_transfer, timed
 
 GENERALIZATION = "generalization"
 TARGETS = "targets"
-SCALING = "scaling"
 """What the figures that belong to no group of estimators are about."""
 
 
@@ -37,15 +37,12 @@ def _figures(report: Report) -> Iterator[Figure]:
         yield from _group_figures(group)
     yield from _generalization(report)
     yield from _targets(report)
-    for (task, backbone), found in curves(report).items():
-        yield saved(
-            draw_scaling(found),
-            f"scaling-{_slug(task)}-{_slug(backbone)}",
-            f"Accuracy over samples on {task}, {backbone}",
-            "Each point is one budget; further left is cheaper, higher is better. Whiskers are "
-            "intervals, or the standard deviation over seeds.",
-            SCALING,
-        )
+    yield from _scaling(report)
+
+
+def scaling_group(task: str, backbone: str) -> str:
+    """Return the group of the figures on test-time scaling of one task and backbone."""
+    return f"scaling {task} {backbone}"
 
 
 def _group_figures(group: Group) -> Iterator[Figure]:
@@ -117,6 +114,30 @@ def _targets(report: Report) -> Iterator[Figure]:
                 "in the same bin; above it their number. Right: the density of those targets; "
                 "mass at both ends means that right and wrong answers were told apart.",
                 TARGETS,
+            )
+
+
+def _scaling(report: Report) -> Iterator[Figure]:
+    for (task, backbone), found in curves(report).items():
+        name, title = f"{_slug(task)}-{_slug(backbone)}", f"on {task}, {backbone}"
+        yield saved(
+            draw_scaling(found),
+            f"scaling-{name}",
+            f"Accuracy over samples {title}",
+            "Each point is one budget (1, 2, 4, ...), at the number of samples that it really "
+            "used; further left is cheaper, higher is better. Whiskers are 95 % intervals over "
+            "questions, and over seeds where there are three or more.",
+            scaling_group(task, backbone),
+        )
+        stopping = [row for row in at_budget(found) if stops_early(row)]
+        if stopping:
+            yield saved(
+                draw_used(stopping),
+                f"samples-{name}",
+                f"Samples that were used {title}",
+                f"Of up to {stopping[0]['budget']} samples, how many a strategy took before it "
+                "stopped (T-hat); the dashed line is the mean.",
+                scaling_group(task, backbone),
             )
 
 

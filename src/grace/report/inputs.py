@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from grace.errors import UserInputError
+from grace.scaling import Curve, PairWins
 
 ACCESS = ("text", "logprobs", "hidden states", "weights")
 """What an estimator needs of the model, from an API's text to training it."""
@@ -102,12 +103,34 @@ class Example(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What strategies made of the stored samples of one run, question by question.
+
+    `name` is what the run calls its trained model, `answers` says of each curve whose samples it
+    votes over (`name`, or "base"). `wins` are within-question wins by (whose samples, estimator);
+    `pools`, `promises` and `cases` are rows as in schema.json.
+    """
+
+    task: str
+    backbone: str
+    name: str
+    seed: int
+    questions: Sequence[str]
+    curves: Sequence[Curve]
+    answers: Mapping[str, str]
+    wins: Mapping[tuple[str, str], PairWins] = field(default_factory=dict)
+    pools: Sequence[Mapping[str, Any]] = ()
+    promises: Sequence[Mapping[str, Any]] = ()
+    cases: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportInput:
     """Everything in one report; `created` is a text that the caller chooses.
 
     `target_values` are the targets of the training responses (for their density), by task if
-    there are several. `scaling` are rows as in schema.json. `settings` (may be nested) are shown
-    as text, `examples` may be all responses: a few are picked.
+    there are several. `settings` (may be nested) are shown as text, `examples` may be all
+    responses: a few are picked.
     """
 
     name: str
@@ -117,7 +140,7 @@ class ReportInput:
     results: Sequence[EstimatorResult]
     targets: Sequence[TargetRow] = ()
     target_values: Sequence[float] | Mapping[str, Sequence[float]] = ()
-    scaling: Sequence[Mapping[str, object]] = ()
+    replays: Sequence[Replay] = ()
     notes: Sequence[str] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
     examples: Sequence[Example] = ()

@@ -35,7 +35,7 @@ def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
         results=_results(inputs),
         targets=_targets(inputs),
         target_values=_target_values(inputs),
-        scaling=_distinct(row for data in inputs for row in data.scaling),
+        replays=[replay for data in inputs for replay in data.replays],
         notes=_notes(inputs),
         settings=_settings(inputs),
         examples=_examples(inputs),
@@ -143,11 +143,3 @@ def _examples(inputs: Sequence[ReportInput]) -> list[Example]:
             mine.setdefault(example.task, []).append(example)
         by_task = mine | by_task
     return [example for task in sorted(by_task) for example in by_task[task]]
-
-
-def _distinct(rows: Iterable[Mapping[str, object]]) -> list[Mapping[str, object]]:
-    kept: list[Mapping[str, object]] = []
-    for row in rows:
-        if row not in kept:
-            kept.append(row)
-    return kept

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from grace.report.budgets import Cell, Table, scaling_tables
 from grace.report.canvas import INK, Figure
 from grace.report.differences import comparisons, difference, seeds_of, transfers, verdict
-from grace.report.figures import GENERALIZATION, SCALING, TARGETS
+from grace.report.figures import GENERALIZATION, TARGETS, scaling_group
 from grace.report.inputs import ACCESS
 from grace.report.names import label
-from grace.report.scaling import BUDGET_TITLES, budget_tables
+from grace.report.scaling import strategy_name
 from grace.report.table import (
     DETAIL,
     MAIN,
@@ -60,11 +61,14 @@ def render_page(report: Report, figures: Sequence[Figure]) -> str:
         groups=[_group(group, costs, inline.get(group.title, [])) for group in groups(report)],
         generalization=inline.get(GENERALIZATION, []),
         targets=inline.get(TARGETS, []),
-        scaling=inline.get(SCALING, []),
-        budget_titles=BUDGET_TITLES,
-        budget_tables=[
-            (table.title, [_budget_row(row.texts, row.values) for row in table.rows])
-            for table in budget_tables(report)
+        scaling=[
+            {
+                "title": ", ".join(about),
+                "tables": [_table(table) for table in tables],
+                "figures": inline.get(scaling_group(*about), []),
+                "cases": _cases(report, *about),
+            }
+            for about, tables in scaling_tables(report).items()
         ],
         compared=[column.title for column in MAIN],
         comparisons=[
@@ -118,10 +122,30 @@ def _cell(summary: Summary, column: Column) -> dict[str, str]:
     }
 
 
-def _budget_row(
-    texts: Sequence[str], values: Sequence[str | float | None]
-) -> list[tuple[str, str]]:
-    return list(zip(map(_sort_value, values), texts, strict=True))
+def _table(table: Table) -> dict[str, Any]:
+    rows = [
+        [{"cell": c, "value": _cell_value(c), "tone": _tone(c)} for c in row] for row in table.rows
+    ]
+    return table._asdict() | {"rows": rows}
+
+
+def _cell_value(cell: Cell) -> str:
+    return cell.text if cell.value is None else repr(cell.value)
+
+
+def _tone(cell: Cell) -> str:
+    """Return the style of a verdict: that of better, worse or neither."""
+    return {"kept": "better", "not kept": "worse"}.get(cell.verdict, cell.verdict)
+
+
+def _cases(report: Report, task: str, backbone: str) -> list[Report]:
+    """Return the case studies of one task, with what strategies are called."""
+    found = []
+    for case in report.get("cases", []):
+        if (case["task"], case["backbone"]) == (task, backbone):
+            decisions = [d | {"name": strategy_name(d, whose=False)} for d in case["decisions"]]
+            found.append(case | {"decisions": decisions, "model": label(case["answers"])})
+    return found
 
 
 def _sort_value(value: str | float | None) -> str:

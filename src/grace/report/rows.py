@@ -19,6 +19,7 @@ from grace.metrics import METRICS, evaluate, interval, reliability, wqd
 from grace.report.cells import cells, compare_with_ours, summarize_cells, transfers
 from grace.report.inputs import COSTS, EstimatorResult, Example, ReportInput
 from grace.report.merging import different, flat, targets_by_task, with_tasks
+from grace.report.replays import replay_rows
 from grace.report.significance import BOOTSTRAPPED, Trials, question_of
 
 SCHEMA_VERSION = 1
@@ -53,7 +54,7 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         "rows": sort_rows(_row(result, trials, bins) for result in data.results),
         "summaries": list(summarize_cells(trials, found)),
         "transfer": list(transfers(trials, found)),
-        "scaling": [dict(row) for row in data.scaling],
+        **replay_rows(data.replays),
         "targets": [row._asdict() for row in targets],
         "target_values": [_counted(*pair) for pair in sorted(targets_by_task(data).items())],
         "comparisons": list(compare_with_ours(trials, found)),
@@ -62,8 +63,8 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         "notes": list(data.notes),
         "examples": _pick(examples),
     }
-    finite: Report = _finite(report)
-    return finite
+    rounded: Report = finite(report)
+    return rounded
 
 
 def row_key(row: Report) -> tuple[str, str, str, str, int]:
@@ -112,8 +113,8 @@ def _row(result: EstimatorResult, trials: Trials, bins: int) -> Report:
         name: np.histogram(confidence_N[mask], HISTOGRAM_BINS, (0, 1))[0].tolist()
         for name, mask in (("right", correct_N), ("wrong", ~correct_N))
     }
-    finite: Report = _finite(row)
-    return finite
+    rounded: Report = finite(row)
+    return rounded
 
 
 def _wqd(
@@ -160,12 +161,12 @@ def _shorten(example: Example) -> Report:
     return fields
 
 
-def _finite(value: Any) -> Any:
-    """Round floats to 6 decimals and turn nan into None, all the way down."""
+def finite(value: Any) -> Any:
+    """Round floats to 6 decimals and turn what is not finite into None, all the way down."""
     if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     if isinstance(value, float | np.floating):
         return round(float(value), 6) if math.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value

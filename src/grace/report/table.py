@@ -229,15 +229,18 @@ def cost(summary: Summary, column: CostColumn) -> str:
 
 
 def notes(report: Report) -> list[str]:
-    """Return the report's notes, and one for every estimator that left responses out."""
-    left_out = [
-        f"{s.label} on {group.title} has no confidence for {s.num_missing} of "
-        f"{s.num_answers + s.num_missing} responses; its numbers are over the rest, comparisons "
-        "over what both rate."
-        for group in groups(report)
-        for s in group.summaries
-        if s.num_missing
-    ]
+    """Return the report's notes, and one for every group in which responses were left out."""
+    left_out = []
+    for group in groups(report):
+        missing = [s for s in group.summaries if s.num_missing]
+        if missing:
+            counts = ", ".join(
+                f"{s.label} {s.num_missing} of {s.num_answers + s.num_missing}" for s in missing
+            )
+            left_out.append(
+                f"Responses on {group.title} without a confidence: {counts}. The numbers are over "
+                "the rest, comparisons over what both rate."
+            )
     return [*report.get("notes", []), *left_out]
 
 

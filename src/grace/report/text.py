@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from grace.report.budgets import Cell, scaling_tables
 from grace.report.differences import comparisons, difference, seeds_of, transfers
 from grace.report.names import label
-from grace.report.scaling import BUDGET_TITLES, budget_tables
 from grace.report.table import (
     DETAIL,
     MAIN,
@@ -28,22 +28,25 @@ from grace.report.table import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
 
 
+LABEL_WIDTH = 11  # "Likelihood" stays in one piece
 MOST_NOTES = 4  # more would fill the console
 CONSOLE_STYLE = {"best": "bold", "second": "italic", "tied second": "italic"}
-CONSOLE_ACCESS = {"logprobs": "probs", "hidden states": "hidden"}
+CONSOLE_ACCESS = {"logprobs": "probs", "hidden states": "hidden", "weights": "weight"}
+LEFT_OUT_FIRST = ("trained_parameters", "extra_requests_per_answer", "access")
+"""Costs that a narrow console goes without, in this order; report.md has them."""
 
 
 def render_table(report: Report) -> RenderableType:
-    """Return the main tables for the console, one per task; 80 columns are enough."""
+    """Return the main tables for the console, one per task; they fit its width."""
     from rich.console import Group as Together
     from rich.text import Text
 
     costs = cost_columns(report)
-    tables = [_console_table(group, costs) for group in groups(report)]
+    tables = [_Fitted(group, _on_console(costs)) for group in groups(report)]
     legend = how_to_read(report).replace("[a, b]", "a-b")
     meanings = "; ".join(f"{c.short}: {c.meaning}" for c in _on_console(costs))
     lines = [Text(line, style="dim") for line in (f"{legend} {meanings}.", *_few(notes(report)))]
@@ -61,18 +64,41 @@ def _few(lines: Sequence[str]) -> list[str]:
     return [f"{len(lines)} notes, on thin bins and the like, stand in report.md."]
 
 
-def _console_table(group: Group, costs: Sequence[CostColumn]) -> Table:
+class _Fitted(NamedTuple):
+    """A group's table with as many of the costs as the console is wide enough for."""
+
+    group: Group
+    costs: list[CostColumn]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.measure import Measurement
+
+        costs = self.costs
+        table = _console_table(self.group, costs)
+        for left_out in ("", *LEFT_OUT_FIRST):
+            if (
+                Measurement.get(console, options.update(width=1000), table).maximum
+                <= options.max_width
+            ):
+                break
+            costs = [column for column in costs if column.key != left_out]
+            table = _console_table(self.group, costs, LABEL_WIDTH)
+        yield table
+
+
+def _console_table(
+    group: Group, costs: Sequence[CostColumn], label_width: int | None = None
+) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=Text(_console_title(group)), title_justify="left", box=SIMPLE_HEAD)
     table.padding = 0
-    table.add_column("Estimator", overflow="fold", min_width=11)
+    table.add_column("Estimator", overflow="fold", width=label_width)
     for title in (c.heading.replace("Accuracy", "Acc") for c in MAIN):
         table.add_column(title, justify="right", no_wrap=True)
-    shown = _on_console(costs)
-    for title in (column.short for column in shown):
+    for title in (column.short for column in costs):
         table.add_column(title, justify="right", no_wrap=True)
     for s in group.summaries:
         cells = []
@@ -84,9 +110,17 @@ def _console_table(group: Group, costs: Sequence[CostColumn]) -> Table:
                 ends = "-".join(f"{100 * end:.1f}" for end in interval)
                 text.append(f"\n{ends}", style="not bold not italic dim")
             cells.append(text)
-        texts = [cost(s, column) for column in shown]
-        table.add_row(Text(s.label), *cells, *(Text(CONSOLE_ACCESS.get(t, t)) for t in texts))
+        table.add_row(Text(s.label), *cells, *(Text(_short_cost(s, column)) for column in costs))
     return table
+
+
+def _short_cost(summary: Summary, column: CostColumn) -> str:
+    """Return a cost in two digits."""
+    value = summary.costs[column.key]
+    if isinstance(value, float) and value < 1e4:
+        return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+    text = cost(summary, column)
+    return CONSOLE_ACCESS.get(text, text)
 
 
 def _console_title(group: Group) -> str:
@@ -190,12 +224,19 @@ def _markdown_comparisons(report: Report) -> Iterator[str]:
 
 
 def _markdown_scaling(report: Report) -> Iterator[str]:
-    for table in budget_tables(report):
-        yield from (f"## {table.title}", "")
-        yield from _head(BUDGET_TITLES)
-        for row in table.rows:
-            yield _line(row.texts)
-        yield ""
+    for tables in scaling_tables(report).values():
+        for table in tables:
+            yield from (f"## {table.title}", "", table.lead, "")
+            yield from _head(table.heads)
+            for row in table.rows:
+                yield _line([_in_line(entry) for entry in row])
+            yield ""
+
+
+def _in_line(entry: Cell) -> str:
+    """Return all that a cell holds; "unclear" goes without saying, as the interval holds 0."""
+    said = "" if entry.verdict in ("", "unclear", "equal") else f"**{entry.verdict}**"
+    return " ".join(part for part in (entry.text, entry.rest, said) if part)
 
 
 def _head(titles: Sequence[str]) -> tuple[str, str]:

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from grace.report.canvas import BLUE, GREY, INK, ORANGE, PALETTE, panels
+from grace.report.canvas import BLUE, GREY, INK, ORANGE, panels
 from grace.report.diagrams import interval_ends
 from grace.report.differences import Pair, verdict
 from grace.report.inputs import ACCESS
 from grace.report.names import label
-from grace.report.scaling import Curve, Point
 from grace.report.table import MAIN, Column, Report, Summary
 
 ACCESS_LOOK = dict(
@@ -20,8 +19,6 @@ ACCESS_LOOK = dict(
 )
 UNKNOWN_LOOK = ("#59636e", "o")
 VERDICT_COLORS = {"better": BLUE, "worse": ORANGE}
-LINES = ("-", "--", ":", "-.")
-MARKERS = "osD^vP"
 
 
 def timed(summaries: Sequence[Summary]) -> list[Summary]:
@@ -154,30 +151,3 @@ def _arrow(axis: Any, place: int, row: Report | None) -> None:
         fontsize=8,
         color=INK,
     )
-
-
-def draw_scaling(found: Sequence[Curve]) -> Any:
-    """Draw accuracy over the mean number of samples (log scale), one line per strategy."""
-    figure, (axis,) = panels(1, width=6.4, height=3.6)
-    axis.set_xscale("log", base=2)
-    for at, curve in enumerate(found):
-        style = {
-            "color": PALETTE[at % len(PALETTE)],
-            "linestyle": LINES[at // len(PALETTE) % len(LINES)],
-            "marker": MARKERS[at % len(MARKERS)],
-        }
-        x = [point.mean_samples for point in curve.points]
-        y = [100 * point.accuracy for point in curve.points]
-        axis.plot(x, y, label=curve.name, linewidth=1.4, markersize=4.5, **style)
-        for point in curve.points:
-            _whisker(axis, point, style["color"])
-    axis.xaxis.set_major_formatter("{x:g}")
-    axis.set(xlabel="Samples per question (mean, log scale)", ylabel="Accuracy (%)")
-    figure.legend(loc="outside right upper")
-    return figure
-
-
-def _whisker(axis: Any, point: Point, color: str) -> None:
-    spread = point.spread or 0.0
-    ends = point.interval or (point.accuracy - spread, point.accuracy + spread)
-    axis.plot([point.mean_samples] * 2, [100 * end for end in ends], color=color, linewidth=0.7)

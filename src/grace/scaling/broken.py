@@ -64,17 +64,16 @@ def broken_promises(
     Raises:
         UserInputError: as for `accuracy_threshold` and `no_worse_threshold`.
     """
-    tables = wanted.tables(pool, budget, estimator, grid)
+    one_GQ, two_GQ = wanted.tables(pool, budget, estimator, grid)
     part_DQ = _parts(pool.num_questions, splits, share, seed)
     n, size = pool.num_questions, int(part_DQ[0].sum())
-    part_DG = [_counts(part_DQ, table_GQ) for table_GQ in tables]
-    all_G = [table_GQ.sum(axis=1) for table_GQ in tables]
-    rest_DG = [whole_G - counts_DG for whole_G, counts_DG in zip(all_G, part_DG, strict=True)]
-    broken_G = wanted.broken(*all_G, n)
-    on_rest_DG = wanted.broken(*rest_DG, n - size)
-    coverage_G = wanted.coverage(all_G[0], n)
+    one_DG, two_DG = _counts(part_DQ, one_GQ), _counts(part_DQ, two_GQ)
+    one_G, two_G = one_GQ.sum(axis=1), two_GQ.sum(axis=1)
+    broken_G = wanted.broken(one_G, two_G, n)
+    on_rest_DG = wanted.broken(one_G - one_DG, two_G - two_DG, n - size)
+    coverage_G = wanted.coverage(one_G, n)
     return [
-        _summary(delta, wanted.pick(*part_DG, size, delta), broken_G, on_rest_DG, coverage_G)
+        _summary(delta, wanted.pick(one_DG, two_DG, size, delta), broken_G, on_rest_DG, coverage_G)
         for delta in deltas
     ]
 

@@ -26,6 +26,7 @@ class RunDir:
         self.checkpoints = path / "checkpoints"
         self.target_table = path / "train" / "targets.json"
         self.scaling = path / "scaling.json"
+        self.replay = path / "scaling.safetensors"
         self.threshold = path / "threshold.json"
         self._trash = path / ".removed"
 

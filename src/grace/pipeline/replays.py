@@ -1,0 +1,110 @@
+"""Where a run keeps its replay: rows in scaling.json, values per question in scaling.safetensors.
+
+The values are kept so that reports of several runs can resample the questions of all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from grace.errors import RunError
+from grace.pipeline.context import Context
+from grace.report import Replay
+from grace.report.replays import equal_rows, seed_rows
+from grace.report.rows import finite
+from grace.scaling import Curve, PairWins
+from grace.store import RunDir, read_json, write_bytes, write_json
+from grace.strategies.tally import Floats
+
+VERSION = 2
+PARTS = ("pools", "promises", "cases")
+
+
+def write_replay(
+    directory: RunDir, replay: Replay, *, samples: int, temperature: float, orders: int
+) -> dict[str, Any]:
+    """Write a run's replay and return what scaling.json holds.
+
+    Args:
+        directory: the run.
+        replay: what was found.
+        samples: how many samples of each question there were.
+        temperature: at which they were drawn.
+        orders: over how many orders of them the curves are means.
+    """
+    from safetensors.numpy import save
+
+    content: dict[str, Any] = finite(
+        {
+            "version": VERSION,
+            "samples": samples,
+            "temperature": temperature,
+            "orders": orders,
+            "rows": seed_rows(replay),
+            "equal_accuracy": list(equal_rows([replay])),
+            **{part: list(getattr(replay, part)) for part in PARTS},
+        }
+    )
+    sum_PMBQ = orders * np.array(
+        [(c.accuracy_BQ, c.samples_BQ, c.tokens_BQ) for c in replay.curves]
+    )
+    tensors = {"sums": np.rint(sum_PMBQ).astype(np.int32)}
+    for (answers, estimator), wins in replay.wins.items():
+        tensors[f"wins/{answers}/{estimator}"] = np.array(wins)
+    write_bytes(directory.replay, save(tensors))
+    write_json(directory.scaling, content)
+    return content
+
+
+def read_replay(context: Context) -> Replay | None:
+    """Return what `grace scale` has found for a run, None if it was not scaled.
+
+    Raises:
+        RunError: the files are from an older version, or do not fit each other.
+    """
+    from safetensors.numpy import load_file
+
+    directory, settings = context.directory, context.settings
+    if not directory.scaling.exists():
+        return None
+    content = read_json(directory.scaling)
+    if content.get("version") != VERSION or not directory.replay.exists():
+        raise RunError(
+            f"{directory.scaling} was written by another version; make it again from the stored "
+            f"samples: grace scale {directory.path} --samples {content.get('samples', 32)}"
+        )
+    tensors = load_file(directory.replay)
+    rows = content["rows"]
+    names = [name.split("/", 2)[1:] for name in tensors if name.startswith("wins/")]
+    return Replay(
+        task=settings.data.task,
+        backbone=rows[0]["backbone"],
+        name=settings.report.name,
+        seed=settings.seed,
+        questions=[question.id for question in directory.split("test").questions.read()],
+        curves=_curves(rows, tensors["sums"] / content["orders"]),
+        answers={row["strategy"]: row["answers"] for row in rows},
+        wins={
+            (answers, estimator): PairWins(*tensors[f"wins/{answers}/{estimator}"])
+            for answers, estimator in names
+        },
+        **{part: content[part] for part in PARTS},
+    )
+
+
+def _curves(rows: list[dict[str, Any]], value_PMBQ: Floats) -> list[Curve]:
+    by_strategy: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_strategy.setdefault(row["strategy"], []).append(row)
+    curves = []
+    for (name, own), value_MBQ in zip(by_strategy.items(), value_PMBQ, strict=True):
+        used_BV = np.zeros((len(own), own[-1]["budget"] + 1))
+        for used_V, row in zip(used_BV, own, strict=True):
+            used_V[1 : row["budget"] + 1] = row["used"]
+        accuracy_BQ, samples_BQ, tokens_BQ = value_MBQ
+        budgets = tuple(row["budget"] for row in own)
+        about = (name, own[0]["estimator"], own[0]["threshold"], budgets)
+        curves.append(Curve(*about, accuracy_BQ, samples_BQ, tokens_BQ, used_BV))
+    return curves

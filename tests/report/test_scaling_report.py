@@ -1,0 +1,206 @@
+"""What a report says of votes: joint rows, tables, figures and case studies."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from made_up_replays import made_up_replay, pool_of
+from made_up_study import NASTY, result, study
+
+import grace
+from grace.metrics import wqd
+from grace.report import build_report, merge, summarize
+from grace.report.budgets import points, scaling_tables
+from grace.report.scaling import at_budget, curves, strategy_name
+
+SCHEMA = json.loads((Path(grace.__file__).parent / "report" / "schema.json").read_text())
+ABOUT = ("sums", "pocket")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A report of three seeds, and its directory."""
+    directory = tmp_path_factory.mktemp("votes")
+    inputs = [
+        study([result(seed=s)], name=f"seed-{s}", replays=[made_up_replay(s)]) for s in range(3)
+    ]
+    return directory, build_report(merge(inputs, "votes"), directory, resamples=10)
+
+
+@pytest.fixture(scope="module")
+def page(written):
+    return (written[0] / "report.html").read_text()
+
+
+def rows_of(report, part, strategy, budget=8):
+    return [r for r in report[part] if (r["strategy"], r["budget"]) == (strategy, budget)]
+
+
+def test_all_parts_fit_the_schema(written):
+    jsonschema.validate(written[1], SCHEMA)
+    parts = ("scaling", "scaling_joint", "equal_accuracy", "pools", "discrimination", "promises")
+    assert all(written[1][part] for part in (*parts, "cases"))
+
+
+def test_joint_rows_are_means_over_seeds_with_paired_gains(written):
+    report = written[1]
+    for strategy in ("sc", "esc@grace", "grace-es"):
+        each = rows_of(report, "scaling", strategy)
+        (row,) = rows_of(report, "scaling_joint", strategy)
+        assert [own["seed"] for own in each] == row["seeds"] == [0, 1, 2]
+        for key in ("accuracy", "mean_samples", "mean_tokens", "gain"):
+            mean = sum(own[key] for own in each) / 3
+            assert row[key] == pytest.approx(mean, abs=2e-6)
+        assert sum(row["used"]) == pytest.approx(1, abs=1e-5)
+    (best,) = rows_of(report, "scaling_joint", "grace-sc")
+    assert best["gain_interval"][0] > 0  # these confidences know what is right
+    assert best["gain_own"] == best["gain"]  # the same pool serves as both
+    (plain,) = rows_of(report, "scaling_joint", "sc")
+    assert (plain["gain"], plain["gain_own"]) == (0, None)
+
+
+def test_what_one_seed_says_is_the_joint_row_of_that_seed():
+    report = summarize(study(replays=[made_up_replay(4)]), resamples=10)
+    for own, joint in zip(report["scaling"], report["scaling_joint"], strict=True):
+        assert {**own, "seeds": [own["seed"]]} == {**joint, "seed": own["seed"]}
+
+
+def test_variants_share_the_rows_of_the_backbones_samples():
+    replays = [made_up_replay(0), made_up_replay(0, name="grace-paper")]
+    report = summarize(study(replays=replays), resamples=10)
+    assert len(rows_of(report, "scaling_joint", "sc")) == 1
+    assert len(rows_of(report, "scaling_joint", "sc@grace-paper")) == 1
+
+
+def test_the_table_is_at_eight_samples_and_marks_what_is_clear(written):
+    report = written[1]
+    table = scaling_tables(report)[ABOUT][0]
+    assert table.title == "Up to 8 samples on sums, pocket"
+    by_name = {row[0].text: row for row in table.rows}
+    (row,) = rows_of(report, "scaling_joint", "grace-sc")
+    weighed = by_name["GrACE-SC"]
+    assert weighed[1].text == f"{100 * row['accuracy']:.1f}"
+    assert weighed[1].rest.startswith("± ") and weighed[1].rest.endswith("]")
+    assert weighed[4].verdict == "better"
+    assert by_name["SC"][4].verdict == "equal" and by_name["SC"][5].text == "-"
+    assert "3 seeds" in table.lead
+
+
+@pytest.mark.parametrize(
+    ("ends", "verdict"),
+    [([0.01, 0.03], "better"), ([-0.03, -0.01], "worse"), ([-0.01, 0.03], "unclear")],
+)
+def test_a_gain_is_marked_where_its_interval_excludes_zero(ends, verdict):
+    cell = points(0.02, ends)
+    assert (cell.text, cell.verdict) == ("+2.0", verdict)
+
+
+def test_without_a_budget_of_eight_the_largest_is_shown():
+    made = made_up_replay()
+    cut = [curve.cut((1, 4)) for curve in made.curves]
+    report = summarize(study(replays=[dataclasses.replace(made, curves=cut)]), resamples=10)
+    assert scaling_tables(report)[ABOUT][0].title.startswith("Up to 4 samples")
+    assert {row["budget"] for row in at_budget(curves(report)[ABOUT])} == {4}
+
+
+def test_equal_accuracy_compares_with_sc_asc_and_esc_over_both_models_samples(written):
+    rows = [r for r in written[1]["equal_accuracy"] if r["strategy"] == "grace-es"]
+    sides = [f"{name}{at}" for at in ("", "@grace") for name in ("sc", "asc", "esc")]
+    assert [row["reference"] for row in rows] == sides
+    for row in rows:
+        assert row["saved"] == pytest.approx(row["reference_samples"] - row["samples"], abs=2e-6)
+    table = scaling_tables(written[1])[ABOUT][1]
+    assert table.rows[0][5].verdict == "better"  # the first sure one is right more often than SC
+
+
+def test_an_accuracy_that_is_not_reached_is_said_and_not_made_up(written):
+    row = written[1]["equal_accuracy"][0] | {
+        "samples": None,
+        "samples_interval": [7.5, None],
+        "saved": None,
+        "saved_interval": [None, 0.5],
+        "reached": 0.3,
+    }
+    jsonschema.validate(written[1] | {"equal_accuracy": [row]}, SCHEMA)
+    (shown,) = scaling_tables(written[1] | {"equal_accuracy": [row]})[ABOUT][1].rows
+    assert (shown[4].text, shown[5].text, shown[5].verdict) == ("never", "-", "worse")
+    sometimes = row | {"samples": 7.9, "saved": 0.1}
+    (shown,) = scaling_tables(written[1] | {"equal_accuracy": [sometimes]})[ABOUT][1].rows
+    assert (shown[4].rest, shown[5].rest) == ("[7.50, never]", "[never, +0.50]")
+    assert shown[5].verdict == "unclear"
+
+
+def test_within_question_discrimination_is_the_mean_over_seeds(written):
+    (row,) = written[1]["discrimination"]
+    each = []
+    for seed in range(3):
+        pool = pool_of(seed)
+        ids = [n for n in range(80) for _ in range(8)]
+        each.append(wqd(pool.confidence("grace").ravel(), pool.correct_QS.ravel(), ids))
+    assert row["wqd"] == pytest.approx(sum(each) / 3, abs=1e-6)
+    assert row["wqd_interval"][0] < row["wqd"] < row["wqd_interval"][1]
+    assert (row["seeds"], row["n"]) == ([0, 1, 2], 3 * 640)
+
+
+def test_promises_say_broken_on_the_rest_and_how_often_they_were_made(written):
+    table = scaling_tables(written[1])[ABOUT][3]
+    rows = written[1]["promises"]
+    (shown,) = table.rows
+    assert shown[0].text == "first sure one of 8, else a vote: at most 10 points below SC"
+    broken, made = (sum(row[key] for row in rows) / 3 for key in ("broken", "promised"))
+    assert shown[2].text == f"{100 * broken:.1f} %" and shown[2].verdict == "kept"
+    assert f"made in {100 * made:.1f} %" in shown[2].rest and "on the rest" in shown[2].rest
+    never = [row | {"promised": 0.0, "broken": 0.0} for row in rows]
+    (shown,) = scaling_tables(written[1] | {"promises": never})[ABOUT][3].rows
+    assert (shown[2].text, shown[2].rest) == ("-", "never made")
+
+
+def test_page_and_markdown_show_every_table_and_figures_are_written(written, page):
+    names = {path.name for path in (written[0] / "figures").iterdir()}
+    for figure in ("scaling-sums-pocket", "samples-sums-pocket"):
+        assert {f"{figure}.png", f"{figure}.svg"} <= names
+        assert f'id="caption-{figure}"' in page
+    text = (written[0] / "report.md").read_text()
+    for title in (
+        "Up to 8 samples on sums",
+        "At equal accuracy on sums",
+        "Single samples on sums",
+        "Are promises kept? sums",
+    ):
+        assert f"## {title}" in text and title in page
+    assert "**better**" in text
+
+
+def test_case_studies_open_by_keyboard_and_show_text_as_text(page):
+    assert page.count('<details class="case">') == 1  # of the first seed of each task
+    case = page.partition('<details class="case">')[2].partition("</details>")[0]
+    assert "<summary>" in case and "7 of 80 questions" in case and NASTY not in case
+    assert "0.25" in case and "none" in case and "GrACE-ES (stop at 0.8)" in case
+    assert "1 of 2" in case
+
+
+def test_without_replays_nothing_is_said_of_votes(tmp_path):
+    build_report(study(), tmp_path, resamples=10)
+    for name in ("report.html", "report.md"):
+        text = (tmp_path / name).read_text()
+        assert "Up to" not in text and "What more samples buy" not in text
+
+
+@pytest.mark.parametrize(
+    ("strategy", "estimator", "threshold", "shown"),
+    [
+        ("sc", None, None, "SC"),
+        ("sc@grace-paper", None, None, "SC (GrACE (paper)'s samples)"),
+        ("asc,rule=beta", None, None, "ASC (rule beta)"),
+        ("grace-es", "grace", 0.8, "GrACE-ES (stop at 0.8)"),
+        ("p_true-sc@grace", "p_true", None, "P(True)-SC (GrACE's samples)"),
+        ("grace-best", "grace", None, "GrACE-best of n"),
+    ],
+)
+def test_a_strategy_says_whose_confidences_and_samples_it_uses(
+    strategy, estimator, threshold, shown
+):
+    row = {"strategy": strategy, "estimator": estimator, "threshold": threshold}
+    assert strategy_name(row) == shown
