@@ -96,7 +96,7 @@ def test_a_killed_driver_loses_nothing_and_leaves_no_process(
     wait(lambda: shards(out) >= 2, process)
     below = list(trials.descendants(process.pid))
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
     while any(Path(f"/proc/{pid}").exists() for pid in below):
         time.sleep(0.1)
     assert 2 <= shards(out) < 24

@@ -113,6 +113,7 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
             trained = [p.grad for p in self.model.parameters() if p.grad is not None]
             norm = torch.nn.utils.get_total_norm(trained)
         mean_P = torch.stack(self.parts).mean(dim=0)
+        mean_P = self.accelerator.reduce(mean_P, "mean")  # over the processes
         values = torch.cat([mean_P, torch.as_tensor(norm, device=mean_P.device).reshape(1)])
         named = dict(zip((*PARTS, "grad_norm"), values.tolist(), strict=True))
         self.parts, self.grad_norm = [], None
@@ -166,7 +167,8 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
         return str(self._folder or self.args.output_dir)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        save_weights(self.model, Path(output_dir or self.args.output_dir))
+        if self.args.should_save:
+            save_weights(self.model, Path(output_dir or self.args.output_dir))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         load_weights(self.model, Path(resume_from_checkpoint))

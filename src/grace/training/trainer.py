@@ -102,7 +102,9 @@ def train_adapter(
                 peft_model, tokenizer, cnf, examples, validation, settings, seed, checkpoint_dir
             )
             trainer.save_every, trainer.on_step, trainer.evidence = save_every, on_step, evidence
-            checkpoints.claim(checkpoint_dir, settings, seed, cnf.id, examples, evidence)
+            if trainer.args.should_save:
+                checkpoints.claim(checkpoint_dir, settings, seed, cnf.id, examples, evidence)
+            trainer.accelerator.wait_for_everyone()
             _run(trainer, checkpoints.newest(checkpoint_dir))
             kept = trainer.state.global_step
             if settings.keep == "best":
