@@ -6,6 +6,7 @@ Shapes: D independent draws of calibration data, G thresholds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,17 +21,22 @@ def lower_bound(right: ArrayLike, n: ArrayLike, delta: float) -> Floats:
     """Return the one-sided Clopper-Pearson lower bound of a share; 0 without any right one."""
     from scipy.special import betaincinv
 
-    right, n = np.asarray(right), np.asarray(n)
-    bound: Floats = betaincinv(np.maximum(right, 1), n - np.minimum(right, n) + 1, delta)
-    return np.where(right > 0, bound, 0.0)
+    def bound(right: Indices, n: Indices) -> Floats:
+        found = betaincinv(np.maximum(right, 1), n - np.minimum(right, n) + 1, delta)
+        return np.where(right > 0, found, 0.0)
+
+    return _by_pair(bound, right, n)
 
 
 def p_value(right_DG: Indices, n_DG: Indices, target: float) -> Floats:
     """Return P(Binomial(n, target) >= right), 1 where right is 0."""
     from scipy.special import betainc
 
-    tail: Floats = betainc(np.maximum(right_DG, 1), n_DG - right_DG + 1, target)
-    return np.where(right_DG > 0, tail, 1.0)
+    def tail(right: Indices, n: Indices) -> Floats:
+        found = betainc(np.maximum(right, 1), n - right + 1, target)
+        return np.where(right > 0, found, 1.0)
+
+    return _by_pair(tail, right_DG, n_DG)
 
 
 def least_points(target: float, delta: float) -> int:
@@ -53,3 +59,13 @@ def difference_bound(
     rate_DG = 1 - lower_bound(n - differ_DG, n, delta * spent) if margin else 1.0
     loss_DG: Floats = rate_DG * (1 - 2 * wins_DG)
     return np.minimum(-loss_DG, 0.0)
+
+
+def _by_pair(
+    function: Callable[[Indices, Indices], Floats], right: ArrayLike, n: ArrayLike
+) -> Floats:
+    """Return a function of two counts, computed once per pair: among many draws few differ."""
+    right, n = np.broadcast_arrays(right, n)
+    width = int(n.max(initial=0)) + 1
+    code, place = np.unique(right.astype(np.intp) * width + n, return_inverse=True)
+    return function(code // width, code % width)[place].reshape(right.shape)
