@@ -11,6 +11,9 @@ from grace.report.inputs import Replay
 from grace.scaling import Estimate, PairWins, Point, Scaling, discrimination, joined
 
 BASELINE = "sc"
+BASE = "base"
+"""Whose samples the backbone's are."""
+
 BUDGET = 8
 """The budget of the paper's tables; where it is missing the largest one is shown."""
 
@@ -112,7 +115,7 @@ def _measured(scaling: Scaling, about: Replay) -> Iterator[Row]:
     own = f"{BASELINE}@{about.name}"
     for point in scaling.points(BASELINE):
         compared = None
-        if about.answers[point.policy] != "base" and own in scaling.curves:
+        if about.answers[point.policy] != BASE and own in scaling.curves:
             compared = scaling.difference(point.policy, own, point.budget)
         used_V = scaling.used(point.policy, point.budget)
         yield {

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from grace.report.names import label
-from grace.report.replays import shown_budget
+from grace.report.replays import BASE, shown_budget
 from grace.report.table import Report
 
 About = tuple[str, str]
 RULES = {"sc": "SC", "asc": "ASC", "esc": "ESC", "es": "ES", "cisc": "CISC", "best": "best of n"}
-BASE = "base"
 
 
 class Curve(NamedTuple):

@@ -31,11 +31,6 @@ class Estimate(NamedTuple):
         """Width of the interval."""
         return self.high - self.low
 
-    @property
-    def clear(self) -> int:
-        """The sign of the value if its interval excludes 0, else 0."""
-        return int(self.low > 0) - int(self.high < 0)
-
 
 def estimate(draw_D: Floats) -> Estimate:
     """Return the value and the percentiles of its draws, which may be infinite."""
