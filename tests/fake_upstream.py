@@ -96,7 +96,11 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             card = {"id": MODEL, "object": "model", "root": "/somewhere"}
             card |= {"parent": behaviour.parent, "max_model_len": behaviour.context}
-            self._json({"object": "list", "data": [card]})
+            cards = [card]
+            if behaviour.parent:
+                base = {**card, "id": behaviour.parent, "parent": None}
+                cards = [base, {**card, "max_model_len": None}]
+            self._json({"object": "list", "data": cards})
         else:
             self._error(404, "Not Found")
 
@@ -122,6 +126,8 @@ class Handler(BaseHTTPRequestHandler):
             self._error(400, f"This model's maximum context length is {behaviour.context} tokens.")
         elif not all(i < len(self.server.tokenizer) for i in body.get("logprob_token_ids", ())):
             self._error(400, "token_id(s) in logprob_token_ids contain out-of-vocab token ids.")
+        elif behaviour.parent and body.get("prompt_logprobs") is not None:
+            self._error(500, "EngineCore encountered an issue")  # and is dead, really
         elif behaviour.fails == "500":
             self._error(500, "EngineCore encountered an issue")
         elif body.get("stream"):
@@ -161,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.wfile.write(b": keep-alive\n\n")
         for number, part in enumerate(self._parts(body, behaviour)):
-            if behaviour.fails and number == behaviour.after:
+            if behaviour.fails not in ("", "forgets") and number == behaviour.after:
                 if behaviour.fails == "malformed":
                     self.wfile.write(b'data: {"choi\n\n')
                 if behaviour.fails == "error":
@@ -210,7 +216,8 @@ class Handler(BaseHTTPRequestHandler):
             logprobs = shown if behaviour.raw_logits else shown.log_softmax(-1)
             top = {token: float(logprobs[token])}
             if behaviour.lists_ids and body.get("logprob_token_ids"):
-                top |= {i: float(logprobs[i]) for i in body["logprob_token_ids"]}
+                if not (behaviour.fails == "forgets" and number == behaviour.after):
+                    top |= {i: float(logprobs[i]) for i in body["logprob_token_ids"]}
             else:
                 values, ids = logprobs.topk(min(body["logprobs"], 20))
                 top |= dict(zip(ids.tolist(), values.tolist(), strict=True))

@@ -203,8 +203,8 @@ def test_a_server_without_token_ids_is_understood_by_the_tokens_texts(
         ((_, (wanted,)),) = local.generate([prompt], sampling)
         try:
             ((_, (found,)),) = engine.generate([prompt], sampling)
-        except ModelError as error:  # half a character has the text of many others
-            assert "must return token ids" in str(error)
+        except UpstreamError as error:  # half a character has the text of many others
+            assert error.why == "unsupported"
             assert any("\ufffd" in local.tokenizer.decode([i]) for i in wanted.token_ids)
         else:
             equal += 1
@@ -261,6 +261,8 @@ def test_a_busy_server_is_asked_again_and_one_that_stays_busy_says_so(
         ("empty", False, "malformed"),
         ("abort", False, "failed"),
         ("500", False, "failed"),
+        ("forgets", False, "malformed"),
+        ("forgets", True, "malformed"),
     ],
 )
 def test_a_server_that_fails_is_an_error_with_its_reason(
@@ -307,7 +309,7 @@ def test_what_cannot_be_connected_to_says_why(
         connect(model="other")
     with pytest.raises(ConfigError, match="no address of a server"):
         OpenAIEngine.connect("nowhere", folder)
-    with pytest.raises(UpstreamError, match="127.0.0.1:9: no answer"):
+    with pytest.raises(UpstreamError, match=r"127\.0\.0\.1:9: no answer"):
         OpenAIEngine.connect("http://127.0.0.1:9", folder, retries=0)
     with pytest.raises(ModelError, match=r"no tokenizer\.json"):
         OpenAIEngine.connect(server.url, tmp_path)
@@ -321,6 +323,23 @@ def test_a_lora_that_is_not_loaded_is_noticed(server: Server, local: Transformer
 
     with pytest.raises(ModelError, match="without its LoRA"):
         OpenAIEngine(Upstream(server.url), local.tokenizer, {"format": "vllm-lora"})
+
+
+def test_responses_are_rated_token_by_token_where_the_model_is_a_lora(
+    local: TransformersEngine, server: Server, connect: Any, prompts: Any
+) -> None:
+    server.behaviour.parent = "base"
+    engine = connect(model=MODEL)
+    assert engine.served.lora
+    assert engine.served.context == server.behaviour.context
+    responses = [[40, 41, 42], [], [50]]
+    expected = local.confidences(prompts[:3], responses)
+    assert engine.confidences(prompts[:3], responses) == pytest.approx(expected, abs=1e-5)
+    for (logprobs, end), (own, own_end) in zip(
+        engine.logprobs(prompts[:3], responses), local.logprobs(prompts[:3], responses), strict=True
+    ):
+        assert logprobs == pytest.approx(own, abs=1e-4)
+        assert end == pytest.approx(own_end, abs=1e-4)
 
 
 def test_what_the_model_cannot_hold_is_refused_before_it_is_sent(

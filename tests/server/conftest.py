@@ -1,4 +1,4 @@
-"""A live server with the model of a tiny finished run."""
+"""A live server with the model of a tiny finished run, and a proxy in front of an upstream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from live_server import Live, running
 
+from fake_upstream import Server, serving
 from grace.model import Model, load
+from grace.model.connecting import connect
 
 
 @pytest.fixture(scope="session")
@@ -21,4 +23,25 @@ def tiny_model(finished: Path) -> Model:
 def live(tiny_model: Model, finished: Path) -> Iterator[Live]:
     """A server without an API key."""
     with running(tiny_model, finished / "run") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def upstream(tiny_model: Model) -> Iterator[Server]:
+    engine = tiny_model.engine
+    eos = [i for i in engine.end_ids if i != engine.cnf]  # type: ignore[attr-defined]
+    with serving(engine.model, engine.tokenizer, eos) as server:  # type: ignore[attr-defined]
+        yield server
+
+
+@pytest.fixture(scope="module")
+def relayed(upstream: Server, finished: Path) -> Iterator[Model]:
+    model = connect(upstream.url, finished / "run", retries=1)
+    yield model
+    model.engine.close()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def proxy(relayed: Model, finished: Path) -> Iterator[Live]:
+    with running(relayed, finished / "run") as server:
         yield server

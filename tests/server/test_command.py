@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fake_upstream import Behaviour, Server
 from grace.cli import main
 from grace.errors import ConfigError
 from grace.server import ServerSettings
@@ -54,6 +55,76 @@ def test_sigterm_ends_what_streams_and_exits_0(
     assert server.wait(60) == 0
     assert server.stderr is not None
     assert server.stderr.read() == ""
+
+
+@pytest.fixture
+def proxy_process(upstream: Server, finished: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A proxy of the tiny run, and its address."""
+    upstream.behaviour = Behaviour()
+    command = [sys.executable, "-c", "from grace.cli import main; main()", "proxy"]
+    command += [str(finished / "run"), "--upstream", upstream.url, "--port", "0", "--name", "tiny"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        said = server.stdout.readline() + server.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+", said)
+        assert found, server.stderr and server.stderr.read()
+        yield server, found.group()
+        server.kill()
+
+
+def test_a_proxy_loads_no_torch_and_ends_what_streams(
+    upstream: Server, proxy_process: tuple[subprocess.Popen[str], str]
+) -> None:
+    server, url = proxy_process
+    upstream.behaviour.step_s = 0.02
+    body = {"model": "tiny", "prompt": "a", "n": 4, "max_tokens": 100, "stream": True}
+    body |= {"temperature": 2}
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as stream:
+        stream.readline()
+        maps = Path(f"/proc/{server.pid}/maps")
+        assert not maps.exists() or "torch" not in maps.read_text()
+        server.send_signal(signal.SIGTERM)
+        rest = stream.read().decode()
+    assert rest.endswith("data: [DONE]\n\n")
+    assert rest.count('"finish_reason": "') == 4
+    assert server.wait(60) == 0
+    assert server.stderr is not None
+    assert server.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["run", "--upstream", "http://127.0.0.1:9"], "http://127.0.0.1:9: no answer"),
+        (["run", "--upstream", "nowhere"], "is no address of a server"),
+        (["nothing-there", "--upstream", "URL"], "does not exist"),
+        (["model", "--upstream", "URL"], "has no <CNF>"),
+        (["run", "--upstream", "URL", "--model", "other"], "does not have 'other'"),
+        (["--upstream", "URL"], "is no directory here"),
+    ],
+)
+def test_what_cannot_be_relayed_is_one_line(
+    arguments: list[str],
+    words: str,
+    upstream: Server,
+    finished: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    upstream.behaviour = Behaviour()
+    monkeypatch.setattr("grace.cli.serving.RETRIES", 0)
+    monkeypatch.chdir(finished)
+    given = [upstream.url if word == "URL" else word for word in arguments]
+    with pytest.raises(SystemExit) as stopped:
+        main(["proxy", *given])
+    error = capsys.readouterr().err
+    assert (stopped.value.code, error.count("\n")) == (2, 1)
+    assert words in error
 
 
 def test_an_address_in_use_is_one_line(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:

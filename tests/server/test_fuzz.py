@@ -32,8 +32,10 @@ def aimed(case: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_no_request_breaks_the_server(live: Live) -> None:
-    document = schemathesis.openapi.from_url(f"{live.url}/openapi.json")
+@pytest.mark.parametrize("kind", ["live", "proxy"])
+def test_no_request_breaks_the_server(kind: str, request: pytest.FixtureRequest) -> None:
+    server: Live = request.getfixturevalue(kind)
+    document = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     statuses: Counter[tuple[str, int]] = Counter()
     for found in document.get_all_operations():
         operation = found.ok()
@@ -54,6 +56,6 @@ def test_no_request_breaks_the_server(live: Live) -> None:
                 assert set(response.json()) == {"error"}, (case.body, response.text)
 
         check()
-    print(dict(statuses))
+    print(kind, dict(statuses))
     for path in ("/v1/chat/completions", "/v1/completions", "/v1/score"):
         assert statuses[path, 200] > 5, statuses

@@ -17,34 +17,13 @@ import openai
 import pytest
 from live_server import NAME, Live, running
 
-from fake_upstream import Behaviour, Server, serving
+from fake_upstream import Behaviour, Server
 from grace.chat import encode_chat
 from grace.model import Model
 from grace.model.connecting import connect
 
 QUESTIONS = [f"What is {number} and {number * 7}?" for number in range(8)]
 USER = [{"role": "user", "content": QUESTIONS[0]}]
-
-
-@pytest.fixture(scope="module")
-def upstream(tiny_model: Model) -> Iterator[Server]:
-    engine = tiny_model.engine
-    eos = [i for i in engine.end_ids if i != engine.cnf]  # type: ignore[attr-defined]
-    with serving(engine.model, engine.tokenizer, eos) as server:  # type: ignore[attr-defined]
-        yield server
-
-
-@pytest.fixture(scope="module")
-def relayed(upstream: Server, finished: Path) -> Iterator[Model]:
-    model = connect(upstream.url, finished / "run", retries=1)
-    yield model
-    model.engine.close()  # type: ignore[attr-defined]
-
-
-@pytest.fixture(scope="module")
-def proxy(relayed: Model, finished: Path) -> Iterator[Live]:
-    with running(relayed, finished / "run") as server:
-        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from live_server import Live
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -24,17 +25,24 @@ def run(name: str, live: Live, *arguments: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_the_openai_client_asks_votes_and_streams(live: Live) -> None:
-    told = run("openai_client.py", live, "What is 7 and 49?")
-    reply = live.model.ask("What is 7 and 49?")
+@pytest.mark.parametrize("kind", ["live", "proxy"])
+def test_the_openai_client_asks_votes_and_streams(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    server: Live = request.getfixturevalue(kind)
+    told = run("openai_client.py", server, "What is 7 and 49?")
+    reply = server.model.ask("What is 7 and 49?")
     assert repr(reply.text) in told
     assert "the same from logprobs: <CNF>" in told or reply.confidence is None
     assert "stream:" in told
 
 
-def test_retrieval_abstains_below_its_threshold(live: Live) -> None:
+@pytest.mark.parametrize("kind", ["live", "proxy"])
+def test_retrieval_abstains_below_its_threshold(kind: str, request: pytest.FixtureRequest) -> None:
+    server: Live = request.getfixturevalue(kind)
+
     def unknown(threshold: str) -> int:
-        told = run("rag_abstention.py", live, GRACE_THRESHOLD=threshold)
+        told = run("rag_abstention.py", server, GRACE_THRESHOLD=threshold)
         assert told.count("?  ") == 3
         return told.count("I don't know")
 
@@ -42,6 +50,14 @@ def test_retrieval_abstains_below_its_threshold(live: Live) -> None:
     assert unknown("0") < 3
 
 
+@pytest.mark.parametrize("kind", ["live", "proxy"])
+def test_langchain_keeps_the_confidence(kind: str, request: pytest.FixtureRequest) -> None:
+    pytest.importorskip("langchain_openai", reason="pip install langchain-openai")
+    server: Live = request.getfixturevalue(kind)
+    told = run("langchain_confidence.py", server, "What is 7 and 49?")
+    assert "confidence " in told
+
+
 def test_every_example_is_run_here() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
-    assert names == {"openai_client.py", "rag_abstention.py"}
+    assert names == {"langchain_confidence.py", "openai_client.py", "rag_abstention.py"}

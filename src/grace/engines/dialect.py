@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grace.engines import Sampling
-from grace.engines.reading import UNKNOWN, Reader, Step
+from grace.engines.reading import Drawn, Reader, Step
 from grace.engines.upstream import UpstreamError
 
 PREFIX = "token_id:"
 TOP = 20  # most probable tokens; what vLLM lists at most by default
+UNKNOWN = -1  # a token whose text several tokens share
 NOTHING = -9990.0  # what servers write for minus infinity is below
 Json = dict[str, Any]
 
@@ -99,23 +100,26 @@ class Names:
         return {text: token for text, token in found.items() if token is not None}
 
 
-def read_steps(choice: Mapping[str, Any], names: Names, *, lists_ids: bool) -> list[Step]:
+def read_steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int] | None) -> list[Step]:
     """Return the steps in a choice, or in a part of one that streams.
 
-    Where the server names tokens by text alone, one that shares its text has the id `UNKNOWN`.
+    Args:
+        choice: the choice.
+        names: the ids behind the names of tokens; one that shares its text has the id `UNKNOWN`.
+        asked: the ids that every step must list; None: it lists the most probable tokens.
 
     Raises:
         UpstreamError: log-probabilities or ids are missing, or the server has given up.
     """
     try:
-        return _steps(choice, names, lists_ids)
+        return _steps(choice, names, asked)
     except (AttributeError, TypeError, KeyError, ValueError) as error:
         raise UpstreamError(
             f"the upstream sent no choice as vLLM does: {error}", "malformed"
         ) from None
 
 
-def _steps(choice: Mapping[str, Any], names: Names, lists_ids: bool) -> list[Step]:
+def _steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int] | None) -> list[Step]:
     reason = choice.get("finish_reason")
     if reason not in (None, "stop", "length"):
         raise UpstreamError(f"the upstream ended a sample with {reason!r}", "failed")
@@ -132,10 +136,25 @@ def _steps(choice: Mapping[str, Any], names: Names, lists_ids: bool) -> list[Ste
             f"{len(tops)} lists of them for {len(ids)} token ids",
             "malformed",
         )
-    steps = [_step(*each, names, lists_ids) for each in zip(ids, values, tops, strict=True)]
+    steps = [_step(*each, names, asked) for each in zip(ids, values, tops, strict=True)]
     if reason == "stop" and steps:
         steps[-1] = steps[-1]._replace(ends=True)
     return steps
+
+
+def known(drawn: Drawn) -> Drawn:
+    """Return what was drawn.
+
+    Raises:
+        UpstreamError: the server did not say which token.
+    """
+    if drawn.token == UNKNOWN:
+        raise UpstreamError(
+            "the upstream named a token by a text that several tokens have; it must return token "
+            "ids, as vLLM does (`return_token_ids`)",
+            "unsupported",
+        )
+    return drawn
 
 
 def prompt_logprobs(choice: Mapping[str, Any], prompt: Sequence[int], last: int) -> list[float]:
@@ -158,11 +177,17 @@ def prompt_logprobs(choice: Mapping[str, Any], prompt: Sequence[int], last: int)
         raise UpstreamError(f"prompt_logprobs lack a token: {error}", "malformed") from None
 
 
-def _step(token: int, value: Any, top: Any, names: Names, lists_ids: bool) -> Step:
+def _step(token: int, value: Any, top: Any, names: Names, asked: Sequence[int] | None) -> Step:
     entries = {names.find(name): _number(logprob) for name, logprob in (top or {}).items()}
     logprobs = {i: logprob for i, logprob in entries.items() if i is not None}
     logprob = _number(value)
-    if lists_ids:
+    if asked is not None:
+        if missing := [i for i in asked if i != token and i not in logprobs]:
+            raise UpstreamError(
+                f"the upstream did not list ids {missing} although it was asked for them; it may "
+                "decode speculatively, which c cannot be read with",
+                "malformed",
+            )
         return Step(token, logprob, logprobs)
     shown = {i: logprob for i, logprob in logprobs.items() if logprob > NOTHING}
     return Step(token, logprob, shown, _ceiling({token: logprob, **shown}, token))

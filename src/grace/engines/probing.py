@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from grace.cnf import CNF_TOKEN
@@ -49,7 +50,8 @@ async def probe(
     async def first_step(temperature: float, lists_ids: bool) -> Step:
         sampling = Sampling(temperature=temperature, max_new_tokens=1)
         body = sample_body(found["id"], reader, Request(prompt, sampling, 0), lists_ids=lists_ids)
-        (step,) = read_steps(await upstream.complete(body), names, lists_ids=lists_ids)
+        asked = () if lists_ids else None
+        (step,) = read_steps(await upstream.complete(body), names, asked)
         return step
 
     try:
@@ -62,8 +64,9 @@ async def probe(
     except ValueError:
         raise ModelError(f"{upstream.url} makes no token where one is asked for") from None
     _check_raw(steps, len(tokenizer))
-    context = found.get("max_model_len")
-    return Served(found["id"], lists_ids, context if isinstance(context, int) else None, version)
+    context, lora = found.get("max_model_len"), bool(found.get("parent"))
+    context = context if isinstance(context, int) else None
+    return Served(found["id"], lists_ids, context, version, lora)
 
 
 async def _version(upstream: Upstream) -> str:
@@ -113,7 +116,12 @@ async def model_of(upstream: Upstream, name: str | None, card: Json) -> Json:
             f"{upstream.url} serves {found['id']!r} without its LoRA, and so without {CNF_TOKEN}; "
             f"start it with --enable-lora --lora-modules NAME=DIR and give --model NAME"
         )
-    return found
+    return found | {"max_model_len": found.get("max_model_len") or _longest(said)}
+
+
+def _longest(models: Sequence[Json]) -> Any:
+    """Return the context of the server's base model; of its LoRAs it does not say."""
+    return next((m["max_model_len"] for m in models if m.get("max_model_len")), None)
 
 
 def _check_raw(steps: list[Step], vocabulary: int) -> None:

@@ -20,7 +20,6 @@ from grace.errors import ModelError
 from grace.evidence import Evidence, confidence
 from grace.records import Generation
 
-UNKNOWN = -1  # the id of a token that an engine has named by a text that several tokens have
 LOWEST = -9999.0  # of a log-probability in JSON, for minus infinity
 
 
@@ -114,7 +113,7 @@ class Reader:
         """Return what a step means here.
 
         Raises:
-            ModelError: the engine left out an id that it was asked for, or named no token.
+            ModelError: the engine left out an id that it was asked for.
         """
         log_c, at_most = self.log_c(step)
         known = {step.token: step.logprob, **step.logprobs}
@@ -122,11 +121,6 @@ class Reader:
         end = log_sum([known[i] for i in dict.fromkeys(stops) if i in known])
         rest = math.log1p(-min(math.exp(log_c), 1 - 1e-7)) if self.at_prompt else 0.0
         ended = step.token in stops or (greedy and end >= step.logprob)
-        if step.token == UNKNOWN and not ended:
-            raise ModelError(
-                "the engine named a token by a text that several tokens have; it must return token "
-                "ids, as vLLM does (`return_token_ids`)"
-            )
         token, logprob = (self.eos[0], end) if ended else (step.token, step.logprob)
         return Drawn(row, token, logprob - rest, math.exp(log_c), ended, at_most)
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+from grace.engines.background import in_order
 from grace.engines.dialect import (
     TOP,
     Json,
     Names,
     Request,
+    known,
     listing,
     prompt_logprobs,
     read_steps,
@@ -24,6 +26,7 @@ from grace.evidence import confidence
 from grace.records import Generation
 
 Ids = Sequence[int]
+AHEAD = 16  # requests for the tokens of one response at a time
 MOST_IDS = 128  # that vLLM lists per step
 
 
@@ -36,12 +39,15 @@ class Served:
         lists_ids: it lists log-probabilities of any ids; else of the most probable tokens only.
         context: longest prompt with its response in tokens, None if it did not say.
         version: of vLLM, empty if it did not say.
+        lora: the model is a LoRA. Asked for the log-probabilities of a prompt with a LoRA that
+            changes the output head, vLLM 0.32 dies, so each token is a request of its own then.
     """
 
     model: str
     lists_ids: bool
     context: int | None = None
     version: str = ""
+    lora: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +67,15 @@ class Remote:
             UpstreamError: the server fails.
         """
         lists_ids = self.served.lists_ids
+        asked = self.reader.asked if lists_ids else None
         body = sample_body(self.served.model, self.reader, request, lists_ids=lists_ids)
         if not request.stream:
             choice = await self.upstream.complete(body)
-            yield read_steps(choice, self.names, lists_ids=lists_ids)
+            yield read_steps(choice, self.names, asked)
             return
         async with aclosing(self.upstream.stream(body)) as parts:
             async for part in parts:
-                if steps := read_steps(part, self.names, lists_ids=lists_ids):
+                if steps := read_steps(part, self.names, asked):
                     yield steps
 
     async def generation(
@@ -79,7 +86,7 @@ class Remote:
         async with aclosing(self.steps(request)) as arriving:
             async for more in arriving:
                 steps += more
-                drawn = (self.reader.drawn(step, greedy=greedy) for step in more)
+                drawn = (known(self.reader.drawn(step, greedy=greedy)) for step in more)
                 tokens = sum(1 for _ in takewhile(lambda one: not one.ended, drawn))
                 arrived(tokens)
                 if tokens < len(more):
@@ -96,23 +103,13 @@ class Remote:
         for start in range(0, len(ids), MOST_IDS):
             part = ids[start : start + MOST_IDS]
             step, _ = await self._next(context, part)
-            known = {step.token: step.logprob, **step.logprobs}
-            if missing := [i for i in part if i not in known]:
-                raise UpstreamError(self._not_listed(missing, step.ceiling), "unsupported")
-            found += [known[i] for i in part]
+            found += _listed(step, part)
         return found
 
     async def rating(self, prompt: Ids, response: Ids) -> tuple[list[float], list[float]]:
         """Return the log-probabilities of a response's tokens, and of `reader.asked` at its end."""
-        context = [*prompt, *response]
-        if not response:
-            return [], await self.next_logprobs(context, self.reader.asked)
-        step, choice = await self._next(context, self.reader.asked, prompt_logprobs=0)
-        known = {step.token: step.logprob, **step.logprobs}
-        if missing := [i for i in self.reader.asked if i not in known]:
-            raise UpstreamError(self._not_listed(missing, step.ceiling), "unsupported")
-        logprobs = prompt_logprobs(choice, context, len(response))
-        return logprobs, [known[i] for i in self.reader.asked]
+        step, logprobs = await self._given(prompt, response)
+        return logprobs, _listed(step, self.reader.asked)
 
     async def read_given(self, prompt: Ids, response: Ids) -> tuple[float, bool]:
         """Return c of a given response (token ids without the end token).
@@ -120,12 +117,13 @@ class Remote:
         Where the server lists the most probable tokens only, c may be less: then the flag is set.
         """
         reader = self.reader
-        context = prompt if reader.at_prompt else [*prompt, *response]
-        asks_prompt = reader.evidence is not None and len(response) > 0
-        options = {"prompt_logprobs": 0} if asks_prompt else {}
-        step, choice = await self._next(context, reader.asked, **options)
+        if reader.evidence is None:
+            context = prompt if reader.at_prompt else [*prompt, *response]
+            step, _ = await self._next(context, reader.asked)
+            before: list[float] = []
+        else:
+            step, before = await self._given(prompt, response)
         log_c, at_most = reader.log_c(step)
-        before = prompt_logprobs(choice, context, len(response)) if asks_prompt else []
         return confidence(log_c, before, reader.evidence), at_most
 
     async def confidence(self, prompt: Ids, response: Ids) -> float:
@@ -136,11 +134,27 @@ class Remote:
         """
         c, at_most = await self.read_given(prompt, response)
         if at_most:
-            raise UpstreamError(self._not_listed([self.reader.cnf], 0.0), "unsupported")
+            raise _not_listed([self.reader.cnf])
         return c
 
+    async def _given(self, prompt: Ids, response: Ids) -> tuple[Step, list[float]]:
+        """Return the step after a response, and the log-probabilities of the response's tokens."""
+        context, asked = [*prompt, *response], self.reader.asked
+        if not response:
+            return (await self._next(context, asked))[0], []
+        if not self.served.lora:
+            step, choice = await self._next(context, asked, prompt_logprobs=0)
+            return step, prompt_logprobs(choice, context, len(response))
+        work = (
+            self.next_logprobs([*prompt, *response[:place]], [token])
+            for place, token in enumerate(response)
+        )
+        async with aclosing(in_order(work, AHEAD)) as arriving:
+            logprobs = [one for (one,) in [found async for found in arriving]]
+        return (await self._next(context, asked))[0], logprobs
+
     async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
-        lists_ids = self.served.lists_ids
+        asked = ids if self.served.lists_ids else None
         body = {
             "model": self.served.model,
             "prompt": list(context),
@@ -148,21 +162,29 @@ class Remote:
             "temperature": 0.0,
             "return_tokens_as_token_ids": True,
             "return_token_ids": True,
-            **listing(ids if lists_ids else None),
+            **listing(asked),
             **options,
         }
         choice = await self.upstream.complete(body)
-        steps = read_steps(choice, self.names, lists_ids=lists_ids)
+        steps = read_steps(choice, self.names, asked)
         if len(steps) != 1:
             raise UpstreamError(
                 f"the upstream made {len(steps)} tokens where 1 was asked for", "malformed"
             )
         return steps[0], choice
 
-    def _not_listed(self, missing: Sequence[int], ceiling: float | None) -> str:
-        if ceiling is None:
-            return f"the upstream did not list ids {list(missing)} although it was asked for them"
-        return (
-            f"the upstream lists only the {TOP} most probable tokens, and ids {list(missing)} are "
-            "not among them; vLLM 0.26 or later lists any id"
-        )
+
+def _listed(step: Step, ids: Ids) -> list[float]:
+    """Return the log-probabilities of ids at a step."""
+    found = {step.token: step.logprob, **step.logprobs}
+    if missing := [i for i in ids if i not in found]:
+        raise _not_listed(missing)
+    return [found[i] for i in ids]
+
+
+def _not_listed(missing: Ids) -> UpstreamError:
+    return UpstreamError(
+        f"the upstream lists only the {TOP} most probable tokens, and ids {list(missing)} are not "
+        "among them; vLLM 0.26 or later lists any id",
+        "unsupported",
+    )

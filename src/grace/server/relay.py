@@ -12,9 +12,9 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from grace.engines.background import as_finished
-from grace.engines.dialect import Request
+from grace.engines.dialect import UNKNOWN, Request, known
 from grace.engines.openai import OpenAIEngine, seed_of
-from grace.engines.reading import UNKNOWN, Step
+from grace.engines.reading import Step
 from grace.engines.upstream import UpstreamError
 from grace.errors import GraceError
 from grace.server.completing import LOWEST, Asked, Choice, Completion, name_of
@@ -174,7 +174,7 @@ class RelayedCompletion(Completion):
     def _add(self, choice: Choice, step: Step) -> bool:
         """Return whether the choice goes on after a step."""
         reader, tokenizer = self._engine.reader, self._engine.tokenizer
-        drawn = reader.drawn(step, greedy=self.asked.sampling.temperature == 0)
+        drawn = known(reader.drawn(step, greedy=self.asked.sampling.temperature == 0))
         best = sorted(step.logprobs.items(), key=lambda entry: -entry[1])
         top = tuple(
             (name_of(tokenizer, token), max(value, LOWEST))
