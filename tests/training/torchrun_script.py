@@ -8,8 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-import conftest
 import torch
+
+import conftest
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grace.cli import labelling, scaling, serving
+from grace.cli import labelling, scaling, serving, training
 from grace.cli.options import Base, Device, Dtype, Json, ModelPath, RunPath, Set, examples
 from grace.cli.planning import show_plans
 from grace.cli.preflight import check_names, check_place
@@ -87,6 +87,9 @@ def run(
     redo: Annotated[
         str | None, typer.Option(metavar="STAGE", help="do this stage and the later ones again")
     ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="stop after this stage")
+    ] = None,
     jobs: Annotated[
         int, typer.Option(min=1, help="tasks and seeds at a time, each in its own process")
     ] = 1,
@@ -113,7 +116,11 @@ def run(
     if dry_run:
         show_plans(study.runs(), as_json=as_json)
         return
-    show_report(run_study(path, study, redo=redo, jobs=jobs), path, as_json=as_json)
+    report = run_study(path, study, redo=redo, until=until, jobs=jobs)
+    if until and not report:
+        print(f"{path}: stage {until} is done; next: grace run {path}")
+        return
+    show_report(report, path, as_json=as_json)
     show_next(path, as_json=as_json)
 
 
@@ -209,6 +216,7 @@ def report(
 
 app.command(epilog=scaling.SCALE)(scaling.scale)
 app.command(epilog=scaling.THRESHOLD)(scaling.threshold)
+app.command(epilog=training.TRAIN)(training.train)
 app.command(epilog=labelling.LABEL)(labelling.label)
 app.command(epilog=serving.SERVE)(serving.serve)
 app.command(epilog=serving.PROXY)(serving.proxy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -90,9 +91,13 @@ def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any:
 
 
 def pick_device(device: str) -> torch.device:
-    """Return the torch device of a setting; `auto` is CUDA where there is one, else the CPU."""
+    """Return the torch device of a setting; `auto` is CUDA where there is one, else the CPU.
+
+    Under `torchrun` each process of a machine has a CUDA device of its own.
+    """
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        own = os.environ.get("LOCAL_RANK")
+        device = (f"cuda:{own}" if own else "cuda") if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise ModelError(f"device {device!r} is unknown; use auto, cpu, cuda or cuda:N")
     where = torch.device(device)

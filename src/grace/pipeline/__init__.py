@@ -65,19 +65,24 @@ FREE_WHILE_TRAINING = (
 )
 
 
-def run(path: Path, settings: RunSettings, *, redo: str | None = None) -> dict[str, Any]:
+def run(
+    path: Path, settings: RunSettings, *, redo: str | None = None, until: str | None = None
+) -> dict[str, Any]:
     """Bring a run to its end and return its report.
 
     Args:
         path: the run directory; made if missing, resumed if there.
         settings: must equal those of an existing run, except where `redo` reaches.
         redo: a stage to do again, with all that follow it.
+        until: the last stage to do; without the report, nothing is returned.
 
     Raises:
         RunError: settings or files of a finished stage changed; another process is at work; the
             disk is full.
-        ConfigError: `redo` is not a stage.
+        ConfigError: `redo` or `until` is not a stage.
     """
+    last = until or list(STAGES)[-1]
+    _check_stage(last)
     directory = RunDir(path)
     with directory.lock():
         adopt_settings(directory, settings, redo)
@@ -92,6 +97,10 @@ def run(path: Path, settings: RunSettings, *, redo: str | None = None) -> dict[s
                     f"{path}: {', '.join(changed)} changed after stage {name}; restore it, or do "
                     f"the stage again: --redo {name}"
                 )
+            if name == last:
+                break
+    if until is not None and directory.manifest("report") is None:
+        return {}
     report: dict[str, Any] = read_json(path / "report.json")
     return report
 
@@ -113,8 +122,8 @@ def adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -
 
     The new settings are written when all that was made with the old ones is gone.
     """
-    if redo is not None and redo not in STAGES:
-        raise ConfigError(f"unknown stage {redo!r}; known: {', '.join(STAGES)}")
+    if redo is not None:
+        _check_stage(redo)
     order = list(STAGES)
     config: Mapping[str, Any] = {}
     if directory.config.exists():
@@ -130,6 +139,11 @@ def adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         created = now if redo else config.get("created", now)
         write_json(directory.config, value | {"created": created} | describe_environment())
+
+
+def _check_stage(name: str) -> None:
+    if name not in STAGES:
+        raise ConfigError(f"unknown stage {name!r}; known: {', '.join(STAGES)}")
 
 
 def _refuse_orphans(directory: RunDir) -> None:

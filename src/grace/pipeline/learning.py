@@ -23,6 +23,7 @@ from grace.store import read_json, write_bytes, write_json
 
 if TYPE_CHECKING:
     from grace.training.examples import Example
+    from grace.training.loop import OnStep
     from grace.training.targets import Targets
     from grace.training.trainer import TrainResult
 
@@ -134,15 +135,7 @@ def train(context: Context) -> None:
     settings, directory = context.settings, context.directory
     split, validation = directory.split("train"), directory.split("validation")
     with _training_progress() as on_step:
-        train_on(
-            context,
-            [row.target for row in split.targets.read()],
-            _evidence(context),
-            output_dir=directory.adapter,
-            checkpoint_dir=directory.checkpoints,
-            metadata=_adapter_metadata(context),
-            on_step=on_step,
-        )
+        train_run_adapter(context, on_step)
     directory.finish(
         "train",
         {"train": to_dict(settings.train)},
@@ -154,6 +147,20 @@ def train(context: Context) -> None:
             validation.grades.path,
         ],
         sorted(path for path in directory.adapter.iterdir() if path.is_file()),
+    )
+
+
+def train_run_adapter(context: Context, on_step: OnStep | None = None) -> None:
+    """Train the adapter of a run; in several processes, the first one writes it."""
+    directory = context.directory
+    train_on(
+        context,
+        [row.target for row in directory.split("train").targets.read()],
+        _evidence(context),
+        output_dir=directory.adapter,
+        checkpoint_dir=directory.checkpoints,
+        metadata=_adapter_metadata(context),
+        on_step=on_step,
     )
 
 

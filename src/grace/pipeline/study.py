@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -140,7 +141,12 @@ def resolve_study(
 
 
 def run_study(
-    path: Path, study: Study, *, redo: str | None = None, jobs: int = 1
+    path: Path,
+    study: Study,
+    *,
+    redo: str | None = None,
+    until: str | None = None,
+    jobs: int = 1,
 ) -> dict[str, Any]:
     """Bring every run of a study to its end and return their common report.
 
@@ -148,15 +154,16 @@ def run_study(
         path: the directory of the study, or of its only run.
         study: what to do.
         redo: a stage to do again in every run, with all that follow it.
+        until: the last stage to do in every run; without the report, nothing is returned.
         jobs: tasks and seeds at a time, in processes of their own.
 
     Raises:
         RunError: as `run`, or a run of one kind is asked to become a study.
-        ConfigError: `redo` is not a stage.
+        ConfigError: `redo` or `until` is not a stage.
     """
     parts = study.runs()
     if list(parts) == [Path()]:
-        return run(path, parts[Path()], redo=redo)
+        return run(path, parts[Path()], redo=redo, until=until)
     directory = RunDir(path)
     known = read_json(directory.config) if directory.config.exists() else {}
     if known and "study" not in known:
@@ -164,7 +171,7 @@ def run_study(
             f"{path} is a single run, and {len(parts)} runs were asked for; name a new directory"
         )
     with directory.lock():
-        return _run_all(directory, study, parts, redo, jobs)
+        return _run_all(directory, study, parts, redo, until, jobs)
 
 
 def _run_all(
@@ -172,6 +179,7 @@ def _run_all(
     study: Study,
     parts: Mapping[Path, RunSettings],
     redo: str | None,
+    until: str | None,
     jobs: int,
 ) -> dict[str, Any]:
     """Start every run before finishing the first, so that a kill leaves one set of settings."""
@@ -194,19 +202,22 @@ def _run_all(
     for name, own in parts.items():
         folder = name.parent if study.settings.variant else name
         chains.setdefault(folder, []).append((directory.path / name, own))
-    side_by_side(_run_chain, list(chains.values()), list(map(str, chains)), jobs)
+    work = functools.partial(_run_chain, until=until)
+    side_by_side(work, list(chains.values()), list(map(str, chains)), jobs)
+    if until is not None and RunDir(directory.path / next(iter(parts))).manifest("report") is None:
+        return {}
     return report_runs([directory.path / name for name in parts], directory.path)
 
 
 Chain = list[tuple[Path, RunSettings]]
 
 
-def _run_chain(chain: Chain) -> None:
+def _run_chain(chain: Chain, until: str | None) -> None:
     """Do a run, then its variants, which share its answers."""
     main, _ = chain[0]
     for path, settings in chain:
         _share(main, path)
-        run(path, settings)
+        run(path, settings, until=until)
 
 
 def report_runs(paths: Sequence[Path], out: Path | None = None) -> dict[str, Any]:
