@@ -74,6 +74,14 @@ def test_variants_share_the_rows_of_the_backbones_samples():
     assert len(rows_of(report, "scaling_joint", "sc@grace-paper")) == 1
 
 
+def test_a_run_that_is_given_twice_counts_once(written):
+    inputs = [study([result(seed=s)], replays=[made_up_replay(s)]) for s in (0, 1, 2, 1)]
+    assert (
+        summarize(merge(inputs, "votes"), resamples=10)["scaling_joint"]
+        == (written[1]["scaling_joint"])
+    )
+
+
 def test_the_table_is_at_eight_samples_and_marks_what_is_clear(written):
     report = written[1]
     table = scaling_tables(report)[ABOUT][0]

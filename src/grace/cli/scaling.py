@@ -13,6 +13,7 @@ from grace.cli.options import Json, RunPath, examples
 
 if TYPE_CHECKING:
     from grace.records import Threshold
+    from grace.report.budgets import Kept
 
 SCALE = examples("grace scale runs/qwen", "grace scale runs/qwen --samples 16 --estimators p_true")
 THRESHOLD = examples(
@@ -151,14 +152,17 @@ def _show_promises(about: tuple[str, str], rows: Sequence[dict[str, Any]]) -> No
         [
             (
                 text,
-                *(
-                    f"{100 * kept.broken:.1f} ({100 * kept.on_rest:.1f}) / {100 * kept.made:.0f}"
-                    for kept in by_delta
-                ),
+                *map(_kept, by_delta),
             )
             for text, _, by_delta in promise_rows(rows, deltas)
         ],
     )
+
+
+def _kept(kept: Kept) -> str:
+    if not kept.made:
+        return "never made"
+    return f"{100 * kept.broken:.1f} ({100 * kept.on_rest:.1f}) / {100 * kept.made:.1f}"
 
 
 def _print(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from grace.errors import UserInputError
-from grace.report.inputs import EstimatorResult, Example, ReportInput, TargetRow
+from grace.report.inputs import EstimatorResult, Example, Replay, ReportInput, TargetRow
 
 SAME_CONFIDENCE = 1e-6
 """What two batches of the same model may differ by; reports round to as much."""
@@ -35,7 +35,7 @@ def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
         results=_results(inputs),
         targets=_targets(inputs),
         target_values=_target_values(inputs),
-        replays=[replay for data in inputs for replay in data.replays],
+        replays=_replays(inputs),
         notes=_notes(inputs),
         settings=_settings(inputs),
         examples=_examples(inputs),
@@ -99,6 +99,14 @@ def different(key: tuple[str, str, str, str, int]) -> str:
         f"two different results for {estimator} on {task} (trained on {train_task}, "
         f"{backbone}, seed {seed}); give the runs different seeds or leave one out"
     )
+
+
+def _replays(inputs: Sequence[ReportInput]) -> list[Replay]:
+    """Return the replays, one for each run: a run may be in two inputs."""
+    found: dict[tuple[str, str, str, int], Replay] = {}
+    for replay in itertools.chain.from_iterable(data.replays for data in inputs):
+        found.setdefault((replay.task, replay.backbone, replay.name, replay.seed), replay)
+    return list(found.values())
 
 
 def _targets(inputs: Sequence[ReportInput]) -> list[TargetRow]:
