@@ -1,0 +1,41 @@
+"""The training log elsewhere: through the Trainer's own integrations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+def test_tensorboard_gets_the_rows_of_the_training_log(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
+    done = train(epochs=2, report_to="tensorboard")
+    rows = [json.loads(line) for line in (done.adapter / "training_log.jsonl").open()]
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    for shown, name in {"train/loss": "loss", "eval/brier": "eval_brier"}.items():
+        found = {event.step: event.value for event in events.Scalars(shown)}
+        wanted = {row["step"]: row[name] for row in rows if name in row}
+        assert found == pytest.approx(wanted, rel=1e-6)
+        assert len(found) >= 3
+
+
+def test_what_is_logged_elsewhere_changes_nothing(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
+    weights = [
+        (train(folder=kind, epochs=1, report_to=kind).adapter / "adapter_model.safetensors")
+        for kind in ("none", "tensorboard")
+    ]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
