@@ -74,6 +74,13 @@ def test_variants_share_the_rows_of_the_backbones_samples():
     assert len(rows_of(report, "scaling_joint", "sc@grace-paper")) == 1
 
 
+def test_what_variants_share_is_shown_over_the_most_seeds():
+    replays = [made_up_replay(0, name="gentle"), made_up_replay(0), made_up_replay(1)]
+    report = summarize(study(replays=replays), resamples=10)
+    assert [row["seeds"] for row in rows_of(report, "scaling_joint", "sc")] == [[0, 1]]
+    assert [row["seeds"] for row in rows_of(report, "scaling_joint", "sc@gentle")] == [[0]]
+
+
 def test_a_run_that_is_given_twice_counts_once(written):
     inputs = [study([result(seed=s)], replays=[made_up_replay(s)]) for s in (0, 1, 2, 1)]
     assert (

@@ -28,13 +28,13 @@ def replay_rows(replays: Sequence[Replay]) -> Row:
     """Return everything that a report says of replays."""
     groups = _groups(replays)
     return {
-        "scaling": distinct(row for replay in replays for row in seed_rows(replay)),
-        "scaling_joint": distinct(row for group in groups for row in _joint(group)),
-        "equal_accuracy": distinct(row for group in groups for row in equal_rows(group)),
-        "pools": distinct(row for replay in replays for row in replay.pools),
+        "scaling": _distinct(row for replay in replays for row in seed_rows(replay)),
+        "scaling_joint": _widest(row for group in groups for row in _joint(group)),
+        "equal_accuracy": _widest(row for group in groups for row in equal_rows(group)),
+        "pools": _distinct(row for replay in replays for row in replay.pools),
         "discrimination": _discrimination(replays),
-        "promises": distinct(row for replay in replays for row in replay.promises),
-        "cases": distinct(row for replay in _first_of_tasks(replays) for row in replay.cases),
+        "promises": _distinct(row for replay in replays for row in replay.promises),
+        "cases": _distinct(row for replay in _first_of_tasks(replays) for row in replay.cases),
     }
 
 
@@ -82,9 +82,23 @@ def shown_budget(budgets: Iterable[int]) -> int:
     return BUDGET if BUDGET in known else max(known)
 
 
-def distinct(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+def _distinct(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
     """Return the rows without repeats: variants share what is about the backbone's samples."""
     return list({json.dumps(row): dict(row) for row in rows}.values())
+
+
+def _widest(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows, of those about the same thing the one over the most seeds.
+
+    Variants share what is about the backbone's samples, and may have fewer seeds.
+    """
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        names = ("task", "backbone", "strategy", "reference", "budget")
+        about = tuple(row.get(name) for name in names)
+        if len(row["seeds"]) > len(found.setdefault(about, row)["seeds"]):
+            found[about] = row
+    return list(found.values())
 
 
 def _groups(replays: Sequence[Replay]) -> list[list[Replay]]:
