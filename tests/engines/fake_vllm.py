@@ -93,7 +93,7 @@ class Engine:
     def abort_request(self, names: list[str]) -> None:
         self.aborted += names
         for name in names:
-            del self.running[name]
+            self.running.pop(name, None)  # vLLM takes names of requests that have ended, too
 
     def step(self) -> list[Any]:
         outputs = []

@@ -19,6 +19,7 @@ from fake_upstream import MODEL, Behaviour, Server, serving
 from grace.chat import encode_chat
 from grace.cnf import add_cnf
 from grace.engines import Sampling
+from grace.engines.kinds import load_engine
 from grace.engines.openai import OpenAIEngine
 from grace.engines.transformers import TransformersEngine
 from grace.engines.upstream import UpstreamError
@@ -340,6 +341,15 @@ def test_responses_are_rated_token_by_token_where_the_model_is_a_lora(
     ):
         assert logprobs == pytest.approx(own, abs=1e-4)
         assert end == pytest.approx(own_end, abs=1e-4)
+
+
+def test_it_is_an_engine_by_name(server: Server, folder: Path, prompts: Any) -> None:
+    engine: Any = load_engine("openai", folder, url=server.url, batch_size=4)
+    assert engine.confidences(prompts[:1], [[40]])
+    engine.close()
+    for options, words in (({}, "needs the address"), ({"device": "cuda"}, "leave both at auto")):
+        with pytest.raises(ConfigError, match=words):
+            load_engine("openai", folder, **options)  # type: ignore[arg-type]
 
 
 def test_what_the_model_cannot_hold_is_refused_before_it_is_sent(

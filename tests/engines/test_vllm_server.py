@@ -149,3 +149,34 @@ def test_sampled_answers_have_the_c_that_transformers_reads(
     ):
         assert found[0] == pytest.approx(expected[0], abs=CLOSE)
         assert found[1] == pytest.approx(expected[1], abs=CLOSE)
+
+
+def test_a_proxy_in_front_gives_the_same(both: Any) -> None:
+    from starlette.testclient import TestClient
+
+    from grace.model import described
+    from grace.server import ServerSettings, create_app
+
+    engine, reference = both
+    card = {"data": {"task": "trivia_qa", "prompt": "short"}, "sample": {"max_new_tokens": 24}}
+    relayed, local = (described(e, Path(), Path(), card) for e in (engine, reference))
+    app = create_app(relayed, ServerSettings(name="it"))
+    with TestClient(app) as client:
+        for number in range(4):
+            question = f"What is {number} and {number * 7}?"
+            asked = {"model": "it", "messages": [{"role": "user", "content": question}]}
+            once = {**asked, "grace": {"budget": 1}}
+            (choice,) = client.post("/v1/chat/completions", json=once).json()["choices"]
+            reply = local.ask(question)
+            assert choice["message"]["content"].strip() == reply.text
+            assert choice["confidence"] == pytest.approx(reply.confidence, abs=CLOSE)
+            vote = {**asked, "grace": {"budget": 4, "strategy": "grace-sc", "parallel": 4}}
+            said = client.post("/v1/chat/completions", json=vote).json()
+            assert len(said["grace"]["votes"]) == 4
+            items = [{"question": question, "response": v["text"]} for v in said["grace"]["votes"]]
+            rated = client.post("/v1/score", json={"model": "it", "input": items}).json()["data"]
+            wanted = local.score([question] * 4, [item["response"] for item in items])
+            assert [row["confidence"] for row in rated] == pytest.approx(wanted, abs=CLOSE)
+            lines = client.post("/v1/chat/completions", json={**once, "stream": True}).text
+            assert lines.endswith("data: [DONE]\n\n")
+            assert "error" not in lines

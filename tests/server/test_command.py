@@ -67,7 +67,8 @@ def proxy_process(upstream: Server, finished: Path) -> Iterator[tuple[subprocess
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
-        said = server.stdout.readline() + server.stdout.readline()
+        said = "".join(server.stdout.readline() for _ in range(3))
+        assert said.startswith("upstream: served on vLLM 0.32.0\n")
         found = re.search(r"http://127\.0\.0\.1:\d+", said)
         assert found, server.stderr and server.stderr.read()
         yield server, found.group()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -116,6 +117,7 @@ def proxy(
         timeout_s=timeout,
         max_in_flight=max_running,
     )
+    _show_upstream(connected.engine)
     settings = ServerSettings(
         name=name or _name_of(served),
         api_key=api_key,
@@ -169,6 +171,20 @@ def _run(model: Model, path: str | Path, settings: ServerSettings, host: str, po
 
     app = create_app(model, settings, about(model, Path(path), settings.max_tokens))
     serve(app, host=host, port=port, name=settings.name, protected=bool(settings.api_key))
+
+
+def _show_upstream(engine: Any) -> None:
+    served = engine.served
+    print(
+        f"upstream: {served.model} on {f'vLLM {served.version}' if served.version else 'a server'}"
+    )
+    if not served.lists_ids:
+        print(
+            "grace: warning: the upstream lists the most probable tokens only; an answer whose "
+            "<CNF> is not among them gets an upper bound in place of a confidence (vLLM 0.26 or "
+            "later lists any token)",
+            file=sys.stderr,
+        )
 
 
 def _name_of(path: str | Path) -> str:
