@@ -61,7 +61,7 @@ def name_of(answers: Sequence[int], position: int) -> str | None:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(pool=pools())
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_every_strategy_decides_tables_as_it_decides_votes(name, pool):
     made = policy(name)
     assert isinstance(made.strategy, Batched)

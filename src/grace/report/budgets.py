@@ -148,13 +148,15 @@ def _discrimination_table(rows: Sequence[Report]) -> Table:
 def _promise_table(rows: Sequence[Report]) -> Table:
     first = rows[0]
     deltas = sorted({row["delta"] for row in rows})
+    seeds = len({row["seed"] for row in rows})
     return Table(
         f"Are promises kept? {first['task']}, {first['backbone']}",
         f"{first['splits']:,} times, a threshold was chosen on a random half of the {first['n']} "
         "questions with risk δ. Broken: what it promises is not true of all the questions, from "
         "which the half was drawn; this is what δ bounds. On the rest: not true of the other half "
         "alone, whose own noise comes on top and nobody promised away. Both are shares of all the "
-        "splits; made says in how many there was a threshold at all.",
+        "splits; made says in how many there was a threshold at all."
+        + (f" Means over {seeds} seeds." if seeds > 1 else ""),
         ("Promise", "by", *(f"δ {delta:g}: broken" for delta in deltas)),
         [
             [Cell(text), Cell(whose), *map(_kept_cell, by_delta)]
