@@ -135,3 +135,25 @@ def test_a_vote_that_is_sure_leaves_no_work(model: Model, monkeypatch: pytest.Mo
     assert decision.tokens < decision.issued_tokens <= 4 * (longest + 1)
     model.ask(QUESTIONS[0])
     assert len(calls) > used
+
+
+def test_every_vote_that_is_used_is_told_as_it_comes(model: Model) -> None:
+    told: list[tuple[Vote, str | None]] = []
+    decision = model.vote(
+        QUESTIONS[0],
+        strategy="grace-sc",
+        budget=6,
+        parallel=3,
+        seed=4,
+        on_vote=lambda vote, leading: told.append((vote, leading)),
+    )
+    assert tuple(vote for vote, _ in told) == decision.votes
+    chooses = load("grace-sc").choose
+    assert [leading for _, leading in told] == [
+        chooses(decision.votes[: number + 1]) for number in range(len(told))
+    ]
+    assert told[-1][1] == decision.answer
+    sure = model.vote(
+        QUESTIONS[0], threshold=0, budget=6, parallel=3, seed=4, on_vote=lambda *each: None
+    )
+    assert sure == model.vote(QUESTIONS[0], threshold=0, budget=6, parallel=3, seed=4)

@@ -226,7 +226,7 @@ def _seconds(value: str | None) -> float:
 def _parsed(content: bytes | str) -> Json:
     try:
         value = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise UpstreamError(f"the upstream sent no JSON object: {content[:80]!r}", "malformed")
@@ -245,7 +245,7 @@ def _choice(answer: Json) -> Json:
 def _message(content: bytes) -> str:
     try:
         return _said(json.loads(content))
-    except ValueError:
+    except (ValueError, RecursionError):
         return content[:200].decode("utf-8", "replace").strip() or "(nothing)"
 
 

@@ -1,0 +1,195 @@
+"""What vLLM's completions mean, by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from grace.engines import Sampling
+from grace.engines.dialect import (
+    UNKNOWN,
+    Names,
+    Request,
+    prompt_logprobs,
+    read_steps,
+    sample_body,
+)
+from grace.engines.reading import Reader
+from grace.engines.upstream import Upstream, UpstreamError
+
+EOS, CNF = 3, 320
+NAMES = Names(None)
+
+
+def choice(tops: list[dict[int, float]], chosen: list[int], **more: Any) -> dict[str, Any]:
+    """A choice whose steps list these probabilities."""
+    logs = [{f"token_id:{i}": math.log(p) for i, p in top.items()} for top in tops]
+    names = [f"token_id:{i}" for i in chosen]
+    values = [top[name] for top, name in zip(logs, names, strict=True)]
+    listed = {"tokens": names, "token_logprobs": values, "top_logprobs": logs}
+    return {"logprobs": listed, "finish_reason": None, **more}
+
+
+def test_what_is_asked_leaves_nothing_to_the_server() -> None:
+    sampling = Sampling(temperature=0.8, top_p=0.9, max_new_tokens=7)
+    body = sample_body("m", Reader(CNF, (EOS,)), Request([5, 6], sampling, 11), lists_ids=True)
+    assert body == {
+        "model": "m",
+        "prompt": [5, 6],
+        "max_tokens": 7,
+        "temperature": 0.8,
+        "top_p": 0.9,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "stop_token_ids": [EOS, CNF],
+        "return_tokens_as_token_ids": True,
+        "return_token_ids": True,
+        "stream": False,
+        "seed": 11,
+        "logprobs": 1,
+        "logprob_token_ids": [EOS, CNF],
+    }
+    at_prompt = sample_body(
+        "m", Reader(CNF, (EOS,), "prompt"), Request([5], sampling), lists_ids=False
+    )
+    assert (at_prompt["logit_bias"], at_prompt["stop_token_ids"]) == ({"320": -100}, [EOS])
+    assert (at_prompt["logprobs"], "logprob_token_ids" in at_prompt) == (20, False)
+
+
+def test_the_bound_of_what_is_not_listed_is_that_of_the_least_probable_one() -> None:
+    (step,) = read_steps(choice([{7: 0.5, 8: 0.2, 9: 0.1}], [7]), NAMES, None)
+    assert step.ceiling == pytest.approx(math.log(0.1))
+    (step,) = read_steps(choice([{7: 0.5, 8: 0.2, 9: 0.1, 40: 0.001}], [40]), NAMES, None)
+    assert step.ceiling == pytest.approx(math.log(0.1))  # 40 is there because it was drawn
+    (step,) = read_steps(choice([{7: 0.6, 8: 0.38}], [7]), NAMES, None)
+    assert step.ceiling == pytest.approx(math.log(0.02))  # no more is left
+
+
+def test_a_list_that_says_nothing_bounds_by_what_is_left() -> None:
+    empty = choice([{7: 0.6, 0: 1e-300}], [7])
+    empty["logprobs"]["top_logprobs"][0]["token_id:0"] = -9999.0  # vLLM's filler
+    (step,) = read_steps(empty, NAMES, None)
+    assert step.ceiling == pytest.approx(math.log(0.4))
+
+
+def test_the_last_step_of_a_stop_ends_whatever_its_id() -> None:
+    tops = [{7: 0.5, EOS: 0.1, CNF: 0.2}, {9: 0.5, EOS: 0.1, CNF: 0.2}]
+    steps = read_steps(choice(tops, [7, 9], finish_reason="stop"), NAMES, (EOS, CNF))
+    assert [step.ends for step in steps] == [False, True]
+    assert [step.token for step in steps] == [7, 9]
+
+
+def test_texts_name_a_token_only_where_no_other_has_them(tokenizer: Any) -> None:
+    names = Names(tokenizer)
+    assert names.find("token_id:12") == 12
+    (word,) = tokenizer.encode("What", add_special_tokens=False)[:1]
+    assert names.find(tokenizer.decode([word])) == word
+    assert names.find("\N{REPLACEMENT CHARACTER}") is None
+    said = choice([{7: 0.5}], [7])
+    said["logprobs"]["tokens"] = ["\N{REPLACEMENT CHARACTER}"]
+    (step,) = read_steps(said, names, None)
+    assert step.token == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"logprobs": []},
+        {"logprobs": {"tokens": ["token_id:1"], "token_logprobs": [], "top_logprobs": [{}]}},
+        {"logprobs": {"tokens": [1], "token_logprobs": [-1.0], "top_logprobs": [{}]}},
+        {"logprobs": {"tokens": ["a"], "token_logprobs": ["x"], "top_logprobs": [{}]}},
+        {"logprobs": {"tokens": ["a"], "token_logprobs": [None], "top_logprobs": [3]}},
+        {"token_ids": [1, 2], "logprobs": None},
+    ],
+)
+def test_what_is_no_choice_is_malformed(wrong: dict[str, Any], tokenizer: Any) -> None:
+    if wrong == {} or wrong.get("logprobs") == []:
+        assert read_steps(wrong, Names(tokenizer), ()) == []
+        return
+    with pytest.raises(UpstreamError) as caught:
+        read_steps(wrong, Names(tokenizer), ())
+    assert caught.value.why == "malformed"
+
+
+def test_prompt_logprobs_are_those_of_the_given_tokens() -> None:
+    rows = [None, {"5": {"logprob": -1.0}}, {"8": {"logprob": -0.1}, "6": {"logprob": -2.0}}]
+    assert prompt_logprobs({"prompt_logprobs": rows}, [4, 5, 6], 2) == [-1.0, -2.0]
+    with pytest.raises(UpstreamError, match="needs to rate a given response"):
+        prompt_logprobs({}, [4, 5, 6], 2)
+    with pytest.raises(UpstreamError, match="lack a token"):
+        prompt_logprobs({"prompt_logprobs": rows}, [4, 7, 6], 2)
+
+
+class Canned(BaseHTTPRequestHandler):
+    """Answers a stream in awkward pieces."""
+
+    pieces: tuple[bytes, ...] = ()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        for piece in self.pieces:
+            self.wfile.write(piece)
+            self.wfile.flush()
+
+
+@pytest.fixture
+def canned() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Canned)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/v1/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def streamed(url: str, *pieces: bytes) -> list[Any]:
+    Canned.pieces = pieces
+
+    async def run() -> list[Any]:
+        upstream = Upstream(url, retries=0)
+        try:
+            return [part async for part in upstream.stream({})]
+        finally:
+            await upstream.close()
+
+    return asyncio.run(run())
+
+
+def test_only_a_line_feed_ends_an_event(canned: str) -> None:
+    text = "a\u2028b\x85c"
+    event = f'data: {{"choices": [{{"text": "{text}"}}]}}\r\n\r\n'.encode()
+    pieces = (b": alive\n\n", event[:20], event[20:31], event[31:], b'data:{"choices":[]}\n\n')
+    assert streamed(canned, *pieces, b"data: [DONE]\n\n") == [{"text": text}]
+
+
+@pytest.mark.parametrize(
+    "piece, why",
+    [
+        (b"", "broken"),
+        (b'data: {"choices": [{"text": "a"}]}\n\n', "broken"),
+        (b"data: 7\n\n", "malformed"),
+        (b'data: {"choices": [1]}\n\n', "malformed"),
+        (b'data: {"choices": [{}, {}]}\n\n', "malformed"),
+        (b'data: {"error": {"message": "dead"}}\n\n', "failed"),
+        (b"data: " + b"[" * 100_000 + b"\n\n", "malformed"),
+    ],
+)
+def test_a_stream_that_is_none_says_why(canned: str, piece: bytes, why: str) -> None:
+    with pytest.raises(UpstreamError) as caught:
+        streamed(canned, piece)
+    assert caught.value.why == why
