@@ -33,9 +33,14 @@ def replace_directory(directory: Path, fill: Callable[[Path], None]) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def save_weights(peft_model: Any, directory: Path, base_model: str = "") -> None:
-    """Write the LoRA matrices, the `<CNF>` rows and the PEFT config, without any full matrix."""
-    peft_model.save_pretrained(directory, save_embedding_layers=False)
+def save_weights(
+    peft_model: Any, directory: Path, base_model: str = "", state: dict[str, Any] | None = None
+) -> None:
+    """Write the LoRA matrices, the `<CNF>` rows and the PEFT config, without any full matrix.
+
+    `state` holds the weights where those of the model are sharded over processes.
+    """
+    peft_model.save_pretrained(directory, save_embedding_layers=False, state_dict=state)
     (directory / "README.md").unlink(missing_ok=True)
     tensors = load_file(directory / WEIGHTS)
     (directory / WEIGHTS).unlink()
@@ -61,11 +66,12 @@ def save_adapter(
     directory: Path,
     record: Mapping[str, Any],
     log: Sequence[Mapping[str, float]],
+    state: dict[str, Any] | None = None,
 ) -> None:
     """Write the adapter directory: weights, tokenizer, grace.json, training log, model card."""
 
     def fill(partial: Path) -> None:
-        save_weights(peft_model, partial, record["base_model"])
+        save_weights(peft_model, partial, record["base_model"], state)
         tokenizer.save_pretrained(partial)
         _write_json(partial / GRACE, record)
         lines = [json.dumps(row) + "\n" for row in log]

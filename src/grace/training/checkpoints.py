@@ -107,9 +107,10 @@ def best_dir(root: Path, step: int) -> Path:
     return root / f"best-{step}"
 
 
-def save_best(root: Path, step: int, peft_model: Any) -> None:
+def save_best(root: Path, step: int, peft_model: Any, state: dict[str, Any] | None = None) -> None:
     """Keep the adapter of a step that is the best so far."""
-    replace_directory(best_dir(root, step), lambda folder: save_weights(peft_model, folder))
+    folder = best_dir(root, step)
+    replace_directory(folder, lambda partial: save_weights(peft_model, partial, state=state))
 
 
 def _numbered(root: Path, prefix: str) -> list[Path]:

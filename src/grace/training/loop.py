@@ -112,6 +112,7 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
         if norm is None:
             trained = [p.grad for p in self.model.parameters() if p.grad is not None]
             norm = torch.nn.utils.get_total_norm(trained)
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of sharded weights
         mean_P = torch.stack(self.parts).mean(dim=0)
         mean_P = self.accelerator.reduce(mean_P, "mean")  # over the processes
         values = torch.cat([mean_P, torch.as_tensor(norm, device=mean_P.device).reshape(1)])
@@ -141,6 +142,10 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
             batch_size=size,
         )
 
+    def whole_weights(self) -> dict[str, Tensor] | None:
+        """Return the weights of a model that is sharded over processes (all ask), else None."""
+        return self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
+
     def best_step(self) -> int | None:
         """Return the step with the smallest validation Brier score so far, step 0 apart."""
         scored = [row for row in self.rows() if "eval_brier" in row and row["step"]]
@@ -168,7 +173,7 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         if self.args.should_save:
-            save_weights(self.model, Path(output_dir or self.args.output_dir))
+            save_weights(self.model, Path(output_dir or self.args.output_dir), state=state_dict)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         load_weights(self.model, Path(resume_from_checkpoint))
@@ -212,9 +217,10 @@ class _Monitor(TrainerCallback):  # type: ignore[misc]
             values |= trainer.validate()
         if at_end or step % max(1, state.max_steps // LOG_ROWS) == 0:
             trainer.log(dict(values))
-        keep_best = at_end and trainer.settings.keep == "best" and args.should_save
-        if keep_best and trainer.best_step() == step:
-            checkpoints.save_best(Path(args.output_dir), step, trainer.model)
+        if at_end and trainer.settings.keep == "best" and trainer.best_step() == step:
+            state_dict = trainer.whole_weights()
+            if args.should_save:
+                checkpoints.save_best(Path(args.output_dir), step, trainer.model, state_dict)
         control.should_save = at_end or step % trainer.save_every == 0
         if trainer.on_step is not None:
             trainer.on_step(step, state.max_steps, values)

@@ -110,8 +110,10 @@ def train_adapter(
             if settings.keep == "best":
                 kept = trainer.best_step() or kept
                 load_weights(peft_model, checkpoints.best_dir(checkpoint_dir, kept))
+            state = trainer.whole_weights()
             if trainer.args.should_save:
-                save_adapter(peft_model, tokenizer, output_dir, record, trainer.rows())
+                save_adapter(peft_model, tokenizer, output_dir, record, trainer.rows(), state)
+            trainer.accelerator.wait_for_everyone()
         return TrainResult(trainer.state.global_step, kept, trainer.rows())
     finally:
         set_activation_checkpointing(model, False)
