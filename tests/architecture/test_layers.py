@@ -9,7 +9,7 @@ PACKAGE = Path(grace.__file__).parent
 
 # From the top: a module may import only from lines below its own.
 LAYERS = [
-    {"cli"},
+    {"cli", "inspection"},
     {"server"},
     {"model", "pipeline", "export"},
     {"tasks", "training", "estimators", "report"},

@@ -1,0 +1,126 @@
+"""Models with confidence in Inspect AI: `inspect eval task.py --model grace/runs/qwen`.
+
+An answer's confidence is in `output.metadata["confidence"]`, those of `num_choices` answers in
+`output.metadata["confidences"]`; a scorer reads them from `state.output.metadata`. Messages are
+answered as they stand; with `-M ask=true` the last user turn is taken as a question and asked with
+the prompt of the training run, for which the confidence is calibrated. Further `-M` arguments are
+those of `grace.load`.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import anyio.to_thread
+from inspect_ai.model import (
+    ChatCompletionChoice,
+    ChatMessage,
+    ChatMessageAssistant,
+    GenerateConfig,
+    ModelAPI,
+    ModelOutput,
+    ModelUsage,
+    modelapi,
+)
+from inspect_ai.tool import ToolChoice, ToolInfo
+
+from grace.errors import UserInputError
+from grace.records import Generation, Message
+
+STOPS = {"stop": "stop", "length": "max_tokens"}
+
+
+@modelapi(name="grace")  # type: ignore[untyped-decorator]
+def grace() -> type[ModelAPI]:
+    """Return the provider behind `grace/PATH`."""
+    return GraceAPI
+
+
+class GraceAPI(ModelAPI):  # type: ignore[misc]
+    """A model in this process; requests take turns.
+
+    Raises:
+        GraceError: as `grace.load`.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        config: GenerateConfig = GenerateConfig(),  # noqa: B008 (as in Inspect)
+        ask: bool = False,
+        **model_args: Any,
+    ) -> None:
+        from grace.model import load
+
+        super().__init__(model_name, base_url, api_key, [], config)
+        self._ask = ask
+        self._model = load(model_name, **model_args)
+        self._turn = threading.Lock()
+
+    async def generate(
+        self,
+        input: list[ChatMessage],
+        tools: list[ToolInfo],
+        tool_choice: ToolChoice,
+        config: GenerateConfig,
+    ) -> ModelOutput:
+        """Return the answers to a conversation, with their confidences as metadata.
+
+        Raises:
+            UserInputError: tools are offered, or `ask` finds no user turn.
+        """
+        if tools:
+            raise UserInputError("grace models call no tools; give a task without any")
+        chat = self._chat(input)
+        return await anyio.to_thread.run_sync(functools.partial(self._answer, chat, config))
+
+    def max_connections(self) -> int:
+        """Return how many requests are worth having at a time."""
+        return 1
+
+    def _chat(self, turns: Sequence[ChatMessage]) -> list[Message]:
+        if not self._ask:
+            return [Message(role=turn.role, content=turn.text) for turn in turns]
+        asked = [turn.text for turn in turns if turn.role == "user"]
+        if not asked:
+            raise UserInputError("ask=true needs a user turn, and the conversation has none")
+        return self._model.messages(asked[-1])
+
+    def _answer(self, chat: list[Message], config: GenerateConfig) -> ModelOutput:
+        from grace.chat import encode_chat
+        from grace.engines import Sampling
+
+        model = self._model
+        sampling = Sampling(
+            num_samples=config.num_choices or 1,
+            temperature=0.0 if config.temperature is None else config.temperature,
+            top_p=1.0 if config.top_p is None else config.top_p,
+            max_new_tokens=config.max_tokens or model.sample.max_new_tokens,
+            seed=secrets.randbelow(2**32) if config.seed is None else config.seed,
+        )
+        prompt = encode_chat(model.engine.tokenizer, chat)
+        with self._turn:
+            ((_, made),) = model.engine.generate([prompt], sampling, keys=["0"])
+        return self._output(made, len(prompt))
+
+    def _output(self, made: Sequence[Generation], read: int) -> ModelOutput:
+        written = sum(len(one.token_ids) + (one.finish_reason == "stop") for one in made)
+        confidences = [one.confidence for one in made]
+        return ModelOutput(
+            model=self.model_name,
+            choices=[
+                ChatCompletionChoice(
+                    message=ChatMessageAssistant(content=one.text.strip(), model=self.model_name),
+                    stop_reason=STOPS[one.finish_reason],
+                )
+                for one in made
+            ],
+            usage=ModelUsage(input_tokens=read, output_tokens=written, total_tokens=read + written),
+            metadata={"confidence": confidences[0], "confidences": confidences},
+        )
