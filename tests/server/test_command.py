@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,27 @@ def test_a_proxy_loads_no_torch_and_ends_what_streams(
     assert server.wait(60) == 0
     assert server.stderr is not None
     assert server.stderr.read() == ""
+
+
+def test_a_proxy_says_in_one_line_that_its_upstream_failed(
+    upstream: Server, proxy_process: tuple[subprocess.Popen[str], str]
+) -> None:
+    server, url = proxy_process
+    upstream.behaviour.fails = "cut"
+    body = {"model": "tiny", "prompt": "a", "n": 8, "max_tokens": 100, "temperature": 2}
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with pytest.raises(urllib.error.HTTPError) as failed:
+        urllib.request.urlopen(request, timeout=60)
+    assert failed.value.code == 502
+    failed.value.close()
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(60) == 0
+    assert server.stderr is not None
+    said = server.stderr.read()
+    assert said.startswith("upstream: the upstream broke off within an answer")
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

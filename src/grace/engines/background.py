@@ -101,13 +101,14 @@ async def as_finished(
 ) -> AsyncGenerator[Value, None]:
     """Yield the values of coroutines as they finish; closing this cancels the rest."""
     running = {asyncio.ensure_future(coroutine) for coroutine in coroutines}
+    started = list(running)
     try:
         while running:
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 yield task.result()
     finally:
-        await _give_up(running)
+        await _give_up(started)
 
 
 async def in_order(
@@ -130,6 +131,7 @@ async def in_order(
 
 
 async def _give_up(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel what still runs, and hear of every error, so that none is reported as forgotten."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
