@@ -1,5 +1,7 @@
 # The server of a model that is mounted at /model (a run, or what `grace export` wrote):
 #   docker run -p 127.0.0.1:8000:8000 -v "$PWD/exported/qwen:/model:ro" -e GRACE_API_KEY grace
+# or of one that vLLM serves elsewhere:
+#   docker run ... grace grace proxy /model --upstream http://vllm:8001 --host 0.0.0.0
 FROM python:3.11-slim
 
 RUN pip install --no-cache-dir torch==2.13.0
