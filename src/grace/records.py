@@ -7,6 +7,7 @@ every later table (grades, targets, features, confidences).
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, get_type_hints
 
@@ -179,9 +180,15 @@ def from_json(row_type: type[Row], data: dict[str, Any]) -> Row:
     Raises:
         TypeError: a field is missing or unknown.
     """
-    hints = get_type_hints(row_type)
+    tuples = _tuple_fields(row_type)
     values = {
-        name: tuple(value) if isinstance(value, list) and "tuple" in str(hints.get(name)) else value
+        name: tuple(value) if isinstance(value, list) and name in tuples else value
         for name, value in data.items()
     }
     return row_type(**values)
+
+
+@functools.cache
+def _tuple_fields(row_type: type) -> frozenset[str]:
+    """Return the fields that hold tuples; asking a type for its hints is slow."""
+    return frozenset(name for name, t in get_type_hints(row_type).items() if "tuple" in str(t))
