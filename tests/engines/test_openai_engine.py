@@ -125,6 +125,31 @@ def test_a_sampled_response_has_the_confidence_that_rescoring_it_gives(
         assert end == pytest.approx(own_end, abs=1e-4)
 
 
+def test_read_at_the_prompt_the_answers_are_those_of_a_model_without_cnf(
+    prompts: Any, tmp_path: Path
+) -> None:
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    add_cnf(model, tokenizer)
+    local = TransformersEngine(model, tokenizer, "prompt")
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "grace.json").write_text('{"read_at": "prompt"}')
+    eos = [i for i in local.end_ids if i != local.cnf]
+    with serving(model, tokenizer, eos) as own:
+        engine = OpenAIEngine.connect(own.url, tmp_path)
+        sampling = Sampling(max_new_tokens=LENGTH)
+        found = dict(engine.generate(prompts, sampling))
+        for index, (wanted,) in local.generate(prompts, sampling):
+            (made,) = found[index]
+            assert made.token_ids == wanted.token_ids
+            assert made.logprobs == pytest.approx(wanted.logprobs, abs=1e-4)
+            assert made.confidence == pytest.approx(wanted.confidence, abs=1e-5)
+        rated = engine.confidences(prompts[:2], [[40], []])
+        assert rated == pytest.approx(local.confidences(prompts[:2], [[40], []]), abs=1e-5)
+        with pytest.raises(ModelError, match="read_at=prompt"):
+            engine.logprobs(prompts[:1], [[40]])
+        engine.close()
+
+
 def test_a_sample_depends_on_seed_key_and_number_alone(connect: Any, prompts: Any) -> None:
     engine = connect()
     four = Sampling(4, 0.8, 1.0, LENGTH, seed=3)

@@ -128,7 +128,7 @@ class Reader:
         """Return c at a step, given the log-probabilities of the tokens before it."""
         if self.evidence is None:
             return drawn.confidence
-        return confidence(_log(drawn.confidence), before, self.evidence)
+        return confidence(log_of(drawn.confidence), before, self.evidence)
 
     def log_c(self, step: Step) -> tuple[float, bool]:
         """Return log c at a step before any evidence, and whether it is only an upper bound.
@@ -202,5 +202,6 @@ def log_sum(values: Sequence[float]) -> float:
     return top + math.log(math.fsum(math.exp(value - top) for value in values))
 
 
-def _log(probability: float) -> float:
+def log_of(probability: float) -> float:
+    """Return the log of a probability, `LOWEST` of one that is 0."""
     return max(math.log(probability), LOWEST) if probability > 0 else LOWEST

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, cast
@@ -10,12 +9,11 @@ from typing import Any, Literal, NamedTuple, Protocol, cast
 from grace.chat import encode_text
 from grace.cnf import CNF_TOKEN
 from grace.engines import Sampling
-from grace.engines.reading import Drawn
+from grace.engines.reading import LOWEST, Drawn, log_of
 from grace.evidence import Evidence, confidence
 from grace.server.jobs import Emit, Finished, Job
 from grace.server.words import Stops, Words
 
-LOWEST = -9999.0  # what OpenAI writes for a log-probability of minus infinity
 Top = tuple[tuple[str, float], ...]
 
 
@@ -217,7 +215,7 @@ class Choice:
         """End the choice before a stop string, with the confidence of what is left."""
         self.to_rate = None
         if self._job.asked.top is not None and self._reads.cnf is not None and not at_most:
-            self._show("", (Token("", 0.0, ((CNF_TOKEN, _log(confidence)),), self._offset),))
+            self._show("", (Token("", 0.0, ((CNF_TOKEN, log_of(confidence)),), self._offset),))
         self._finish("stop", confidence, at_most=at_most)
 
     def _cut(self) -> None:
@@ -237,13 +235,13 @@ class Choice:
 
     def _confidence(self, drawn: Drawn) -> float:
         evidence, c = self._reads.evidence, drawn.confidence
-        return confidence(_log(c), self._logprobs, evidence) if evidence else c
+        return confidence(log_of(c), self._logprobs, evidence) if evidence else c
 
     def _tokens(self, drawn: Drawn, top: Top, c: float | None) -> tuple[Token, ...]:
         if self._job.asked.top is None:
             return ()
         if self._reads.cnf is not None and c is not None:
-            top = (*top, (CNF_TOKEN, _log(c)))
+            top = (*top, (CNF_TOKEN, log_of(c)))
         name = name_of(self._reads.tokenizer, drawn.token)
         token = Token(name, max(drawn.logprob, LOWEST), top, self._offset)
         self._offset += len(name)
@@ -253,7 +251,3 @@ class Choice:
 def name_of(tokenizer: Any, token: int) -> str:
     """Return the text of a token by itself."""
     return cast(str, tokenizer.decode([token]))
-
-
-def _log(probability: float) -> float:
-    return max(math.log(probability), LOWEST) if probability > 0 else LOWEST

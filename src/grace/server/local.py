@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from grace.server.completing import LOWEST, Asked, Choice, Completion, Top, name_of
+from grace.engines.reading import LOWEST
+from grace.server.completing import Asked, Choice, Completion, Top, name_of
 from grace.server.jobs import Emit, Job
 from grace.server.settings import ServerSettings
 from grace.server.voting import Rating, VoteRequest, Voting

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from grace.engines.background import as_finished
 from grace.engines.dialect import UNKNOWN, Request, known
 from grace.engines.openai import OpenAIEngine, seed_of
-from grace.engines.reading import Step
+from grace.engines.reading import LOWEST, Step
 from grace.engines.upstream import UpstreamError
 from grace.errors import GraceError
-from grace.server.completing import LOWEST, Asked, Choice, Completion, name_of
+from grace.server.completing import Asked, Choice, Completion, name_of
 from grace.server.errors import ApiError, queue_full
 from grace.server.jobs import Emit, Failed, Job
 from grace.server.settings import ServerSettings
