@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import fake_vllm
 import pytest
-import transformers
-import vllm_models
 
+import fake_vllm
 import grace
+import vllm_models
 from grace.engines.kinds import load_engine
 from grace.errors import ConfigError, GraceError
 
@@ -28,8 +27,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     made: list[Any] = []
 
     def start(model: str, **options: Any) -> Any:
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(model)
-        made.append(fake_vllm.llm(loaded, max_model_len=256))
+        made.append(fake_vllm.load(model, **options))
         return made[-1]
 
     fake_vllm.install(monkeypatch, make=start)

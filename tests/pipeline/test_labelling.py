@@ -13,11 +13,13 @@ import labelling_trials as trials
 import numpy as np
 import pytest
 
+import fake_vllm
 import tiny_run
 from grace.chat import encode_chat
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, DataError, RunError
+from grace.export import export_model
 from grace.pipeline import labelling
 from grace.pipeline.labelling import label
 from grace.pipeline.labelling.questions import count_questions, read_questions
@@ -132,6 +134,24 @@ def test_choices_are_read_with_and_without_the_right_one(tmp_path: Path) -> None
     ]
     asked = read_questions(trials.write_questions(tmp_path / "q.parquet", rows), 0, 2)
     assert [(q.choices, q.answers) for q in asked] == [(("4", "7"), ()), (("4", "7"), ("A",))]
+
+
+def test_the_vllm_engine_labels_as_the_transformers_engine_does(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = run / "adapter"
+    export_model(run, adapter, str(run.parent / "model"), tmp_path / "merged")
+    fake_vllm.install(monkeypatch, make=fake_vllm.load)
+    questions = trials.write_questions(tmp_path / "q.parquet", trials.QUESTIONS[:4])
+    merged = {"model": str(tmp_path / "merged"), "adapter": "", "samples": 1, "temperature": 0.0}
+    for engine in ("vllm", "transformers"):
+        label(questions, tmp_path / engine, trials.settings(run, engine=engine, **merged))
+    found, wanted = trials.rows(tmp_path / "vllm"), trials.rows(tmp_path / "transformers")
+    for one, other in zip(found, wanted, strict=True):
+        assert one.pop("confidence") == pytest.approx(other.pop("confidence"), abs=1e-5)
+        for name in ("logprobs", "end_logprob"):
+            assert one.pop(name) == pytest.approx(other.pop(name), abs=1e-4)
+        assert one == other
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 24), (0, 5), (5, 10), (6, 8), (20, 30), (23, 24)])

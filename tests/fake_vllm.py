@@ -147,6 +147,13 @@ def llm(model: Any, **config: Any) -> Any:
     return SimpleNamespace(llm_engine=Engine(model, **config))
 
 
+def load(model: str, **options: Any) -> Any:
+    """Stand for `vllm.LLM` of a model directory."""
+    import transformers
+
+    return llm(transformers.AutoModelForCausalLM.from_pretrained(model), max_model_len=256)
+
+
 def install(monkeypatch: pytest.MonkeyPatch, make: Any = None, version: str = VERSION) -> None:
     """Put the fake where `import vllm` finds it; `make` stands for `vllm.LLM`."""
     parts: dict[str, dict[str, Any]] = {
