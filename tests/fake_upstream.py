@@ -37,6 +37,7 @@ class Behaviour:
     retry_after: str = "0"
     fails: str = ""  # see `Handler._fail`
     after: int = 1  # events of a stream before it fails
+    gate: threading.Event | None = None  # no step is made before it is set
     requests: list[dict[str, Any]] = field(default_factory=list)
     left: int = 0  # answers whose client hung up
 
@@ -181,6 +182,8 @@ class Handler(BaseHTTPRequestHandler):
         """Yield groups of steps as parts of a choice."""
         steps: list[Any] = []
         for step in self._steps(body, behaviour):
+            if behaviour.gate is not None:
+                behaviour.gate.wait(60)
             time.sleep(behaviour.step_s)
             steps.append(step)
             if len(steps) == behaviour.max_chunk or step[-1]:

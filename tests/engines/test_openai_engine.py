@@ -253,14 +253,14 @@ def test_a_caller_that_is_cancelled_gets_nothing_more(
     from concurrent.futures import CancelledError
 
     engine = connect()
-    server.behaviour.step_s = 0.05
+    gate = server.behaviour.gate = threading.Event()
     mine = engine.caller()
     threading.Timer(0.3, mine.cancel).start()
     with pytest.raises(CancelledError):
         list(mine.generate(prompts, Sampling(1, 2.0, 1.0, 100)))
     with pytest.raises(CancelledError):
         mine.confidences(prompts[:1], [[5]])
-    server.behaviour.step_s = 0
+    gate.set()
     assert engine.confidences(prompts[:1], [[5]])
 
 
@@ -306,8 +306,8 @@ def test_a_server_that_fails_is_an_error_with_its_reason(
 
 
 def test_a_silent_server_is_given_up(server: Server, connect: Any, prompts: Any) -> None:
-    engine = connect(timeout_s=1.0)
-    server.behaviour.step_s = 5
+    engine = connect(timeout_s=3.0)
+    server.behaviour.step_s = 20
     with pytest.raises(UpstreamError, match="no answer from"):
         engine.confidences(prompts[:1], [[5]])
 
