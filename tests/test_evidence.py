@@ -35,6 +35,8 @@ def test_running_batch_and_single_features_agree():
     running = EVIDENCE.running(logprobs)
     batch = EVIDENCE.of_batch(logprobs, kept)
     for row, length in enumerate(lengths):
+        along = EVIDENCE.along(logprobs[row].tolist())
+        assert along == pytest.approx(running[row].tolist(), abs=1e-5)
         single = EVIDENCE.of(logprobs[row, :length].tolist())
         assert float(running[row, length]) == pytest.approx(single, abs=1e-5)
         assert float(batch[row]) == pytest.approx(single, abs=1e-5)

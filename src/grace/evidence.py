@@ -61,12 +61,16 @@ class Evidence:
 
     def of(self, logprobs: Sequence[float]) -> float:
         """Return the shift for one response."""
-        return self.bias + sum(
-            weight * (value - middle)
-            for weight, value, middle in zip(
-                self.weights, features(logprobs), self.center, strict=True
-            )
-        )
+        return self._shift(features(logprobs))
+
+    def along(self, logprobs: Sequence[float]) -> list[float]:
+        """Return the shift before each of a response's steps and after the last, without torch."""
+        kept = [_clipped(value) for value in logprobs]
+        total, low, shifts = 0.0, 0.0, [self.of(())]
+        for count, value in enumerate(kept, 1):
+            total, low = total + value, min(low, value)
+            shifts.append(self._shift(_features(total, low, kept[0], count)))
+        return shifts
 
     def running(self, logprobs_BT: Tensor) -> Tensor:
         """Return the shift before each step, from the tokens of the steps before it, (B, T + 1)."""
@@ -95,6 +99,10 @@ class Evidence:
         parts = (sum_B / count_B, low_B, sum_B, count_B.log(), low_B.exp(), first_B.exp())
         return self._combine(torch.stack(parts, -1))
 
+    def _shift(self, found: Sequence[float]) -> float:
+        parts = zip(self.weights, found, self.center, strict=True)
+        return self.bias + sum(weight * (value - middle) for weight, value, middle in parts)
+
     def _combine(self, features_F: Tensor) -> Tensor:
         center_F, weights_F = map(features_F.new_tensor, (self.center, self.weights))
         return (features_F - center_F) @ weights_F + self.bias
@@ -113,8 +121,13 @@ def confidence(
     """
     if evidence is None:
         return math.exp(min(cnf_logprob, 0.0))
+    return shifted(cnf_logprob, evidence.of(logprobs))
+
+
+def shifted(cnf_logprob: float, offset: float) -> float:
+    """Return c after `offset` was added to the logit of `<CNF>`, without torch."""
     log_c = min(cnf_logprob, -1e-7)
-    logit = log_c - math.log(-math.expm1(log_c)) + evidence.of(logprobs)
+    logit = log_c - math.log(-math.expm1(log_c)) + offset
     return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
 
 
@@ -139,9 +152,16 @@ def log1mexp(log_c: Tensor) -> Tensor:
 
 def features(logprobs: Sequence[float]) -> tuple[float, ...]:
     """Return the `FEATURES` of a response; an empty one counts as certain (log p = 0)."""
-    kept = [min(max(LOWEST, value), 0.0) for value in logprobs] or [0.0]  # nan: the lowest
-    total, low = math.fsum(kept), min(kept)
-    return (total / len(kept), low, total, math.log(len(kept)), math.exp(low), math.exp(kept[0]))
+    kept = [_clipped(value) for value in logprobs] or [0.0]
+    return _features(math.fsum(kept), min(kept), kept[0], len(kept))
+
+
+def _clipped(logprob: float) -> float:
+    return min(max(LOWEST, logprob), 0.0)  # nan: the lowest
+
+
+def _features(total: float, low: float, first: float, count: int) -> tuple[float, ...]:
+    return (total / count, low, total, math.log(count), math.exp(low), math.exp(first))
 
 
 def fit(features_NF: NDArray[Any], labels_N: NDArray[Any]) -> Evidence:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from grace.cnf import CNF_TOKEN, find_readout
 from grace.errors import ModelError
-from grace.evidence import Evidence, confidence
+from grace.evidence import Evidence, confidence, shifted
 from grace.records import Generation
 
 LOWEST = -9999.0  # of a log-probability in JSON, for minus infinity
@@ -161,13 +161,16 @@ def read(steps: Iterable[Step], reader: Reader, tokenizer: Any, *, greedy: bool)
     end_logprob = None
     for step in steps:
         drawn = reader.drawn(step, greedy=greedy)
-        trace.append(reader.confidence(drawn, logprobs))
+        trace.append(drawn.confidence)
         bounds.append(drawn.at_most)
         if drawn.ended:
             end_logprob = drawn.logprob
             break
         tokens.append(drawn.token)
         logprobs.append(drawn.logprob)
+    if reader.evidence is not None:
+        shifts = reader.evidence.along(logprobs)
+        trace = [shifted(log_of(c), by) for c, by in zip(trace, shifts, strict=False)]
     place = 0 if reader.at_prompt else -1
     c, known = (trace[place], not bounds[place]) if trace else (None, False)
     ended = end_logprob is not None
