@@ -68,7 +68,7 @@ def label(
     run = _settings(Path(model), card, settings or [])
     kept = _features(features or [], engine)
     how = Labelling(
-        model=str(base or (model if folder is None else recorded_base(folder, card))),
+        model=_absolute(base or (model if folder is None else recorded_base(folder, card))),
         adapter=str(folder.resolve()) if folder else "",
         engine=engine,
         engine_options=_options(engine_options or []),
@@ -108,6 +108,11 @@ def _settings(model: Path, card: dict[str, Any], overrides: list[str]) -> RunSet
     if is_run(model):
         tree["grade"] = to_dict(load_run_settings(model).grade)
     return override_settings(tree, overrides, where=f"{model}/grace.json")
+
+
+def _absolute(model: str) -> str:
+    """Return a directory's place for workers that stand elsewhere; a Hub id as it is."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
 def _features(names: list[str], engine: str) -> tuple[Any, ...]:
