@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, get_type_hints
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast, get_type_hints
 
 FinishReason = Literal["stop", "length"]
 
@@ -180,7 +181,7 @@ def from_json(row_type: type[Row], data: dict[str, Any]) -> Row:
     Raises:
         TypeError: a field is missing or unknown.
     """
-    tuples = _tuple_fields(row_type)
+    tuples = _tuple_fields(cast(Hashable, row_type))
     values = {
         name: tuple(value) if isinstance(value, list) and name in tuples else value
         for name, value in data.items()
@@ -189,6 +190,6 @@ def from_json(row_type: type[Row], data: dict[str, Any]) -> Row:
 
 
 @functools.cache
-def _tuple_fields(row_type: type) -> frozenset[str]:
+def _tuple_fields(row_type: Any) -> frozenset[str]:
     """Return the fields that hold tuples; asking a type for its hints is slow."""
     return frozenset(name for name, t in get_type_hints(row_type).items() if "tuple" in str(t))
