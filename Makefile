@@ -24,7 +24,7 @@ demo: $(READY)
 	$(BIN)/grace demo runs/demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff format --check src tests bench

@@ -19,7 +19,8 @@ def test_tensorboard_gets_the_rows_of_the_training_log(
 
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
     done = train(epochs=2, report_to="tensorboard")
-    rows = [json.loads(line) for line in (done.adapter / "training_log.jsonl").open()]
+    log = (done.adapter / "training_log.jsonl").read_text()
+    rows = [json.loads(line) for line in log.splitlines()]
     events = EventAccumulator(str(tmp_path / "events"))
     events.Reload()
     for shown, name in {"train/loss": "loss", "eval/brier": "eval_brier"}.items():
