@@ -28,7 +28,7 @@ test: $(READY)
 
 check: $(READY)
 	$(BIN)/ruff format --check src tests bench
-	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff check --no-cache src tests bench
 	$(BIN)/mypy
 
 # ablate.py and waves.py want a run, vllm_overhead.py the environment of `make vllm`.

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import fake_vllm
 import numpy as np
 import pytest
 import torch
 
+import fake_vllm
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling

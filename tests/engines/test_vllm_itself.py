@@ -152,7 +152,6 @@ def test_a_closed_stream_frees_the_engine_and_leaves_other_samples_as_they_are(b
 @pytest.mark.parametrize("form", ["merged", "vllm-lora"])
 def test_read_at_the_prompt_cnf_is_no_part_of_what_is_drawn(form: str, tmp_path: Path) -> None:
     import vllm_models
-
     from grace.engines.transformers import TransformersEngine
     from grace.engines.vllm import VllmEngine
 
@@ -175,8 +174,8 @@ def test_read_at_the_prompt_cnf_is_no_part_of_what_is_drawn(form: str, tmp_path:
 
 def test_in_half_precision_the_head_is_exact(trained: Any) -> None:
     import numpy as np
-    import vllm_models
 
+    import vllm_models
     from grace.engines.transformers import TransformersEngine
     from grace.engines.vllm import VllmEngine
 

@@ -113,7 +113,6 @@ def test_sampled_answers_have_the_c_that_transformers_reads(
     both: Any, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import vllm_models
-
     from grace.engines import remote
 
     engine, reference = both
