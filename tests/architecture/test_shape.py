@@ -1,10 +1,10 @@
 """The shape of the code is itself a test: sizes, public names, lazy imports."""
 
 import ast
+import resource
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -68,14 +68,20 @@ def test_light_modules_do_not_import_heavy_ones(module):
     assert _run(code).stdout.split() == []
 
 
+def _processor_seconds():
+    """What finished child processes have used, which other load hardly changes."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_takes_under_a_second():
     command = [sys.executable, "-c", "from grace.cli import main; main()", "--help"]
     subprocess.run(command, capture_output=True, check=True)  # writes the byte code
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = _processor_seconds()
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        times.append(time.perf_counter() - start)
+        times.append(_processor_seconds() - start)
     assert min(times) < 1.0
     for command_name in ("demo", "run", "ask", "score", "report", "list", "check"):
         assert command_name in shown
