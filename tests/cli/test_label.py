@@ -62,8 +62,8 @@ def test_a_model_without_cnf_is_labelled_without_confidence(
         (["--features", "middle"], "use mean or last"),
         (["--features", "mean", "--engine", "vllm"], "use transformers for features"),
         (["--engine", "other"], "use transformers, vllm"),
-        (["--vllm", "max_model_len"], "write KEY=VALUE"),
-        (["--vllm", "max_model_len=64"], "options for vLLM"),
+        (["--engine-option", "max_model_len"], "write KEY=VALUE"),
+        (["--engine-option", "max_model_len=64"], "options for vLLM"),
         (["--set", "data.prompt=nice"], "nice"),
     ],
 )

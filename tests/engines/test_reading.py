@@ -106,3 +106,18 @@ def test_a_tokenizer_and_a_card_say_how_a_model_is_read(tokenizer: Any, tmp_path
     assert (reader.cnf, reader.eos, reader.stops) == (cnf, (EOS, 2), (EOS, 2, cnf))
     with pytest.raises(ModelError, match="read_at=feed"):
         Reader.of(tokenizer, {"read_at": "feed"})
+
+
+def test_a_model_without_cnf_is_sampled_and_has_no_confidence(tokenizer: Any) -> None:
+    reader = Reader.of(tokenizer, {}, needs_cnf=False)
+    assert (reader.cnf, reader.asked, reader.stops) == (None, (EOS,), (EOS,))
+    steps = [
+        Step(WORD, math.log(0.6), {EOS: math.log(0.1)}),
+        Step(WORD, math.log(0.3), {EOS: math.log(0.4)}),
+    ]
+    made = read(steps, reader, tokenizer, greedy=True)
+    assert (made.token_ids, made.finish_reason) == ((WORD,), "stop")
+    assert made.end_logprob == pytest.approx(math.log(0.4))
+    assert (made.confidence, made.confidence_at_most, made.trace) == (None, None, ())
+    with pytest.raises(ModelError, match="no <CNF>, so it has no confidence"):
+        reader.log_c(steps[0])

@@ -343,3 +343,24 @@ def test_what_vllm_says_of_a_model_that_it_cannot_load_is_one_line(
     with pytest.raises(ModelError, match="no room for the KV cache") as refused:
         VllmEngine.load(folder)
     assert "\n" not in str(refused.value)
+
+
+def test_a_model_without_cnf_is_sampled_where_that_is_asked_for() -> None:
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    llm = fake_vllm.llm(model)
+    with pytest.raises(ModelError, match="has no <CNF>"):
+        VllmEngine(llm, tokenizer)
+    fast, reference = (
+        VllmEngine(llm, tokenizer, needs_cnf=False),
+        TransformersEngine(model, tokenizer),
+    )
+    prompts = tiny_models.prompts(tokenizer, 8)
+    wanted = dict(reference.generate(prompts, GREEDY))
+    for index, (generation,) in fast.generate(prompts, GREEDY):
+        assert generation.confidence is None and generation.trace == ()
+        (other,) = wanted[index]
+        assert generation.token_ids == other.token_ids
+        assert generation.logprobs == pytest.approx(other.logprobs, abs=CLOSE)
+        assert generation.end_logprob == pytest.approx(other.end_logprob, abs=CLOSE)
+    with pytest.raises(ModelError, match="has no confidence"):
+        fast.confidences(prompts[:1], [[7]])

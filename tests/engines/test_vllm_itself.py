@@ -194,3 +194,21 @@ def test_an_adapter_as_trained_is_refused_with_the_command_that_helps(trained: A
 
     with pytest.raises(ModelError, match="grace export"):
         VllmEngine.load(trained["tied"] / "adapter")
+
+
+def test_a_base_model_is_sampled_as_transformers_samples_it(trained: dict[str, Path]) -> None:
+    import vllm_models
+    from grace.engines.transformers import TransformersEngine
+    from grace.engines.vllm import VllmEngine
+
+    base = trained["untied"] / "base"
+    fast = VllmEngine.load(base, needs_cnf=False, **SMALL)
+    prompts = vllm_models.prompts()
+    wanted = dict(TransformersEngine.load(base).generate(prompts, GREEDY))
+    for index, (made,) in fast.generate(prompts, GREEDY):
+        (other,) = wanted[index]
+        assert made.token_ids == other.token_ids
+        assert made.logprobs == pytest.approx(other.logprobs, abs=CLOSE)
+        assert (made.confidence, made.trace) == (None, ())
+    del fast
+    gc.collect()

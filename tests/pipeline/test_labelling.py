@@ -13,6 +13,7 @@ import labelling_trials as trials
 import numpy as np
 import pytest
 
+import fake_upstream
 import fake_vllm
 import tiny_run
 from grace.chat import encode_chat
@@ -147,6 +148,30 @@ def test_the_vllm_engine_labels_as_the_transformers_engine_does(
     for engine in ("vllm", "transformers"):
         label(questions, tmp_path / engine, trials.settings(run, engine=engine, **merged))
     found, wanted = trials.rows(tmp_path / "vllm"), trials.rows(tmp_path / "transformers")
+    assert {row["confidence"] for row in wanted} != {None}
+    same_rows(found, wanted)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "openai"])
+def test_a_backbone_without_cnf_is_labelled_by_every_engine(
+    engine: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = run.parent / "model"
+    fake_vllm.install(monkeypatch, make=fake_vllm.load)
+    questions = trials.write_questions(tmp_path / "q.parquet", trials.QUESTIONS[:4])
+    greedy = {"model": str(backbone), "adapter": "", "samples": 1, "temperature": 0.0}
+    local = TransformersEngine.load(backbone)
+    with fake_upstream.serving(local.model, local.tokenizer, list(local.end_ids)) as server:
+        options = {"url": server.url} if engine == "openai" else {}
+        settings = trials.settings(run, engine=engine, engine_options=options, **greedy)
+        label(questions, tmp_path / engine, settings)
+    label(questions, tmp_path / "transformers", trials.settings(run, **greedy))
+    wanted = trials.rows(tmp_path / "transformers")
+    assert {row["confidence"] for row in wanted} == {None}
+    same_rows(trials.rows(tmp_path / engine), wanted)
+
+
+def same_rows(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
     for one, other in zip(found, wanted, strict=True):
         assert one.pop("confidence") == pytest.approx(other.pop("confidence"), abs=1e-5)
         for name in ("logprobs", "end_logprob"):

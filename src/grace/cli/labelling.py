@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LABEL = examples(
     "grace label questions.parquet labelled --model runs/qwen --samples 16",
     "grace label questions.parquet labelled --model runs/qwen --samples 16 --workers 8",
-    "grace label questions.parquet labelled --model exported/qwen --engine vllm",
+    "grace label questions.parquet labelled --model Qwen/Qwen2.5-7B-Instruct --engine vllm",
     "grace label questions.parquet labelled --model Qwen/Qwen2.5-7B-Instruct --features mean",
 )
 DEFAULT_TASK = "jsonl"  # of a model without grace.json: open and multiple-choice questions
@@ -44,11 +44,13 @@ def label(
     workers: Annotated[
         int, typer.Option(min=1, help="processes with a model each; several are Ray's")
     ] = 1,
-    engine: Annotated[str, typer.Option(help="transformers or vllm")] = "transformers",
+    engine: Annotated[str, typer.Option(help="transformers, vllm or openai")] = "transformers",
     engine_options: Annotated[
         list[str] | None,
         typer.Option(
-            "--vllm", metavar="KEY=VALUE", help="an option of vLLM: max_model_len=4096; repeat"
+            "--engine-option",
+            metavar="KEY=VALUE",
+            help="of the engine: max_model_len=4096 (vllm), url=http://HOST:PORT (openai); repeat",
         ),
     ] = None,
     shard_size: Annotated[int, typer.Option(min=1, help="questions per file")] = 256,
@@ -130,7 +132,7 @@ def _options(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key.isidentifier():
-            raise ConfigError(f"--vllm {pair!r} is no option; write KEY=VALUE")
+            raise ConfigError(f"--engine-option {pair!r} is no option; write KEY=VALUE")
         try:
             found[key] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:

@@ -25,6 +25,7 @@ def load_engine(
     dtype: str = "auto",
     trust_remote_code: bool = False,
     batch_size: int | None = None,
+    needs_cnf: bool = True,
     **options: Any,
 ) -> TransformersEngine | VllmEngine | OpenAIEngine:
     """Load a model into an engine, or connect to the server that runs it.
@@ -37,6 +38,8 @@ def load_engine(
         dtype: auto, float32, bfloat16 or float16.
         trust_remote_code: run Python code that comes with the model.
         batch_size: rows in flight; None: the engine's own choice.
+        needs_cnf: refuse a model without `<CNF>`; vllm and openai only, as the transformers engine
+            is also what trains one.
         options: further arguments of `vllm.LLM`; for openai `url`, and what
             `OpenAIEngine.connect` takes.
 
@@ -54,13 +57,14 @@ def load_engine(
                 "device at auto"
             )
         rows: dict[str, Any] = {"max_num_seqs": batch_size} if batch_size else {}
+        rows["needs_cnf"] = needs_cnf
         base = None if adapter is None else str(path)
         return VllmEngine.load(adapter or path, base=base, **given, **rows, **options)
     if kind == "openai":
         if (device, dtype) != ("auto", "auto"):
             raise ConfigError("device and dtype are the server's own; leave both at auto")
         rows = {"max_in_flight": batch_size} if batch_size else {}
-        return _connect(adapter or path, **rows, **options)
+        return _connect(adapter or path, needs_cnf=needs_cnf, **rows, **options)
     if kind != "transformers":
         raise ConfigError(f"engine {kind!r} is unknown; use {', '.join(KINDS)}")
     if options:

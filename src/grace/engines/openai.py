@@ -45,6 +45,7 @@ class OpenAIEngine:
         card: the content of the model's grace.json.
         eos: ids that end a response besides the tokenizer's EOS.
         model: what the server calls the model; None: the only one that it has.
+        needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
 
     Raises:
         ModelError: no `<CNF>`, or the server would return other numbers than c; the message says
@@ -60,10 +61,11 @@ class OpenAIEngine:
         *,
         eos: Sequence[int] = (),
         model: str | None = None,
+        needs_cnf: bool = True,
     ) -> None:
         self.tokenizer = tokenizer
         self.readout = find_readout(tokenizer)
-        self.reader = Reader.of(tokenizer, card or {}, eos)
+        self.reader = Reader.of(tokenizer, card or {}, eos, needs_cnf=needs_cnf)
         self._upstream = upstream
         self._background = Background("grace-upstream")
         self._calls = Calls(self._background)
@@ -81,7 +83,13 @@ class OpenAIEngine:
 
     @classmethod
     def connect(
-        cls, url: str, folder: str | Path, *, model: str | None = None, **options: Any
+        cls,
+        url: str,
+        folder: str | Path,
+        *,
+        model: str | None = None,
+        needs_cnf: bool = True,
+        **options: Any,
     ) -> OpenAIEngine:
         """Return the engine of a server that serves an export.
 
@@ -90,6 +98,7 @@ class OpenAIEngine:
             folder: what the server serves, as `grace export` wrote it, or its run's adapter; only
                 its tokenizer and small JSON files are read.
             model: what the server calls the model; None: the only one that it has.
+            needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
             options: of `Upstream`.
         """
         from grace.store import read_json
@@ -98,11 +107,12 @@ class OpenAIEngine:
         card = read_json(place / "grace.json") if (place / "grace.json").is_file() else {}
         tokenizer = load_tokenizer(place)
         ends = named_ends(place) or named_ends(Path(str(card.get("base_model", place))))
-        return cls(Upstream(url, **options), tokenizer, card, eos=ends, model=model)
+        upstream = Upstream(url, **options)
+        return cls(upstream, tokenizer, card, eos=ends, model=model, needs_cnf=needs_cnf)
 
     @property
-    def cnf(self) -> int:
-        """Return the id of `<CNF>`."""
+    def cnf(self) -> int | None:
+        """Return the id of `<CNF>`, None where there is none."""
         return self.reader.cnf
 
     @property

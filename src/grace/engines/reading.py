@@ -57,42 +57,63 @@ class Reader:
     """What ends the responses of a model, and how its c is read.
 
     `eos` are the ids that end a response besides `<CNF>`, the tokenizer's first. `read_at` is
-    `predict`, or `prompt`, where `<CNF>` ends nothing and is no part of what is drawn.
+    `predict`, or `prompt`, where `<CNF>` ends nothing and is no part of what is drawn. `cnf` is the
+    id of `<CNF>`, None where there is none: such a model is sampled, and has no c.
     """
 
-    cnf: int
+    cnf: int | None
     eos: tuple[int, ...]
     read_at: str = "predict"
     evidence: Evidence | None = None
 
     @classmethod
-    def of(cls, tokenizer: Any, card: Mapping[str, Any], eos: Sequence[int] = ()) -> Reader:
+    def of(
+        cls,
+        tokenizer: Any,
+        card: Mapping[str, Any],
+        eos: Sequence[int] = (),
+        *,
+        needs_cnf: bool = True,
+    ) -> Reader:
         """Return how a model is read, from its tokenizer and its grace.json.
 
         Args:
             tokenizer: the tokenizer with `<CNF>`.
             card: the content of grace.json.
             eos: ids that end a response besides the tokenizer's EOS, `<CNF>` perhaps among them.
+            needs_cnf: refuse a tokenizer without `<CNF>`.
 
         Raises:
             ModelError: there is no `<CNF>` or no EOS, or c cannot be read in one request.
         """
         readout = find_readout(tokenizer)
-        if readout is None:
+        if readout is None and needs_cnf:
             raise ModelError(
                 "the tokenizer has no <CNF>, so the model cannot say how sure it is; give what "
                 "`grace export` wrote"
             )
         read_at = card.get("read_at", "predict")
-        if readout.cnf is None or read_at == "feed":
-            how = "ten bin tokens" if readout.cnf is None else "<CNF>'s own position (read_at=feed)"
+        cnf = readout.cnf if readout else None
+        if readout and (cnf is None or read_at == "feed"):
+            how = "ten bin tokens" if cnf is None else "<CNF>'s own position (read_at=feed)"
             raise ModelError(f"c is read from {how}, which only the transformers engine can do")
         ends = dict.fromkeys((tokenizer.eos_token_id, *eos))
-        found = tuple(i for i in ends if i is not None and i != readout.cnf)
+        found = tuple(i for i in ends if i not in (None, cnf))
         if not found:
             raise ModelError("neither tokenizer nor model names an end token; set eos_token")
         evidence = Evidence.from_dict(card["evidence"]) if card.get("evidence") else None
-        return cls(readout.cnf, found, read_at, evidence)
+        return cls(cnf, found, read_at, evidence)
+
+    @property
+    def read_id(self) -> int:
+        """Return the id of `<CNF>`.
+
+        Raises:
+            ModelError: the model has none.
+        """
+        if self.cnf is None:
+            raise ModelError(f"the model has no {CNF_TOKEN}, so it has no confidence")
+        return self.cnf
 
     @property
     def at_prompt(self) -> bool:
@@ -102,12 +123,12 @@ class Reader:
     @property
     def stops(self) -> tuple[int, ...]:
         """Return the ids at which an engine must stop."""
-        return self.eos if self.at_prompt else (*self.eos, self.cnf)
+        return self.eos if self.at_prompt else self.asked
 
     @property
     def asked(self) -> tuple[int, ...]:
         """Return the ids whose log-probabilities are needed at every step."""
-        return (*self.eos, self.cnf)
+        return self.eos if self.cnf is None else (*self.eos, self.cnf)
 
     def drawn(self, step: Step, *, greedy: bool, row: int = 0) -> Drawn:
         """Return what a step means here.
@@ -115,7 +136,7 @@ class Reader:
         Raises:
             ModelError: the engine left out an id that it was asked for.
         """
-        log_c, at_most = self.log_c(step)
+        log_c, at_most = (-math.inf, False) if self.cnf is None else self.log_c(step)
         known = {step.token: step.logprob, **step.logprobs}
         stops = (*self.stops, step.token) if step.ends else self.stops
         end = log_sum([known[i] for i in dict.fromkeys(stops) if i in known])
@@ -134,15 +155,16 @@ class Reader:
         """Return log c at a step before any evidence, and whether it is only an upper bound.
 
         Raises:
-            ModelError: the engine left out an id that it was asked for.
+            ModelError: there is no c, or the engine left out an id that it was asked for.
         """
-        if step.token == self.cnf:
+        cnf = self.read_id
+        if step.token == cnf:
             return min(step.logprob, 0.0), False
-        if self.cnf in step.logprobs:
-            return min(step.logprobs[self.cnf], 0.0), False
+        if cnf in step.logprobs:
+            return min(step.logprobs[cnf], 0.0), False
         if step.ceiling is None:
             raise ModelError(
-                f"the engine returned no log-probability of {CNF_TOKEN} (id {self.cnf}) although "
+                f"the engine returned no log-probability of {CNF_TOKEN} (id {cnf}) although "
                 "it was asked for; it needs vLLM 0.22 in process or 0.26 as a server"
             )
         return min(step.ceiling, 0.0), True
@@ -152,7 +174,8 @@ def read(steps: Iterable[Step], reader: Reader, tokenizer: Any, *, greedy: bool)
     """Return the response in the steps of one sample, cut where it ends.
 
     One that never ends counts as cut at its longest. Where c is only known to be at most some
-    value, the confidence is None and `confidence_at_most` that value.
+    value, the confidence is None and `confidence_at_most` that value. Without `<CNF>` there is
+    neither.
     """
     tokens: list[int] = []
     logprobs: list[float] = []
@@ -161,8 +184,9 @@ def read(steps: Iterable[Step], reader: Reader, tokenizer: Any, *, greedy: bool)
     end_logprob = None
     for step in steps:
         drawn = reader.drawn(step, greedy=greedy)
-        trace.append(drawn.confidence)
-        bounds.append(drawn.at_most)
+        if reader.cnf is not None:
+            trace.append(drawn.confidence)
+            bounds.append(drawn.at_most)
         if drawn.ended:
             end_logprob = drawn.logprob
             break

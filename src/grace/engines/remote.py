@@ -134,7 +134,7 @@ class Remote:
         """
         c, at_most = await self.read_given(prompt, response)
         if at_most:
-            raise _not_listed([self.reader.cnf])
+            raise _not_listed([self.reader.read_id])
         return c
 
     async def _given(self, prompt: Ids, response: Ids) -> tuple[Step, list[float]]:

@@ -42,6 +42,7 @@ class VllmEngine:
         tokenizer: the tokenizer with `<CNF>`.
         card: the content of the model's grace.json.
         lora: the `LoRARequest` of the exported LoRA, if the model is its base.
+        needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
 
     Raises:
         ModelError: no `<CNF>`, or the engine would return other numbers than c; the message says
@@ -55,17 +56,19 @@ class VllmEngine:
         card: dict[str, Any] | None = None,
         *,
         lora: Any = None,
+        needs_cnf: bool = True,
     ) -> None:
         check_version()
         check_raw(llm)
         config = llm.llm_engine.model_config
         self.tokenizer = tokenizer
-        self.reader = Reader.of(tokenizer, card or {}, ends_of(config))
+        self.reader = Reader.of(tokenizer, card or {}, ends_of(config), needs_cnf=needs_cnf)
         self.readout = find_readout(tokenizer)
-        if self.reader.cnf >= (rows := config.get_vocab_size()):
+        cnf, rows = self.reader.cnf, config.get_vocab_size()
+        if cnf is not None and cnf >= rows:
             raise ModelError(
-                f"the tokenizer knows <CNF> as id {self.reader.cnf}, but the model has {rows} "
-                "rows; give what `grace export` wrote"
+                f"the tokenizer knows <CNF> as id {cnf}, but the model has {rows} rows; "
+                " give what `grace export` wrote"
             )
         self._limit: int = config.max_model_len
         self._requests = Requests(llm.llm_engine, lora)
@@ -78,6 +81,7 @@ class VllmEngine:
         base: str | None = None,
         dtype: str = "auto",
         trust_remote_code: bool = False,
+        needs_cnf: bool = True,
         **options: Any,
     ) -> VllmEngine:
         """Load an export: a merged model (directory or Hub id), or a LoRA and its base.
@@ -88,6 +92,7 @@ class VllmEngine:
             dtype: auto (float32 without a GPU), float32, bfloat16 or float16; the output head
                 runs in float32 in any case, where this vLLM can do it.
             trust_remote_code: run Python code that comes with the model.
+            needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
             options: further arguments of `vllm.LLM`, such as `tensor_parallel_size`.
 
         Raises:
@@ -103,11 +108,13 @@ class VllmEngine:
                 "it can: grace export RUN DIR (or with --format vllm-lora)"
             )
         tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
-        Reader.of(tokenizer, card)  # refuses before a model is loaded for minutes
+        Reader.of(
+            tokenizer, card, needs_cnf=needs_cnf
+        )  # refuses before a model is loaded for minutes
         model = str(base or card["base_model"]) if lora else str(path)
         options |= {"tokenizer": str(path), "trust_remote_code": trust_remote_code}
         llm, request = start(model, folder, dtype, options, lora=lora)
-        return cls(llm, tokenizer, card, lora=request)
+        return cls(llm, tokenizer, card, lora=request, needs_cnf=needs_cnf)
 
     def generate(
         self,
@@ -170,16 +177,17 @@ class VllmEngine:
         """Return c of given responses (token ids without the end token).
 
         Raises:
-            ModelError: c needs the responses' own probabilities and the model is a LoRA.
+            ModelError: there is no `<CNF>`, or c needs the responses' own probabilities and the
+                model is a LoRA.
         """
-        reader = self.reader
+        reader, cnf = self.reader, self.reader.read_id
         if reader.evidence is None:
             contexts: Sequence[Ids] = prompts
             if not reader.at_prompt:
                 contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
-            return [float(c) for c in self.next_token_probs(contexts, [reader.cnf])[:, 0]]
+            return [float(c) for c in self.next_token_probs(contexts, [cnf])[:, 0]]
         return [
-            confidence(end[reader.cnf].logprob, logprobs, reader.evidence)
+            confidence(end[cnf].logprob, logprobs, reader.evidence)
             for logprobs, end in self._score(prompts, responses)
         ]
 

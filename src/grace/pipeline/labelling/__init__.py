@@ -11,6 +11,7 @@ workers writes the same rows.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,8 +74,8 @@ def _work(
     if not shards:
         return
     if workers == 1:
-        labeller = Labeller(questions, out, settings)
-        yield from map(labeller, shards)
+        with contextlib.closing(Labeller(questions, out, settings)) as labeller:
+            yield from map(labeller, shards)
         return
     from grace.pipeline.labelling.cluster import label_shards
 

@@ -81,6 +81,6 @@ def _share(settings: Labelling, workers: int) -> dict[str, Any]:
     import ray
 
     have = ray.cluster_resources()
-    if have.get("GPU", 0) and settings.device != "cpu":
+    if have.get("GPU", 0) and settings.device != "cpu" and settings.engine != "openai":
         return {"num_gpus": int(settings.engine_options.get("tensor_parallel_size", 1))}
     return {"num_cpus": max(1, int(have.get("CPU", 1)) // workers)}

@@ -18,7 +18,7 @@ class Labelling:
 
     Attributes:
         model: a model directory or Hub id; `adapter` a directory on top, empty for none.
-        engine: see `grace.engines.kinds`; `engine_options` are for vLLM.
+        engine: see `grace.engines.kinds`; `engine_options` are for vLLM, or the server's.
         data: how questions are asked; `grade` how responses are judged.
         samples: responses per question, drawn at `temperature` with `top_p`.
         features: which hidden states of every response are kept (see `grace.engines.Features`).

@@ -9,7 +9,7 @@ import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from grace.tasks import load_task
 if TYPE_CHECKING:
     import pyarrow
 
+    from grace.engines.openai import OpenAIEngine
+
 
 class Labeller:
     """Labels shards with one engine, which is loaded here."""
@@ -46,6 +48,7 @@ class Labeller:
             dtype=settings.dtype,
             trust_remote_code=settings.trust_remote_code,
             batch_size=settings.batch_size or None,
+            needs_cnf=False,
             **settings.engine_options,
         )
 
@@ -55,6 +58,11 @@ class Labeller:
         questions = read_questions(self._questions, start, start + self._settings.shard_size)
         write_table(shard_path(self._out, shard), self._label(questions))
         return len(questions)
+
+    def close(self) -> None:
+        """Hang up, where the engine is a server."""
+        if self._settings.engine == "openai":
+            cast("OpenAIEngine", self._engine).close()
 
     def _label(self, questions: Sequence[Question]) -> pyarrow.Table:
         import pyarrow
