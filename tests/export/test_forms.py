@@ -16,6 +16,7 @@ import grace
 import tiny_models
 from grace.cnf import add_cnf, trainable_rows
 from grace.engines import Sampling
+from grace.engines.reading import named_ends
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError, ModelError
 from grace.evidence import FEATURES, Evidence, confidence
@@ -165,11 +166,15 @@ def test_a_lora_alone_on_the_stock_base_has_the_same_numbers(
     from peft import PeftModel
 
     made = train(name, tmp_path, read_at=read_at)
+    transformers.GenerationConfig(eos_token_id=[3, 5]).save_pretrained(made.base)
     out = tmp_path / "out"
     export(made, out, "vllm-lora")
     told = (out / "README.md").read_text()
     assert "--enable-lora --max-lora-rank 8" in told
     assert ("stop_token_ids" in told) == (read_at == "predict")  # else <CNF> ends nothing
+    assert "grace proxy" in told
+    ends = [3, 5] if read_at == "prompt" else [3, 5, made.engine.cnf]
+    assert named_ends(out) == tuple(ends)  # the base's own, wherever the base is
     weights = load_file(out / "adapter_model.safetensors")
     assert all(".lora_A." in key or ".lora_B." in key for key in weights)
     config = json.loads((out / "adapter_config.json").read_text())

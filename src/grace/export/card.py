@@ -75,7 +75,13 @@ model's confidence that its response is correct, in [0, 1] (GrACE, arXiv 2509.09
 def _use(card: Card, out: Path) -> str:
     if card.form == "vllm-lora":
         return _vllm(card, out)
-    return """## Use
+    proxy = ""
+    if card.form == "merged":
+        proxy = (
+            "; for more users, `vllm serve path/to/this/directory` with `grace proxy "
+            "path/to/this/directory --upstream http://HOST:8000` in front"
+        )
+    return f"""## Use
 
 ```python
 import grace
@@ -85,7 +91,7 @@ reply = model.ask("Who wrote Middlemarch?")
 print(reply.text, reply.confidence)
 ```
 
-`grace serve path/to/this/directory` answers on an OpenAI-compatible API.
+`grace serve path/to/this/directory` answers on an OpenAI-compatible API{proxy}.
 """
 
 
@@ -101,9 +107,11 @@ def _vllm(card: Card, out: Path) -> str:
 ```
 vllm serve {card.base_name} --enable-lora --max-lora-rank {most} \\
     --lora-modules {out.name}=path/to/this/directory --return-tokens-as-token-ids
+grace proxy path/to/this/directory --upstream http://127.0.0.1:8000 --model {out.name}
 ```
 
-Ask with `"model": "{out.name}"` and
+The second command answers on an OpenAI-compatible API with a `confidence` in every choice. Without
+it, ask vLLM with `"model": "{out.name}"` and
 
 ```json
 {json.dumps(asked)}

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grace.cnf import find_readout
-from grace.engines.loading import DTYPES, Loaded, eos_ids, load, load_tokenizer, no_progress_bar
+from grace.engines.loading import DTYPES, eos_ids, load, load_tokenizer, no_progress_bar
 from grace.errors import ConfigError, ModelError
 from grace.training.adapter import CONFIG, LOG, WEIGHTS
 
@@ -50,7 +50,7 @@ def write_merged(source: Source, out: Path) -> None:
     kind = _base_type(source.base) if source.dtype == "auto" else DTYPES[source.dtype]
     model = loaded.model.to(kind)
     model.config.dtype = kind
-    model.generation_config.eos_token_id = list(_stops(loaded))
+    model.generation_config.eos_token_id = _stops(model, loaded.tokenizer, loaded.read_at)
     model.generation_config.bos_token_id = loaded.tokenizer.bos_token_id
     if loaded.tokenizer.pad_token_id is not None:
         model.generation_config.pad_token_id = loaded.tokenizer.pad_token_id
@@ -64,7 +64,8 @@ def write_vllm_lora(source: Source, out: Path) -> None:
 
     The head gains B A with A the difference between the trained row and the base's row, and B the
     unit vector of `<CNF>`: exactly that one logit changes. `<CNF>` is never fed, so the input
-    embedding stays the base's.
+    embedding stays the base's. generation_config.json is for `grace proxy`, which may have no base
+    to ask what else ends a response.
 
     Raises:
         ModelError: the base has no row for `<CNF>`, or c is not read where a response ends.
@@ -83,6 +84,8 @@ def write_vllm_lora(source: Source, out: Path) -> None:
             f"the output head of {source.base} has a bias, which a LoRA cannot change for <CNF>; "
             "use --format merged"
         )
+    from transformers import GenerationConfig
+
     weights = load_file(source.adapter / WEIGHTS)
     config = json.loads((source.adapter / CONFIG).read_text(encoding="utf-8"))
     name = next(name for name, module in base.named_modules() if module is head)
@@ -99,7 +102,10 @@ def write_vllm_lora(source: Source, out: Path) -> None:
     }
     save_file(dict(sorted(kept.items())), out / WEIGHTS, {"format": "pt"})
     (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    load_tokenizer(source.adapter).save_pretrained(out)
+    tokenizer = load_tokenizer(source.adapter)
+    tokenizer.save_pretrained(out)
+    ends = _stops(base, tokenizer, source.record["read_at"])
+    GenerationConfig(eos_token_id=ends).save_pretrained(out)
 
 
 def _cnf_of(record: dict[str, Any]) -> int:
@@ -134,11 +140,11 @@ def _rank_one(
     return a_RD, b_VR
 
 
-def _stops(loaded: Loaded) -> tuple[int, ...]:
+def _stops(model: Any, tokenizer: Any, read_at: str) -> list[int]:
     """Return the ids that end a response; read at the prompt, `<CNF>` ends nothing."""
-    readout = find_readout(loaded.tokenizer)
-    read = readout.ids if readout and loaded.read_at != "prompt" else ()
-    return eos_ids(loaded.model, loaded.tokenizer, besides=read) + read
+    readout = find_readout(tokenizer)
+    read = readout.ids if readout and read_at != "prompt" else ()
+    return [*eos_ids(model, tokenizer, besides=read), *read]
 
 
 def _base_type(base: str) -> torch.dtype:
