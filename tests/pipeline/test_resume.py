@@ -120,6 +120,31 @@ def test_a_changed_setting_is_refused_with_the_difference_and_both_ways_on(
     assert reference.differences(run) == []
 
 
+def test_a_further_estimator_is_rated_beside_those_that_are_done(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    kept = run / "test" / "confidences" / "platt.jsonl"
+    before = kept.stat().st_mtime_ns
+    ended = finish(run, 'report.estimators=["grace", "platt", "deepconf"]')
+    assert ended.code == 0, ended.said
+    assert [line for line in ended.said.splitlines() if line.startswith("stage")] == [
+        "stage score",
+        "stage report",
+    ]
+    rows = json.loads((run / "report.json").read_text())["rows"]
+    assert {row["estimator"] for row in rows} == {"grace", "platt", "deepconf"}
+    assert kept.stat().st_mtime_ns == before
+    ended = finish(run, 'report.estimators=["grace", "platt"]')
+    assert ended.code == 0, ended.said
+    rows = json.loads((run / "report.json").read_text())["rows"]
+    assert {row["estimator"] for row in rows} == {"grace", "platt"}
+    kept.write_text("")
+    ended = finish(run, 'report.estimators=["grace"]')
+    assert ended.code == 2
+    assert "platt.jsonl changed after stage score" in ended.said
+
+
 def test_unfinished_training_goes_on_with_less_memory_and_finished_training_stays(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:

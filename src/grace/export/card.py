@@ -78,8 +78,8 @@ def _use(card: Card, out: Path) -> str:
     proxy = ""
     if card.form == "merged":
         proxy = (
-            "; for more users, `vllm serve path/to/this/directory` with `grace proxy "
-            "path/to/this/directory --upstream http://HOST:8000` in front"
+            "; for more users, `vllm serve path/to/this/directory --port 8001` with `grace proxy "
+            "path/to/this/directory --upstream http://127.0.0.1:8001` in front"
         )
     return f"""## Use
 
@@ -105,9 +105,9 @@ def _vllm(card: Card, out: Path) -> str:
     return f"""## Use with vLLM (0.26 or later)
 
 ```
-vllm serve {card.base_name} --enable-lora --max-lora-rank {most} \\
+vllm serve {card.base_name} --port 8001 --enable-lora --max-lora-rank {most} \\
     --lora-modules {out.name}=path/to/this/directory --return-tokens-as-token-ids
-grace proxy path/to/this/directory --upstream http://127.0.0.1:8000 --model {out.name}
+grace proxy path/to/this/directory --upstream http://127.0.0.1:8001 --model {out.name}
 ```
 
 The second command answers on an OpenAI-compatible API with a `confidence` in every choice. Without

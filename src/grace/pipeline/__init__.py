@@ -57,6 +57,9 @@ FIRST_STAGE = {
     "sample.draw_temperature": "answer",
 }
 
+# Estimators may come and go at any time: what is rated stays, and only what is new is rated.
+GROWING = "report.estimators"
+
 # Settings of how, not what, is trained: training that ran out of memory goes on with other ones.
 FREE_WHILE_TRAINING = (
     "train.micro_batch_size",
@@ -92,11 +95,8 @@ def run(
                 context.say(f"stage {name}")
                 with disk_watched(path):
                     stage.work(context)
-            elif changed := directory.changed_files(name):
-                raise RunError(
-                    f"{path}: {', '.join(changed)} changed after stage {name}; restore it, or do "
-                    f"the stage again: --redo {name}"
-                )
+            else:
+                _refuse_edited(directory, name)
             if name == last:
                 break
     if until is not None and directory.manifest("report") is None:
@@ -134,11 +134,25 @@ def adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -
     if redo is not None:
         for stage in reversed(order[order.index(redo) :]):
             directory.forget(stage, STAGES[stage].writes)
+    if config and directory.manifest("score") is not None:
+        before = from_dict(RunSettings, config["settings"], where=str(directory.config))
+        if before.report.estimators != settings.report.estimators:
+            _refuse_edited(directory, "score")
+            directory.forget("report", STAGES["report"].writes)
+            directory.forget("score", ())
     value = {"settings": to_dict(settings), "seed": settings.seed}
     if redo is not None or any(config.get(key) != own for key, own in value.items()):
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         created = now if redo else config.get("created", now)
         write_json(directory.config, value | {"created": created} | describe_environment())
+
+
+def _refuse_edited(directory: RunDir, stage: str) -> None:
+    if changed := directory.changed_files(stage):
+        raise RunError(
+            f"{directory.path}: {', '.join(changed)} changed after stage {stage}; restore it, or "
+            f"do the stage again: --redo {stage}"
+        )
 
 
 def _check_stage(name: str) -> None:
@@ -167,7 +181,9 @@ def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> Non
     order = list(STAGES)
     reach = order.index(redo) if redo else len(order)
     changes = {
-        key: _first_stage(key) for key in before | after if before.get(key) != after.get(key)
+        key: _first_stage(key)
+        for key in before | after
+        if key != GROWING and before.get(key) != after.get(key)
     }
     refused = [key for key, stage in changes.items() if order.index(stage) < reach]
     if refused:

@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from typing import TypeVar
@@ -28,7 +29,7 @@ def side_by_side(
     threads = max(1, (os.cpu_count() or 1) // jobs)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # for the processes to come
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(chains)), context) as pool:
+    with ProcessPoolExecutor(min(jobs, len(chains)), context, _end_with_parent) as pool:
         futures = [
             pool.submit(_named, work, chain, name)
             for chain, name in zip(chains, names, strict=True)
@@ -43,6 +44,18 @@ def side_by_side(
                 future.cancel()
         for future in done:
             future.result()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, perhaps killed; stages resume."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _named(work: Callable[[Chain], None], chain: Chain, name: str) -> None:

@@ -1,0 +1,13 @@
+"""Work that is given to other processes, which import it by name."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+
+def write_pid_and_stay(file: Path) -> None:
+    """Say which process this is, then stay until killed."""
+    file.write_text(str(os.getpid()))
+    time.sleep(600)

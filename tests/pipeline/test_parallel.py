@@ -1,0 +1,50 @@
+"""Runs side by side, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PARENT = """
+import sys
+from pathlib import Path
+from grace.pipeline.parallel import side_by_side
+from parallel_work import write_pid_and_stay
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    side_by_side(write_pid_and_stay, [folder / "a", folder / "b"], ["a", "b"], 2)
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_the_workers_of_a_killed_parent_end(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(PARENT)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    parent = subprocess.Popen([sys.executable, tmp_path / "parent.py", tmp_path], env=environment)
+    files = [tmp_path / "a", tmp_path / "b"]
+    until = time.monotonic() + 120
+    while not all(file.exists() and file.read_text() for file in files):
+        assert time.monotonic() < until and parent.poll() is None
+        time.sleep(0.05)
+    pids = [int(file.read_text()) for file in files]
+    assert all(map(alive, pids))
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    until = time.monotonic() + 30
+    while any(map(alive, pids)):
+        assert time.monotonic() < until, "orphans go on"
+        time.sleep(0.05)
