@@ -11,6 +11,7 @@ LABELS = {
     "grace-feed": "GrACE-Feed",
     "likelihood": "Likelihood",
     "platt": "Platt scaling",
+    "evidence": "Evidence alone",
     "p_true": "P(True)",
     "verbal": "Verbal",
     "apricot": "Apricot",

@@ -1,0 +1,34 @@
+"""Evidence alone against scikit-learn's logistic regression."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from made_up_samples import Known, ScriptedEngine, response, samples
+from sklearn.linear_model import LogisticRegression
+
+from grace.estimators import load_estimator
+from grace.evidence import RIDGE, features
+
+
+def test_it_is_the_logistic_regression_of_correctness_on_the_evidence() -> None:
+    generator = random.Random(0)
+    responses, correct = [], []
+    for number in range(200):
+        sureness = generator.random()
+        count = generator.randint(1, 6)
+        logprobs = [math.log(0.05 + 0.9 * sureness * generator.random()) for _ in range(count)]
+        responses.append(response(number, logprobs=logprobs))
+        correct.append(generator.random() < sureness)
+    train = samples(responses, correct=correct)
+    fitted = load_estimator("evidence").fit(Known(train, samples([])), ScriptedEngine(), 0)
+    phi_NF = np.array([features(one.logprobs) for one in responses])
+    x_NF = (phi_NF - phi_NF.mean(0)) / phi_NF.std(0)
+    reference = LogisticRegression(C=1 / (RIDGE * len(responses)), tol=1e-8, max_iter=1000)
+    wanted = reference.fit(x_NF, correct).predict_proba(x_NF)[:, 1]
+    assert fitted.rate(train) == pytest.approx(wanted.tolist(), abs=1e-3)
+    assert fitted.trained_parameters == 7
+    assert fitted.rate(samples([response(cut=True)])) == [None]
