@@ -162,9 +162,10 @@ def test_a_backbone_without_cnf_is_labelled_by_every_engine(
     greedy = {"model": str(backbone), "adapter": "", "samples": 1, "temperature": 0.0}
     local = TransformersEngine.load(backbone)
     with fake_upstream.serving(local.model, local.tokenizer, list(local.end_ids)) as server:
-        options = {"url": server.url} if engine == "openai" else {}
+        options = {"url": server.url, "api_key": "my-secret"} if engine == "openai" else {}
         settings = trials.settings(run, engine=engine, engine_options=options, **greedy)
         label(questions, tmp_path / engine, settings)
+    assert "my-secret" not in (tmp_path / engine / "_label.json").read_text()
     label(questions, tmp_path / "transformers", trials.settings(run, **greedy))
     wanted = trials.rows(tmp_path / "transformers")
     assert {row["confidence"] for row in wanted} == {None}

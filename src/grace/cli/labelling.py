@@ -53,6 +53,9 @@ def label(
             help="of the engine: max_model_len=4096 (vllm), url=http://HOST:PORT (openai); repeat",
         ),
     ] = None,
+    upstream_key: Annotated[
+        str, typer.Option(envvar="GRACE_UPSTREAM_KEY", help="API key of the server (openai)")
+    ] = "",
     shard_size: Annotated[int, typer.Option(min=1, help="questions per file")] = 256,
     base: Base = None,
     device: Device = "auto",
@@ -64,16 +67,20 @@ def label(
     from grace.model.places import adapter_folder, read_card, recorded_base
     from grace.pipeline.labelling import Labelling
     from grace.pipeline.labelling import label as label_all
+    from grace.pipeline.labelling.settings import SECRET
 
     folder = adapter_folder(Path(model), None)
     card = read_card(folder or Path(model))
     run = _settings(Path(model), card, settings or [])
     kept = _features(features or [], engine)
+    options = _options(engine_options or [])
+    if engine == "openai" and upstream_key:
+        options[SECRET] = upstream_key
     how = Labelling(
         model=_absolute(base or (model if folder is None else recorded_base(folder, card))),
         adapter=str(folder.resolve()) if folder else "",
         engine=engine,
-        engine_options=_options(engine_options or []),
+        engine_options=options,
         device=device,
         dtype=dtype,
         batch_size=run.sample.batch_size,

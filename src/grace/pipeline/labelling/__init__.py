@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.config import to_dict
 from grace.errors import RunError
 from grace.pipeline.labelling.questions import count_questions
 from grace.pipeline.labelling.settings import Feature, Labelling
@@ -107,4 +106,4 @@ def _claim(questions: Path, out: Path, settings: Labelling) -> None:
             f"{out} was begun with other values of {', '.join(changed)}; name a new directory, or "
             "use the same again"
         )
-    write_json(path, mine | {"how": to_dict(settings)})
+    write_json(path, mine | {"how": settings.told()})

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from grace.config import DataSettings, GradeSettings, to_dict
 
+SECRET = "api_key"  # among the options of an engine
 FREE = ("batch_size", "device", "engine_options")  # settings of how, not what
 
 Feature = Literal["mean", "last"]
@@ -46,3 +47,8 @@ class Labelling:
     def fixed(self) -> dict[str, Any]:
         """Return what the files depend on, JSON-ready."""
         return {key: value for key, value in to_dict(self).items() if key not in FREE}
+
+    def told(self) -> dict[str, Any]:
+        """Return all settings but a server's key, JSON-ready."""
+        options = {k: v for k, v in self.engine_options.items() if k != SECRET}
+        return to_dict(self) | {"engine_options": options}
