@@ -57,7 +57,9 @@ def write_trained(folder: Path, *, tied: bool, read_at: str = "predict") -> Path
         target_modules=["down_proj", "q_proj"],
         trainable_token_indices=trainable_rows(model, token.readout),
     )
-    wrapped = peft.get_peft_model(model, config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        wrapped = peft.get_peft_model(model, config)  # starts LoRA at random
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for key, parameter in wrapped.named_parameters():
