@@ -17,6 +17,7 @@ from grace.export import export_model
 
 EVIDENCE = Evidence((0.3, -0.2, 0.1, 0.2, 1.5, -0.7), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5))
 SPARE_ROWS = 7
+SEED = 7  # with it most greedy answers end, some are cut
 
 
 def write_base(folder: Path, *, tied: bool) -> Any:
@@ -37,7 +38,7 @@ def write_base(folder: Path, *, tied: bool) -> Any:
         pad_token_id=0,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(SEED)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         with torch.no_grad():
             model.get_output_embeddings().weight[3] *= 1.5
@@ -58,7 +59,7 @@ def write_trained(folder: Path, *, tied: bool, read_at: str = "predict") -> Path
         trainable_token_indices=trainable_rows(model, token.readout),
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(SEED)
         wrapped = peft.get_peft_model(model, config)  # starts LoRA at random
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

@@ -76,7 +76,7 @@ def test_greedy_answers_are_the_same_tokens_with_the_same_c(both: Any) -> None:
     fast, reference = both
     prompts = vllm_models.prompts()
     found, wanted = dict(fast.generate(prompts, GREEDY)), dict(reference.generate(prompts, GREEDY))
-    assert sum(samples[0].finish_reason == "stop" for samples in wanted.values()) >= 2
+    assert sum(samples[0].finish_reason == "stop" for samples in wanted.values()) > 2
     for index, ((a,), (b,)) in enumerate((found[i], wanted[i]) for i in range(len(prompts))):
         assert (a.token_ids, a.text, a.finish_reason) == (b.token_ids, b.text, b.finish_reason), (
             index

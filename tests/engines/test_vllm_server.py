@@ -105,7 +105,7 @@ def test_greedy_answers_are_the_same_tokens_with_the_same_c(both: Any, stream: b
         assert a.trace == pytest.approx(b.trace, abs=CLOSE)
         assert a.end_logprob == pytest.approx(b.end_logprob, abs=CLOSE)
         assert a.confidence == pytest.approx(b.confidence, abs=CLOSE)
-    assert sum(a.finish_reason == "stop" for a in found.values()) >= 2
+    assert sum(a.finish_reason == "stop" for a in found.values()) > 2
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -108,13 +108,16 @@ def test_an_estimator_can_be_added_without_answering_again(study: Path, tmp_path
     run = Path(shutil.copytree(study / PEOPLE / "grace", tmp_path / "run"))
     answers = run / "test" / "tuned" / "responses.jsonl"
     before = answers.stat().st_ino
-    changes = ['report.estimators=["grace", "likelihood"]', "estimators.likelihood.with_end=false"]
+    added = 'report.estimators=["grace", "likelihood"]'
+    report = run_study(run, resolve_study(run, None, [added]))
+    assert {row["estimator"] for row in report["rows"]} == {"grace", "likelihood"}
+    assert answers.stat().st_ino == before
+    changed = "estimators.likelihood.with_end=false"
     with pytest.raises(RunError, match="--redo score"):
-        run_study(run, resolve_study(run, None, changes))
-    for redo in (None, "score"):
-        report = run_study(run, resolve_study(run, None, changes[: 2 if redo else 1]), redo=redo)
-        assert {row["estimator"] for row in report["rows"]} == {"grace", "likelihood"}
-        assert answers.stat().st_ino == before
+        run_study(run, resolve_study(run, None, [added, changed]))
+    report = run_study(run, resolve_study(run, None, [added, changed]), redo="score")
+    assert {row["estimator"] for row in report["rows"]} == {"grace", "likelihood"}
+    assert answers.stat().st_ino == before
     assert not (run / "test" / "confidences" / "platt.jsonl").exists()
 
 

@@ -57,9 +57,10 @@ def load_engine(
                 "device at auto"
             )
         rows: dict[str, Any] = {"max_num_seqs": batch_size} if batch_size else {}
-        rows["needs_cnf"] = needs_cnf
         base = None if adapter is None else str(path)
-        return VllmEngine.load(adapter or path, base=base, **given, **rows, **options)
+        return VllmEngine.load(
+            adapter or path, base=base, needs_cnf=needs_cnf, **given, **rows, **options
+        )
     if kind == "openai":
         if (device, dtype) != ("auto", "auto"):
             raise ConfigError("device and dtype are the server's own; leave both at auto")

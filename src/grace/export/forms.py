@@ -70,6 +70,8 @@ def write_vllm_lora(source: Source, out: Path) -> None:
     Raises:
         ModelError: the base has no row for `<CNF>`, or c is not read where a response ends.
     """
+    from transformers import GenerationConfig
+
     cnf = _cnf_of(source.record)
     base = load(source.base, device="cpu", dtype="float32").model
     head = base.get_output_embeddings()
@@ -84,8 +86,6 @@ def write_vllm_lora(source: Source, out: Path) -> None:
             f"the output head of {source.base} has a bias, which a LoRA cannot change for <CNF>; "
             "use --format merged"
         )
-    from transformers import GenerationConfig
-
     weights = load_file(source.adapter / WEIGHTS)
     config = json.loads((source.adapter / CONFIG).read_text(encoding="utf-8"))
     name = next(name for name, module in base.named_modules() if module is head)
