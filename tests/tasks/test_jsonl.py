@@ -75,7 +75,7 @@ def test_the_right_choice_is_a_letter_a_text_or_an_index(
 
 
 BAD_LINES = [
-    ('{"question": "a"', "not JSON: .* at column .*; write one whole JSON object per line"),
+    ('{"question": "a"', "not JSON: .* at column .*; write one object per line"),
     ("[1]", "expected an object, found a list"),
     ("null", "expected an object, found a NoneType"),
     ('{"answers": ["a"]}', '"question" is missing'),

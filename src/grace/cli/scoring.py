@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from grace.errors import DataError, GraceError
 from grace.progress import progress
 from grace.store import writing
+from grace.store.lines import opened, read_objects
 
 if TYPE_CHECKING:
     from grace.model import Model
@@ -69,11 +70,9 @@ def read_lines(file: Path) -> Iterator[Line]:
     Raises:
         DataError: names the file, the line and what is expected there.
     """
-    with _input(file) as source:
-        for number, data in enumerate(source, 1):
-            data = data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data
-            if data.strip():
-                yield _parse(data, f"{file}:{number}")
+    with open_input(file) as source:
+        for where, fields in read_objects(source, file):
+            yield _line(where, fields)
 
 
 def _rate(model: Model, batch: Sequence[Line]) -> Iterator[tuple[Line, float]]:
@@ -98,22 +97,7 @@ def _chat(model: Model, line: Line) -> Any:
     return asked if line.asks == "messages" else [{"role": "user", "content": asked}]
 
 
-def _parse(data: bytes, where: str) -> Line:
-    try:
-        fields = json.loads(data.decode("utf-8"))
-        json.dumps(fields, ensure_ascii=False).encode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: byte {error.start + 1} is not UTF-8; convert the file") from None
-    except UnicodeEncodeError:
-        raise DataError(f"{where}: half a surrogate pair (\\udXXX); write it whole") from None
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{where}: not JSON: {error.msg} at column {error.colno}; write one object per line"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not readable as JSON: {error}; simplify the line") from None
-    if not isinstance(fields, dict):
-        raise DataError(f"{where}: a {type(fields).__name__}; write an object on every line")
+def _line(where: str, fields: dict[str, Any]) -> Line:
     given = [key for key in PROMPT_KEYS if key in fields]
     if len(given) != 1:
         have = " and ".join(given) or "none"
@@ -206,20 +190,21 @@ def _is_scored(row: bytes, line: Line) -> bool:
 def _count(file: Path) -> int:
     if str(file) == "-":
         return 0
-    with _input(file) as source:
+    with open_input(file) as source:
         return sum(1 for data in source if data.strip())
 
 
 @contextlib.contextmanager
-def _input(file: Path) -> Iterator[IO[bytes]]:
+def open_input(file: Path) -> Iterator[IO[bytes]]:
+    """Open a file, or standard input for `-`.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
     if str(file) == "-":
         yield sys.stdin.buffer
         return
-    try:
-        source = file.open("rb")
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror}; check the path") from None
-    with source:
+    with opened(file) as source:
         yield source
 
 

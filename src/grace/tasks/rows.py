@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from grace.config import DataSettings
 from grace.errors import DataError
+from grace.store.lines import opened, read_objects
 
 SPLIT_NAMES = ("train", "validation", "test")
 
@@ -96,38 +96,8 @@ def read_jsonl(path: Path) -> list[Row]:
     Raises:
         DataError: the file, or a line of it, cannot be read; the message names the line.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}; check the path") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}; check the path") from None
-    content = content.removeprefix(b"\xef\xbb\xbf")
-    lines = enumerate(content.split(b"\n"), start=1)
-    return [Row(f"{path}:{n}", _parse(line, f"{path}:{n}")) for n, line in lines if line.strip()]
-
-
-def _parse(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(line.decode("utf-8"))
-        json.dumps(fields, ensure_ascii=False).encode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where}: byte {error.start + 1} of the line is not UTF-8; save the file as UTF-8"
-        ) from None
-    except UnicodeEncodeError:
-        raise DataError(f"{where}: half a surrogate pair (\\udXXX); write it whole") from None
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{where}: not JSON: {error.msg} at column {error.colno}; "
-            "write one whole JSON object per line"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not readable as JSON: {error}; simplify the line") from None
-    if not isinstance(fields, dict):
-        kind = type(fields).__name__
-        raise DataError(f'{where}: expected an object, found a {kind}; write {{"question": ...}}')
-    return fields
+    with opened(path) as source:
+        return [Row(where, fields) for where, fields in read_objects(source, path)]
 
 
 def _read_hub(name: str, path: str, config: str | None, split: str) -> list[Row]:

@@ -1,0 +1,67 @@
+"""JSON Lines that a user wrote: one object per line, and messages that name the line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from grace.errors import DataError
+
+BOM = b"\xef\xbb\xbf"
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        source = path.open("rb")
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}; check the path") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}; check the path") from None
+    with source:
+        yield source
+
+
+def read_objects(source: IO[bytes], name: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each line's place ("NAME:3") and its object; blank lines, a BOM and CRLF are fine.
+
+    Raises:
+        DataError: a line is no JSON object; the message names its place.
+    """
+    for number, line in enumerate(source, start=1):
+        line = line.removeprefix(BOM) if number == 1 else line
+        if line.strip():
+            yield f"{name}:{number}", _parse(line, f"{name}:{number}")
+
+
+def _parse(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(line.decode("utf-8"))
+        json.dumps(fields, ensure_ascii=False).encode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: byte {error.start + 1} of the line is not UTF-8; save the file as UTF-8"
+        ) from None
+    except UnicodeEncodeError:
+        raise DataError(f"{where}: half a surrogate pair (\\udXXX); write it whole") from None
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{where}: not JSON: {error.msg} at column {error.colno}; "
+            "write one object per line"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not readable as JSON: {error}; simplify the line") from None
+    if not isinstance(fields, dict):
+        raise DataError(
+            f"{where}: expected an object, found a {type(fields).__name__}; "
+            "write one object per line"
+        )
+    return fields
