@@ -24,11 +24,16 @@ COMMANDS = (
     "run",
     "ask",
     "score",
+    "measure",
     "report",
     "list",
     "check",
     "scale",
     "threshold",
+    "label",
+    "export",
+    "serve",
+    "proxy",
     "pocket build",
 )
 KINDS = ("tasks", "estimators", "strategies", "graders", "recipes", "settings", "runs")

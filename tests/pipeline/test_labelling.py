@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import labelling_trials as trials
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 import fake_upstream
 import fake_vllm
@@ -203,6 +205,18 @@ def test_bad_questions_are_named_before_a_model_is_loaded(
 ) -> None:
     with pytest.raises(DataError, match=words):
         count_questions(trials.write_questions(tmp_path / "q.parquet", rows))
+
+
+def test_json_lines_are_labelled_as_parquet_is(run: Path, questions: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "questions.jsonl"
+    table = parquet.read_table(questions).to_pylist()
+    lines.write_text("".join(json.dumps({**row, "note": 1}) + "\n\n" for row in table))
+    assert count_questions(lines) == len(table)
+    assert read_questions(lines, 3, 8) == read_questions(questions, 3, 8)
+    outs = [tmp_path / "from-parquet", tmp_path / "from-lines"]
+    for source, out in zip((questions, lines), outs, strict=True):
+        label(source, out, trials.settings(run))
+    assert files(outs[0]) == files(outs[1])
 
 
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`grace label`: sampled, graded responses to every question of a Parquet file."""
+"""`grace label`: sampled, graded responses to every question of a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ DEFAULT_TASK = "jsonl"  # of a model without grace.json: open and multiple-choic
 
 def label(
     questions: Annotated[
-        Path, typer.Argument(metavar="QUESTIONS", help="Parquet file; columns as in task jsonl")
+        Path,
+        typer.Argument(metavar="QUESTIONS", help="Parquet or .jsonl; columns as in task jsonl"),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="directory of the Parquet shards")],
     model: Annotated[
@@ -63,7 +64,7 @@ def label(
     settings: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Sample, rate and grade responses to many questions: Parquet in, Parquet out. Resumes."""
+    """Sample, rate and grade responses to many questions; what it writes is Parquet. Resumes."""
     from grace.model.places import adapter_folder, read_card, recorded_base
     from grace.pipeline.labelling import Labelling
     from grace.pipeline.labelling import label as label_all

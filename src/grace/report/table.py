@@ -212,9 +212,9 @@ def columns(group: Group, wanted: Sequence[Column]) -> list[Column]:
 
 
 def cost_columns(report: Report) -> list[CostColumn]:
-    """Return the costs that any estimator of the report has; time and tokens always."""
+    """Return the costs that any estimator of the report has."""
     every = [summary.costs for group in groups(report) for summary in group.summaries]
-    return [c for c in COSTS if c in COSTS[:2] or any(costs[c.key] is not None for costs in every)]
+    return [c for c in COSTS if any(costs[c.key] is not None for costs in every)]
 
 
 def cost(summary: Summary, column: CostColumn) -> str:
@@ -248,7 +248,8 @@ def how_to_read(report: Report) -> str:
     """Return the lines that say what the numbers and the marks are."""
     rule = report.get("evaluation") or {}
     level = round(100 * rule.get("level", 0.95))
-    seeds = max((len(s.rows) for g in groups(report) for s in g.summaries), default=1)
+    found = [group.summaries for group in groups(report)]
+    seeds = max((len(s.rows) for summaries in found for s in summaries), default=1)
     over = "questions"
     if seeds >= SEEDS_FOR_SPREAD:
         over += f" and (where there are {SEEDS_FOR_SPREAD} or more) seeds"
@@ -256,7 +257,7 @@ def how_to_read(report: Report) -> str:
     if seeds > 1:
         text += ", of the mean over seeds; ± is the standard deviation over seeds"
     text += f". ECE uses {rule.get('bins', 10)} bins."
-    if report.get("summaries"):
+    if report.get("summaries") and any(len(summaries) > 1 for summaries in found):
         text += (
             " Bold: clearly the best (the paired interval of the difference excludes 0 against "
             'every other); "=": best, or not clearly worse than the best; italic: clearly the '

@@ -49,7 +49,8 @@ def render_table(report: Report) -> RenderableType:
     tables = [_Fitted(group, _on_console(costs)) for group in groups(report)]
     legend = how_to_read(report).replace("[a, b]", "a-b")
     meanings = "; ".join(f"{c.short}: {c.meaning}" for c in _on_console(costs))
-    lines = [Text(line, style="dim") for line in (f"{legend} {meanings}.", *_few(notes(report)))]
+    legend += f" {meanings}." if meanings else ""
+    lines = [Text(line, style="dim") for line in (legend, *_few(notes(report)))]
     return Together(Text(report["name"], style="bold"), *tables, *lines)
 
 

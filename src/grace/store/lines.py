@@ -54,8 +54,7 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
         raise DataError(f"{where}: half a surrogate pair (\\udXXX); write it whole") from None
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{where}: not JSON: {error.msg} at column {error.colno}; "
-            "write one object per line"
+            f"{where}: not JSON: {error.msg} at column {error.colno}; write one object per line"
         ) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not readable as JSON: {error}; simplify the line") from None

@@ -1,4 +1,4 @@
-"""Labelling at scale: sampled, graded responses to every question of a Parquet file.
+"""Labelling at scale: sampled, graded responses to every question of a file.
 
 The questions are divided into shards by their rows. A shard is a unit whose result depends on
 nothing else, written in one rename to a file of its own; shards that are there are done. So
@@ -41,7 +41,7 @@ def label(questions: Path, out: Path, settings: Labelling, *, workers: int = 1) 
     """Sample and grade responses to every question; goes on where an earlier call was stopped.
 
     Args:
-        questions: a Parquet file with the columns of `grace.pipeline.labelling.questions`.
+        questions: Parquet or JSON Lines, as `grace.pipeline.labelling.questions` reads them.
         out: the directory of the shards.
         settings: those of an earlier call, if it was stopped.
         workers: processes with a model each; with more than one they are Ray's.

@@ -1,20 +1,22 @@
-"""Questions in a Parquet file: the columns are those of task `jsonl`, others are not read."""
+"""Questions in a Parquet or JSON Lines file: the fields are those of task `jsonl`, no others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grace.errors import DataError
 from grace.records import Question
 from grace.tasks.jsonl import parse
-from grace.tasks.rows import Row
+from grace.tasks.rows import Row, read_jsonl
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
+JSON_LINES = (".jsonl", ".ndjson")
 COLUMNS = ("id", "question", "answers", "answer", "choices")
 UNKNOWN = "?"  # stands for an answer while a question without one is read
 
@@ -40,7 +42,7 @@ def count_questions(path: Path) -> int:
 
 
 def read_questions(path: Path, start: int, stop: int) -> list[Question]:
-    """Return the questions in rows `start` to `stop`; only their part of the file is read.
+    """Return the questions in rows `start` to `stop`; of Parquet only their part is read.
 
     A question whose row has no answer has no `answers`.
 
@@ -51,6 +53,14 @@ def read_questions(path: Path, start: int, stop: int) -> list[Question]:
 
 
 def _questions(path: Path, start: int, stop: int | None) -> Iterator[Question]:
+    if path.suffix in JSON_LINES:
+        rows: Iterable[Row] = itertools.islice(read_jsonl(path), start, stop)
+    else:
+        rows = _parquet_rows(path, start, stop)
+    return map(_question, rows)
+
+
+def _parquet_rows(path: Path, start: int, stop: int | None) -> Iterator[Row]:
     file = _open(path)
     first = 0
     for group in range(file.metadata.num_row_groups):
@@ -61,7 +71,7 @@ def _questions(path: Path, start: int, stop: int | None) -> Iterator[Question]:
             low = max(start - first, 0)
             high = size if stop is None else min(stop - first, size)
             for number in range(low, high):
-                yield _question(Row(f"{path} row {first + number}", rows[number]))
+                yield Row(f"{path} row {first + number}", rows[number])
         first += size
 
 
@@ -74,7 +84,9 @@ def _open(path: Path) -> ParquetFile:
     except FileNotFoundError:
         raise DataError(f"there is no file {path}; check the path") from None
     except (ArrowInvalid, OSError) as error:
-        raise DataError(f"{path} is not a Parquet file ({error}); convert it") from None
+        raise DataError(
+            f"{path} is not a Parquet file ({error}); write Parquet or .jsonl"
+        ) from None
     if "question" not in file.schema_arrow.names:
         raise DataError(
             f"{path} has no column question, only {', '.join(file.schema_arrow.names)}; rename one"
@@ -83,7 +95,7 @@ def _open(path: Path) -> ParquetFile:
 
 
 def _question(row: Row) -> Question:
-    fields: dict[str, Any] = {k: v for k, v in row.fields.items() if v is not None}
+    fields = {name: row.fields[name] for name in COLUMNS if row.fields.get(name) is not None}
     if "answers" in fields or "answer" in fields:
         return parse(row._replace(fields=fields))
     known = {"answer": 0} if "choices" in fields else {"answers": [UNKNOWN]}

@@ -1,0 +1,218 @@
+"""`grace measure`: how good confidences are that one already has, whatever they come from."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from grace.cli.options import Json, examples
+from grace.cli.scoring import open_input
+from grace.cli.showing import show_report
+from grace.errors import DataError
+from grace.store.lines import read_objects
+
+if TYPE_CHECKING:
+    from grace.report import EstimatorResult, Example
+
+MEASURE = (
+    examples(
+        "grace measure scored.jsonl",
+        "grace measure scored.jsonl verbal.jsonl --out measured",
+        "grace measure labelled/ --json",
+    )
+    + '\n\nLines: {"confidence": 0.8, "correct": true}; null is none and not graded. With'
+    ' "question_id", "question" or "id" several files are compared question by question.'
+)
+TASK = "given answers"
+PARQUET = ("question_id", "text", "confidence", "correct")
+QUESTION = ("question_id", "question", "prompt", "messages", "id")
+"""Fields that name the question of a response; the first one that is there counts."""
+
+
+class Rated(NamedTuple):
+    """One graded response; `id` is QUESTION#k for the k-th response, empty where none is named."""
+
+    id: str
+    question: str
+    response: str
+    confidence: float | None
+    correct: bool
+
+
+class Answers(NamedTuple):
+    """The graded responses of one file, and how many it has without a grade."""
+
+    rated: list[Rated]
+    ungraded: int
+
+
+def measure(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="JSONL or Parquet, or what `grace label` wrote; - for stdin"
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="write report.html, report.md and figures here; default: only print"),
+    ] = None,
+    bins: Annotated[int, typer.Option(min=1, help="equal-width bins of ECE")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Measure confidences of graded responses, from any source: ECE, Brier, AUROC, diagrams."""
+    from grace import __version__
+    from grace.report import ReportInput, build_report, summarize
+
+    read = dict(zip(_names(files), map(read_answers, files), strict=True))
+    data = ReportInput(
+        name=", ".join(read),
+        created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        version=__version__,
+        hardware="hardware unknown",
+        results=[_result(*pair) for pair in read.items()],
+        notes=[note for pair in read.items() for note in _notes(*pair)],
+        examples=_examples(*read.values()) if len(read) == 1 else (),
+    )
+    made = summarize(data, bins=bins) if out is None else build_report(data, out, bins=bins)
+    show_report(made, out or Path(), as_json=as_json)
+
+
+def read_answers(file: Path) -> Answers:
+    """Read the graded responses of a file, or of the shards in a directory.
+
+    Raises:
+        DataError: it cannot be read, a line has no confidence or grade, or none is graded; the
+            message names the line.
+    """
+    rated: list[Rated] = []
+    count: Counter[str] = Counter()
+    ungraded = 0
+    for where, fields in _rows(file):
+        confidence, correct = _confidence(fields, where), _correct(fields, where)
+        question = _question(fields)
+        number, count[question] = count[question], count[question] + 1
+        if correct is None:
+            ungraded += 1
+            continue
+        response = str(fields.get("response", fields.get("text", "")))
+        name = f"{question}#{number}" if question else ""
+        rated.append(Rated(name, question, response, confidence, correct))
+    if not rated:
+        why = f"all {ungraded} responses have correct: null" if ungraded else "it has no responses"
+        raise DataError(f"{file}: nothing to measure, {why}; grade some")
+    return Answers(rated, ungraded)
+
+
+def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place and the fields of every response."""
+    parts = sorted(file.glob("*.parquet")) if file.is_dir() else [file]
+    if not parts:
+        raise DataError(f"{file} holds no .parquet files; name a JSONL file, or what label wrote")
+    if parts[0].suffix == ".parquet":
+        for part in parts:
+            yield from _parquet(part)
+        return
+    with open_input(file) as source:
+        yield from read_objects(source, file)
+
+
+def _parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        opened = ParquetFile(file)
+    except (ArrowInvalid, OSError) as error:
+        raise DataError(f"{file} is not a Parquet file ({error}); convert it") from None
+    number = 0
+    columns = [name for name in PARQUET if name in opened.schema_arrow.names]
+    for batch in opened.iter_batches(columns=columns):
+        for fields in batch.to_pylist():
+            yield f"{file} row {number}", fields
+            number += 1
+
+
+def _confidence(fields: dict[str, Any], where: str) -> float | None:
+    if "confidence" not in fields:
+        raise DataError(f"{where}: no field confidence; `grace score` adds it")
+    value = fields["confidence"]
+    if value is None:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1:
+        raise DataError(
+            f"{where}: confidence is {json.dumps(value)}; a confidence lies between 0 and 1 "
+            "(null: none)"
+        )
+    return float(value)
+
+
+def _correct(fields: dict[str, Any], where: str) -> bool | None:
+    if "correct" not in fields:
+        raise DataError(f"{where}: no field correct; write true or false (null: not known)")
+    value = fields["correct"]
+    if value is not None and value not in (True, False):
+        raise DataError(
+            f"{where}: correct is {json.dumps(value)}; write true or false (null: not known)"
+        )
+    return None if value is None else bool(value)
+
+
+def _question(fields: dict[str, Any]) -> str:
+    """Return the question of a response as a text, empty if the line does not name it."""
+    found = next((fields[key] for key in QUESTION if fields.get(key) is not None), "")
+    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Return a name for every file: without its folder and ending, where that tells them apart."""
+    short = ["stdin" if str(file) == "-" else file.resolve().stem for file in files]
+    return short if len(set(short)) == len(short) else [str(file) for file in files]
+
+
+def _result(name: str, answers: Answers) -> EstimatorResult:
+    from grace.report import EstimatorResult
+
+    rated = answers.rated
+    return EstimatorResult(
+        task=TASK,
+        train_task=TASK,
+        backbone="",
+        estimator=name,
+        seed=0,
+        confidence=[row.confidence for row in rated],
+        correct=[row.correct for row in rated],
+        ids=[row.id for row in rated] if all(row.id for row in rated) else (),
+    )
+
+
+def _notes(name: str, answers: Answers) -> Iterator[str]:
+    known = [row for row in answers.rated if row.confidence is not None]
+    if known:
+        mean = 100 * sum(row.confidence or 0.0 for row in known) / len(known)
+        right = 100 * sum(row.correct for row in known) / len(known)
+        side = "too sure" if mean > right else "not sure enough"
+        yield (
+            f"{name}: {mean:.1f} % sure on average, {right:.1f} % right: "
+            f"{side} by {abs(mean - right):.1f} points."
+        )
+    if answers.ungraded:
+        yield f"{name}: {answers.ungraded} responses have no grade and are left out."
+
+
+def _examples(answers: Answers) -> list[Example]:
+    """Return the responses whose lines hold a question and a text, to show on the page."""
+    from grace.report import Example
+
+    return [
+        Example(row.question, row.response, row.correct, row.confidence)
+        for row in answers.rated
+        if row.question and row.response
+    ]

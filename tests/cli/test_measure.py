@@ -1,0 +1,124 @@
+"""`grace measure`: the metrics of confidences from anywhere, compared question by question."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+from sklearn.metrics import brier_score_loss, roc_auc_score
+
+import tiny_run
+
+random.seed(0)
+ROWS = [
+    {"question": f"What is {n}?", "response": f"is {n}", "confidence": c, "correct": c > luck}
+    for n in range(200)
+    for c, luck in [(round(random.random(), 3), random.random())]
+]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    return tiny_run.write_lines(path, rows)
+
+
+def report(cli: Any, *arguments: Any) -> dict[str, Any]:
+    result = cli("measure", *arguments, "--json")
+    assert (result.code, result.err) == (0, "")
+    made: dict[str, Any] = json.loads(result.out)
+    return made
+
+
+def test_the_numbers_are_those_of_scikit_learn(tmp_path: Path, cli: Any):
+    (row,) = report(cli, write(tmp_path / "mine.jsonl", ROWS))["rows"]
+    confidence = [given["confidence"] for given in ROWS]
+    correct = [given["correct"] for given in ROWS]
+    assert (row["estimator"], row["n"], row["missing"]) == ("mine", 200, 0)
+    assert row["brier"] == pytest.approx(brier_score_loss(correct, confidence), abs=1e-6)
+    assert row["auroc"] == pytest.approx(roc_auc_score(correct, confidence), abs=1e-6)
+    assert row["accuracy"] == pytest.approx(sum(correct) / 200)
+
+
+def test_without_confidence_is_missing_and_without_grade_is_left_out(tmp_path: Path, cli: Any):
+    rows = [dict(row) for row in ROWS]
+    for row in rows[:5]:
+        row["confidence"] = None
+    for row in rows[5:12]:
+        row["correct"] = None
+    made = report(cli, write(tmp_path / "mine.jsonl", rows))
+    (row,) = made["rows"]
+    assert (row["n"], row["missing"]) == (188, 5)
+    assert "mine: 7 responses have no grade and are left out." in made["notes"]
+
+
+def test_it_says_on_which_side_the_error_lies(tmp_path: Path, cli: Any):
+    rows = [row | {"confidence": 0.9, "correct": n % 4 > 0} for n, row in enumerate(ROWS)]
+    shown = cli("measure", write(tmp_path / "a.jsonl", rows)).out
+    assert "a: 90.0 % sure on average, 75.0 % right: too sure by 15.0 points." in shown
+
+
+@pytest.mark.parametrize("name", ["question", "id", "question_id"])
+def test_files_are_compared_question_by_question_whatever_their_order(
+    name: str, tmp_path: Path, cli: Any
+):
+    rows = [{name if k == "question" else k: v for k, v in row.items()} for row in ROWS]
+    rows += [row | {"confidence": 0.5, "correct": None} for row in rows[:20]]  # second responses
+    worse = [row | {"confidence": min(1, row["confidence"] + 0.2)} for row in rows]
+    a = write(tmp_path / "a.jsonl", rows)
+    b = write(tmp_path / "b.jsonl", list(reversed(rows[:200])))
+    c = write(tmp_path / "c.jsonl", list(reversed(worse[:200])))
+    found = {s["estimator"]: s for s in report(cli, a, b, c)["summaries"]}
+    same, other = found["b"]["to_leader"]["brier"], found["c"]["to_leader"]["brier"]
+    leader = found["a"]["to_leader"]["brier"] or same
+    assert leader["difference"] == 0 and leader["interval"] == [0, 0]
+    assert other["n"] == 200
+    low, high = other["interval"]
+    assert 0 < low < other["difference"] < high
+    assert found["c"]["mark"]["brier"] is None
+
+
+def test_files_without_questions_are_measured_each_on_its_own(tmp_path: Path, cli: Any):
+    rows = [{k: row[k] for k in ("confidence", "correct")} for row in ROWS]
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+    files = [write(tmp_path / folder / "same.jsonl", rows) for folder in "ab"]
+    found = report(cli, *files)
+    assert [row["estimator"] for row in found["rows"]] == [str(file) for file in files]
+    assert all(s["to_leader"]["brier"] is None for s in found["summaries"])
+
+
+def test_a_report_is_written_with_the_surest_mistakes(tmp_path: Path, cli: Any):
+    rows = [*ROWS, {"question": "Q?", "response": "no!", "confidence": 1, "correct": False}]
+    out = tmp_path / "out"
+    result = cli("measure", write(tmp_path / "mine.jsonl", rows), "--out", out)
+    assert result.code == 0 and f"report: {out}/report.html" in result.out
+    page = (out / "report.html").read_text("utf-8")
+    assert "no!" in page and "Reliability diagrams on given answers" in page
+    assert (out / "figures").is_dir() and (out / "report.md").exists()
+
+
+def test_what_label_wrote_is_measured(finished: Path, tmp_path: Path, cli: Any):
+    questions = tiny_run.write_questions(tmp_path / "own.jsonl")
+    out = tmp_path / "labelled"
+    labelling = ["label", questions, out, "--model", finished / "run", "--samples", 3]
+    assert cli(*labelling, "--shard-size", 16).code == 0
+    rows = parquet.read_table(out).to_pylist()
+    known = [row for row in rows if row["confidence"] is not None]
+    (row,) = report(cli, out)["rows"]
+    assert (row["estimator"], row["n"]) == ("labelled", len(known)) and len(known) > 50
+    assert row["brier"] == pytest.approx(
+        sum((r["confidence"] - r["correct"]) ** 2 for r in known) / len(known), abs=1e-6
+    )
+    assert row["wqd"] is not None  # three responses per question, known as such
+
+
+def test_a_pipe_will_do(tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch):
+    text = "".join(json.dumps(row) + "\n" for row in ROWS)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    (row,) = report(cli, "-")["rows"]
+    assert (row["estimator"], row["n"]) == ("stdin", 200)
