@@ -30,6 +30,7 @@ MEASURE = (
     ' "question_id", "question" or "id" several files are compared question by question.'
 )
 TASK = "given answers"
+DRAWN = 10**8  # responses in all resamples: very many answers need fewer of these
 PARQUET = ("question_id", "text", "confidence", "correct")
 QUESTION = ("question_id", "question", "prompt", "messages", "id")
 """Fields that name the question of a response; the first one that is there counts."""
@@ -75,12 +76,14 @@ def measure(
         name=", ".join(read),
         created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         version=__version__,
-        hardware="hardware unknown",
+        hardware="from given files",
         results=[_result(*pair) for pair in read.items()],
         notes=[note for pair in read.items() for note in _notes(*pair)],
         examples=_examples(*read.values()) if len(read) == 1 else (),
     )
-    made = summarize(data, bins=bins) if out is None else build_report(data, out, bins=bins)
+    most = max(len(answers.rated) for answers in read.values())
+    how = {"bins": bins, "resamples": max(100, min(1000, DRAWN // most))}
+    made = summarize(data, **how) if out is None else build_report(data, out, **how)
     show_report(made, out or Path(), as_json=as_json)
 
 
