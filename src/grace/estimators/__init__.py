@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from grace import plugins
 from grace.config import from_dict
@@ -92,6 +92,15 @@ class Estimator(Protocol):
 
         `engine` runs the model whose answers are rated; it loads when it is first asked.
         """
+        ...
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """An estimator that knows before any work whether it can be fitted on this machine."""
+
+    def check(self) -> None:
+        """Raise ConfigError if it cannot."""
         ...
 
 

@@ -61,6 +61,17 @@ class Apricot:
 
     answers: ClassVar[Answers] = "base"
 
+    def check(self) -> None:
+        """Refuse a text model whose package is not installed.
+
+        Raises:
+            ConfigError: says what to install.
+        """
+        from grace.estimators.apricot_encoder import locate
+
+        for name in filter(None, (self.encoder, self.auxiliary)):
+            locate(name)
+
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
         """Make the targets, then fine-tune the auxiliary model on them.
 

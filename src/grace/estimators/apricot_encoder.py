@@ -165,7 +165,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 def _load(kind: Any, name: str, **options: Any) -> tuple[Any, Any]:
     from transformers import AutoTokenizer
 
-    path = _locate(name)
+    path = locate(name)
     try:
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(path)
@@ -176,8 +176,12 @@ def _load(kind: Any, name: str, **options: Any) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def _locate(name: str) -> str:
-    """Return the directory that a package of `PACKAGES` carries, any other name as it is."""
+def locate(name: str) -> str:
+    """Return the directory that a package of `PACKAGES` carries, any other name as it is.
+
+    Raises:
+        ConfigError: the package is not installed.
+    """
     if name not in PACKAGES or Path(name).is_dir():
         return name
     found = importlib.util.find_spec(PACKAGES[name])

@@ -10,7 +10,7 @@ import numpy as np
 
 from grace.calibration import Isotonic, Platt, Temperature
 from grace.errors import ConfigError, DataError
-from grace.estimators import Answers, Estimator, Fitted, Known, Samples, Values
+from grace.estimators import Answers, Checks, Estimator, Fitted, Known, Samples, Values
 
 if TYPE_CHECKING:
     from grace.engines import Engine
@@ -29,6 +29,11 @@ class Recalibrated:
     def answers(self) -> Answers:
         """Whose answers the inner estimator rates."""
         return self.inner.answers
+
+    def check(self) -> None:
+        """Ask the inner estimator."""
+        if isinstance(self.inner, Checks):
+            self.inner.check()
 
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
         """Fit the inner estimator, then the map.

@@ -82,11 +82,14 @@ def run(
     Raises:
         RunError: settings or files of a finished stage changed; another process is at work; the
             disk is full.
-        ConfigError: `redo` or `until` is not a stage.
+        ConfigError: `redo` or `until` is not a stage, or an estimator cannot be fitted here.
     """
-    last = until or list(STAGES)[-1]
+    order = list(STAGES)
+    last = until or order[-1]
     _check_stage(last)
     directory = RunDir(path)
+    if directory.manifest("score") is None and order.index(last) >= order.index("score"):
+        scoring.check_estimators(settings)
     with directory.lock():
         adopt_settings(directory, settings, redo)
         context = Context(directory, settings)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from grace.config import RunSettings
 from grace.engines import Sampling
 from grace.errors import RunError
-from grace.estimators import Answers, Estimator, Fitted, Samples, Values, load_estimator
+from grace.estimators import Answers, Checks, Estimator, Fitted, Samples, Values, load_estimator
 from grace.pipeline.context import Context
 from grace.pipeline.cost import Meter, MeteredEngine, watched
 from grace.pipeline.grading import grade_split
@@ -103,6 +103,17 @@ def load_estimators(settings: RunSettings) -> dict[str, Estimator]:
         ConfigError: an unknown estimator or an unknown setting of one.
     """
     return {name: estimator_of(settings, name) for name in settings.report.estimators}
+
+
+def check_estimators(settings: RunSettings) -> None:
+    """Refuse estimators that this machine cannot fit, before hours are spent on a run.
+
+    Raises:
+        ConfigError: one of them lacks a package, say; the message says what to do.
+    """
+    for estimator in load_estimators(settings).values():
+        if isinstance(estimator, Checks):
+            estimator.check()
 
 
 def estimator_of(settings: RunSettings, name: str) -> Estimator:
