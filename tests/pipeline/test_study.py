@@ -88,6 +88,11 @@ def test_costs_are_measured(study: Path):
     for row in rows.values():
         assert row["extra_forward_tokens_per_answer"] == row["extra_requests_per_answer"] == 0
         assert row["seconds_per_answer"] > 0 and row["fit_seconds"] >= 0
+    timed = (study / PEOPLE / "grace" / "stages" / "train.timing.jsonl").read_text("utf-8")
+    steps = [json.loads(line) for line in timed.splitlines()]
+    log = study / PEOPLE / "grace" / "adapter" / "training_log.jsonl"
+    assert len(steps) == json.loads(log.read_text("utf-8").splitlines()[-1])["step"]
+    assert rows["grace"]["fit_seconds"] >= sum(step["seconds"] for step in steps) > 0
 
 
 def test_a_finished_study_resumes_by_name_and_does_nothing(study: Path):

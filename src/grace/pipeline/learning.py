@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from grace.evidence import fit as fit_evidence
 from grace.pipeline.context import Context
 from grace.progress import Advance, progress
 from grace.records import Target
-from grace.store import read_json, write_bytes, write_json
+from grace.store import RunDir, read_json, write_bytes, write_json
 
 if TYPE_CHECKING:
     from grace.training.examples import Example
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from grace.training.trainer import TrainResult
 
 SHARD_ROWS = 256
+STEPS = "steps"  # the unit under which the seconds of optimizer steps are kept
 
 
 def features(context: Context) -> None:
@@ -135,7 +137,7 @@ def train(context: Context) -> None:
     settings, directory = context.settings, context.directory
     split, validation = directory.split("train"), directory.split("validation")
     with _training_progress() as on_step:
-        train_run_adapter(context, on_step)
+        train_run_adapter(context, _timed(directory, on_step))
     directory.finish(
         "train",
         {"train": to_dict(settings.train)},
@@ -195,6 +197,24 @@ def train_on(
         evidence=evidence,
         **options,
     )
+
+
+def training_seconds(directory: RunDir) -> float | None:
+    """Return how long training took, None where that was not recorded."""
+    return directory.seconds_in(STEPS)
+
+
+def _timed(directory: RunDir, on_step: OnStep) -> OnStep:
+    """Return an `on_step` that records how long every step took, with the validation after it."""
+    last = time.perf_counter()
+
+    def timed(step: int, steps: int, values: dict[str, float]) -> None:
+        nonlocal last
+        before, last = last, time.perf_counter()
+        directory.add_time("train", f"{STEPS}/{step}", last - before, 1)
+        on_step(step, steps, values)
+
+    return timed
 
 
 @contextlib.contextmanager

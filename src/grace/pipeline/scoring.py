@@ -16,6 +16,7 @@ from grace.estimators import Answers, Checks, Estimator, Fitted, Samples, Values
 from grace.pipeline.context import Context
 from grace.pipeline.cost import Meter, MeteredEngine, watched
 from grace.pipeline.grading import grade_split
+from grace.pipeline.learning import training_seconds
 from grace.pipeline.sampling import (
     draw_further,
     draw_questions,
@@ -182,12 +183,20 @@ def _rate_all(
         known = KnownSplits(context, estimator.answers)
         fitted = estimator.fit(known, engine, context.settings.seed)
         fit = {
-            "fit_seconds": time.perf_counter() - start,
+            "fit_seconds": _with_training(context, estimator, time.perf_counter() - start),
             "trained_parameters": fitted.trained_parameters + _adapter_size(context, estimator),
         }
         for test in sets:
             _rate(test, name, estimator, fitted, engine, fit)
     return tables
+
+
+def _with_training(context: Context, estimator: Estimator, seconds: float) -> float | None:
+    """Add the training of the adapter that gave the answers, if any; None if it was not timed."""
+    if estimator.answers == "base":
+        return seconds
+    training = training_seconds(context.directory)
+    return None if training is None else training + seconds
 
 
 def _is_rated(split: Split, name: str) -> bool:
@@ -205,7 +214,7 @@ def _rate(
     estimator: Estimator,
     fitted: Fitted,
     engine: MeteredEngine,
-    fit: Mapping[str, float],
+    fit: Mapping[str, float | None],
 ) -> None:
     split = test.answered(estimator.answers)
     directory, samples = test.context.directory, samples_of(test.context, estimator.answers, split)

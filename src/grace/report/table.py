@@ -80,7 +80,12 @@ COSTS = (
     CostColumn(
         "trained_parameters", "trained parameters", "params", "numbers that were fitted or trained"
     ),
-    CostColumn("fit_seconds", "s to fit", "s to fit", "seconds of training or fitting, once"),
+    CostColumn(
+        "fit_seconds",
+        "s to fit",
+        "s to fit",
+        "seconds of training or fitting on the training answers, once",
+    ),
     CostColumn(
         "access",
         "needs",

@@ -134,7 +134,7 @@ class RunDir:
             ) from None
 
     def add_time(self, stage: str, unit: str, seconds: float, count: int) -> None:
-        """Record how long a unit of `count` answers took; the last record of a unit holds."""
+        """Record how long a unit of `count` items took; the last record of a unit holds."""
         row = {"unit": unit, "seconds": round(seconds, 6), "count": count}
         path = self._timing_path(stage)
         with writing(path), path.open("a", encoding="utf-8") as file:
@@ -146,15 +146,25 @@ class RunDir:
 
     def seconds_per_answer(self, split: Split) -> float | None:
         """Return the measured seconds that sampling one of a split's responses took."""
+        units = self._times(self.label(split))
+        count = sum(number for _, number in units)
+        return sum(seconds for seconds, _ in units) / count if count else None
+
+    def seconds_in(self, unit: str) -> float | None:
+        """Return the seconds recorded for UNIT/1, UNIT/2, ..., None where there are none."""
+        units = self._times(unit)
+        return sum(seconds for seconds, _ in units) if units else None
+
+    def _times(self, label: str) -> list[tuple[float, int]]:
+        """Return seconds and number of items of every unit LABEL/N."""
         units: dict[str, tuple[float, int]] = {}
         files = sorted((self.path / "stages").glob("*.timing.jsonl"))
         for line in (line for file in files for line in file.read_text("utf-8").splitlines()):
             with contextlib.suppress(json.JSONDecodeError, KeyError):
                 row = json.loads(line)
-                if row["unit"].rpartition("/")[0] == self.label(split):
+                if row["unit"].rpartition("/")[0] == label:
                     units[row["unit"]] = (row["seconds"], row["count"])
-        count = sum(number for _, number in units.values())
-        return sum(seconds for seconds, _ in units.values()) / count if count else None
+        return list(units.values())
 
     def _timing_path(self, stage: str) -> Path:
         return self.path / "stages" / f"{stage}.timing.jsonl"
