@@ -4,7 +4,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from grace.errors import ModelError
-from grace.evidence import FEATURES, Evidence, confidence, features, fit, shift
+from grace.evidence import FEATURES, Evidence, confidence, features, fit, shift, shifted
 
 EVIDENCE = Evidence((2.0, 0.5, 0.1, -0.4, 1.5, 0.8), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6), 0.7)
 
@@ -101,3 +101,21 @@ def test_evidence_survives_grace_json_and_refuses_other_features():
     assert Evidence.from_dict(EVIDENCE.to_dict()) == EVIDENCE
     with pytest.raises(ModelError, match="this version knows"):
         Evidence.from_dict({"features": ["entropy"], "weights": [1.0], "center": [0.0]})
+
+
+@pytest.mark.parametrize("slope", [0.1, 0.5, 1.0, 3.0])
+def test_a_slope_multiplies_the_log_odds_with_and_without_torch(slope):
+    log_c = torch.tensor([-0.01, -0.7, -4.0, -12.0], dtype=torch.float64)
+    offset = torch.tensor([0.3, -2.0, 1.0, 5.0], dtype=torch.float64)
+    odds = log_c - torch.log(-torch.expm1(log_c)) + offset
+    found = shift(log_c, offset, slope)
+    torch.testing.assert_close(found, torch.nn.functional.logsigmoid(slope * odds))
+    plain = [shifted(float(a), float(b), slope) for a, b in zip(log_c, offset, strict=True)]
+    assert plain == pytest.approx(found.exp().tolist(), rel=1e-6)
+
+
+def test_a_slope_is_finite_and_differentiable_at_the_extremes():
+    log_c = torch.tensor([-1e-12, -1e-3, -30.0, -80.0], requires_grad=True)
+    out = shift(log_c, torch.tensor([3.0, -3.0, 5.0, -5.0]), 0.5)
+    out.sum().backward()
+    assert torch.isfinite(out).all() and torch.isfinite(log_c.grad).all()

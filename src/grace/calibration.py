@@ -24,6 +24,9 @@ CLIP = 1e-6
 STEEPEST = 50.0
 """Largest slope and offset of Platt scaling, in logits per standard deviation of confidence."""
 
+SLOPE_SPREAD, OFFSET_SPREAD, FLATTEST = 0.2, 0.3, 0.01
+"""Of `LogOdds`: what is expected of a slope and of an offset, and the smallest slope."""
+
 
 @dataclass(frozen=True, slots=True)
 class Platt:
@@ -107,6 +110,45 @@ class Temperature:
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
         return _sigmoid(_logit(np.asarray(confidence, dtype=np.float64)) / self.temperature)
+
+
+@dataclass(frozen=True, slots=True)
+class LogOdds:
+    """sigmoid(a * logit(confidence) + b): Platt's map where confidences are probabilities already.
+
+    Fitted by penalised maximum likelihood: a starts from 1 and b from 0 with normal priors of
+    spread `SLOPE_SPREAD` and `OFFSET_SPREAD`, so that a few answers change little, and confidences
+    that are right already stay as they are. a is positive: the order stays. Confidence is clipped
+    to [1e-6, 1 - 1e-6] first.
+    """
+
+    a: float
+    b: float
+
+    @classmethod
+    def fit(cls, confidence: ArrayLike, correct: ArrayLike) -> LogOdds:
+        """Fit a and b on graded answers."""
+        from scipy.optimize import minimize
+
+        confidence_N, correct_N = _check(confidence, correct)
+        logit_N, spread = _logit(confidence_N), np.array([SLOPE_SPREAD, OFFSET_SPREAD])
+        identity = np.array([1.0, 0.0])
+
+        def loss(point: Floats) -> tuple[float, Floats]:
+            value, gradient = _log_loss(point, logit_N, correct_N)
+            away = (point - identity) / spread
+            return (
+                value + float(away @ away) / 2 / len(logit_N),
+                gradient + away / spread / len(logit_N),
+            )
+
+        bounds = [(FLATTEST, STEEPEST), (-STEEPEST, STEEPEST)]
+        a, b = minimize(loss, identity, jac=True, method="L-BFGS-B", bounds=bounds).x
+        return cls(float(a), float(b))
+
+    def transform(self, confidence: ArrayLike) -> Floats:
+        """Map confidences, keeping the shape."""
+        return _sigmoid(self.a * _logit(np.asarray(confidence, dtype=np.float64)) + self.b)
 
 
 @dataclass(frozen=True, slots=True)

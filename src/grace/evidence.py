@@ -10,6 +10,9 @@ with phi the `FEATURES` of the response tokens' log-probabilities. It costs no f
 with evidence follows from c without by `shift`, so any engine that returns log-probabilities can
 compute it (`confidence`). Without evidence (the paper's c) the shift is zero.
 
+A model that was recalibrated for other questions (`grace recalibrate`) has a `slope` too: its
+log-odds of c, after the shift, are multiplied by it.
+
 Shapes: N responses, F features, B rows, T steps.
 """
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,11 +38,15 @@ RIDGE = 1e-3  # penalty on the weights of standardised features, per response
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Weights of `FEATURES`, their means in training, and the shift at those means."""
+    """Weights of `FEATURES`, their means in training, and the shift at those means.
+
+    `slope`, which is positive, multiplies the shifted log-odds of c.
+    """
 
     weights: tuple[float, ...]
     center: tuple[float, ...]
     bias: float = 0.0
+    slope: float = 1.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return what grace.json holds."""
@@ -57,7 +64,23 @@ class Evidence:
                 f"grace.json has evidence on {data.get('features')}, this version knows "
                 f"{list(FEATURES)}; install the version that trained the model"
             )
-        return cls(tuple(data["weights"]), tuple(data["center"]), data.get("bias", 0.0))
+        return cls(
+            tuple(data["weights"]),
+            tuple(data["center"]),
+            data.get("bias", 0.0),
+            data.get("slope", 1.0),
+        )
+
+    @classmethod
+    def none(cls) -> Evidence:
+        """Return evidence that changes nothing."""
+        zeros = (0.0,) * len(FEATURES)
+        return cls(zeros, zeros)
+
+    def mapped(self, slope: float, offset: float) -> Evidence:
+        """Return the evidence that makes the log-odds of c `slope` times those now + `offset`."""
+        together = self.slope * slope
+        return replace(self, bias=self.bias + offset / together, slope=together)
 
     def of(self, logprobs: Sequence[float]) -> float:
         """Return the shift for one response."""
@@ -121,22 +144,28 @@ def confidence(
     """
     if evidence is None:
         return math.exp(min(cnf_logprob, 0.0))
-    return shifted(cnf_logprob, evidence.of(logprobs))
+    return shifted(cnf_logprob, evidence.of(logprobs), evidence.slope)
 
 
-def shifted(cnf_logprob: float, offset: float) -> float:
-    """Return c after `offset` was added to the logit of `<CNF>`, without torch."""
+def shifted(cnf_logprob: float, offset: float, slope: float = 1.0) -> float:
+    """Return c after `offset` was added to its log-odds and `slope` multiplied them, no torch."""
     log_c = min(cnf_logprob, -1e-7)
-    logit = log_c - math.log(-math.expm1(log_c)) + offset
+    logit = slope * (log_c - math.log(-math.expm1(log_c)) + offset)
     return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
 
 
-def shift(log_c: Tensor, offset: Tensor) -> Tensor:
-    """Return log c after `offset` was added to the logit of `<CNF>`; both of shape (B,)."""
+def shift(log_c: Tensor, offset: Tensor, slope: float = 1.0) -> Tensor:
+    """Return log c after `offset` was added to its log-odds and `slope` multiplied them.
+
+    Both tensors have the same shape. Adding to the log-odds of c adds to the logit of `<CNF>`.
+    """
     import torch
 
     log_c = log_c.clamp(max=-1e-7)
-    return log_c + offset - torch.logaddexp(log1mexp(log_c), log_c + offset)
+    log_c = log_c + offset - torch.logaddexp(log1mexp(log_c), log_c + offset)
+    if slope == 1:
+        return log_c
+    return torch.nn.functional.logsigmoid(slope * (log_c - log1mexp(log_c)))
 
 
 def log1mexp(log_c: Tensor) -> Tensor:

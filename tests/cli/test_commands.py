@@ -25,6 +25,7 @@ COMMANDS = (
     "ask",
     "score",
     "measure",
+    "recalibrate",
     "report",
     "list",
     "check",

@@ -14,7 +14,7 @@ from grace.evidence import Evidence
 from grace.training.examples import Example
 from grace.training.validation import log_confidences
 
-EVIDENCE = Evidence((2.0, 0.5, 0.1, -0.4, 1.5, 0.8), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6), 0.7)
+EVIDENCE = Evidence((2.0, 0.5, 0.1, -0.4, 1.5, 0.8), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6), 0.7, 0.8)
 SAMPLED = Sampling(max_new_tokens=12, temperature=1.0, num_samples=4, seed=5)
 
 
@@ -62,6 +62,7 @@ def test_evidence_changes_c_and_nothing_else(answered):
 def test_c_with_evidence_follows_from_c_without(answered):
     for _, ours, plain in answered[2]:
         odds = plain.confidence / (1 - plain.confidence) * np.exp(EVIDENCE.of(plain.logprobs))
+        odds **= EVIDENCE.slope
         assert ours.confidence == pytest.approx(odds / (1 + odds), abs=1e-5)
 
 

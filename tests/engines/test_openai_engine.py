@@ -29,7 +29,7 @@ from grace.evidence import Evidence
 LENGTH = 24
 
 
-EVIDENCE = Evidence((0.5, -0.2, 0.1, 0.3, 0.4, 0.2), (-1.0, -2.0, -3.0, 1.0, 0.2, 0.5))
+EVIDENCE = Evidence((0.5, -0.2, 0.1, 0.3, 0.4, 0.2), (-1.0, -2.0, -3.0, 1.0, 0.2, 0.5), 0.1, 0.8)
 
 
 @pytest.fixture(scope="module", params=["llama_untied", "llama_tied"])

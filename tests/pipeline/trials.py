@@ -48,7 +48,7 @@ def start_server() -> None:
 
 
 def freeze_clock() -> None:
-    """Let no time pass while answers are sampled, learned from and rated, nor between the starts of runs."""
+    """Let no time pass while a run works, nor between the starts of runs."""
     from grace import pipeline
     from grace.pipeline import cost, learning, sampling, scoring
 

@@ -20,7 +20,7 @@ from grace.server.local import LocalCompletion
 from grace.server.words import Stops, Words
 
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
-EVIDENCE = Evidence((0.3, -0.2, 0.1, 0.2, 1.5, -0.7), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5), 0.4)
+EVIDENCE = Evidence((0.3, -0.2, 0.1, 0.2, 1.5, -0.7), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5), 0.4, 0.8)
 SAMPLING = Sampling(3, 0.8, max_new_tokens=16, seed=2)
 READINGS = [
     ("predict", None, "token"),

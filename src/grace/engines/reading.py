@@ -193,8 +193,8 @@ def read(steps: Iterable[Step], reader: Reader, tokenizer: Any, *, greedy: bool)
         tokens.append(drawn.token)
         logprobs.append(drawn.logprob)
     if reader.evidence is not None:
-        shifts = reader.evidence.along(logprobs)
-        trace = [shifted(log_of(c), by) for c, by in zip(trace, shifts, strict=False)]
+        shifts, slope = reader.evidence.along(logprobs), reader.evidence.slope
+        trace = [shifted(log_of(c), by, slope) for c, by in zip(trace, shifts, strict=False)]
     place = 0 if reader.at_prompt else -1
     c, known = (trace[place], not bounds[place]) if trace else (None, False)
     ended = end_logprob is not None

@@ -41,8 +41,8 @@ def with_evidence(rows: Rows, evidence: Evidence) -> Rows:
     offset_RT = evidence.running(rows.logprobs_RT)
     end_R = rows.end_step_R[:, None]
     return rows._replace(
-        confidences_RT=shift(rows.confidences_RT.log(), offset_RT[:, :-1]).exp(),
-        fed_R=shift(rows.fed_R.log(), offset_RT.gather(1, end_R)[:, 0]).exp(),
+        confidences_RT=shift(rows.confidences_RT.log(), offset_RT[:, :-1], evidence.slope).exp(),
+        fed_R=shift(rows.fed_R.log(), offset_RT.gather(1, end_R)[:, 0], evidence.slope).exp(),
     )
 
 

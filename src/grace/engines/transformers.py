@@ -186,7 +186,7 @@ class TransformersEngine:
             read = self._read(prompts, responses)
             log_c_N = torch.tensor([one.log_c for one in read])
             offset_N = torch.tensor([self.evidence.of(one.logprobs) for one in read])
-            return list(shift(log_c_N, offset_N).exp().tolist())
+            return list(shift(log_c_N, offset_N, self.evidence.slope).exp().tolist())
         contexts: Sequence[Ids] = prompts
         if self.read_at != "prompt":
             fed = self._fed()

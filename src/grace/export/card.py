@@ -139,6 +139,8 @@ An answer that was cut at its longest has no confidence.
 """
     if not record.get("evidence"):
         return text
+    for fitted in record.get("recalibrated", []):
+        text += f"It was recalibrated on {fitted['answers']} graded answers to other questions.\n"
     return f"""{text}
 This model adds *evidence*: six features of the response's own token log-probabilities shift the
 logit of `<CNF>`; the weights are in grace.json. `grace` does this by itself. From any other server

@@ -117,6 +117,8 @@ def model_card(record: Mapping[str, Any]) -> str:
     """Return the model card of an adapter."""
     base = record["base_model"]
     shown = f"- Task: {record['data']['task']}\n" if "data" in record else ""
+    for fitted in record.get("recalibrated", []):
+        shown += f"- Recalibrated on {fitted['answers']} graded answers to other questions\n"
     return f"""---
 base_model: {json.dumps(base)}
 library_name: peft

@@ -68,7 +68,8 @@ def losses(
     log_c_B = -loss_BK[:, -1]
     if evidence is not None:
         logprobs_BK = -loss_BK[:, :-1].detach()
-        log_c_B = shift(log_c_B, evidence.of_batch(logprobs_BK, next_BK != IGNORED))
+        offset_B = evidence.of_batch(logprobs_BK, next_BK != IGNORED)
+        log_c_B = shift(log_c_B, offset_B, evidence.slope)
     if cnf_in_sft:
         loss_BK = torch.cat([loss_BK[:, :-1], -log_c_B[:, None]], dim=1)
         sft_B = mean_over_tokens(loss_BK, labels_BK)

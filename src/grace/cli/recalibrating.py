@@ -1,0 +1,117 @@
+"""`grace recalibrate`: a trained confidence for other questions, from some graded answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grace.cli.measuring import Answers, read_answers
+from grace.cli.options import Json, examples
+from grace.errors import ConfigError, DataError
+
+RECALIBRATE = (
+    examples(
+        "grace recalibrate runs/qwen labelled adapted",
+        "grace label others.jsonl labelled --model runs/qwen",
+    )
+    + "\n\nThe second makes what the first reads: the model's own confidences in answers to the"
+    " other questions, with their grades. `grace score` of graded answers will do, too. About a"
+    " hundred are enough; see also `grace measure --help`."
+)
+
+
+def recalibrate(
+    path: Annotated[str, typer.Argument(metavar="MODEL", help="run or adapter directory")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="its graded answers, as for `grace measure`")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="the adapter to write")],
+    as_json: Json = False,
+) -> None:
+    """Fit a trained confidence to other questions: two numbers, from some graded answers.
+
+    Answers, and their order by confidence, stay as they are. Nothing is trained; OUT loads, serves
+    and exports like any adapter.
+    """
+    from grace.model.recalibrating import fit_recalibration, recalibratable, write_recalibrated
+
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise ConfigError(f"{out} is not empty; name a new directory")
+    folder = recalibratable(Path(path))
+    confidence, correct, questions = _usable(read_answers(file), file)
+    made = fit_recalibration(confidence, correct, questions)
+    write_recalibrated(folder, out, made)
+    found = _compare(confidence, made.unseen, correct, questions)
+    fitted = {"slope": made.slope, "offset": made.offset, "answers": len(correct)}
+    if as_json:
+        print(json.dumps({**fitted, "out": str(out), **found}, indent=2))
+        return
+    _show(found, fitted, out, len(set(questions)))
+
+
+def _usable(answers: Answers, file: Path) -> tuple[list[float], list[bool], list[str]]:
+    """Return confidence, grade and question of every answer that has a confidence.
+
+    Raises:
+        DataError: none has.
+    """
+    rated = [row for row in answers.rated if row.confidence is not None]
+    if not rated:
+        raise DataError(f"{file}: no graded answer has a confidence; rate them with this model")
+    return (
+        [row.confidence for row in rated if row.confidence is not None],
+        [row.correct for row in rated],
+        [row.question or str(number) for number, row in enumerate(rated)],
+    )
+
+
+def _compare(
+    before: list[float], after: list[float], correct: list[bool], questions: list[str]
+) -> dict[str, dict[str, list[float]]]:
+    """Return value, low and high of each metric before and after, and of the difference.
+
+    Not of AUROC: the map keeps the order.
+    """
+    from grace.metrics import bootstrap, evaluate, paired_bootstrap
+
+    names = ("ece", "brier")
+    found: dict[str, dict[str, list[float]]] = {"before": {}, "after": {}, "change": {}}
+    for side, values in (("before", before), ("after", after)):
+        mean = evaluate(values, correct, names)
+        ends = bootstrap(values, correct, names, questions=questions)
+        found[side] = {name: [mean[name], *ends[name]] for name in names}
+    ids = [str(number) for number in range(len(correct))]
+    for name in names:
+        change = paired_bootstrap(
+            after, correct, before, correct, name, a_ids=ids, b_ids=ids, a_questions=questions
+        )
+        found["change"][name] = [change.difference, change.low, change.high]
+    return found
+
+
+def _show(
+    found: dict[str, dict[str, list[float]]], fitted: dict[str, float], out: Path, questions: int
+) -> None:
+    print(f"{fitted['answers']} graded answers to {questions} questions")
+    titles = {"ece": "ECE", "brier": "Brier"}
+    heads = ("as it is", "recalibrated", "change")
+    print(f"{'':6}" + "".join(f"{head:>22}" for head in heads))
+    for name, title in titles.items():
+        cells = (_points(found[side][name]) for side in ("before", "after"))
+        print(
+            f"{title:6}"
+            + "".join(f"{c:>22}" for c in (*cells, _points(found["change"][name], "+")))
+        )
+    _, low, high = found["change"]["brier"]
+    verdict = "clearly better" if high < 0 else "clearly worse" if low > 0 else "no clear change"
+    print(f"{verdict}; every answer rated by a fit that has not seen its question (5 folds)")
+    print(f"log-odds of c: {fitted['slope']:.2f} times as it is {fitted['offset']:+.2f}")
+    print(f'written: {out}; next:   grace ask {out} "your question"')
+
+
+def _points(value: list[float], sign: str = "") -> str:
+    middle, low, high = (100 * part for part in value)
+    return f"{middle:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"

@@ -1,0 +1,149 @@
+"""`grace recalibrate`: two numbers, and every engine reads c through them."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import grace
+import tiny_run
+from grace.calibration import LogOdds
+from grace.evidence import Evidence
+from grace.export import export_model
+from grace.model.recalibrating import fit_recalibration
+
+
+def log_odds(c: Any) -> Any:
+    return np.log(c) - np.log1p(-np.asarray(c))
+
+
+def answers(count: int, slope: float, offset: float) -> list[dict[str, Any]]:
+    """Return answers whose true log-odds are `slope` times those said plus `offset`."""
+    rng = random.Random(0)
+    rows = []
+    for number in range(count):
+        said = rng.gauss(0, 2)
+        right = bool(rng.random() < 1 / (1 + np.exp(-(slope * said + offset))))
+        c = 1 / (1 + np.exp(-said))
+        rows.append({"question": f"What is {number}?", "confidence": c, "correct": right})
+    return rows
+
+
+@pytest.fixture
+def graded(tmp_path: Path) -> Path:
+    return tiny_run.write_lines(tmp_path / "graded.jsonl", answers(400, 0.4, -0.8))
+
+
+def test_it_finds_the_map_and_says_what_it_gains(
+    finished: Path, graded: Path, tmp_path: Path, cli: Any
+):
+    out = tmp_path / "out"
+    result = cli("recalibrate", finished / "run", graded, out, "--json")
+    assert (result.code, result.err) == (0, "")
+    made = json.loads(result.out)
+    assert made["slope"] == pytest.approx(0.4, abs=0.12)
+    assert made["offset"] == pytest.approx(-0.8, abs=0.25)
+    assert made["answers"] == 400
+    assert made["change"]["brier"][2] < 0  # the whole interval: clearly better
+    assert made["after"]["ece"][0] < made["before"]["ece"][0] / 2
+    shown = cli("recalibrate", finished / "run", graded, tmp_path / "other").out
+    assert "clearly better" in shown and f"grace ask {tmp_path / 'other'}" in shown
+
+
+def test_c_is_mapped_wherever_it_is_read(finished: Path, graded: Path, tmp_path: Path, cli: Any):
+    out = tmp_path / "out"
+    made = json.loads(cli("recalibrate", finished / "run", graded, out, "--json").out)
+    before, after = grace.load(finished / "run"), grace.load(out)
+    asked = [f"What is {number}?" for number in range(6)]
+
+    def same(a: Any, b: Any) -> None:
+        wanted = made["slope"] * log_odds(a) + made["offset"]
+        assert log_odds(b) == pytest.approx(wanted, abs=1e-3)
+
+    for question in asked:
+        one, two = before.ask(question), after.ask(question)
+        assert one.text == two.text
+        same(one.trace, two.trace)
+        if one.confidence is not None:
+            same(one.confidence, two.confidence)
+    texts = ["one two", "three", ""] * 2
+    same(before.score(asked, texts), after.score(asked, texts))
+    card = json.loads((out / "grace.json").read_text())
+    base = card["base_model"]
+    export_model(out, out, base, tmp_path / "merged")
+    whole = grace.load(tmp_path / "merged")
+    assert whole.score(asked, texts) == pytest.approx(after.score(asked, texts), abs=1e-5)
+    assert "Recalibrated on 400 graded answers" in (out / "README.md").read_text("utf-8")
+    assert "recalibrated on 400" in (tmp_path / "merged" / "README.md").read_text("utf-8")
+
+
+def test_twice_is_one_map_after_the_other(finished: Path, graded: Path, tmp_path: Path, cli: Any):
+    outs = [tmp_path / "once", tmp_path / "twice"]
+    first = json.loads(cli("recalibrate", finished / "run", graded, outs[0], "--json").out)
+    second = json.loads(cli("recalibrate", outs[0], graded, outs[1], "--json").out)
+    models = [grace.load(place) for place in (finished / "run", *outs)]
+    once, _, twice = (log_odds(model.score(["What is 1?"], ["one"]))[0] for model in models)
+    wanted = second["slope"] * (first["slope"] * once + first["offset"]) + second["offset"]
+    assert twice == pytest.approx(wanted, abs=1e-3)
+    assert len(json.loads((outs[1] / "grace.json").read_text())["recalibrated"]) == 2
+
+
+def test_the_threshold_of_the_run_promises_nothing_of_other_confidences(
+    finished: Path, graded: Path, tmp_path: Path, cli: Any
+):
+    cli("recalibrate", finished / "run", graded, tmp_path / "out")
+    assert not (tmp_path / "out" / "threshold.json").exists()
+
+
+def test_every_answer_is_rated_by_a_fit_that_has_not_seen_its_question():
+    rows = answers(300, 1.0, 0.0)
+    c = [row["confidence"] for row in rows] * 2
+    right = [row["correct"] for row in rows] * 2
+    questions = [row["question"] for row in rows] * 2
+    made = fit_recalibration(c, right, questions)
+    flipped = [*right]
+    flipped[0] = flipped[300] = not right[0]
+    other = fit_recalibration(c, flipped, questions)
+    assert other.unseen[0] == made.unseen[0] and other.unseen[300] == made.unseen[300]
+    assert sum(a != b for a, b in zip(made.unseen, other.unseen, strict=True)) > 300
+    assert made.unseen[0] != LogOdds(made.slope, made.offset).transform(c[0])
+
+
+def test_good_confidences_and_few_answers_stay_nearly_as_they_are():
+    rows = answers(20, 1.0, 0.0)
+    found = LogOdds.fit([row["confidence"] for row in rows], [row["correct"] for row in rows])
+    assert abs(found.a - 1) < 0.25 and abs(found.b) < 0.4
+    sure = LogOdds.fit([0.999] * 12, [True] * 12)
+    assert abs(sure.a - 1) < 0.1 and abs(sure.b) < 0.1
+
+
+def test_evidence_of_nothing_changes_nothing_until_it_is_mapped():
+    none = Evidence.none()
+    assert none.of([-1.0, -2.0]) == 0
+    assert none.mapped(1.0, 0.0) == none
+    assert Evidence.from_dict(none.mapped(0.5, 0.2).to_dict()) == none.mapped(0.5, 0.2)
+
+
+def test_what_cannot_be_recalibrated_is_refused(
+    finished: Path, graded: Path, tmp_path: Path, cli: Any, places: dict[str, Path]
+):
+    few = tiny_run.write_lines(tmp_path / "few.jsonl", answers(9, 1, 0))
+    unrated = [row | {"confidence": None} for row in answers(20, 1, 0)]
+    none = tiny_run.write_lines(tmp_path / "none.jsonl", unrated)
+    out = tmp_path / "out"
+    for arguments, words in (
+        ((finished / "model", graded, out), "is no run or adapter"),
+        ((finished / "run", few, out), "9 questions; grade answers to at least 10"),
+        ((finished / "run", none, out), "no graded answer has a confidence"),
+        ((finished / "run", graded, finished / "model"), "is not empty"),
+        ((places["foreign_adapter"], graded, out), "no grace.json"),
+        ((tmp_path / "gone", graded, out), "is no run or adapter"),
+    ):
+        result = cli("recalibrate", *arguments)
+        assert result.code == 2 and words in result.err, result.err
+        assert result.err.count("\n") == 1 and not out.exists()
