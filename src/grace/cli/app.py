@@ -11,7 +11,7 @@ import typer
 from grace.cli import labelling, measuring, recalibrating, scaling, serving, training
 from grace.cli.options import Base, Device, Dtype, Json, ModelPath, RunPath, Set, examples
 from grace.cli.planning import show_plans
-from grace.cli.preflight import check_names, check_place
+from grace.cli.preflight import check_names, check_place, check_report_place
 from grace.cli.showing import show_next, show_report
 
 app = typer.Typer(
@@ -211,6 +211,7 @@ def report(
     """Show the report of one run, or several runs side by side."""
     from grace.pipeline.study import report_runs
 
+    check_report_place(out)
     show_report(report_runs(paths, out), out or paths[0], as_json=as_json)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from grace.cli.options import Json, examples
+from grace.cli.preflight import check_report_place
 from grace.cli.scoring import open_input
 from grace.cli.showing import show_report
 from grace.errors import DataError
@@ -31,9 +32,9 @@ MEASURE = (
 )
 TASK = "given answers"
 DRAWN = 10**8  # responses in all resamples: very many answers need fewer of these
-PARQUET = ("question_id", "text", "confidence", "correct")
 QUESTION = ("question_id", "question", "prompt", "messages", "id")
 """Fields that name the question of a response; the first one that is there counts."""
+FIELDS = (*QUESTION, "response", "text", "confidence", "correct")
 
 
 class Rated(NamedTuple):
@@ -71,6 +72,7 @@ def measure(
     from grace import __version__
     from grace.report import ReportInput, build_report, summarize
 
+    check_report_place(out)
     read = dict(zip(_names(files), map(read_answers, files), strict=True))
     data = ReportInput(
         name=", ".join(read),
@@ -135,7 +137,7 @@ def _parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except (ArrowInvalid, OSError) as error:
         raise DataError(f"{file} is not a Parquet file ({error}); convert it") from None
     number = 0
-    columns = [name for name in PARQUET if name in opened.schema_arrow.names]
+    columns = [name for name in FIELDS if name in opened.schema_arrow.names]
     for batch in opened.iter_batches(columns=columns):
         for fields in batch.to_pylist():
             yield f"{file} row {number}", fields

@@ -35,6 +35,20 @@ def check_place(path: Path, *, new: bool = True) -> None:
         )
 
 
+def check_report_place(out: Path | None) -> None:
+    """Refuse to write a report over the one that belongs to a run.
+
+    Raises:
+        ConfigError: the place is a file, a run or a study.
+    """
+    from grace.store import is_run, is_study
+
+    if out is not None and out.is_file():
+        raise ConfigError(f"{out} is a file; name a directory for the report")
+    if out is not None and (is_run(out) or is_study(out)):
+        raise ConfigError(f"{out} is a run with a report of its own; name another directory")
+
+
 def check_names(settings: RunSettings) -> None:
     """Refuse a task, a grader or an estimator that is not there.
 
