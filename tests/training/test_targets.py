@@ -43,10 +43,11 @@ def test_labels_and_scores_share_the_bins_of_the_paper() -> None:
 
 
 def test_thin_bins_are_warned_about_and_empty_bins_are_not() -> None:
-    scores = np.concatenate([np.full(30, 0.25), np.full(3, 0.85)])
-    made = make_targets(scores, np.ones(33))
-    assert len(made.warnings) == 1
-    assert "0.80-0.90 holds 3 responses" in made.warnings[0]
+    scores = np.concatenate([np.full(30, 0.25), np.full(3, 0.85), np.full(2, 0.95)])
+    made = make_targets(scores, np.array([1.0] * 33 + [0.0, 1.0]))
+    (warning,) = made.warnings
+    assert "2 of 10 target bins hold fewer than 20 responses" in warning
+    assert "(0.80-0.90: 1.00 of 3, 0.90-1.00: 0.50 of 2)" in warning
 
 
 def test_scores_that_are_not_finite_are_refused() -> None:

@@ -81,11 +81,14 @@ def make_targets(
 
 def _thin_bins(rows: Sequence[BinRow], min_count: int) -> list[str]:
     thin = [row for row in rows if 0 < row.n < min_count]
+    if not thin:
+        return []
+    named = ", ".join(
+        f"{row.low:.2f}-{row.high:.2f}: {row.accuracy:.2f} of {row.n}" for row in thin
+    )
     return [
-        f"target bin {row.low:.2f}-{row.high:.2f} holds {row.n} responses, fewer than "
-        f"{min_count}; its accuracy {row.accuracy:.2f} is uncertain: use more questions or "
-        "lower target.bins"
-        for row in thin
+        f"{len(thin)} of {len(rows)} target bins hold fewer than {min_count} responses, so their "
+        f"accuracy is uncertain ({named}); use more questions or lower target.bins"
     ]
 
 
