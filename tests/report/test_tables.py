@@ -86,6 +86,7 @@ def test_costs_stand_beside_quality(report):
     ("value", "shown"),
     [
         (0, "0"),
+        (1.2e-5, "<0.001"),
         (0.0123, "0.0123"),
         (12.3456, "12.3"),
         (310, "310"),

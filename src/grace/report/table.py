@@ -227,6 +227,8 @@ def cost(summary: Summary, column: CostColumn) -> str:
     value = summary.costs[column.key]
     if value is None or isinstance(value, str):
         return value or NONE
+    if 0 < value < 5e-4:
+        return "<0.001"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= size:
             return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
