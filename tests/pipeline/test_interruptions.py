@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -146,13 +145,11 @@ def test_ctrl_c_ends_with_130_and_the_run_resumes(
     process, stderr = trials.start(command, "run", str(run))
     with stderr:
         assert stderr.readline() == f"stage {stage}\n".encode()
-        time.sleep(0.1)  # in the stage, or, where the machine is fast, in the next one
-        os.kill(process.pid, signal.SIGINT)
-        *stages, last = stderr.read().decode().splitlines()
+        os.kill(process.pid, signal.SIGINT)  # at once: a fast machine ends a stage in 0.2 s
+        said = stderr.read().decode()
     process.join()
     assert process.exitcode == 130
-    assert last == "grace: stopped; the same command resumes where it was"
-    assert [line for line in stages if not line.startswith("stage ")] == []
+    assert said == "grace: stopped; the same command resumes where it was\n"
     ended = finish(run)
     assert ended.code == 0, ended.said
     assert reference.differences(run) == []
