@@ -17,6 +17,7 @@ from grace.cli.scoring import open_input
 from grace.cli.showing import show_report
 from grace.errors import DataError
 from grace.store.lines import read_objects
+from grace.store.parquet import open_parquet
 
 if TYPE_CHECKING:
     from grace.report import EstimatorResult, Example
@@ -129,14 +130,7 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    from pyarrow import ArrowInvalid
-    from pyarrow.parquet import ParquetFile
-
-    try:
-        opened = ParquetFile(file)
-    except (ArrowInvalid, OSError) as error:
-        raise DataError(f"{file} is not a Parquet file ({error}); convert it") from None
-    number = 0
+    opened, number = open_parquet(file), 0
     columns = [name for name in FIELDS if name in opened.schema_arrow.names]
     for batch in opened.iter_batches(columns=columns):
         for fields in batch.to_pylist():

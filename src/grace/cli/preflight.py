@@ -43,9 +43,11 @@ def check_report_place(out: Path | None) -> None:
     """
     from grace.store import is_run, is_study
 
-    if out is not None and out.is_file():
+    if out is None:
+        return
+    if out.is_file():
         raise ConfigError(f"{out} is a file; name a directory for the report")
-    if out is not None and (is_run(out) or is_study(out)):
+    if is_run(out) or is_study(out):
         raise ConfigError(f"{out} is a run with a report of its own; name another directory")
 
 

@@ -10,7 +10,7 @@ import typer
 
 from grace.cli.measuring import Answers, read_answers
 from grace.cli.options import Json, examples
-from grace.errors import ConfigError, DataError
+from grace.errors import DataError
 
 RECALIBRATE = (
     examples(
@@ -38,8 +38,6 @@ def recalibrate(
     """
     from grace.model.recalibrating import fit_recalibration, recalibratable, write_recalibrated
 
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ConfigError(f"{out} is not empty; name a new directory")
     folder = recalibratable(Path(path))
     confidence, correct, questions = _usable(read_answers(file), file)
     made = fit_recalibration(confidence, correct, questions)

@@ -22,7 +22,7 @@ from grace.export.card import Card, write_card
 from grace.export.forms import Source, write_adapter, write_merged, write_vllm_lora
 from grace.report.measured import own_row
 from grace.store import disk_watched, read_json, write_json
-from grace.training.adapter import GRACE, replace_directory
+from grace.training.adapter import GRACE, check_vacant, replace_directory
 
 FORMS = {"merged": write_merged, "vllm-lora": write_vllm_lora, "adapter": write_adapter}
 RUN_FILES = ("threshold.json",)
@@ -63,8 +63,7 @@ def export_model(
     """
     if form not in FORMS:
         raise ConfigError(f"format {form!r} is unknown; use {', '.join(FORMS)}")
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ConfigError(f"{out} is not empty; name a new directory")
+    check_vacant(out)
     if out.is_dir():
         out.rmdir()
     record = _record(adapter)

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grace.calibration import LogOdds
-from grace.errors import ConfigError, ModelError, UserInputError
+from grace.errors import ModelError, UserInputError
 from grace.evidence import Evidence
 from grace.model.places import adapter_folder, read_card
 from grace.store import disk_watched, write_json
-from grace.training.adapter import GRACE, model_card, replace_directory
+from grace.training.adapter import GRACE, check_vacant, model_card, replace_directory
 
 FOLDS = 5
 FEWEST = 10  # questions
@@ -94,8 +94,7 @@ def write_recalibrated(folder: Path, out: Path, made: Recalibrated) -> None:
     Raises:
         ConfigError: `out` is taken.
     """
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ConfigError(f"{out} is not empty; name a new directory")
+    check_vacant(out)
     card: dict[str, Any] = read_card(folder)
     before = Evidence.from_dict(card["evidence"]) if card.get("evidence") else Evidence.none()
     about = {"slope": made.slope, "offset": made.offset, "answers": len(made.unseen)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,16 +31,26 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         yield source
 
 
-def read_objects(source: IO[bytes], name: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each line's place ("NAME:3") and its object; blank lines, a BOM and CRLF are fine.
+def read_objects(
+    source: IO[bytes], name: object, start: int = 0, stop: int | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield place ("NAME:3") and object of each line; blank lines, a BOM and CRLF are fine.
+
+    With `start` and `stop` only those objects, counted from 0; lines before them are not parsed.
 
     Raises:
         DataError: a line is no JSON object; the message names its place.
     """
+    for number, line in itertools.islice(_lines(source), start, stop):
+        yield f"{name}:{number}", _parse(line, f"{name}:{number}")
+
+
+def _lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the content of each line that is not blank."""
     for number, line in enumerate(source, start=1):
         line = line.removeprefix(BOM) if number == 1 else line
         if line.strip():
-            yield f"{name}:{number}", _parse(line, f"{name}:{number}")
+            yield number, line
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:

@@ -90,14 +90,14 @@ def folder_pools(folder: Path) -> Pools:
     )
 
 
-def read_jsonl(path: Path) -> list[Row]:
-    """Return the objects of a JSON Lines file; blank lines, a BOM and CRLF are fine.
+def read_jsonl(path: Path, start: int = 0, stop: int | None = None) -> list[Row]:
+    """Return the objects `start` to `stop` of a JSON Lines file, all of them by default.
 
     Raises:
         DataError: the file, or a line of it, cannot be read; the message names the line.
     """
     with opened(path) as source:
-        return [Row(where, fields) for where, fields in read_objects(source, path)]
+        return [Row(where, fields) for where, fields in read_objects(source, path, start, stop)]
 
 
 def _read_hub(name: str, path: str, config: str | None, split: str) -> list[Row]:

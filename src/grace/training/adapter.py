@@ -12,11 +12,22 @@ from safetensors.torch import load_file, save
 
 from grace.cnf import TOKENS, CnfTokens
 from grace.config import TrainSettings, to_dict
+from grace.errors import ConfigError
 from grace.evidence import Evidence
 
 SCHEMA_VERSION = 1
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 GRACE, LOG = "grace.json", "training_log.jsonl"
+
+
+def check_vacant(directory: Path) -> None:
+    """Refuse a place that holds something already.
+
+    Raises:
+        ConfigError: it is a file, or a directory that is not empty.
+    """
+    if directory.is_file() or (directory.is_dir() and any(directory.iterdir())):
+        raise ConfigError(f"{directory} is not empty; name a new directory")
 
 
 def replace_directory(directory: Path, fill: Callable[[Path], None]) -> None:

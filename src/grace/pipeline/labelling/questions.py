@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from grace.errors import DataError
 from grace.records import Question
+from grace.store.parquet import open_parquet
 from grace.tasks.jsonl import parse
 from grace.tasks.rows import Row, read_jsonl
 
@@ -42,7 +42,7 @@ def count_questions(path: Path) -> int:
 
 
 def read_questions(path: Path, start: int, stop: int) -> list[Question]:
-    """Return the questions in rows `start` to `stop`; of Parquet only their part is read.
+    """Return the questions in rows `start` to `stop`; only their part of the file is parsed.
 
     A question whose row has no answer has no `answers`.
 
@@ -54,7 +54,7 @@ def read_questions(path: Path, start: int, stop: int) -> list[Question]:
 
 def _questions(path: Path, start: int, stop: int | None) -> Iterator[Question]:
     if path.suffix in JSON_LINES:
-        rows: Iterable[Row] = itertools.islice(read_jsonl(path), start, stop)
+        rows: Iterable[Row] = read_jsonl(path, start, stop)
     else:
         rows = _parquet_rows(path, start, stop)
     return map(_question, rows)
@@ -76,17 +76,7 @@ def _parquet_rows(path: Path, start: int, stop: int | None) -> Iterator[Row]:
 
 
 def _open(path: Path) -> ParquetFile:
-    from pyarrow import ArrowInvalid
-    from pyarrow.parquet import ParquetFile
-
-    try:
-        file = ParquetFile(path)
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}; check the path") from None
-    except (ArrowInvalid, OSError) as error:
-        raise DataError(
-            f"{path} is not a Parquet file ({error}); write Parquet or .jsonl"
-        ) from None
+    file = open_parquet(path)
     if "question" not in file.schema_arrow.names:
         raise DataError(
             f"{path} has no column question, only {', '.join(file.schema_arrow.names)}; rename one"
