@@ -205,6 +205,31 @@ def test_no_worse_without_a_margin_is_the_sign_test():
         assert (promise.tau is not None) == (sign <= 0.05)
 
 
+def test_two_sequences_share_delta():
+    accepted, n = np.array([[500]]), 1000
+    assert len(starts(n, 0.9, 0.05)) == 2
+    tail_K = stats.binom.sf(np.arange(500) - 1, 500, 0.9)  # of at least K right ones
+    (rights,) = np.nonzero((tail_K > 0.025) & (tail_K <= 0.05))
+    assert len(rights) > 0
+    for right in rights:
+        assert pick_accurate(accepted, np.array([[right]]), n, 0.9, 0.05) == -1
+        assert pick_accurate(accepted, np.array([[right]]), n, 0.9, 0.05, abstains=False) == 0
+    passes = rights.max() + 1
+    assert pick_accurate(accepted, np.array([[passes]]), n, 0.9, 0.05) == 0
+    promise = promise_accuracy([500], [passes], n, target=0.9, grid=[0.8])
+    assert promise.bound == pytest.approx(float(lower_bound(passes, 500, 0.025)))
+
+
+def test_with_a_margin_the_share_won_gets_nine_tenths_of_delta_and_the_rate_one():
+    better, worse, n, delta = 30, 34, 400, 0.1
+    wins = float(lower_bound(better, better + worse, 0.09))
+    rate = 1 - float(lower_bound(n - better - worse, n, 0.01))
+    promise = promise_no_worse([better], [worse], n, margin=0.1, delta=delta, grid=[0.8])
+    assert promise.bound == pytest.approx(-rate * (1 - 2 * wins))
+    whole = promise_no_worse([better], [worse], n, delta=delta, grid=[0.8])
+    assert whole.bound == pytest.approx(2 * float(lower_bound(better, better + worse, 0.1)) - 1)
+
+
 def test_never_differing_is_no_worse_within_a_margin():
     promise = promise_no_worse([0], [0], 1000, margin=0.01, grid=[0.8])
     assert promise.tau == 0.8

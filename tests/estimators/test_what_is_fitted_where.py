@@ -1,0 +1,90 @@
+"""Which split an estimator fits on, and what it holds apart there.
+
+The labels of the validation responses are those of the training responses turned round, so that a
+map fitted on the wrong split falls where it should rise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_samples import Known, ScriptedEngine, response, samples
+
+from grace.calibration import Isotonic, Platt, Temperature
+from grace.estimators import load_estimator
+from grace.estimators.actcab import ActCab
+from grace.probe import fit_probe
+
+RNG = np.random.default_rng(0)
+COUNT = 60
+LOGPROBS = -RNG.exponential(0.5, (COUNT, 3))
+ENDS = -RNG.exponential(2.0, COUNT)  # the end says more than the tokens before it
+VALUES = np.exp((LOGPROBS.sum(1) + ENDS) / 4)
+RIGHT = VALUES + RNG.normal(0, 0.1, COUNT) > np.median(VALUES)
+ROWS = [response(n, logprobs=tuple(LOGPROBS[n].tolist()), end=float(ENDS[n])) for n in range(COUNT)]
+KNOWN = Known(samples(ROWS, correct=(~RIGHT).tolist()), samples(ROWS, correct=RIGHT.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("platt", Platt),
+        ("likelihood+platt", Platt),
+        ("likelihood+isotonic", Isotonic),
+        ("likelihood+temperature", Temperature),
+    ],
+)
+def test_a_recalibration_is_fitted_on_validation_answers(name: str, kind: Any) -> None:
+    rated = load_estimator(name).fit(KNOWN, ScriptedEngine(), 0).rate(KNOWN.validation)
+    assert rated == pytest.approx(kind.fit(VALUES, RIGHT).transform(VALUES).tolist(), abs=1e-6)
+    wrong = kind.fit(VALUES, ~RIGHT).transform(VALUES)
+    assert np.abs(np.array(rated) - wrong).max() > 0.1
+
+
+def test_platt_scales_the_likelihood_with_the_end_token() -> None:
+    (row,) = samples([response(0, logprobs=(-1.0, -2.0), end=-3.0)]).responses
+    fitted = load_estimator("platt").fit(KNOWN, ScriptedEngine(), 0)
+    found = fitted.rate(samples([row]))
+    scaler = Platt.fit(VALUES, RIGHT)
+    assert found == pytest.approx(scaler.transform([math.exp(-6 / 3)]).tolist(), abs=1e-6)
+    assert found != pytest.approx(scaler.transform([math.exp(-3 / 2)]).tolist(), abs=1e-3)
+
+
+def test_evidence_alone_is_fitted_on_training_answers() -> None:
+    fitted = load_estimator("evidence").fit(KNOWN, ScriptedEngine(), 0)
+    sure, unsure = fitted.rate(samples([response(logprobs=(lp,) * 3) for lp in (-0.05, -1.5)]))
+    assert sure is not None and unsure is not None
+    assert sure < unsure  # as among the training answers here
+
+
+QUESTIONS, EACH = 20, 4
+NUMBERS = range(QUESTIONS * EACH)
+STATES = np.repeat(RNG.normal(size=(QUESTIONS, 30)), EACH, axis=0)
+STATES = STATES + 0.01 * RNG.normal(size=STATES.shape)
+ASKED = [number // EACH for number in NUMBERS]
+LABELS = (RNG.random(QUESTIONS) < 0.5)[ASKED]
+ALONE = samples([response(number) for number in NUMBERS], correct=LABELS.tolist())
+SEVERAL = dataclasses.replace(ALONE, questions=[ALONE.questions[question] for question in ASKED])
+
+
+def test_the_probe_chooses_its_ridge_on_folds_of_questions() -> None:
+    """Responses to one question have nearly equal states, which a fold of responses gives away."""
+    engine = ScriptedEngine(states=lambda numbers: STATES[list(numbers)])
+    fitted = load_estimator("probe", {"features": ["mean"], "folds": 5})
+    values = fitted.fit(Known(SEVERAL, samples([])), engine, 0).rate(SEVERAL)
+    by_question, by_response = (
+        np.clip(fit_probe(STATES.astype(np.float32), LABELS, groups, folds=5).predict(STATES), 0, 1)
+        for groups in (ASKED, NUMBERS)
+    )
+    assert values == pytest.approx(by_question.tolist(), abs=1e-5)
+    assert np.abs(by_question - by_response).max() > 0.1
+
+
+def test_actcabs_folds_are_of_questions() -> None:
+    fold_N = ActCab(folds=5)._folds(SEVERAL, 0)
+    assert len(set(fold_N)) == 5
+    assert len(set(zip(ASKED, fold_N, strict=True))) == QUESTIONS

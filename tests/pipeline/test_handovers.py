@@ -1,0 +1,127 @@
+"""What the stages hand to each other, on responses made by hand: no model runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import made_up_run
+import numpy as np
+import pytest
+from made_up_run import SAMPLES, SURE, UNSURE
+
+import grace.training.trainer
+from grace.pipeline import learning, scoring
+from grace.pipeline.context import Context
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return made_up_run.make(tmp_path)
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that trains a run and gives what reached the trainer."""
+
+    def train(context: Context) -> SimpleNamespace:
+        calls: list[Any] = []
+        monkeypatch.setattr(
+            grace.training.trainer,
+            "train_adapter",
+            lambda *args, **options: calls.append((args, options)),
+        )
+        learning.train_run_adapter(context)
+        ((_, _, _, examples, validation, _), options) = calls[0]
+        return SimpleNamespace(examples=examples, validation=validation, **options)
+
+    return train
+
+
+def ended(split: Any) -> list[Any]:
+    responses = split.responses.read()
+    kept = [response for response in responses if response.finish_reason == "stop"]
+    assert 0 < len(kept) < len(responses)
+    return kept
+
+
+def test_the_trainer_gets_the_responses_that_ended_with_their_own_targets(context, handed):
+    split = context.directory.split("train")
+    target = {row.id: row.target for row in split.targets.read()}
+    assert len(set(target.values())) == len(target)
+    got = [(one.id, one.response_ids, one.target) for one in handed(context).examples]
+    assert got == [(r.id, r.token_ids, target[r.id]) for r in ended(split)]
+
+
+def test_the_trainer_gets_validation_responses_with_1_where_they_are_right(context, handed):
+    split = context.directory.split("validation")
+    right = {grade.id: float(grade.correct) for grade in split.grades.read()}
+    got = [(one.id, one.response_ids, one.target) for one in handed(context).validation]
+    assert got == [(r.id, r.token_ids, right[r.id]) for r in ended(split)]
+    assert {target for _, _, target in got} == {0.0, 1.0}
+
+
+def test_every_example_has_the_prompt_of_its_own_question(context, handed):
+    tokenizer = context.engines.base.tokenizer
+    got = handed(context)
+    for one in (*got.examples, *got.validation):
+        question = one.id.partition("#")[0]
+        name = question.rstrip("0123456789")
+        assert f"{name} {question.removeprefix(name)}?" in tokenizer.decode(one.prompt_ids)
+
+
+def test_the_trainer_gets_the_evidence_of_the_training_responses(tmp_path, handed):
+    """Sure answers are right in training, and unsure ones among the validation questions."""
+    context = made_up_run.make(tmp_path, "train.evidence=likelihood")
+    learning.targets(context)
+    evidence = handed(context).evidence
+    assert evidence.of([SURE, SURE]) > evidence.of([UNSURE, UNSURE]) + 1
+
+
+def test_without_evidence_the_trainer_gets_none(context, handed):
+    learning.targets(context)
+    assert handed(context).evidence is None
+
+
+def test_a_target_never_comes_from_a_probe_that_saw_its_question(context):
+    """The states of a question's responses are nearly equal, so a probe could look them up."""
+    split = context.directory.split("train")
+    scores, _ = learning.make_run_targets(context)
+    grades = split.grades.read()
+    own = [grade.question_id == "train4" for grade in grades]
+    flipped = [
+        grade if not mine else type(grade)(grade.id, grade.question_id, not grade.correct, "x")
+        for grade, mine in zip(grades, own, strict=True)
+    ]
+    split.grades.write(flipped)
+    again, _ = learning.make_run_targets(context)
+    assert sum(own) == SAMPLES
+    np.testing.assert_allclose(again[own], scores[own], atol=1e-6)
+    assert np.abs(again[~np.array(own)] - scores[~np.array(own)]).max() > 1e-3
+
+
+def test_a_target_is_the_share_of_right_answers_in_its_bin(context):
+    split = context.directory.split("train")
+    learning.targets(context)
+    rows, correct = split.targets.read(), [grade.correct for grade in split.grades.read()]
+    assert [row.id for row in rows] == [response.id for response in split.responses.read()]
+    for row in rows:
+        assert row.bin == min(int(np.clip(row.score, 0, 1) * 10), 9)
+        same = [right for other, right in zip(rows, correct, strict=True) if other.bin == row.bin]
+        assert row.target == pytest.approx(np.mean(same))
+
+
+def test_estimators_fit_on_the_answers_of_the_model_that_they_rate(context, monkeypatch):
+    answered: list[Any] = []
+    monkeypatch.setattr(scoring, "answer", lambda context, who, split, **_: answered.append(who))
+    validation = context.directory.split("validation")
+    tuned = [made_up_run.response("validation3", 0, 99)]
+    validation.tuned.responses.write(tuned)
+    validation.tuned.grades.write([validation.grades.read()[3]])
+    known = scoring.KnownSplits(context, "tuned")
+    assert known.validation.responses == tuned and answered == ["tuned"]
+    assert known.validation.questions[0].id == "validation3"
+    assert known.train.responses == context.directory.split("train").responses.read()
+    plain = scoring.KnownSplits(context, "base")
+    assert plain.validation.responses == validation.responses.read() and answered == ["tuned"]
