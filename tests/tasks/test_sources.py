@@ -14,10 +14,11 @@ from grace.config import DataSettings
 from grace.errors import DataError
 from grace.grading import normalise
 from grace.records import Question
-from grace.tasks import load_task
+from grace.tasks import load_task, qa_wikidata
 from grace.tasks import rows as rows_module
 from grace.tasks.draw import content_id, disjoint, rank
 from grace.tasks.math_qa import parse_options
+from grace.tasks.rows import Row
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -54,6 +55,15 @@ def test_a_folder_with_three_files_gives_three_splits(tmp_path: Path) -> None:
     assert numbers(task.questions("train", settings(folder), 0)) < set(range(9))
     assert numbers(task.questions("validation", settings(folder), 0)) < set(range(10, 19))
     assert numbers(task.questions("test", settings(folder), 0)) < set(range(20, 29))
+
+
+def test_wikidata_beginnings_come_in_the_hubs_fields_or_in_ones_own() -> None:
+    hub = {"inputs": "Q: The country of Vilnius is\nA:", "targets": ["Lithuania", " "]}
+    own = {"id": "wd-1", "question": "The country of Vilnius is ", "answers": ["Lithuania"]}
+    from_hub, from_file = (qa_wikidata.parse(Row("here", fields)) for fields in (hub, own))
+    assert from_hub.text == from_file.text == "The country of Vilnius is"
+    assert from_hub.answers == from_file.answers == ("Lithuania",)
+    assert from_file.id == "wd-1" and from_hub.id.startswith("qa_wikidata-")
 
 
 def test_without_a_test_file_validation_is_the_test_split(tmp_path: Path) -> None:
