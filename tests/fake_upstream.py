@@ -131,7 +131,9 @@ class Handler(BaseHTTPRequestHandler):
             self._error(500, "EngineCore encountered an issue")  # and is dead, really
         elif behaviour.fails == "500":
             self._error(500, "EngineCore encountered an issue")
-        elif body.get("stream"):
+        elif behaviour.fails == "html":
+            self._send(200, b"<html>sign in</html>", {"content-type": "text/html"})
+        elif body.get("stream") and behaviour.fails != "json":
             self._stream(body, behaviour)
         else:
             self._whole(body, behaviour)
@@ -168,7 +170,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.wfile.write(b": keep-alive\n\n")
         for number, part in enumerate(self._parts(body, behaviour)):
-            if behaviour.fails not in ("", "forgets") and number == behaviour.after:
+            if behaviour.fails not in ("", "forgets", "longer") and number == behaviour.after:
                 if behaviour.fails == "malformed":
                     self.wfile.write(b'data: {"choi\n\n')
                 if behaviour.fails == "error":
@@ -206,7 +208,8 @@ class Handler(BaseHTTPRequestHandler):
         context, stops = list(body["prompt"]), {*self.server.eos, *body.get("stop_token_ids", ())}
         temperature = body["temperature"]
         draws = torch.Generator().manual_seed(body.get("seed") or 0)
-        for number in range(body["max_tokens"]):
+        longest = body["max_tokens"] + (8 if behaviour.fails == "longer" else 0)
+        for number in range(longest):
             logits = self.server.logits(context)[-1]
             biased = logits.clone()
             for token, bias in (body.get("logit_bias") or {}).items():
@@ -225,8 +228,8 @@ class Handler(BaseHTTPRequestHandler):
                 values, ids = logprobs.topk(min(body["logprobs"], 20))
                 top |= dict(zip(ids.tolist(), values.tolist(), strict=True))
             context.append(token)
-            last = "length" if number == body["max_tokens"] - 1 else None
-            reason = "stop" if token in stops else last
+            last = "length" if number == longest - 1 else None
+            reason = "stop" if token in stops and behaviour.fails != "longer" else last
             yield token, top[token], top, reason
             if reason:
                 return

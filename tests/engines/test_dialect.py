@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,10 +23,11 @@ from grace.engines.dialect import (
     sample_body,
 )
 from grace.engines.reading import Reader
-from grace.engines.upstream import Upstream, UpstreamError
+from grace.engines.said import UpstreamError
+from grace.engines.upstream import Upstream
 
 EOS, CNF = 3, 320
-NAMES = Names(None)
+NAMES = Names(SimpleNamespace(get_vocab=dict), rows=400)
 
 
 def choice(tops: list[dict[int, float]], chosen: list[int], **more: Any) -> dict[str, Any]:
@@ -110,6 +113,7 @@ def test_texts_name_a_token_only_where_no_other_has_them(tokenizer: Any) -> None
         {"logprobs": {"tokens": ["a"], "token_logprobs": ["x"], "top_logprobs": [{}]}},
         {"logprobs": {"tokens": ["a"], "token_logprobs": [None], "top_logprobs": [3]}},
         {"token_ids": [1, 2], "logprobs": None},
+        {"token_ids": 7, "logprobs": {"tokens": ["a"]}},
     ],
 )
 def test_what_is_no_choice_is_malformed(wrong: dict[str, Any], tokenizer: Any) -> None:
@@ -119,6 +123,52 @@ def test_what_is_no_choice_is_malformed(wrong: dict[str, Any], tokenizer: Any) -
     with pytest.raises(UpstreamError) as caught:
         read_steps(wrong, Names(tokenizer), ())
     assert caught.value.why == "malformed"
+
+
+@pytest.mark.parametrize("token", [-1, 400, 10**30, 1.0, True, "7", None])
+def test_an_id_that_the_model_does_not_have_is_malformed(token: Any) -> None:
+    said = choice([{7: 0.5, EOS: 0.1, CNF: 0.2}], [7], token_ids=[token])
+    with pytest.raises(UpstreamError, match="no token of the model") as caught:
+        read_steps(said, NAMES, (EOS, CNF))
+    assert caught.value.why == "malformed"
+
+
+@pytest.mark.parametrize("name", ["token_id:-3", "token_id:400", "token_id:" + "9" * 30])
+def test_a_name_with_an_id_that_the_model_does_not_have_is_malformed(name: str) -> None:
+    said = choice([{7: 0.5, EOS: 0.1, CNF: 0.2}], [7])
+    said["logprobs"]["top_logprobs"][0][name] = -3.0
+    with pytest.raises(UpstreamError, match="no token of the model"):
+        read_steps(said, NAMES, (EOS, CNF))
+
+
+def test_rows_beyond_the_tokenizer_are_tokens_of_a_padded_model(tokenizer: Any) -> None:
+    assert Names(tokenizer, rows=len(tokenizer) + 8).checked(len(tokenizer) + 7)
+    with pytest.raises(UpstreamError):
+        Names(tokenizer).checked(len(tokenizer) + 7)
+
+
+@pytest.mark.parametrize("value", [0.5, 2, math.inf, math.nan, 10**400, True, "-1", None])
+@pytest.mark.parametrize("place", ["chosen", "listed", "prompt"])
+def test_what_is_no_log_probability_is_malformed(value: Any, place: str) -> None:
+    said = choice([{7: 0.5, EOS: 0.1, CNF: 0.2}], [7])
+    with pytest.raises(UpstreamError, match="no log-probability") as caught:
+        if place == "prompt":
+            prompt_logprobs({"prompt_logprobs": [{"5": {"logprob": value}}]}, [5], 1)
+        elif place == "chosen":
+            said["logprobs"]["token_logprobs"] = [value]
+        else:
+            said["logprobs"]["top_logprobs"][0][f"token_id:{CNF}"] = value
+        read_steps(said, NAMES, (EOS, CNF))
+    assert caught.value.why == "malformed"
+
+
+def test_rounding_above_0_counts_as_0_and_a_huge_loss_as_none() -> None:
+    said = choice([{7: 0.5, EOS: 0.1, CNF: 0.2}], [7])
+    said["logprobs"]["token_logprobs"] = [1e-6]
+    said["logprobs"]["top_logprobs"][0][f"token_id:{CNF}"] = -(10**400)
+    (step,) = read_steps(said, NAMES, (EOS, CNF))
+    assert step.logprob == 0
+    assert math.exp(step.logprobs[CNF]) == 0
 
 
 def test_prompt_logprobs_are_those_of_the_given_tokens() -> None:
@@ -134,16 +184,20 @@ class Canned(BaseHTTPRequestHandler):
     """Answers a stream in awkward pieces."""
 
     pieces: tuple[bytes, ...] = ()
+    kind = "text/event-stream; charset=utf-8"
+    status = 200
 
     def log_message(self, *_: Any) -> None:
         pass
 
     def do_POST(self) -> None:
-        self.send_response(200)
+        self.send_response(self.status)
+        self.send_header("content-type", self.kind)
         self.end_headers()
-        for piece in self.pieces:
-            self.wfile.write(piece)
-            self.wfile.flush()
+        with contextlib.suppress(OSError):
+            for piece in self.pieces:
+                self.wfile.write(piece)
+                self.wfile.flush()
 
 
 @pytest.fixture
@@ -168,6 +222,46 @@ def streamed(url: str, *pieces: bytes) -> list[Any]:
             await upstream.close()
 
     return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "kind, body, why",
+    [
+        ("text/html", b"<html>sign in</html>", "malformed"),
+        ("application/json", b'{"choices": [{"text": "a"}]}', "malformed"),
+        ("application/json", b'{"error": {"message": "dead"}}', "failed"),
+        ("", b"", "malformed"),
+    ],
+)
+def test_what_is_sent_in_place_of_a_stream_is_no_broken_one(
+    canned: str, monkeypatch: pytest.MonkeyPatch, kind: str, body: bytes, why: str
+) -> None:
+    monkeypatch.setattr(Canned, "kind", kind)
+    with pytest.raises(UpstreamError) as caught:
+        streamed(canned, body)
+    assert caught.value.why == why
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(
+    canned: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grace.engines.upstream.LONGEST_LINE", 2**18)
+    monkeypatch.setattr("grace.engines.upstream.LARGEST_BODY", 2**18)
+    with pytest.raises(UpstreamError, match="a line of over 262144 bytes"):
+        streamed(canned, b"data: ", *[b"a" * 2**16] * 64)
+    monkeypatch.setattr(Canned, "kind", "application/json")
+    with pytest.raises(UpstreamError, match="an answer of over 262144 bytes"):
+        streamed(canned, *[b"[" * 2**16] * 64)
+
+
+def test_of_an_error_only_the_beginning_is_read_and_less_is_kept(
+    canned: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Canned, "status", 500)
+    with pytest.raises(UpstreamError) as caught:
+        streamed(canned, b"Traceback\n\x1b[31m  in f\n", *[b"a" * 2**16] * 64)
+    assert str(caught.value).startswith("the upstream answers 500: Traceback [31m in f aaa")
+    assert len(caught.value.said) == 301
 
 
 def test_only_a_line_feed_ends_an_event(canned: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -21,8 +22,8 @@ from grace.cnf import add_cnf
 from grace.engines import Sampling
 from grace.engines.kinds import load_engine
 from grace.engines.openai import OpenAIEngine
+from grace.engines.said import UpstreamError
 from grace.engines.transformers import TransformersEngine
-from grace.engines.upstream import UpstreamError
 from grace.errors import ConfigError, DataError, ModelError
 from grace.evidence import Evidence
 
@@ -254,7 +255,7 @@ def test_a_caller_that_is_cancelled_gets_nothing_more(
 
     engine = connect()
     gate = server.behaviour.gate = threading.Event()
-    mine = engine.caller()
+    mine = engine.caller(math.inf)
     threading.Timer(0.3, mine.cancel).start()
     with pytest.raises(CancelledError):
         list(mine.generate(prompts, Sampling(1, 2.0, 1.0, 100)))
@@ -275,6 +276,28 @@ def test_a_busy_server_is_asked_again_and_one_that_stays_busy_says_so(
         list(engine.generate(prompts[:1], Sampling(max_new_tokens=2)))
     assert (caught.value.why, caught.value.retry_after_s) == ("busy", 1.0)
     assert len(server.behaviour.requests) == 3
+
+
+def test_a_caller_with_less_patience_than_the_server_asks_for_hears_at_once(
+    server: Server, connect: Any, prompts: Any
+) -> None:
+    engine = connect(retries=2)
+    server.behaviour = Behaviour(busy=100, retry_after="20")
+    hasty = engine.caller(time.monotonic() + 15)
+    with pytest.raises(UpstreamError, match="answers 503") as caught:
+        list(hasty.generate(prompts[:1], Sampling(max_new_tokens=2)))
+    assert (caught.value.why, caught.value.retry_after_s) == ("busy", 20.0)
+    assert len(server.behaviour.requests) == 1
+
+
+def test_a_server_that_goes_on_past_the_longest_answer_is_malformed(
+    server: Server, connect: Any, prompts: Any
+) -> None:
+    engine = connect()
+    server.behaviour = Behaviour(fails="longer")
+    with pytest.raises(UpstreamError, match="more tokens than asked") as caught:
+        list(engine.stream(prompts[0], Sampling(max_new_tokens=1)).start(range(1)))
+    assert caught.value.why == "malformed"
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,37 @@ def test_a_busy_upstream_is_a_503_that_says_when_to_come_back(
     assert post(proxy, "/v1/completions", body)[0] == 200
 
 
+def test_a_busy_upstream_that_asks_for_more_time_than_is_left_is_a_503_at_once(
+    proxy: Live, behaviour: Behaviour
+) -> None:
+    behaviour.busy, behaviour.retry_after = 10, "600"  # the proxy's timeout is 300
+    for more in ({}, {"stream": True}):
+        body = {"model": NAME, "prompt": "a", "max_tokens": 2, **more}
+        status, answer, headers = post(proxy, "/v1/completions", body)
+        assert (status, answer["error"]["code"]) == (503, "upstream_busy")
+        assert headers["retry-after"] == "600"
+    assert len(behaviour.requests) == 2
+
+
+@pytest.mark.parametrize("fails", ["html", "json"])
+def test_what_is_sent_in_place_of_a_stream_is_malformed(
+    proxy: Live, behaviour: Behaviour, fails: str
+) -> None:
+    behaviour.fails = fails
+    status, answer, _ = post(proxy, "/v1/completions", {"model": NAME, "prompt": "a"})
+    assert (status, answer["error"]["code"]) == (502, "upstream_malformed")
+
+
+def test_an_upstreams_own_words_stay_in_the_log(
+    proxy: Live, behaviour: Behaviour, caplog: pytest.LogCaptureFixture
+) -> None:
+    behaviour.fails = "500"
+    body = {"model": NAME, "prompt": "a", "max_tokens": 2}
+    _, answer, _ = post(proxy, "/v1/completions", body)
+    assert answer["error"]["message"] == "the upstream answers 500"
+    assert "EngineCore encountered an issue" in caplog.text
+
+
 def test_what_the_upstream_refuses_is_told_with_its_words(
     proxy: Live, relayed: Model, behaviour: Behaviour
 ) -> None:

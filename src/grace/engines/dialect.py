@@ -11,16 +11,19 @@ probable tokens gets none), so a server that can list ids is never asked for the
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grace.engines import Sampling
 from grace.engines.reading import Drawn, Reader, Step
-from grace.engines.upstream import UpstreamError
+from grace.engines.said import UpstreamError, short
 
 PREFIX = "token_id:"
 TOP = 20  # most probable tokens; what vLLM lists at most by default
 UNKNOWN = -1  # a token whose text several tokens share
+NO_LOGPROB = "the upstream gave what is no log-probability"
+ROUNDING = 1e-3  # that a log-probability may be above 0
 NOTHING = -9990.0  # what servers write for minus infinity is below
 Json = dict[str, Any]
 
@@ -77,16 +80,39 @@ def listing(ids: Sequence[int] | None) -> Json:
 
 
 class Names:
-    """The ids behind the tokens that a server names: `token_id:7`, or else by their text."""
+    """The ids behind the tokens that a server names: `token_id:7`, or else by their text.
 
-    def __init__(self, tokenizer: Any) -> None:
+    Args:
+        tokenizer: the tokenizer with `<CNF>`.
+        rows: of the model's vocabulary, which may be padded; the tokenizer's own ids count anyway.
+    """
+
+    def __init__(self, tokenizer: Any, rows: int = 0) -> None:
         self._tokenizer = tokenizer
         self._ids: dict[str, int] | None = None
+        self._rows = max(rows, 1 + max(tokenizer.get_vocab().values(), default=-1))
+
+    def checked(self, token: Any) -> int:
+        """Return an id that a server has sent.
+
+        Raises:
+            UpstreamError: the model has no such token.
+        """
+        if type(token) is not int or not 0 <= token < self._rows:
+            raise UpstreamError(
+                "the upstream gave an id that is no token of the model", "malformed",
+                said=short(repr(token)),
+            )  # fmt: skip
+        return token
 
     def find(self, name: str) -> int | None:
-        """Return the id of a token, None where its text does not say."""
-        if name.startswith(PREFIX) and name[len(PREFIX) :].isdecimal():
-            return int(name[len(PREFIX) :])
+        """Return the id of a token, None where its text does not say.
+
+        Raises:
+            UpstreamError: it is named by an id that the model does not have.
+        """
+        if name.startswith(PREFIX) and name[len(PREFIX) :].lstrip("-").isdecimal():
+            return self.checked(int(name[len(PREFIX) :]))
         if self._ids is None:
             self._ids = self._texts()
         return self._ids.get(name)
@@ -115,14 +141,16 @@ def read_steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int] | N
         return _steps(choice, names, asked)
     except (AttributeError, TypeError, KeyError, ValueError) as error:
         raise UpstreamError(
-            f"the upstream sent no choice as vLLM does: {error}", "malformed"
+            "the upstream sent no choice as vLLM does", "malformed", said=short(str(error))
         ) from None
 
 
 def _steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int] | None) -> list[Step]:
     reason = choice.get("finish_reason")
     if reason not in (None, "stop", "length"):
-        raise UpstreamError(f"the upstream ended a sample with {reason!r}", "failed")
+        raise UpstreamError(
+            "the upstream gave up a sample", "failed", said=f"finish_reason {short(repr(reason))}"
+        )
     listed = choice.get("logprobs") or {}
     tokens = listed.get("tokens") or []
     values, tops = listed.get("token_logprobs") or [], listed.get("top_logprobs") or []
@@ -130,6 +158,8 @@ def _steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int] | None)
     if ids is None:
         found = map(names.find, tokens)
         ids = [UNKNOWN if token is None else token for token in found]
+    else:
+        ids = [names.checked(token) for token in ids]
     if not len(ids) == len(values) == len(tops):
         raise UpstreamError(
             f"the upstream gave {len(tokens)} tokens, {len(values)} log-probabilities and "
@@ -174,7 +204,9 @@ def prompt_logprobs(choice: Mapping[str, Any], prompt: Sequence[int], last: int)
         places = range(len(prompt) - last, len(prompt))
         return [_number(rows[i][str(prompt[i])]["logprob"]) for i in places]
     except (TypeError, KeyError) as error:
-        raise UpstreamError(f"prompt_logprobs lack a token: {error}", "malformed") from None
+        raise UpstreamError(
+            "the upstream's prompt_logprobs lack a token", "malformed", said=short(str(error))
+        ) from None
 
 
 def _step(token: int, value: Any, top: Any, names: Names, asked: Sequence[int] | None) -> Step:
@@ -204,6 +236,7 @@ def _ceiling(shown: Mapping[int, float], token: int) -> float:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise UpstreamError(f"the upstream gave {value!r} as a log-probability", "malformed")
-    return float(value)
+    """Return a log-probability; one that rounding has put above 0 counts as 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value <= ROUNDING:
+        raise UpstreamError(NO_LOGPROB, "malformed", said=short(repr(value)))
+    return min(float(max(value, -sys.float_info.max)), 0.0)

@@ -12,6 +12,7 @@ import copy
 import hashlib
 from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,9 +24,10 @@ from grace.engines.background import Background, Calls, as_finished, in_order
 from grace.engines.checks import check_contexts
 from grace.engines.dialect import Names, Request
 from grace.engines.probing import probe
-from grace.engines.reading import Reader, log_sum, named_ends
+from grace.engines.reading import Reader, log_sum, named_ends, named_rows
 from grace.engines.remote import Remote, Served
-from grace.engines.upstream import Upstream, UpstreamError
+from grace.engines.said import UpstreamError
+from grace.engines.upstream import Upstream
 from grace.errors import ModelError
 from grace.records import Generation
 
@@ -44,6 +46,7 @@ class OpenAIEngine:
         tokenizer: the tokenizer with `<CNF>`.
         card: the content of the model's grace.json.
         eos: ids that end a response besides the tokenizer's EOS.
+        rows: of the model's vocabulary, where it is known to be larger than the tokenizer's.
         model: what the server calls the model; None: the only one that it has.
         needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
 
@@ -60,6 +63,7 @@ class OpenAIEngine:
         card: dict[str, Any] | None = None,
         *,
         eos: Sequence[int] = (),
+        rows: int = 0,
         model: str | None = None,
         needs_cnf: bool = True,
     ) -> None:
@@ -69,7 +73,7 @@ class OpenAIEngine:
         self._upstream = upstream
         self._background = Background("grace-upstream")
         self._calls = Calls(self._background)
-        names = Names(tokenizer)
+        names = Names(tokenizer, rows)
         try:
             self.served: Served = self._calls.run(
                 probe(upstream, self.reader, names, tokenizer, card or {}, model)
@@ -106,9 +110,16 @@ class OpenAIEngine:
         place = Path(folder)
         card = read_json(place / "grace.json") if (place / "grace.json").is_file() else {}
         tokenizer = load_tokenizer(place)
-        ends = named_ends(place) or named_ends(Path(str(card.get("base_model", place))))
-        upstream = Upstream(url, **options)
-        return cls(upstream, tokenizer, card, eos=ends, model=model, needs_cnf=needs_cnf)
+        base = Path(str(card.get("base_model", place)))
+        return cls(
+            Upstream(url, **options),
+            tokenizer,
+            card,
+            eos=named_ends(place) or named_ends(base),
+            rows=named_rows(place) or named_rows(base),
+            model=model,
+            needs_cnf=needs_cnf,
+        )
 
     @property
     def cnf(self) -> int | None:
@@ -125,10 +136,14 @@ class OpenAIEngine:
         """Return how the response's own probabilities shift the logit of `<CNF>`, if at all."""
         return self.reader.evidence
 
-    def caller(self) -> OpenAIEngine:
-        """Return this engine for one caller, whom `cancel` stops."""
+    def caller(self, deadline: float) -> OpenAIEngine:
+        """Return this engine for one caller, who waits until then at most (`time.monotonic`).
+
+        `cancel` stops it.
+        """
         mine = copy.copy(self)
         mine._calls = Calls(self._background)
+        mine.remote = replace(self.remote, upstream=self._upstream.until(deadline))
         return mine
 
     def cancel(self) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 from grace.cnf import CNF_TOKEN
 from grace.engines import Sampling
-from grace.engines.dialect import Json, Names, Request, read_steps, sample_body
+from grace.engines.dialect import NO_LOGPROB, Json, Names, Request, read_steps, sample_body
 from grace.engines.reading import Reader, Step
 from grace.engines.remote import Served
-from grace.engines.upstream import Upstream, UpstreamError
+from grace.engines.said import UpstreamError
+from grace.engines.upstream import Upstream
 from grace.errors import ModelError
 
 OLDEST = (0, 11)  # vLLM; before it, log-probabilities depend on the temperature
@@ -147,6 +148,8 @@ def _check_raw(steps: list[Step], vocabulary: int) -> None:
 
 
 def _explained(error: UpstreamError, reader: Reader) -> Exception:
+    if error.message == NO_LOGPROB:
+        return ModelError(f"the server returns no log-probabilities but {error.said}; {REMEDY}")
     if error.why != "invalid" or "vocab" not in str(error):
         return error
     return ModelError(

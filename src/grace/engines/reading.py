@@ -214,11 +214,21 @@ def named_ends(folder: Path) -> tuple[int, ...]:
     """Return the ids that a model directory names as ends, in the order of its two configs."""
     found: list[int] = []
     for name in ("generation_config.json", "config.json"):
-        file = folder / name
-        config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        ids = config.get("eos_token_id")
+        ids = _json(folder / name).get("eos_token_id")
         found += [ids] if isinstance(ids, int) else list(ids or ())
     return tuple(dict.fromkeys(found))
+
+
+def named_rows(folder: Path) -> int:
+    """Return the size of the vocabulary that a model directory names, 0 where it names none."""
+    config = _json(folder / "config.json")
+    found: int = config.get("text_config", config).get("vocab_size") or 0
+    return found
+
+
+def _json(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return found
 
 
 def log_sum(values: Sequence[float]) -> float:

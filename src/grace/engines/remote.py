@@ -21,7 +21,8 @@ from grace.engines.dialect import (
     sample_body,
 )
 from grace.engines.reading import Reader, Step, read
-from grace.engines.upstream import Upstream, UpstreamError
+from grace.engines.said import UpstreamError
+from grace.engines.upstream import Upstream
 from grace.evidence import confidence
 from grace.records import Generation
 
@@ -73,9 +74,13 @@ class Remote:
             choice = await self.upstream.complete(body)
             yield read_steps(choice, self.names, asked)
             return
+        left = request.sampling.max_new_tokens
         async with aclosing(self.upstream.stream(body)) as parts:
             async for part in parts:
                 if steps := read_steps(part, self.names, asked):
+                    left -= len(steps)
+                    if left < 0:
+                        raise UpstreamError("the upstream sent more tokens than asked", "malformed")
                     yield steps
 
     async def generation(

@@ -1,18 +1,18 @@
-"""Requests to an OpenAI-compatible server, with patience where it is busy and clear errors.
-
-The server's own message is part of every error, its address of none: errors are shown to clients.
-"""
+"""Requests to an OpenAI-compatible server, with patience where it is busy and clear errors."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import copy
+import math
 import random
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from grace.errors import ConfigError, GraceError
+from grace.engines.said import Json, UpstreamError, choice_of, message, parsed, short
+from grace.errors import ConfigError
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient, Response
@@ -21,26 +21,9 @@ CONNECT_S = 10.0
 LONGEST_WAIT_S = 30.0
 FIRST_WAIT_S = 0.5
 BUSY = (429, 503)
-LONGEST_LINE = 2**24  # bytes of one event of a stream
-Json = dict[str, Any]
-Why = Literal[
-    "unreachable", "busy", "refused", "invalid", "failed", "broken", "malformed", "unsupported"
-]
-
-
-class UpstreamError(GraceError):
-    """The server did not do what was asked of it.
-
-    `why` is `unreachable` (no connection), `busy` (429 or 503 to the end of all retries, come back
-    after `retry_after_s`), `refused` (keys, an unknown model), `invalid` (the request, as it says),
-    `failed` (its own error), `broken` (the connection ended within an answer), `malformed` (an
-    answer that is none) or `unsupported` (it lacks something that is needed).
-    """
-
-    def __init__(self, message: str, why: Why, retry_after_s: float = 1.0) -> None:
-        super().__init__(message)
-        self.why = why
-        self.retry_after_s = retry_after_s
+LONGEST_LINE = 2**22  # bytes of one event of a stream
+LARGEST_BODY = 2**26  # bytes of a whole answer; the log-probabilities of long prompts are large
+ERROR_READ = 2**16  # bytes that are read of an error
 
 
 class Upstream:
@@ -69,8 +52,18 @@ class Upstream:
         self.url = _checked(url)
         self._retries, self._timeout_s = retries, timeout_s
         self.max_in_flight = max_in_flight
+        self._deadline = math.inf
         self._slots = asyncio.Semaphore(max_in_flight)
-        self._client = _client(api_key, timeout_s, max_in_flight)
+        self._client = _client(api_key, timeout_s)
+
+    def until(self, deadline: float) -> Upstream:
+        """Return this client for one caller, who waits until then (`time.monotonic`).
+
+        Where the server asks for more patience than that, the caller hears of it at once.
+        """
+        mine = copy.copy(self)
+        mine._deadline = deadline
+        return mine
 
     async def close(self) -> None:
         """Close all connections."""
@@ -85,7 +78,7 @@ class Upstream:
         async with self._slots:
             response = await self._send("GET", path, None)
             try:
-                return _parsed(await self._read(response))
+                return parsed(await self._read(response))
             finally:
                 await response.aclose()
 
@@ -98,7 +91,7 @@ class Upstream:
         async with self._slots:
             response = await self._send("POST", "/v1/completions", body)
             try:
-                return _choice(_parsed(await self._read(response)))
+                return choice_of(parsed(await self._read(response)))
             finally:
                 await response.aclose()
 
@@ -111,13 +104,14 @@ class Upstream:
         async with self._slots:
             response = await self._send("POST", "/v1/completions", body)
             try:
+                await self._check_stream(response)
                 async with aclosing(self._events(response)) as events:
                     async for event in events:
                         if event == "[DONE]":
                             return
-                        parsed = _parsed(event)
-                        if parsed.get("choices") != []:  # a report of usage at the end
-                            yield _choice(parsed)
+                        answer = parsed(event)
+                        if answer.get("choices") != []:  # a report of usage at the end
+                            yield choice_of(answer)
                 raise UpstreamError("the upstream broke off within an answer", "broken")
             finally:
                 await response.aclose()
@@ -140,11 +134,38 @@ class Upstream:
                 failure = await self._refusal(response)
             if attempt == self._retries or failure.why not in ("busy", "unreachable"):
                 raise failure
-            await asyncio.sleep(_wait_s(attempt, failure))
+            wait_s = _wait_s(attempt, failure)
+            if time.monotonic() + max(wait_s, failure.retry_after_s) >= self._deadline:
+                raise failure
+            await asyncio.sleep(wait_s)
         raise AssertionError
 
     async def _read(self, response: Response) -> bytes:
-        return b"".join([part async for part in self._parts(response)])
+        """Return the whole body.
+
+        Raises:
+            UpstreamError: it is larger than an answer can be.
+        """
+        body = bytearray()
+        async for part in self._parts(response):
+            body += part
+            if len(body) > LARGEST_BODY:
+                raise UpstreamError(
+                    f"the upstream sent an answer of over {LARGEST_BODY} bytes", "malformed"
+                )
+        return bytes(body)
+
+    async def _check_stream(self, response: Response) -> None:
+        """Refuse an answer that is no stream of events.
+
+        Raises:
+            UpstreamError: always then; `failed` where the answer is an error.
+        """
+        kind = response.headers.get("content-type", "")
+        if kind.split(";")[0].strip().lower() == "text/event-stream":
+            return
+        parsed(await self._read(response))
+        raise UpstreamError("the upstream sent a whole answer in place of a stream", "malformed")
 
     async def _events(self, response: Response) -> AsyncGenerator[str, None]:
         """Yield the data of server-sent events; only a line feed ends a line."""
@@ -159,37 +180,48 @@ class Upstream:
                     f"the upstream sent a line of over {LONGEST_LINE} bytes", "malformed"
                 )
 
-    async def _parts(self, response: Response) -> AsyncIterator[bytes]:
+    async def _parts(self, response: Response) -> AsyncGenerator[bytes, None]:
         from httpx2 import RequestError
 
         try:
             async for part in response.aiter_bytes():
                 yield part
         except RequestError as error:
-            said = str(error) or type(error).__name__
+            said = short(str(error) or type(error).__name__)
             raise UpstreamError(
-                f"the upstream broke off within an answer ({said})", "broken"
+                "the upstream broke off within an answer", "broken", said=said
             ) from None
 
     async def _refusal(self, response: Response) -> UpstreamError:
         try:
-            said = _message(await self._read(response))
+            said = message(await self._beginning(response))
         finally:
             await response.aclose()
         status = response.status_code
-        text = f"the upstream answers {status}: {said}"
+        text = f"the upstream answers {status}"
         if status in BUSY:
-            return UpstreamError(text, "busy", _seconds(response.headers.get("retry-after")))
+            wanted = _seconds(response.headers.get("retry-after"))
+            return UpstreamError(text, "busy", said=said, retry_after_s=wanted)
         if status in (401, 403, 404):
-            return UpstreamError(text, "refused")
-        return UpstreamError(text, "invalid" if status in (400, 413, 422) else "failed")
+            return UpstreamError(text, "refused", said=said)
+        return UpstreamError(text, "invalid" if status in (400, 413, 422) else "failed", said=said)
+
+    async def _beginning(self, response: Response) -> bytes:
+        """Return as much of an error as is worth reading."""
+        body = b""
+        async with aclosing(self._parts(response)) as parts:
+            async for part in parts:
+                body += part
+                if len(body) >= ERROR_READ:
+                    break
+        return body[:ERROR_READ]
 
     def _unreachable(self, error: Exception) -> UpstreamError:
-        said = str(error) or type(error).__name__
+        said = short(str(error) or type(error).__name__)
         return UpstreamError(f"no answer from the upstream ({said}); is it running?", "unreachable")
 
 
-def _client(api_key: str, timeout_s: float, max_in_flight: int) -> AsyncClient:
+def _client(api_key: str, timeout_s: float) -> AsyncClient:
     try:
         import httpx2
     except ImportError:
@@ -199,7 +231,7 @@ def _client(api_key: str, timeout_s: float, max_in_flight: int) -> AsyncClient:
     return httpx2.AsyncClient(
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
         timeout=httpx2.Timeout(timeout_s, connect=CONNECT_S, pool=None),
-        limits=httpx2.Limits(max_connections=max_in_flight, max_keepalive_connections=None),
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
     )
 
 
@@ -221,36 +253,3 @@ def _wait_s(attempt: int, failure: UpstreamError) -> float:
 def _seconds(value: str | None) -> float:
     """Return the seconds of a Retry-After header; dates and nonsense count as one."""
     return float(value) if value and value.strip().isdecimal() else 1.0
-
-
-def _parsed(content: bytes | str) -> Json:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise UpstreamError(f"the upstream sent no JSON object: {content[:80]!r}", "malformed")
-    if value.get("error"):
-        raise UpstreamError(f"the upstream failed: {_said(value)}", "failed")
-    return value
-
-
-def _choice(answer: Json) -> Json:
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise UpstreamError(f"the upstream sent no choice: {str(answer)[:80]!r}", "malformed")
-    return choices[0]
-
-
-def _message(content: bytes) -> str:
-    try:
-        return _said(json.loads(content))
-    except (ValueError, RecursionError):
-        return content[:200].decode("utf-8", "replace").strip() or "(nothing)"
-
-
-def _said(answer: Any) -> str:
-    """Return the message in an error of OpenAI's form, or what there is in its place."""
-    error = answer.get("error", answer) if isinstance(answer, dict) else answer
-    message = error.get("message") if isinstance(error, dict) else None
-    return str(message or error).strip().replace("\n", " ")[:500]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grace.engines.upstream import UpstreamError
+from grace.engines.said import UpstreamError
 from grace.errors import GraceError, ModelError, UserInputError
 
 RETRY_AFTER_S = 1
@@ -74,8 +74,9 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 def _upstream(error: UpstreamError) -> ApiError:
-    text, status = str(error), UPSTREAM.get(error.why, 502)
-    code = f"upstream_{error.why}"
+    """Return what a client is told: of the upstream's own words, those about the request."""
+    status, code = UPSTREAM.get(error.why, 502), f"upstream_{error.why}"
+    text = str(error) if error.why == "invalid" else error.message
     if error.why == "invalid" and "context length" in text:
         code = "context_length_exceeded"
     return ApiError(status, text, code=code, retry_after_s=error.retry_after_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -15,7 +16,7 @@ from grace.engines.background import as_finished
 from grace.engines.dialect import UNKNOWN, Request, known
 from grace.engines.openai import OpenAIEngine, seed_of
 from grace.engines.reading import LOWEST, Step
-from grace.engines.upstream import UpstreamError
+from grace.engines.said import UpstreamError
 from grace.errors import GraceError
 from grace.server.completing import Asked, Choice, Completion, name_of
 from grace.server.errors import ApiError, queue_full
@@ -38,6 +39,7 @@ class Relay:
         self.model = model
         self._engine = model.engine
         self._max_waiting = settings.max_waiting
+        self._timeout_s = settings.timeout_s
         self._room = settings.max_running
         self._threads = ThreadPoolExecutor(settings.max_running, "grace-relay")
         self._changed = threading.Lock()
@@ -91,7 +93,7 @@ class Relay:
                 "(top_logprobs 0, or logprobs 0 of a completion)",
                 param="top_logprobs",
             )
-        return RelayedCompletion(self._engine.caller(), asked, emit)
+        return RelayedCompletion(self._engine.caller(self._deadline()), asked, emit)
 
     def voting(self, request: VoteRequest, emit: Emit) -> Job:
         """Return the job that votes."""
@@ -108,8 +110,12 @@ class Relay:
     def _for_one_caller(self) -> Any:
         """Return the model with an engine that can hang up for one request."""
         model = copy.copy(self.model)
-        model.engine = self._engine.caller()
+        model.engine = self._engine.caller(self._deadline())
         return model
+
+    def _deadline(self) -> float:
+        """Return when the client of a request that arrives now is told that it takes too long."""
+        return time.monotonic() + self._timeout_s
 
     def _work(self) -> None:
         """Do what waits until nothing does."""
