@@ -13,14 +13,6 @@ def probabilities(engine, ids):
     return logits.double().softmax(-1).numpy()
 
 
-def one_end(p, end_ids):
-    """Return probabilities in which all that ends a response is the first of its tokens."""
-    merged = p.copy()
-    merged[list(end_ids)] = 0
-    merged[end_ids[0]] = p[list(end_ids)].sum()
-    return merged
-
-
 def choose(p, sampling, draw):
     """Return the token that a uniform number in [0, 1) picks."""
     if sampling.temperature == 0:

@@ -22,40 +22,42 @@ def step(token: int, **probs: float) -> Step:
     return Step(token, logprobs[token], logprobs)
 
 
-def test_a_greedy_response_ends_where_both_ends_together_are_most_probable(tokenizer: Any) -> None:
+def test_a_response_goes_on_where_no_end_was_chosen_though_both_together_are_likelier(
+    tokenizer: Any,
+) -> None:
     steps = [
         step(WORD, word=0.6, eos=0.1, cnf=0.2),
         step(WORD, word=0.4, eos=0.15, cnf=0.3),
-        step(WORD, word=0.9, eos=0.01, cnf=0.02),
+        step(CNF, word=0.3, eos=0.2, cnf=0.35),
     ]
-    made = read(steps, READER, tokenizer, greedy=True)
-    assert made.token_ids == (WORD,)
+    made = read(steps, READER, tokenizer)
+    assert made.token_ids == (WORD, WORD)
     assert made.finish_reason == "stop"
-    assert made.end_logprob == pytest.approx(math.log(0.45))
-    assert made.confidence == pytest.approx(0.3)
-    assert made.trace == pytest.approx((0.2, 0.3))
-    assert made.logprobs == pytest.approx((math.log(0.6),))
+    assert made.end_logprob == pytest.approx(math.log(0.55))
+    assert made.confidence == pytest.approx(0.35)
+    assert made.trace == pytest.approx((0.2, 0.3, 0.35))
+    assert made.logprobs == pytest.approx((math.log(0.6), math.log(0.4)))
 
 
-def test_a_sampled_response_ends_where_an_end_was_drawn(tokenizer: Any) -> None:
+def test_a_response_ends_where_an_end_was_chosen(tokenizer: Any) -> None:
     steps = [step(WORD, word=0.4, eos=0.15, cnf=0.3), step(EOS, word=0.7, eos=0.1, cnf=0.15)]
-    made = read(steps, READER, tokenizer, greedy=False)
+    made = read(steps, READER, tokenizer)
     assert made.token_ids == (WORD,)
     assert made.end_logprob == pytest.approx(math.log(0.25))
     assert made.confidence == pytest.approx(0.15)
 
 
 def test_a_response_that_never_ends_has_no_confidence(tokenizer: Any) -> None:
-    made = read([step(WORD, word=0.9, eos=0.01, cnf=0.02)], READER, tokenizer, greedy=True)
+    made = read([step(WORD, word=0.9, eos=0.01, cnf=0.02)], READER, tokenizer)
     assert (made.finish_reason, made.confidence, made.end_logprob) == ("length", None, None)
-    nothing = read([], READER, tokenizer, greedy=True)
+    nothing = read([], READER, tokenizer)
     assert (nothing.token_ids, nothing.trace, nothing.confidence) == ((), (), None)
 
 
 def test_an_end_that_only_the_engine_knows_is_an_end(tokenizer: Any) -> None:
     other = 5
     steps = [Step(other, math.log(0.5), {EOS: math.log(0.1), CNF: math.log(0.2)}, ends=True)]
-    made = read(steps, READER, tokenizer, greedy=False)
+    made = read(steps, READER, tokenizer)
     assert (made.token_ids, made.finish_reason) == ((), "stop")
     assert made.end_logprob == pytest.approx(math.log(0.8))
     assert made.confidence == pytest.approx(0.2)
@@ -65,7 +67,7 @@ def test_evidence_shifts_c_by_the_tokens_before_it(tokenizer: Any) -> None:
     weights = tuple(0.1 * n for n in range(len(FEATURES)))
     evidence = Evidence(weights, (0.0,) * len(FEATURES))
     steps = [step(WORD, word=0.6, eos=0.1, cnf=0.2), step(CNF, word=0.1, eos=0.1, cnf=0.7)]
-    made = read(steps, Reader(CNF, (EOS,), evidence=evidence), tokenizer, greedy=True)
+    made = read(steps, Reader(CNF, (EOS,), evidence=evidence), tokenizer)
     expected = confidence(math.log(0.7), [math.log(0.6)], evidence)
     assert made.confidence == pytest.approx(expected)
     assert made.trace[0] == pytest.approx(confidence(math.log(0.2), [], evidence))
@@ -74,7 +76,7 @@ def test_evidence_shifts_c_by_the_tokens_before_it(tokenizer: Any) -> None:
 def test_read_at_the_prompt_cnf_ends_nothing_and_is_not_drawn(tokenizer: Any) -> None:
     reader = Reader(CNF, (EOS,), "prompt")
     steps = [step(WORD, word=0.3, eos=0.1, cnf=0.6), step(EOS, word=0.1, eos=0.4, cnf=0.5)]
-    made = read(steps, reader, tokenizer, greedy=True)
+    made = read(steps, reader, tokenizer)
     assert made.confidence == pytest.approx(0.6)
     assert made.token_ids == (WORD,)
     assert made.logprobs == pytest.approx((math.log(0.3 / 0.4),))
@@ -85,7 +87,7 @@ def test_read_at_the_prompt_cnf_ends_nothing_and_is_not_drawn(tokenizer: Any) ->
 def test_a_confidence_that_is_not_listed_is_a_bound_and_never_a_value(tokenizer: Any) -> None:
     listed = {WORD: math.log(0.2), EOS: math.log(0.7)}
     steps = [Step(EOS, math.log(0.7), listed, ceiling=math.log(0.01))]
-    made = read(steps, READER, tokenizer, greedy=True)
+    made = read(steps, READER, tokenizer)
     assert made.confidence is None
     assert made.confidence_at_most == pytest.approx(0.01)
     assert made.trace == ()
@@ -93,7 +95,7 @@ def test_a_confidence_that_is_not_listed_is_a_bound_and_never_a_value(tokenizer:
 
 def test_an_engine_that_lists_all_ids_may_not_leave_one_out(tokenizer: Any) -> None:
     with pytest.raises(ModelError, match=r"no log-probability of <CNF> \(id 320\)"):
-        read([Step(WORD, -0.1, {})], READER, tokenizer, greedy=True)
+        read([Step(WORD, -0.1, {})], READER, tokenizer)
 
 
 def test_a_tokenizer_and_a_card_say_how_a_model_is_read(tokenizer: Any, tmp_path: Any) -> None:
@@ -113,9 +115,9 @@ def test_a_model_without_cnf_is_sampled_and_has_no_confidence(tokenizer: Any) ->
     assert (reader.cnf, reader.asked, reader.stops) == (None, (EOS,), (EOS,))
     steps = [
         Step(WORD, math.log(0.6), {EOS: math.log(0.1)}),
-        Step(WORD, math.log(0.3), {EOS: math.log(0.4)}),
+        Step(EOS, math.log(0.4), {WORD: math.log(0.3)}),
     ]
-    made = read(steps, reader, tokenizer, greedy=True)
+    made = read(steps, reader, tokenizer)
     assert (made.token_ids, made.finish_reason) == ((WORD,), "stop")
     assert made.end_logprob == pytest.approx(math.log(0.4))
     assert (made.confidence, made.confidence_at_most, made.trace) == (None, None, ())

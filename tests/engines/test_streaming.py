@@ -113,7 +113,8 @@ def test_tokens_of_stopped_samples_are_counted(engine, prompt):
     _, first = next(running)
     running.close()
     steps = len(first.token_ids)
-    assert steps < stream.tokens <= 6 * (steps + 1)
+    later = engine.read_at == "feed"  # c is read one step later, in which the others go on
+    assert steps < stream.tokens <= 6 * (steps + 1 + later)
 
 
 def test_too_many_samples_for_the_memory_are_refused_with_the_way_on(engine, prompt, monkeypatch):

@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 import torch
-from slow_engine import choose, one_end, probabilities
+from slow_engine import choose, probabilities
 
 import tiny_models
 from grace.cnf import add_cnf
@@ -64,16 +64,16 @@ def naive(engine, prompt, key, sample, sampling):
 
     for step in range(sampling.max_new_tokens):
         p = probabilities(engine, [*prompt, *tokens])
-        merged = one_end(p, engine.end_ids)
         trace.append(p[engine.cnf])
-        token = choose(merged, sampling, draws[step])
-        if token == engine.end_ids[0]:
+        token = choose(p, sampling, draws[step])
+        if token in engine.end_ids:
             c = trace[-1]
             if engine.read_at == "feed":
                 c = probabilities(engine, [*prompt, *tokens, engine.cnf])[engine.cnf]
-            return tokens, logprobs, trace, float(np.log(merged[token])), c
+            end = float(np.log(p[list(engine.end_ids)].sum()))
+            return tokens, logprobs, trace, end, c
         tokens.append(token)
-        logprobs.append(np.log(merged[token]))
+        logprobs.append(np.log(p[token]))
     return tokens, logprobs, trace, None, None
 
 
@@ -279,34 +279,47 @@ def scripted(tiny, probabilities):
     return TransformersEngine(model, tokenizer)
 
 
-@pytest.mark.parametrize("cnf", [0.01, 0.2, 0.29, 0.54])
-def test_greedy_ends_when_eos_and_cnf_together_beat_every_other_token(tiny, cnf):
-    engine = scripted(tiny, {"eos": 0.55 - cnf, "cnf": cnf, "comma": 0.4})
+@pytest.mark.parametrize(("eos", "cnf"), [(0.45, 0.01), (0.01, 0.45), (0.41, 0.4)])
+def test_greedy_ends_where_an_end_token_is_the_most_probable_token(tiny, eos, cnf):
+    engine = scripted(tiny, {"eos": eos, "cnf": cnf, "comma": 0.1})
     [[got]] = generate(engine, [[5, 6]], GREEDY)
     assert got.token_ids == () and got.finish_reason == "stop"
     assert got.confidence == pytest.approx(cnf, abs=CLOSE)
-    assert got.end_logprob == pytest.approx(np.log(0.55), abs=CLOSE)
+    assert got.end_logprob == pytest.approx(np.log(eos + cnf), abs=CLOSE)
 
 
-@pytest.mark.parametrize("cnf", [0.01, 0.2, 0.39])
-def test_greedy_goes_on_when_another_token_beats_both_together(tiny, cnf):
-    engine = scripted(tiny, {"eos": 0.4 - cnf, "cnf": cnf, "comma": 0.45})
+@pytest.mark.parametrize("cnf", [0.2, 0.3, 0.35])
+def test_greedy_goes_on_where_the_ends_are_most_probable_only_together(tiny, cnf):
+    engine = scripted(tiny, {"eos": 0.55 - cnf, "cnf": cnf, "comma": 0.4})
     [[got]] = generate(engine, [[5, 6]], GREEDY)
     assert got.token_ids == (40,) * 10 and got.finish_reason == "length"
 
 
-@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 1.0), (1.5, 1.0), (0.8, 0.7)])
-def test_moving_mass_between_eos_and_cnf_changes_no_response(tiny, temperature, top_p):
-    sampling = Sampling(200, temperature, top_p, max_new_tokens=12)
+@pytest.mark.parametrize("cnf", [0.01, 0.1, 0.25])
+def test_a_larger_cnf_that_is_not_the_most_probable_changes_no_greedy_answer(tiny, cnf):
+    """Raising one logit takes from all other tokens alike."""
     model, tokenizer = tiny
-    results = []
-    for cnf in (0.001, 0.15, 0.299):
-        parts = {"eos": 0.3 - cnf, "cnf": cnf, "comma": 0.35, "other": 0.3}
-        engine = scripted((model, tokenizer), parts)
-        results.append(generate(engine, [[5, 6]], sampling))
-    assert len({g.token_ids for g in results[0][0]}) > 20
-    for other in results[1:]:
-        assert [g.token_ids for g in other[0]] == [g.token_ids for g in results[0][0]]
+    for eos, comma, tokens in ((0.5, 0.4, ()), (0.4, 0.5, (40,) * 10)):
+        parts = {"eos": eos * (1 - cnf), "comma": comma * (1 - cnf), "cnf": cnf}
+        [[got]] = generate(scripted((model, tokenizer), parts), [[5, 6]], GREEDY)
+        assert got.token_ids == tokens
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p"), [(1.0, 1.0), (0.6, 1.0), (0.8, 1.0), (1.5, 1.0), (0.8, 0.7)]
+)
+def test_samples_end_as_often_as_where_a_stock_engine_has_both_ends_as_stop_tokens(
+    tiny, temperature, top_p
+):
+    engine = scripted(tiny, {"eos": 0.25, "cnf": 0.2, "comma": 0.35, "other": 0.1})
+    sampling = Sampling(4000, temperature, top_p, max_new_tokens=1, seed=2)
+    [generations] = generate(engine, [[5, 6]], sampling)
+    p = engine.model.get_output_embeddings().log_p.div(temperature).softmax(-1).numpy()
+    kept = p >= np.sort(p)[::-1][2] if top_p < 1 else p >= 0  # the three likeliest reach 0.7
+    expected = p[list(engine.end_ids)].sum() / p[kept].sum()
+    ended = [g for g in generations if g.finish_reason == "stop"]
+    assert len(ended) / len(generations) == pytest.approx(expected, abs=0.02)
+    assert [g.end_logprob for g in ended] == pytest.approx([np.log(0.45)] * len(ended), abs=CLOSE)
 
 
 def test_sampled_frequencies_follow_the_distribution(tiny):
@@ -317,10 +330,10 @@ def test_sampled_frequencies_follow_the_distribution(tiny):
         assert first.count(token) / 2000 == pytest.approx(p, abs=0.035)
 
 
-def test_a_small_top_p_keeps_the_likeliest_option_which_may_be_the_end(tiny):
+def test_a_small_top_p_keeps_the_likeliest_token_and_counts_each_end_by_itself(tiny):
     engine = scripted(tiny, {"eos": 0.25, "cnf": 0.25, "comma": 0.4})
-    [generations] = generate(engine, [[5, 6]], Sampling(50, 1.0, top_p=0.4, max_new_tokens=3))
-    assert {g.token_ids for g in generations} == {()}
+    [generations] = generate(engine, [[5, 6]], Sampling(50, 1.0, top_p=0.39, max_new_tokens=3))
+    assert {g.token_ids for g in generations} == {(40,) * 3}
 
 
 def test_a_draw_of_zero_never_picks_an_impossible_token():

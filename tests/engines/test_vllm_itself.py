@@ -62,9 +62,9 @@ def noted_last_tokens(engine: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]
     noted: list[int] = []
     plain = engine._generation
 
-    def generation(sample: Any, greedy: bool) -> Any:
+    def generation(sample: Any) -> Any:
         noted.append(sample.token_ids[-1])
-        return plain(sample, greedy)
+        return plain(sample)
 
     monkeypatch.setattr(engine, "_generation", generation)
     return noted

@@ -1,9 +1,9 @@
 """Sampling on a causal language model, with c read while the response is written.
 
-Ending is one option: p(end) is the sum over the EOS ids and `<CNF>`, taken before temperature and
-top-p, so that training c up or down cannot lengthen or shorten an answer. Greedy decoding ends
-where p(end) is larger than the probability of every other token. Where c is read at the prompt,
-`<CNF>` says nothing about ending: it is left out of the distribution that is sampled.
+A token is drawn as any engine draws it: temperature, top-p and argmax see the EOS ids and `<CNF>`
+as tokens of their own, and whichever is drawn ends the response. The log-probability of the end is
+that of all of them together, at temperature 1. Where c is read at the prompt, `<CNF>` says nothing
+about ending: it is left out of the distribution that is sampled.
 
 Shapes: B prompts, R rows (prompts x samples, a prompt's samples side by side), L padded prompt
 length, T steps, V vocabulary, E end tokens.
@@ -110,7 +110,7 @@ class _Choice(NamedTuple):
 
 
 def _choose(logits_RV: Tensor, ends: Ends, sampling: Sampling, draw_R: Tensor | None) -> _Choice:
-    """Pick the next token of each row. The logits are overwritten."""
+    """Pick the next token of each row; one that ends it is written as the first of its kind."""
     total_R = logits_RV.logsumexp(-1)
     ends_RE = logits_RV.index_select(1, ends.ids_E)
     confidence_R = torch.zeros_like(total_R)
@@ -119,18 +119,16 @@ def _choose(logits_RV: Tensor, ends: Ends, sampling: Sampling, draw_R: Tensor | 
         confidence_R = ends.readout.confidence((read_RE - total_R[:, None]).exp())
         if ends.at_prompt:
             read_RE.fill_(-torch.inf)
-    if len(ends.ids_E) > 1:
-        end_R = ends_RE.logsumexp(-1)
-        ends_RE.fill_(-torch.inf)[:, 0] = end_R
-        logits_RV.index_copy_(1, ends.ids_E, ends_RE)
-    if ends.at_prompt:
-        total_R = logits_RV.logsumexp(-1)
+            logits_RV.index_copy_(1, ends.ids_E, ends_RE)
+            total_R = logits_RV.logsumexp(-1)
     if draw_R is None:
         token_R = logits_RV.argmax(-1)
     else:
         token_R = _draw(logits_RV / sampling.temperature, sampling.top_p, draw_R)
-    logprob_R = logits_RV.gather(1, token_R[:, None])[:, 0] - total_R
-    return _Choice(token_R, logprob_R, confidence_R, token_R == ends.first)
+    ended_R = torch.isin(token_R, ends.ids_E)
+    chosen_R = logits_RV.gather(1, token_R[:, None])[:, 0]
+    logprob_R = torch.where(ended_R, ends_RE.logsumexp(-1), chosen_R) - total_R
+    return _Choice(token_R.where(~ended_R, ends.first), logprob_R, confidence_R, ended_R)
 
 
 def _draw(logits_RV: Tensor, top_p: float, draw_R: Tensor) -> Tensor:

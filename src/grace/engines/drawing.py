@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
+
 from grace.engines import Sampling
 from grace.engines.batching import is_out_of_memory
 from grace.engines.decoding import Batch, Ends, steps
@@ -64,6 +66,9 @@ class Drawing:
         assert self._batch is not None
         (place,) = (self._batch.rows_R == row).nonzero()[0].tolist()
         logprobs_V = self._batch.logits_RV[place].log_softmax(-1)
+        end = logprobs_V[self._ends.ids_E].logsumexp(-1)
+        logprobs_V = logprobs_V.index_fill(0, self._ends.ids_E, -torch.inf)
+        logprobs_V[self._ends.first] = end
         best = logprobs_V.topk(min(count, len(logprobs_V)))
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 

@@ -1,9 +1,7 @@
 """Where a response ends and what c is there, from the log-probabilities that an engine returns.
 
-Engines that are not ours (vLLM, a server) end a sample at one token; here ending is one option,
-p(end) = p(EOS) + p(<CNF>). Sampled, that is the same distribution. At temperature 0 ours ends
-where p(end) is at least the probability of the chosen token, which may be earlier: our response is
-a prefix of theirs, and it is cut there. No torch is needed.
+A response ends at the step that chose an end token, EOS or <CNF>; the log-probability of its end is
+that of both together. No torch is needed.
 """
 
 from __future__ import annotations
@@ -130,7 +128,7 @@ class Reader:
         """Return the ids whose log-probabilities are needed at every step."""
         return self.eos if self.cnf is None else (*self.eos, self.cnf)
 
-    def drawn(self, step: Step, *, greedy: bool, row: int = 0) -> Drawn:
+    def drawn(self, step: Step) -> Drawn:
         """Return what a step means here.
 
         Raises:
@@ -141,9 +139,9 @@ class Reader:
         stops = (*self.stops, step.token) if step.ends else self.stops
         end = log_sum([known[i] for i in dict.fromkeys(stops) if i in known])
         rest = math.log1p(-min(math.exp(log_c), 1 - 1e-7)) if self.at_prompt else 0.0
-        ended = step.token in stops or (greedy and end >= step.logprob)
+        ended = step.token in stops
         token, logprob = (self.eos[0], end) if ended else (step.token, step.logprob)
-        return Drawn(row, token, logprob - rest, math.exp(log_c), ended, at_most)
+        return Drawn(0, token, logprob - rest, math.exp(log_c), ended, at_most)
 
     def confidence(self, drawn: Drawn, before: Sequence[float]) -> float:
         """Return c at a step, given the log-probabilities of the tokens before it."""
@@ -170,7 +168,7 @@ class Reader:
         return min(step.ceiling, 0.0), True
 
 
-def read(steps: Iterable[Step], reader: Reader, tokenizer: Any, *, greedy: bool) -> Generation:
+def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
     """Return the response in the steps of one sample, cut where it ends.
 
     One that never ends counts as cut at its longest. Where c is only known to be at most some
@@ -183,7 +181,7 @@ def read(steps: Iterable[Step], reader: Reader, tokenizer: Any, *, greedy: bool)
     bounds: list[bool] = []
     end_logprob = None
     for step in steps:
-        drawn = reader.drawn(step, greedy=greedy)
+        drawn = reader.drawn(step)
         if reader.cnf is not None:
             trace.append(drawn.confidence)
             bounds.append(drawn.at_most)

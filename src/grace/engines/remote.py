@@ -87,16 +87,16 @@ class Remote:
         self, request: Request, arrived: Callable[[int], None] = lambda _: None
     ) -> Generation:
         """Return one sample; `arrived` is told how many tokens have come in."""
-        greedy, steps = request.sampling.temperature == 0, list[Step]()
+        steps = list[Step]()
         async with aclosing(self.steps(request)) as arriving:
             async for more in arriving:
                 steps += more
-                drawn = (known(self.reader.drawn(step, greedy=greedy)) for step in more)
+                drawn = (known(self.reader.drawn(step)) for step in more)
                 tokens = sum(1 for _ in takewhile(lambda one: not one.ended, drawn))
                 arrived(tokens)
                 if tokens < len(more):
                     break
-        return read(steps, self.reader, self.tokenizer, greedy=greedy)
+        return read(steps, self.reader, self.tokenizer)
 
     async def next_logprobs(self, context: Ids, ids: Ids) -> list[float]:
         """Return the log-probabilities of tokens after a context, temperature 1.

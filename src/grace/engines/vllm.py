@@ -141,7 +141,7 @@ class VllmEngine:
             return self._drawing(sampling, keys[index], sampling.first_sample, n=count)
 
         for index, output in enumerate(self._requests.in_order(prompts, ask, count)):
-            made = [self._generation(sample, greedy) for sample in output.outputs]
+            made = [self._generation(sample) for sample in output.outputs]
             yield index, made * sampling.num_samples if greedy else made
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> VllmStream:
@@ -152,12 +152,11 @@ class VllmEngine:
             ModelError: the prompt and a response could exceed the model's context.
         """
         check_contexts([prompt], self._limit, sampling.max_new_tokens, [key])
-        greedy = sampling.temperature == 0
         return VllmStream(
             self._requests,
             prompt,
             lambda number: self._drawing(sampling, key, number, in_full=False),
-            lambda sample: self._generation(sample, greedy),
+            self._generation,
         )
 
     def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
@@ -242,12 +241,12 @@ class VllmEngine:
             logit_bias={reader.cnf: BANNED} if reader.at_prompt else None,
         )
 
-    def _generation(self, sample: Any, greedy: bool) -> Generation:
+    def _generation(self, sample: Any) -> Generation:
         steps = (
             Step(token, known[token].logprob, {i: known[i].logprob for i in self.reader.asked})
             for token, known in zip(sample.token_ids, sample.logprobs, strict=True)
         )
-        return read(steps, self.reader, self.tokenizer, greedy=greedy)
+        return read(steps, self.reader, self.tokenizer)
 
     def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]

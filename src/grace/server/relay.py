@@ -180,7 +180,7 @@ class RelayedCompletion(Completion):
     def _add(self, choice: Choice, step: Step) -> bool:
         """Return whether the choice goes on after a step."""
         reader, tokenizer = self._engine.reader, self._engine.tokenizer
-        drawn = known(reader.drawn(step, greedy=self.asked.sampling.temperature == 0))
+        drawn = known(reader.drawn(step))
         others = [entry for entry in step.logprobs.items() if entry[0] not in (reader.cnf, UNKNOWN)]
         best = sorted(others, key=lambda entry: -entry[1])[: self.asked.top or 0]
         top = tuple((name_of(tokenizer, token), max(value, LOWEST)) for token, value in best)
