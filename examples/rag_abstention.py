@@ -4,8 +4,9 @@
     python examples/rag_abstention.py
 
 The retriever is a stub that counts common words; put your own in its place. What matters is the
-end of `answer`: below the threshold it retrieves more, and then abstains. A threshold that keeps a
-promise comes from calibration questions asked in the same way (docs/thresholds.md).
+end of `answer`: below the threshold it retrieves more, and then abstains. The prompt is not that of
+the training run (`raw`), so its confidences are not calibrated: choose the threshold, or
+recalibrate, on questions asked in the same way (docs/thresholds.md).
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def answer(client: OpenAI, model: str, question: str) -> Answer:
             model=model,
             temperature=0,
             messages=[{"role": "user", "content": f"{context}\n\nQuestion: {question}\nGuess:"}],
+            extra_body={"grace": {"prompt": "raw"}},
         )
         choice = reply.choices[0]
         confidence = choice.confidence

@@ -88,11 +88,11 @@ class Evidence:
 
     def along(self, logprobs: Sequence[float]) -> list[float]:
         """Return the shift before each of a response's steps and after the last, without torch."""
-        kept = [_clipped(value) for value in logprobs]
-        total, low, shifts = 0.0, 0.0, [self.of(())]
-        for count, value in enumerate(kept, 1):
-            total, low = total + value, min(low, value)
-            shifts.append(self._shift(_features(total, low, kept[0], count)))
+        growing = Growing(self)
+        shifts = [growing.shift]
+        for value in logprobs:
+            growing.add(value)
+            shifts.append(growing.shift)
         return shifts
 
     def running(self, logprobs_BT: Tensor) -> Tensor:
@@ -129,6 +129,28 @@ class Evidence:
     def _combine(self, features_F: Tensor) -> Tensor:
         center_F, weights_F = map(features_F.new_tensor, (self.center, self.weights))
         return (features_F - center_F) @ weights_F + self.bias
+
+
+class Growing:
+    """The shift for a response that grows token by token; each token takes the same time.
+
+    `shift` is that of the tokens so far.
+    """
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._total, self._low, self._first, self._count = 0.0, 0.0, 0.0, 0
+        self.shift = evidence.of(())
+
+    def add(self, logprob: float) -> None:
+        """Take the log-probability of the next token."""
+        kept = _clipped(logprob)
+        if self._count == 0:
+            self._first = kept
+        self._count += 1
+        self._total, self._low = self._total + kept, min(self._low, kept)
+        found = _features(self._total, self._low, self._first, self._count)
+        self.shift = self._evidence._shift(found)
 
 
 def confidence(

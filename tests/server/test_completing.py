@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling
+from grace.engines.reading import Drawn
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence
@@ -76,7 +78,7 @@ def test_choices_are_the_samples_of_generate(read_at: str, evidence: Any, head: 
             assert all(len(token.top) == 2 for token in tokens)
     assert ended > 1
     lengths = sum(len(generation.token_ids) for generation in generated)
-    assert events[-1] == Finished(sum(map(len, PROMPTS)), lengths)
+    assert events[-1] == Finished(sum(map(len, PROMPTS)), lengths + ended)
 
 
 @pytest.mark.parametrize("read_at", ["predict", "feed", "prompt"])
@@ -119,6 +121,21 @@ def test_requests_that_run_together_get_what_they_get_alone() -> None:
         for choice, end in ends.items():
             assert end.confidence == pytest.approx(alone[choice][1].confidence, abs=1e-6)
     assert not any(isinstance(event, Ended) for event in seen[1])
+
+
+def test_evidence_costs_the_same_at_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = []
+    monkeypatch.setattr("grace.evidence._clipped", lambda value: looked_at.append(value) or value)
+    reads = SimpleNamespace(
+        tokenizer=SimpleNamespace(decode=lambda ids, **_: "a" * len(ids)),
+        evidence=EVIDENCE, cnf=0, read_at="predict",
+    )  # fmt: skip
+    asked = Asked(lambda: [[1]], 1, SAMPLING, None, top=None)
+    job = LocalCompletion(reads, asked, lambda _: None)  # type: ignore[arg-type]
+    choice = job.choices()[0]
+    for _ in range(300):
+        choice.add(Drawn(0, 5, -0.5, 0.5, False), ())
+    assert len(looked_at) == 300
 
 
 def test_a_prompt_beyond_the_context_is_refused() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
+import shutil
+import subprocess
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,8 @@ import pytest
 from browser import CHROMIUM, Browser
 from live_server import Live, running
 
+from grace.model.rules import answering, voting
+from grace.records import Threshold, to_json
 from grace.server.app import FILES, PAGE
 
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install one")
@@ -48,6 +54,57 @@ def test_pages_ask_for_nothing_elsewhere(live: Live) -> None:
         addresses = [a for a in re.findall(r"https?://[^\s\"']+", content) if "w3.org" not in a]
         assert addresses == []
         assert "innerHTML" not in content
+
+
+ANSWERS = Threshold("answer", 1, 0.0, 0.7, None, 0.05, 0.613, True, 99, 0.7, "PROMISE")
+VOTES = Threshold("early-stop", 8, 0.8, None, 0.01, 0.05, 0.9, False, 99, -0.01, "PROMISE")
+CHOSEN = [
+    ANSWERS,
+    VOTES,
+    replace(ANSWERS, temperature=0.8),
+    replace(VOTES, temperature=1.0),
+    replace(VOTES, budget=12),
+    replace(ANSWERS, tau=None),
+]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node here: install one")
+def test_the_page_shows_a_promise_where_the_server_keeps_it() -> None:
+    asked = [(budget, strategy) for budget in (1, 4, 8, 12) for strategy in ("es", "asc")]
+    script = f"""
+        import {{ holds, told }} from "file://{PAGE}/promise.js";
+        const found = {json.dumps([to_json(one) for one in CHOSEN])}.map((chosen) =>
+          {json.dumps(asked)}.map(([budget, strategy]) =>
+            told(chosen, holds(chosen, budget, strategy))));
+        console.log(JSON.stringify(found));
+    """
+    command = ["node", "--input-type=module", "-e", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for chosen, shown in zip(CHOSEN, json.loads(done.stdout), strict=True):
+        for (budget, strategy), said in zip(asked, shown, strict=True):
+            kept: Any = voting(strategy, None, chosen, budget, 0.8, None)
+            if budget == 1:
+                kept = answering(None, chosen, 0.0, None)
+            own = f"The run's own threshold: {chosen.promise}"
+            assert (said == own) == bool(kept.promise), (chosen, budget, strategy)
+
+
+@in_browser
+def test_a_promise_for_single_answers_is_none_for_votes(
+    live: Live, finished: Any, tmp_path: Path
+) -> None:
+    model = copy.copy(live.model)
+    model.promise = ANSWERS
+    with running(model, finished / "run") as server, Browser(tmp_path / "profile") as browser:
+        browser.open(f"{server.url}/")
+        browser.wait(READY)
+        assert browser.run("document.getElementById('budget').value") == "1"
+        assert text(browser, "promise") == "The run's own threshold: PROMISE"
+        browser.run(
+            "document.getElementById('budget').value = '8';"
+            "document.getElementById('budget').dispatchEvent(new Event('change'))"
+        )
+        assert text(browser, "promise").startswith("Nothing is promised here")
 
 
 @in_browser

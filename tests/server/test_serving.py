@@ -69,6 +69,76 @@ def test_grace_asks_with_the_prompt_of_the_run(live: Live) -> None:
     assert answer.grace["abstains"] is True
 
 
+def test_one_user_turn_is_asked_with_the_prompt_of_the_run(live: Live) -> None:
+    plain: dict[str, Any] = {"model": NAME, "temperature": 0}
+    plain["messages"] = [{"role": "user", "content": QUESTION}]
+    reply = live.model.ask(QUESTION)
+    create = live.client().chat.completions.create
+    (choice,) = create(**plain, logprobs=True).choices
+    assert choice.message.content.strip() == reply.text
+    assert choice.confidence == pytest.approx(reply.confidence, abs=1e-6)
+    assert choice.calibrated is True
+    *_, last = [chunk.choices[0] for chunk in create(**plain, stream=True)]
+    assert (last.confidence, last.calibrated) == (choice.confidence, True)
+    raw = create(**plain, max_tokens=4, extra_body={"grace": {"prompt": "raw"}})
+    assert raw.choices[0].calibrated is False
+    tokens = len(encode_chat(live.model.engine.tokenizer, plain["messages"]))
+    assert raw.usage.prompt_tokens == tokens
+
+
+def test_a_prompt_that_the_model_was_not_trained_on_is_said_so(live: Live) -> None:
+    trained = live.model.messages(QUESTION)
+    user, answer = {"role": "user", "content": QUESTION}, {"role": "assistant", "content": "49"}
+    system = {"role": "system", "content": "Be brief."}
+    for messages, calibrated in (
+        (trained, True),
+        ([system, user], False),
+        ([user, answer, user], False),
+        ([user, answer], False),
+    ):
+        body = {"model": NAME, "messages": messages, "max_tokens": 2}
+        _, answered = post(live, "/v1/chat/completions", body)
+        assert answered["choices"][0]["calibrated"] is calibrated
+        scored = {"model": NAME, "input": [{"messages": messages, "response": "49"}]}
+        _, answered = post(live, "/v1/score", scored)
+        assert answered["data"][0]["calibrated"] is calibrated
+    scored = {"model": NAME, "input": [{"question": QUESTION, "response": "49"}]}
+    assert post(live, "/v1/score", scored)[1]["data"][0]["calibrated"] is True
+    told = live.client().completions.create(model=NAME, prompt="a", max_tokens=2)
+    assert told.choices[0].calibrated is False
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-40, 1e-6])
+def test_a_temperature_too_small_to_divide_by_is_greedy(live: Live, temperature: float) -> None:
+    (choice,) = chat(live, temperature=temperature).choices
+    assert choice.message.content == chat(live).choices[0].message.content
+
+
+def test_usage_counts_the_end_token_and_is_everywhere(live: Live) -> None:
+    question = an_ending_question(live)
+    reply, tokenizer = live.model.ask(question), live.model.engine.tokenizer
+    prompt = len(encode_chat(tokenizer, live.model.messages(question)))
+    usage = chat(live, question).usage
+    assert (usage.prompt_tokens, usage.completion_tokens) == (prompt, reply.tokens + 1)
+    assert usage.total_tokens == prompt + reply.tokens + 1
+    assert chat(live, question, max_tokens=2).usage.completion_tokens == 2  # cut: no end
+    scored = {"model": NAME, "input": [{"question": question, "response": "49"}]}
+    _, answer = post(live, "/v1/score", scored)
+    tokens = prompt + len(encode_text(tokenizer, "49"))
+    expected = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
+    assert answer["usage"] == expected
+    vote = {"grace": {"budget": 3, "strategy": "sc"}, "seed": 1}
+    asked = [{"role": "user", "content": question}]
+    _, answer = post(
+        live, "/v1/chat/completions", {"model": NAME, "messages": asked, "temperature": 0, **vote}
+    )
+    assert answer["usage"]["completion_tokens"] == 3 * (reply.tokens + 1)
+    options = {"include_usage": True}
+    *chunks, last = chat(live, question, stream=True, stream_options=options)
+    assert last.usage.completion_tokens == reply.tokens + 1
+    assert all("usage" in chunk.model_fields_set and chunk.usage is None for chunk in chunks)
+
+
 def test_logprobs_carry_cnf_at_every_step_and_the_confidence_at_the_last(live: Live) -> None:
     question = an_ending_question(live)
     (choice,) = chat(live, question, logprobs=True, top_logprobs=3).choices
@@ -96,7 +166,7 @@ def test_a_stream_says_the_same_as_the_whole(live: Live) -> None:
     assert [c.finish_reason for c in choices[:-1]] == [None] * (len(choices) - 1)
     assert choices[-1].finish_reason == "stop"
     assert choices[-1].confidence == pytest.approx(whole.confidence, abs=1e-6)
-    assert chunks[-1].usage.completion_tokens == live.model.ask(question).tokens
+    assert chunks[-1].usage.completion_tokens == live.model.ask(question).tokens + 1
 
 
 def test_n_samples_are_those_of_the_engine(live: Live) -> None:
@@ -217,6 +287,7 @@ def test_special_tokens_in_a_prompt_are_characters(live: Live, token: str) -> No
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"extra_body": {"grace": {"budget": 65}}}, "grace.budget"),
         ({"extra_body": {"grace": {"budget": 4}}, "n": 2}, "n"),
+        ({"extra_body": {"grace": {"budget": 1, "prompt": "raw"}}}, "grace"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Features", "Samples", "Sampling", "StreamingEngine"]
 
+GREEDY_BELOW = 1e-5  # as vLLM has it
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How responses are drawn.
 
-    `temperature` 0 is greedy. Sample number s of a prompt with a key depends on (seed, key, s)
-    alone, so `first_sample` goes on where an earlier call stopped. `max_new_tokens` counts the
-    end token.
+    `temperature` 0 is greedy, and one below `GREEDY_BELOW` counts as 0. Sample number s of a prompt
+    with a key depends on (seed, key, s) alone, so `first_sample` goes on where an earlier call
+    stopped. `max_new_tokens` counts the end token.
     """
 
     num_samples: int = 1
@@ -32,6 +34,10 @@ class Sampling:
     max_new_tokens: int = 64
     seed: int = 0
     first_sample: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < GREEDY_BELOW:  # logits divided by it would overflow
+            object.__setattr__(self, "temperature", 0.0)
 
 
 class Features(NamedTuple):

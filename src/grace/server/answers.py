@@ -47,13 +47,14 @@ class Answer:
         self, first: Any, arriving: AsyncGenerator[Any, None], *, usage_wanted: bool
     ) -> AsyncIterator[bytes]:
         """Yield server-sent events as things arrive; an error is the last event."""
+        later: Json = {"usage": None} if usage_wanted else {}  # as OpenAI does until the end
         try:
             async with aclosing(arriving):
                 for chunk in self._chunks(first, usage_wanted):
-                    yield _line(chunk)
+                    yield _line(later | chunk)
                 async for event in arriving:
                     for chunk in self._chunks(event, usage_wanted):
-                        yield _line(chunk)
+                        yield _line(later | chunk)
         except ClientGone:
             return
         except Exception as error:
@@ -89,8 +90,7 @@ class Answer:
             self._ends[event.choice] = event
             self._counters.rated(event.confidence)
         elif isinstance(event, Finished):
-            self._counters.tokens.labels("prompt").inc(event.prompt_tokens)
-            self._counters.tokens.labels("completion").inc(event.completion_tokens)
+            self._counters.count(event)
 
     def _said(self, finished: Finished) -> Json:
         if self._extra is None:

@@ -33,6 +33,7 @@ FILES = {
     "/page/style.css": ("style.css", "text/css"),
     "/page/app.js": ("app.js", "text/javascript"),
     "/page/diagram.js": ("diagram.js", "text/javascript"),
+    "/page/promise.js": ("promise.js", "text/javascript"),
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 PAGE_HEADERS = {

@@ -10,7 +10,7 @@ from grace.chat import encode_text
 from grace.cnf import CNF_TOKEN
 from grace.engines import Sampling
 from grace.engines.reading import LOWEST, Drawn, log_of
-from grace.evidence import Evidence, confidence
+from grace.evidence import Evidence, Growing, shifted
 from grace.server.jobs import Emit, Finished, Job
 from grace.server.words import Stops, Words
 
@@ -140,7 +140,10 @@ class Completion(Job):
         self.emit(piece)
 
     def end(self, ended: Ended, tokens: int) -> None:
-        """Tell that a choice of so many tokens is complete, and with the last one that all are."""
+        """Tell that a choice is complete, and with the last one that all are.
+
+        `tokens` were drawn for it, its end token among them.
+        """
         self.started = True
         self.emit(ended)
         self._tokens += tokens
@@ -161,13 +164,11 @@ class Choice:
         self.to_rate: list[int] | None = None
         self._job, self._number, self._reads = job, number, job.reads
         self._words, self._stops = Words(job.reads.tokenizer), Stops(job.asked.stop)
-        self._logprobs: list[float] = []
+        self._tokens_drawn = 0
+        self._growing = Growing(job.reads.evidence) if job.reads.evidence else None
         self._text = ""
         self._offset = 0
-        self._first: tuple[float, bool] = (
-            0.0,
-            False,
-        )  # c at the first step, and if that is a bound
+        self._first = (0.0, False)  # c at the first step, and if that is a bound
         self._end: Drawn | None = None
         self._end_top: Top = ()
         self._over = False
@@ -179,7 +180,7 @@ class Choice:
         if self._over or self._end is not None:
             return False
         c = self._confidence(drawn)
-        if not self._logprobs:
+        if not self._tokens_drawn:
             self._first = (c, drawn.at_most)
         if drawn.ended:
             self._end, self._end_top = drawn, top
@@ -187,7 +188,9 @@ class Choice:
                 at_prompt = self._reads.read_at == "prompt"
                 self.close(*(self._first if at_prompt else (c, drawn.at_most)))
             return True
-        self._logprobs.append(drawn.logprob)
+        self._tokens_drawn += 1
+        if self._growing is not None:
+            self._growing.add(drawn.logprob)
         shown = self._stops.add(self._words.add(drawn.token))
         self._show(shown.text, self._tokens(drawn, top, None if drawn.at_most else c))
         if shown.stopped:
@@ -226,7 +229,8 @@ class Choice:
     ) -> None:
         self._over = True
         known, bound = (None, confidence) if at_most else (confidence, None)
-        self._job.end(Ended(self._number, reason, known, bound), len(self._logprobs))
+        tokens = self._tokens_drawn + (self._end is not None)
+        self._job.end(Ended(self._number, reason, known, bound), tokens)
 
     def _show(self, text: str, tokens: tuple[Token, ...] = ()) -> None:
         self._text += text
@@ -234,8 +238,9 @@ class Choice:
             self._job.show(Piece(self._number, text, tokens))
 
     def _confidence(self, drawn: Drawn) -> float:
-        evidence, c = self._reads.evidence, drawn.confidence
-        return confidence(log_of(c), self._logprobs, evidence) if evidence else c
+        if self._growing is None or self._reads.evidence is None:
+            return drawn.confidence
+        return shifted(log_of(drawn.confidence), self._growing.shift, self._reads.evidence.slope)
 
     def _tokens(self, drawn: Drawn, top: Top, c: float | None) -> tuple[Token, ...]:
         if self._job.asked.top is None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from grace.server.jobs import Finished
+
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 TENTHS = tuple(number / 10 for number in range(1, 11))
 
@@ -49,6 +51,11 @@ class Counters:
             self.unrated.inc()
         else:
             self.confidences.observe(confidence)
+
+    def count(self, finished: Finished) -> None:
+        """Count what one request has read and written."""
+        self.tokens.labels("prompt").inc(finished.prompt_tokens)
+        self.tokens.labels("completion").inc(finished.completion_tokens)
 
     def text(self) -> bytes:
         """Return the page."""

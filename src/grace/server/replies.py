@@ -18,10 +18,14 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The parts that all objects of one answer share."""
+    """The parts that all objects of one answer share.
+
+    `calibrated`: the prompt is that of the training run, which confidences are calibrated for.
+    """
 
     chat: bool
     model: str
+    calibrated: bool = True
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -49,14 +53,20 @@ class Reply:
         choice = self._choice(ended.choice, "", (), delta=True)
         if self.chat:
             choice["delta"] = {}
-        return self.chunk([choice | _end(ended)], **extra)
+        return self.chunk([choice | self._end(ended)], **extra)
 
     def complete(self, ended: Ended, pieces: Sequence[Piece]) -> Json:
         """Return a whole choice."""
         text = "".join(piece.text for piece in pieces)
         tokens = [token for piece in pieces for token in piece.tokens]
         choice = self._choice(ended.choice, text, tokens, delta=False)
-        return choice | _end(ended)
+        return choice | self._end(ended)
+
+    def _end(self, ended: Ended) -> Json:
+        """Return how a choice ends; a bound is there only in place of a confidence."""
+        said: Json = {"finish_reason": ended.finish_reason, "confidence": ended.confidence}
+        bound = {} if ended.at_most is None else {"confidence_at_most": ended.at_most}
+        return said | bound | {"calibrated": self.calibrated}
 
     def _object(self, kind: str, choices: Sequence[Json]) -> Json:
         prefix = "chatcmpl" if self.chat else "cmpl"
@@ -80,12 +90,6 @@ class Reply:
         return {"index": index, **said, "logprobs": listed if tokens else None} | (
             {"finish_reason": None} if delta else {}
         )
-
-
-def _end(ended: Ended) -> Json:
-    """Return how a choice ends; a bound is there only in place of a confidence."""
-    said: Json = {"finish_reason": ended.finish_reason, "confidence": ended.confidence}
-    return said if ended.at_most is None else said | {"confidence_at_most": ended.at_most}
 
 
 def usage(finished: Finished) -> Json:

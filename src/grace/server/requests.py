@@ -93,14 +93,23 @@ class StreamOptions(BaseModel):
 class GraceOptions(_Strict):
     """Test-time scaling: the message is a question, asked with the prompt of the training run.
 
-    With a budget of 1 it is asked once, greedily unless a temperature is given.
+    With a budget of 1 it is asked once, greedily unless a temperature is given. With the prompt
+    `raw` there is none of that: the messages are answered as they stand.
     """
 
+    prompt: Literal["raw"] | None = None
     strategy: Annotated[str | None, Field(max_length=64, examples=["es"])] = None
     budget: Annotated[int | None, Field(ge=1, examples=[8])] = None
     threshold: Probability | None = None
     parallel: Annotated[int, Field(ge=1)] = 1
     choices: Annotated[list[Text], Field(max_length=len(LETTERS))] = []
+
+    @model_validator(mode="after")
+    def _raw_is_all(self) -> GraceOptions:
+        others = sorted(self.model_fields_set - {"prompt"})
+        if self.prompt == "raw" and others:
+            raise ValueError(f"with the prompt raw nothing is voted on; leave out {others[0]}")
+        return self
 
 
 class _Sampled(_Strict):
@@ -133,6 +142,16 @@ class ChatRequest(_Sampled):
     def plain(self) -> list[Message]:
         """Return the conversation."""
         return [message.plain() for message in self.messages]
+
+    @property
+    def asks(self) -> bool:
+        """Return whether `grace` asks a question."""
+        return self.grace is not None and self.grace.prompt is None
+
+    @property
+    def top(self) -> int | None:
+        """Return how many most probable tokens to list per step; None: no tokens at all."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def question(self) -> str:

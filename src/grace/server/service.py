@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,14 @@ from grace.engines import Sampling
 from grace.model.rules import answering, usual_budget
 from grace.records import Message
 from grace.server.answers import Answer, Extra
+from grace.server.asking import Asking
 from grace.server.backends import backend
 from grace.server.completing import Asked, Ended
 from grace.server.counters import Counters
 from grace.server.errors import ApiError
-from grace.server.jobs import Emit, Job
+from grace.server.jobs import Emit, Finished, Job
 from grace.server.line import events
-from grace.server.replies import Json, Reply
+from grace.server.replies import Json, Reply, usage
 from grace.server.requests import ChatRequest, CompletionRequest, GraceOptions, ScoreRequest
 from grace.server.settings import ServerSettings
 from grace.server.voting import VoteRequest
@@ -42,15 +43,14 @@ class Service:
     def __init__(self, model: Model, settings: ServerSettings) -> None:
         self.model, self.settings = model, settings
         self.backend = backend(model, settings)
+        self._asking = Asking(model)
         self.counters = Counters(lambda: self.backend.waiting)
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """Answer `/v1/chat/completions`."""
         options = body.grace
-        if options is None:
-            top = (body.top_logprobs or 0) if body.logprobs else None
-            make = self._completion(body, lambda: [self._encode(body.plain)], top)
-            return await self._answer(body, request, make, chat=True)
+        if options is None or not body.asks:
+            return await self._converse(body, request)
         question = body.question
         asked = self.model.messages(question, options.choices)
         budget = usual_budget(self.model.promise, options.strategy)
@@ -58,9 +58,9 @@ class Service:
             return await self._vote(body, options, options.budget or budget, request)
         if options.strategy is not None:
             raise _refused("grace.strategy", "a strategy needs a budget of at least 2 samples")
-        top = (body.top_logprobs or 0) if body.logprobs else None
-        make = self._completion(body, lambda: [self._encode(asked)], top)
-        return await self._answer(body, request, make, chat=True, extra=self._asked(body, options))
+        make = self._completion(body, lambda: [self._encode(asked)], body.top)
+        extra = self._asked(body, options)
+        return await self._answer(body, request, make, Reply(True, self.settings.name), extra)
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Answer `/v1/completions`."""
@@ -71,7 +71,8 @@ class Service:
             body.logprobs,
             num_prompts=len(body.prompts),
         )
-        return await self._answer(body, request, make, chat=False)
+        reply = Reply(False, self.settings.name, calibrated=False)
+        return await self._answer(body, request, make, reply)
 
     async def score(self, body: ScoreRequest, request: Request) -> Response:
         """Answer `/v1/score`."""
@@ -80,14 +81,28 @@ class Service:
         if len(body.input) > most:
             raise _refused("input", f"{len(body.input)} responses; send at most {most} at a time")
         prompts = [item.chat(self.model) for item in body.input]
+        calibrated = [self._asking.is_trained(prompt) for prompt in prompts]
         responses = [item.response for item in body.input]
         make = partial(self.backend.rating, prompts, responses)
         async with aclosing(self._events(make, request)) as arriving:
-            finished = await anext(arriving)
-        data = [{"index": i, "confidence": value} for i, value in enumerate(finished.value)]
+            finished: Finished = await anext(arriving)
+        rated = zip(finished.value, calibrated, strict=True)
+        data = [
+            {"index": index, "confidence": value, "calibrated": known}
+            for index, (value, known) in enumerate(rated)
+        ]
+        self.counters.count(finished)
         for value in finished.value:
             self.counters.rated(value)
-        return JSONResponse({"object": "list", "model": self.settings.name, "data": data})
+        about = {"object": "list", "model": self.settings.name}
+        return JSONResponse(about | {"data": data, "usage": usage(finished)})
+
+    async def _converse(self, body: ChatRequest, request: Request) -> Response:
+        """Answer a conversation; one user turn is a question, asked as in the training run."""
+        messages, calibrated = self._asking.conversation(body.plain, raw=body.grace is not None)
+        make = self._completion(body, lambda: [self._encode(messages)], body.top)
+        reply = Reply(True, self.settings.name, calibrated=calibrated)
+        return await self._answer(body, request, make, reply)
 
     def _completion(
         self,
@@ -101,7 +116,7 @@ class Service:
         if choices > self.settings.max_choices:
             raise _refused("n", f"{choices} choices; ask for at most {self.settings.max_choices}")
         temperature, top_p = body.temperature, body.top_p
-        if isinstance(body, ChatRequest) and body.grace is not None:
+        if isinstance(body, ChatRequest) and body.asks:
             temperature, top_p = temperature or 0.0, top_p or self.model.sample.top_p
         sampling = Sampling(
             num_samples=body.n,
@@ -136,8 +151,8 @@ class Service:
             body,
             request,
             partial(self.backend.voting, vote),
-            chat=True,
-            extra=lambda _, __: used,
+            Reply(True, self.settings.name),
+            lambda _, __: used,
         )
 
     def _check_vote(self, body: ChatRequest, options: GraceOptions, budget: int) -> None:
@@ -187,7 +202,7 @@ class Service:
                 code="model_not_found",
             )
 
-    def _encode(self, messages: list[Message]) -> list[int]:
+    def _encode(self, messages: Sequence[Message]) -> list[int]:
         return encode_chat(self.model.engine.tokenizer, messages)
 
     def _events(self, make: Make, request: Request) -> AsyncGenerator[Any, None]:
@@ -198,12 +213,11 @@ class Service:
         body: ChatRequest | CompletionRequest,
         request: Request,
         make: Make,
-        *,
-        chat: bool,
+        reply: Reply,
         extra: Extra | None = None,
     ) -> Response:
         """Run a job; answer with the whole or with a stream. Errors before either have a status."""
-        answer = Answer(Reply(chat, self.settings.name), self.counters, extra)
+        answer = Answer(reply, self.counters, extra)
         arriving = self._events(make, request)
         if not body.stream:
             return JSONResponse(await answer.whole(arriving))

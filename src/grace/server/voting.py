@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from grace.chat import encode_chat
+from grace.chat import encode_chat, encode_text
 from grace.records import Decision, Message, Vote, to_json
 from grace.server.completing import Ended, Piece
 from grace.server.jobs import Emit, Finished, Job
@@ -53,7 +53,13 @@ class Voting(Job):
         decision = self._model.vote(**self._request._asdict(), on_vote=self._show)
         self.emit(Piece(0, _text_of(decision)))
         self.emit(Ended(0, "stop", decision.confidence))
-        self.emit(Finished(self._prompt_tokens(), decision.issued_tokens, to_json(decision)))
+        tokens = decision.issued_tokens + self._ends(decision)
+        self.emit(Finished(self._prompt_tokens(), tokens, to_json(decision)))
+
+    def _ends(self, decision: Decision) -> int:
+        """Return how many votes have drawn an end token: those shorter than the longest allowed."""
+        longest = self._request.max_new_tokens or self._model.sample.max_new_tokens
+        return sum(vote.tokens < longest for vote in decision.votes)
 
     def _show(self, vote: Vote, leading: str | None) -> None:
         self.started = True
@@ -88,4 +94,7 @@ class Rating(Job):
     def run(self, together: Sequence[Job]) -> None:
         """Rate all responses."""
         values = self._model.score(self._prompts, self._responses)
-        self.emit(Finished(value=values))
+        tokenizer = self._model.engine.tokenizer
+        chats = sum(len(encode_chat(tokenizer, prompt)) for prompt in self._prompts)
+        given = sum(len(encode_text(tokenizer, response)) for response in self._responses)
+        self.emit(Finished(chats + given, 0, values))

@@ -1,13 +1,19 @@
 // Asks the server of this page. Whatever comes from a model is set as text, never as markup.
 
 import { draw } from "/page/diagram.js";
+import { holds, isAt, told } from "/page/promise.js";
 
 const $ = (id) => document.getElementById(id);
 const state = { model: null, key: "", asked: [], current: null, running: null, moveCut: () => {} };
 const percent = (value) => `${(value * 100).toFixed(1)} %`;
 const shown = (confidence) => confidence === null ? "none" : confidence.toFixed(2);
-const threshold = () => Number($("threshold").value);
+const budget = () => Number($("budget").value);
 const isAccepted = (confidence) => confidence !== null && confidence >= threshold();
+
+const slid = () => Number($("threshold").value);
+const chosen = () => state.model?.grace.threshold;
+const isOwn = () => holds(chosen(), budget(), $("strategy").value) && isAt(chosen(), slid());
+const threshold = () => isOwn() ? chosen().tau : slid();
 
 function element(tag, className, text) {
   const node = document.createElement(tag);
@@ -34,12 +40,20 @@ async function connect() {
   document.title = `${model.id} · GrACE`;
   $("about").textContent = `${model.id}, trained on ${model.grace.task}`;
   $("choices-field").hidden = model.grace.kind !== "choice";
-  const { threshold: chosen, measured } = model.grace;
-  if (chosen && chosen.tau !== null) $("threshold").value = chosen.tau;
-  $("promise").textContent = chosen ? `The run's own threshold: ${chosen.promise}` : "";
+  const { measured } = model.grace;
+  if ((chosen()?.tau ?? null) !== null) useOwn(chosen());
   if (measured) showMeasured(measured);
   showThreshold();
   $("question").focus();
+}
+
+// Start where the run's threshold keeps its promise.
+function useOwn({ budget: samples, tau }) {
+  const budgets = [...$("budget").options].map((option) => Number(option.value));
+  if (!budgets.includes(samples)) $("budget").add(new Option(samples));
+  $("budget").value = samples;
+  $("strategy").disabled = budget() === 1;
+  $("threshold").value = tau;
 }
 
 function showMeasured(measured) {
@@ -55,6 +69,7 @@ function showMeasured(measured) {
 
 function showThreshold() {
   $("threshold-value").textContent = threshold().toFixed(2);
+  $("promise").textContent = told(chosen(), isOwn());
   $("gauge-mark").style.left = `calc(${threshold() * 100}% - 1px)`;
   state.moveCut(threshold());
   showOutlook();
@@ -94,7 +109,7 @@ function showSession() {
   }));
 }
 
-function showVerdict({ text, confidence, note, done }) {
+function showVerdict({ text, confidence, calibrated, promise, note, done }) {
   $("answer").textContent = text || (done ? "No answer was found in any sample." : "");
   $("gauge-fill").style.width = `${(confidence ?? 0) * 100}%`;
   const good = isAccepted(confidence);
@@ -103,9 +118,12 @@ function showVerdict({ text, confidence, note, done }) {
     $("verdict").textContent = note;
     return;
   }
-  const told = confidence === null ? "No confidence: the answer was cut before its end."
+  const rated = confidence === null ? "No confidence: the answer was cut before its end."
     : `Confidence ${shown(confidence)}: ${good ? "accepted" : "abstained, below the threshold"}.`;
-  $("verdict").textContent = `${told} ${note}`;
+  const warned = calibrated === false && confidence !== null
+    ? " The model was not trained on this prompt, so its confidence is not calibrated here." : "";
+  const kept = promise ? ` Promised: ${promise}.` : "";
+  $("verdict").textContent = `${rated} ${note}${warned}${kept}`;
 }
 
 function showVote(votes, leading) {
@@ -151,18 +169,20 @@ async function* events(response) {
 }
 
 function request(question) {
-  const budget = Number($("budget").value);
   const choices = $("choices").value.split("\n").map((line) => line.trim()).filter(Boolean);
-  const voting = budget > 1 ? { strategy: $("strategy").value } : {};
-  if (budget > 1 && $("strategy").value === "es") voting.threshold = threshold();
+  const voting = budget() > 1 ? { strategy: $("strategy").value } : {};
+  const stops = budget() > 1 && $("strategy").value === "es";
+  if (stops && !isOwn()) voting.threshold = threshold(); // else the server takes the run's own
   return {
     model: state.model.id, stream: true, messages: [{ role: "user", content: question }],
-    grace: { budget, ...voting, ...($("choices-field").hidden ? {} : { choices }) },
+    grace: { budget: budget(), ...voting, ...($("choices-field").hidden ? {} : { choices }) },
   };
 }
 
 async function ask(question) {
-  const found = state.current = { question, text: "", confidence: null, note: "Asking…", done: false };
+  const found = state.current = {
+    question, text: "", confidence: null, note: "Asking…", done: false, threshold: threshold(),
+  };
   const votes = [];
   $("result").hidden = false;
   $("samples-part").hidden = $("budget").value === "1";
@@ -178,7 +198,13 @@ async function ask(question) {
     if (event.error) throw new Error(event.error.message);
     for (const choice of event.choices) {
       found.text += choice.delta.content ?? "";
-      if (choice.finish_reason) found.confidence = choice.confidence;
+      if (choice.finish_reason) {
+        found.confidence = choice.confidence;
+        found.calibrated = choice.calibrated;
+      }
+    }
+    if (event.grace?.threshold === found.threshold && !event.grace.abstains) {
+      found.promise = event.grace.promise;
     }
     if (event.grace?.vote) {
       votes.push(event.grace);
@@ -226,8 +252,10 @@ document.addEventListener("keydown", (event) => {
 });
 $("threshold").addEventListener("input", showThreshold);
 $("budget").addEventListener("change", () => {
-  $("strategy").disabled = $("budget").value === "1";
+  $("strategy").disabled = budget() === 1;
+  showThreshold();
 });
+$("strategy").addEventListener("change", showThreshold);
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   state.key = $("key").value;
