@@ -22,8 +22,8 @@ from pathlib import Path
 
 from grace.chat import encode_chat
 from grace.cnf import add_cnf
-from grace.config import resolve_model
 from grace.engines import Sampling
+from grace.engines.gguf import resolve_model
 from grace.engines.transformers import TransformersEngine
 
 

@@ -70,7 +70,9 @@ def demo(
 def run(
     path: RunPath,
     recipe: Annotated[Path | None, typer.Option(help="TOML file of settings")] = None,
-    model: Annotated[str | None, typer.Option(help="backbone: directory or Hub id")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="backbone: directory, GGUF file or Hub id")
+    ] = None,
     task: Annotated[str | None, typer.Option(help="which questions; `grace list tasks`")] = None,
     data: Annotated[
         Path | None, typer.Option(help="folder with TASK/SPLIT.jsonl, instead of the Hub")
@@ -103,7 +105,7 @@ def run(
 
     check_place(path, new=bool(model or recipe))
     options = {
-        "model.path": _absolute(Path(model)) if model and Path(model).is_dir() else model,
+        "model.path": _absolute(Path(model)) if model and Path(model).exists() else model,
         "data.task": task or ("jsonl" if file else None),
         "data.dir": _absolute(data),
         "data.file": _absolute(file),

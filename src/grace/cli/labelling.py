@@ -32,7 +32,9 @@ def label(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="directory of the Parquet shards")],
     model: Annotated[
         str,
-        typer.Option(metavar="MODEL", help="run, adapter or exported model directory, or Hub id"),
+        typer.Option(
+            metavar="MODEL", help="run, adapter or exported model directory, GGUF file or Hub id"
+        ),
     ],
     samples: Annotated[int, typer.Option(min=1, help="responses per question")] = 1,
     temperature: Annotated[
@@ -122,7 +124,7 @@ def _settings(model: Path, card: dict[str, Any], overrides: list[str]) -> RunSet
 
 def _absolute(model: str) -> str:
     """Return a directory's place for workers that stand elsewhere; a Hub id as it is."""
-    return str(Path(model).resolve()) if Path(model).is_dir() else model
+    return str(Path(model).resolve()) if Path(model).exists() else model
 
 
 def _features(names: list[str], engine: str) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ Order of precedence: defaults, then the recipe (TOML), then `section.key=value` 
 """
 
 from grace.config.fields import describe, from_dict, sections, setting, to_dict
-from grace.config.recipes import load_settings, override_settings, read_recipe, resolve_model
+from grace.config.recipes import load_settings, override_settings, read_recipe
 from grace.config.settings import (
     DataSettings,
     GradeSettings,
@@ -31,7 +31,6 @@ __all__ = [
     "load_settings",
     "override_settings",
     "read_recipe",
-    "resolve_model",
     "sections",
     "setting",
     "to_dict",

@@ -48,11 +48,6 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise ConfigError(f"recipe {path} is not valid TOML: {error}") from None
 
 
-def resolve_model(path: str) -> str:
-    """Return the directory behind the built-in name `pocket`, any other path or Hub id as it is."""
-    return str(Path(__file__).parents[1] / "pocket" / "model") if path == "pocket" else path
-
-
 def _assign(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals:

@@ -13,7 +13,7 @@ from grace.errors import ConfigError
 class ModelSettings:
     """Which backbone, and how it is loaded."""
 
-    path: str = setting("", "Hub id or directory of a causal language model in Hugging Face layout")
+    path: str = setting("", "Hub id, directory or GGUF file of a causal language model")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto", "auto: the checkpoint's own type on a GPU, float32 on a CPU"
     )

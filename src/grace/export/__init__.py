@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.config import resolve_model
+from grace.engines.gguf import resolve_model
 from grace.errors import ConfigError, ModelError
 from grace.export.card import Card, write_card
 from grace.export.forms import Source, write_adapter, write_merged, write_vllm_lora

@@ -105,7 +105,7 @@ def _vllm(card: Card, out: Path) -> str:
     return f"""## Use with vLLM (0.26 or later)
 
 ```
-vllm serve {card.base_name} --port 8001 --enable-lora --max-lora-rank {most} \\
+vllm serve {card.base} --port 8001 --enable-lora --max-lora-rank {most} \\
     --lora-modules {out.name}=path/to/this/directory --return-tokens-as-token-ids
 grace proxy path/to/this/directory --upstream http://127.0.0.1:8001 --model {out.name}
 ```

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.chat import encode_chat, encode_text
-from grace.config import DataSettings, SampleSettings, from_dict, resolve_model
+from grace.config import DataSettings, SampleSettings, from_dict
 from grace.engines import Sampling, StreamingEngine
+from grace.engines.gguf import resolve_model
 from grace.errors import ModelError, UserInputError
 from grace.model.checks import check_question, check_text, checked_chat
 from grace.model.places import adapter_folder, read_card, recorded_base
@@ -245,7 +246,7 @@ def load(
     """Load a model that says how sure it is.
 
     Args:
-        path: a run directory, an adapter directory, an exported model, or a Hub id.
+        path: a run directory, an adapter directory, an exported model, a GGUF file, or a Hub id.
         adapter: an adapter directory for the model at `path`.
         base: the backbone's new place, when it is no longer where the adapter was trained.
         device: auto, cpu, cuda or cuda:N.

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from grace.chat import encode_chat
-from grace.config import RunSettings, resolve_model
+from grace.config import RunSettings
+from grace.engines.gguf import resolve_model
 from grace.estimators import Answers, Draws, Samples
 from grace.records import Message, Question
 from grace.store import RunDir, Split

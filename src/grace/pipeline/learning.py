@@ -262,7 +262,7 @@ def _adapter_metadata(context: Context) -> dict[str, Any]:
     tree = to_dict(context.settings)
     model = context.settings.model.path
     return {
-        "base_model": str(Path(model).resolve()) if Path(model).is_dir() else model,
+        "base_model": str(Path(model).resolve()) if Path(model).exists() else model,
         "data": {key: tree["data"][key] for key in ("task", "prompt", "system")},
         "sample": tree["sample"],
     }

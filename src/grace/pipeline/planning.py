@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from grace.chat import encode_chat
-from grace.config import DataSettings, ModelSettings, RunSettings, resolve_model
+from grace.config import DataSettings, ModelSettings, RunSettings
+from grace.engines.gguf import resolve_model
 from grace.errors import ConfigError
 from grace.pipeline.environment import hardware
 from grace.store import SPLITS
@@ -61,9 +62,9 @@ class Machine(NamedTuple):
 
 
 def plan_runs(runs: Iterable[RunSettings]) -> list[Plan]:
-    """Return what runs with these settings would do; nothing is written.
+    """Return what runs with these settings would do; nothing is written in their place.
 
-    The models' weights are not loaded, only their configs and tokenizers.
+    The models' weights are not loaded, only their configs and tokenizers. A GGUF file is unpacked.
 
     Raises:
         ConfigError: the config or the tokenizer cannot be read.

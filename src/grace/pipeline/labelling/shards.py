@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from grace.chat import encode_chat
-from grace.config import resolve_model
 from grace.engines import Engine, Sampling
+from grace.engines.gguf import resolve_model
 from grace.engines.kinds import load_engine
 from grace.errors import ModelError
 from grace.grading import load_grader

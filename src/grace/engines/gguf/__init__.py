@@ -1,0 +1,136 @@
+"""Models in GGUF files: unpacked once, by transformers' own loader, into a cache.
+
+What comes out is a plain float32 Hugging Face directory, so everything else in GrACE knows nothing
+of GGUF. Its place is named after the digest of the file and the versions of what unpacked it:
+
+    ~/.cache/grace/gguf/<digest>-transformers-5.23.0-gguf-0.19.0/<name of the file>/
+
+The directory is renamed into its place when it is whole, by a process that holds a lock; a kill
+leaves a partial one beside it, which the next process removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from grace.errors import ConfigError, ModelError
+from grace.store import digest
+from grace.store.files import sync, writing
+
+SUFFIX = ".gguf"
+POCKET = Path(__file__).parents[2] / "pocket" / "model"
+
+
+def resolve_model(path: str) -> str:
+    """Return the directory behind what a user calls a model, unpacking a GGUF file if need be.
+
+    Args:
+        path: the built-in name `pocket`, a GGUF file, a folder with one, or anything else (a
+            model directory, a Hub id), which is returned as it is.
+
+    Raises:
+        ModelError: a GGUF file that is missing, damaged, or not supported.
+        ConfigError: the package that reads GGUF is not installed.
+    """
+    if path == "pocket":
+        return str(POCKET)
+    file = _gguf_file(Path(path))
+    return path if file is None else str(_unpacked(file))
+
+
+def _gguf_file(path: Path) -> Path | None:
+    if path.suffix.lower() == SUFFIX and not path.is_dir():
+        if not path.exists():
+            raise ModelError(f"{path} does not exist; give a GGUF file or a model directory")
+        return path
+    if not path.is_dir() or (path / "config.json").exists():
+        return None
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() == SUFFIX)
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise ModelError(f"{path} holds {len(files)} GGUF files ({names}); name one of them")
+    return files[0] if files else None
+
+
+def _unpacked(file: Path) -> Path:
+    """Return the directory of a GGUF file's model, which is made if it is not there."""
+    try:
+        name = f"{digest(file)[:16]}-transformers-{_version('transformers')}-gguf-"
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error.strerror or error}") from None
+    place = _cache() / f"{name}{_version('gguf')}" / file.stem
+    if place.is_dir():
+        return place
+    if not _version("gguf"):  # gone since it unpacked the file, perhaps
+        for folder in sorted(_cache().glob(f"{name}*")):
+            if (folder / file.stem).is_dir():
+                return folder / file.stem
+        raise ConfigError(
+            f"{file} needs the package gguf to be unpacked; pip install 'grace-confidence[gguf]'"
+        )
+    _make(file, place)
+    return place
+
+
+def _make(file: Path, place: Path) -> None:
+    from grace.engines.gguf.header import read_header
+
+    header = read_header(file)
+    with _alone(place):
+        if place.is_dir():
+            return
+        from grace.engines.gguf.unpacking import unpack
+
+        with _replacing(place) as partial:
+            unpack(file, header, partial, place)
+
+
+def _version(package: str) -> str:
+    """Return the version of a package without importing it, nothing if it is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _cache() -> Path:
+    """Return the user's cache folder for unpacked models; XDG says that it must be absolute."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (named if named.is_absolute() else Path.home() / ".cache") / "grace" / "gguf"
+
+
+@contextlib.contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Keep other processes from making the same directory; they wait, then find it."""
+    with writing(place):
+        lock = (place.parent / f".{place.name}.lock").open("a")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print(f"{place} is being made by another process; waiting", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _replacing(place: Path) -> Iterator[Path]:
+    """Yield a directory to fill, which then gets its name in one step, or is removed."""
+    partial = place.with_name(f".{place.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        with writing(place):
+            partial.mkdir()
+            yield partial
+            for file in partial.iterdir():
+                sync(file)
+            partial.rename(place)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

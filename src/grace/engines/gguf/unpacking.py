@@ -1,0 +1,218 @@
+"""From a GGUF file to a float32 Hugging Face directory, and what is checked on the way.
+
+transformers' loader takes what it knows from the metadata and says nothing of the rest. So what
+decides how a model is asked and where its answers end is compared with the file: the weights are
+all there, rotary positions are not scaled in a way that was dropped, the vocabulary has the file's
+ids, BOS comes where the file says, the chat template is the file's, and all its ends are ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from grace.engines.gguf.header import Header
+from grace.engines.loading import first_line, no_progress_bar
+from grace.errors import GraceError, ModelError
+
+ENDS = ("eos", "eot", "eom")
+"""The tokens that end a response: of the text, of a turn, of a message before a tool's answer."""
+
+ONE_DIGIT = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
+"""Pre-tokenizers that split numbers into digits before GPT-2's rule, which transformers misses."""
+
+PLAIN = ("default", "gpt-2", "gpt2", "mpt", "olmo")
+"""Pre-tokenizers that are GPT-2's rule alone."""
+
+
+def unpack(file: Path, header: Header, out: Path, place: Path) -> None:
+    """Write the model of a GGUF file to the directory `out`, to be kept at `place`.
+
+    Raises:
+        ModelError: it is damaged or cut short, or transformers cannot read it, or not faithfully.
+    """
+    _check_size(file, header)
+    start = time.monotonic()
+    _say(
+        f"{file.name}: unpacking {file.stat().st_size / 1e6:,.0f} MB into "
+        f"{4 * header.elements / 1e9:.2g} GB of float32 weights, once "
+        f"(about {_minutes(header)} min on one core); kept in {place}"
+    )
+    with _loading(file) as folder:
+        model = _load_model(file, folder)
+        tokenizer = _load_tokenizer(folder)
+    _check_positions(file, header, model)
+    _check_vocabulary(file, header, model, tokenizer)
+    tokenizer.chat_template = header.text("tokenizer.chat_template")
+    _set_ends(header, model)
+    _split_digits(file, header, tokenizer)
+    with no_progress_bar():
+        model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    (out / "README.md").write_text(_card(file, header), encoding="utf-8")
+    ends = " ".join(tokenizer.convert_ids_to_tokens(model.generation_config.eos_token_id))
+    template = "with" if tokenizer.chat_template else "without"
+    _say(
+        f"{file.name}: unpacked in {time.monotonic() - start:.0f} s; {template} a chat template; "
+        f"answers end at {ends or 'no token of their own'}"
+    )
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _check_size(file: Path, header: Header) -> None:
+    """Refuse a file that ends before its last tensor, or has one of an unknown type."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    end = header.data_start
+    for tensor in header.tensors:
+        try:
+            block, size = GGML_QUANT_SIZES[GGMLQuantizationType(tensor.kind)]
+        except (ValueError, KeyError):
+            raise ModelError(
+                f"{file} stores {tensor.name} as type {tensor.kind}, which gguf "
+                f"{version('gguf')} does not know; update it: pip install --upgrade gguf"
+            ) from None
+        end = max(end, header.data_start + tensor.offset + tensor.elements // block * size)
+    if (have := file.stat().st_size) < end:
+        raise ModelError(f"{file} is cut short: {have:,} of {end:,} bytes; get it again")
+
+
+def _minutes(header: Header) -> int:
+    """Return about how long it takes: the metadata cost more than the weights."""
+    listed = len(header.tokens) * (2 if header.number("tokenizer.ggml.scores") is None else 3)
+    merging = 0.0 if header.number("tokenizer.ggml.merges") else 2.4e-4 * len(header.tokens)
+    return math.ceil((15 + 1.2e-4 * listed + merging + 6e-8 * header.elements) / 60)
+
+
+@contextlib.contextmanager
+def _loading(file: Path) -> Iterator[Path]:
+    """Yield a folder with the file alone; what transformers fails at becomes one line.
+
+    No other file beside it takes part, and bars appear on a terminal only.
+    """
+    quiet = contextlib.nullcontext()
+    if not sys.stderr.isatty():
+        quiet = contextlib.redirect_stderr(io.StringIO())  # type: ignore[assignment]
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(file.resolve(), Path(folder) / "model.gguf")
+        try:
+            with quiet:
+                yield Path(folder)
+        except GraceError:
+            raise
+        except Exception as error:  # transformers raises many kinds here
+            raise ModelError(
+                f"transformers {version('transformers')} cannot read {file} "
+                f"({first_line(error)}); give the model as a Hugging Face directory or Hub id"
+            ) from error
+
+
+def _load_model(file: Path, folder: Path) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file="model.gguf", dtype=torch.float32, output_loading_info=True
+    )
+    if missing := sorted(info["missing_keys"]):
+        raise ModelError(
+            f"{file} lacks {len(missing)} of the model's tensors ({missing[0]}, ...); get it again"
+        )
+    # Without these three it cannot be saved: it would still count as quantized.
+    del model.config.quantization_config
+    model.hf_quantizer, model.is_quantized = None, False
+    return model
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, gguf_file="model.gguf")
+
+
+def _check_positions(file: Path, header: Header, model: Any) -> None:
+    """Refuse scaled rotary positions that the loader has dropped."""
+    scaling = header.text(f"{header.text('general.architecture')}.rope.scaling.type")
+    named = any(tensor.name.startswith("rope_freqs") for tensor in header.tensors)
+    rope = getattr(model.config, "rope_parameters", None) or {}
+    if (named or scaling not in (None, "none")) and rope.get("rope_type", "default") == "default":
+        raise ModelError(
+            f"{file} scales its rotary positions ({scaling or 'rope_freqs'}), which transformers "
+            f"{version('transformers')} leaves out; give the model as a Hugging Face directory or "
+            "Hub id"
+        )
+
+
+def _check_vocabulary(file: Path, header: Header, model: Any, tokenizer: Any) -> None:
+    """Refuse a tokenizer whose special tokens or first token are not the file's."""
+    tokens, rows = header.tokens, model.get_input_embeddings().weight.shape[0]
+    for name in ("bos", *ENDS):
+        token = header.number(f"tokenizer.ggml.{name}_token_id")
+        if token is None or not 0 <= token < len(tokens):
+            continue
+        got = tokenizer.convert_tokens_to_ids(tokens[token])
+        if got != token or token >= rows:
+            raise ModelError(
+                f"{file} has {tokens[token]!r} as token {token} of {rows}, which becomes {got} in "
+                "transformers; give the model as a Hugging Face directory or Hub id"
+            )
+    wanted = header.metadata.get("tokenizer.ggml.add_bos_token")
+    starts = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+    if isinstance(wanted, bool) and wanted != starts:
+        tokenizer.add_bos_token = wanted
+        if (tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]) != wanted:
+            raise ModelError(f"{file} wants BOS {'first' if wanted else 'left out'}, which fails")
+
+
+def _set_ends(header: Header, model: Any) -> None:
+    """Let every end that the file names end a response, the loader's own first."""
+    config = model.generation_config
+    known = config.eos_token_id
+    named = [header.number(f"tokenizer.ggml.{name}_token_id") for name in ENDS]
+    ends = [*([known] if isinstance(known, int) else known or ()), *named]
+    config.eos_token_id = list(dict.fromkeys(i for i in ends if i is not None)) or None
+
+
+def _split_digits(file: Path, header: Header, tokenizer: Any) -> None:
+    """Mend the splitting of numbers; say where a way of splitting is not known."""
+    from tokenizers import pre_tokenizers
+
+    kind = header.text("tokenizer.ggml.pre")
+    backend = tokenizer.backend_tokenizer
+    if header.text("tokenizer.ggml.model") != "gpt2" or kind is None or kind in PLAIN:
+        return
+    if json.loads(backend.to_str())["pre_tokenizer"]["type"] != "ByteLevel":
+        return  # transformers knows it
+    if kind in ONE_DIGIT:
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
+    else:
+        _say(
+            f"{file.name}: transformers does not know how it splits words ({kind!r}); rare words "
+            "may become other tokens than those it was trained on"
+        )
+
+
+def _card(file: Path, header: Header) -> str:
+    """Return a model card: where it comes from, and the licence for the cards of exports."""
+    licence = header.text("general.license") or "other"
+    return f"""---
+license: {json.dumps(licence)}
+---
+
+The weights of `{file.name}`, unpacked to float32 by transformers {version("transformers")} and gguf
+{version("gguf")}. If they were quantized there, they are a little worse than the original model's.
+"""

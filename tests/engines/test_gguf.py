@@ -1,0 +1,327 @@
+"""A GGUF file is a model like any other: unpacked once, whole or not at all, and checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tiny_gguf
+import tiny_models
+from grace.engines import Sampling
+from grace.engines.gguf import resolve_model
+from grace.engines.gguf.header import read_header
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ConfigError, ModelError
+
+TEXT = "Who wrote 1945 books in ½ a year?"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "grace" / "gguf"
+
+
+def write(folder: Path, name: str = "llama_tied", **options: Any) -> tuple[Path, Any, Any]:
+    model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
+    return tiny_gguf.write(folder / "tiny.gguf", model, tokenizer, **options), model, tokenizer
+
+
+def refused(path: Path, match: str) -> None:
+    with pytest.raises(ModelError, match=match) as caught:
+        resolve_model(str(path))
+    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["llama_tied", "llama_untied"])
+@pytest.mark.parametrize("quantize", [False, True])
+def test_it_answers_as_the_same_weights_in_safetensors_do(
+    tmp_path: Path, name: str, quantize: bool
+) -> None:
+    file, model, tokenizer = write(tmp_path, name, quantize=quantize)
+    model.save_pretrained(tmp_path / "plain")
+    tokenizer.save_pretrained(tmp_path / "plain")
+    ours = TransformersEngine.load(resolve_model(str(file)))
+    plain = TransformersEngine.load(tmp_path / "plain")
+    assert ours.end_ids == plain.end_ids
+    prompts = tiny_models.prompts(tokenizer)
+    sampling = Sampling(num_samples=2, temperature=1.0, max_new_tokens=12)
+    for (_, left), (_, right) in zip(
+        ours.generate(prompts, sampling), plain.generate(prompts, sampling), strict=True
+    ):
+        assert left == right
+    probabilities = [engine.next_token_probs(prompts, range(320)) for engine in (ours, plain)]
+    assert abs(probabilities[0] - probabilities[1]).max() <= 1e-6
+
+
+def test_its_tokens_and_its_chat_template_are_those_of_the_original(tmp_path: Path) -> None:
+    file, _, tokenizer = write(tmp_path)
+    ours = TransformersEngine.load(resolve_model(str(file))).tokenizer
+    assert ours.chat_template == tokenizer.chat_template
+    chat = [{"role": "user", "content": TEXT}]
+    for one in (ours, tokenizer):
+        assert one.encode(TEXT) == tokenizer.encode(TEXT)
+        shown = one.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        assert shown == tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_dict=False
+        )
+
+
+def test_a_file_without_a_template_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = tiny_models.tokenizer(chat_template=None)
+    file = tiny_gguf.write(tmp_path / "base.gguf", tiny_models.model("llama_tied"), tokenizer)
+    made = TransformersEngine.load(resolve_model(str(file)))
+    assert made.tokenizer.chat_template is None
+    shown = capsys.readouterr()
+    assert "without a chat template; answers end at <|im_end|>" in shown.err and shown.out == ""
+
+
+def test_numbers_are_split_into_digits_where_the_file_wants_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, model, tokenizer = write(tmp_path)
+    found = []
+    for kind in ("smollm", "made-up"):
+        file = tmp_path / f"{kind}.gguf"
+        tiny_gguf.write(file, model, tokenizer, extra={"tokenizer.ggml.pre": kind})
+        made = TransformersEngine.load(resolve_model(str(file))).tokenizer
+        words = made.backend_tokenizer.pre_tokenizer.pre_tokenize_str("in 1945")
+        found.append([word for word, _ in words])
+    assert found == [["in", "Ġ", "1", "9", "4", "5"], ["in", "Ġ1945"]]
+    assert "does not know how it splits words ('made-up')" in capsys.readouterr().err
+
+
+def test_every_end_that_the_file_names_ends_an_answer(tmp_path: Path) -> None:
+    file, _, _ = write(tmp_path, extra={"tokenizer.ggml.eot_token_id": 2})
+    assert TransformersEngine.load(resolve_model(str(file))).end_ids == (3, 2)
+
+
+def test_a_bos_that_the_file_wants_first_comes_first(tmp_path: Path) -> None:
+    file, _, _ = write(tmp_path, extra={"tokenizer.ggml.add_bos_token": True})
+    made = TransformersEngine.load(resolve_model(str(file))).tokenizer
+    assert made("a")["input_ids"] == [1, *made("a", add_special_tokens=False)["input_ids"]]
+
+
+def test_the_licence_is_in_the_card_of_the_copy(tmp_path: Path) -> None:
+    file, _, _ = write(tmp_path)
+    card = (Path(resolve_model(str(file))) / "README.md").read_text()
+    assert card.startswith('---\nlicense: "apache-2.0"\n---') and "`tiny.gguf`" in card
+
+
+def test_a_folder_with_one_file_means_that_file(tmp_path: Path) -> None:
+    file, _, _ = write(tmp_path)
+    assert resolve_model(str(tmp_path)) == resolve_model(str(file))
+    (tmp_path / "other.GGUF").write_bytes(file.read_bytes())
+    refused(tmp_path, r"holds 2 GGUF files \(other.GGUF, tiny.gguf\); name one of them")
+    (tmp_path / "config.json").write_text("{}")
+    assert resolve_model(str(tmp_path)) == str(tmp_path)
+
+
+def test_what_is_no_gguf_file_stays_as_it_is(tmp_path: Path) -> None:
+    for path in ("org/model-GGUF", str(tmp_path), str(tmp_path / "nowhere")):
+        assert resolve_model(path) == path
+    assert (Path(resolve_model("pocket")) / "config.json").exists()
+
+
+def test_the_second_time_it_is_found_and_gguf_is_not_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, _, _ = write(tmp_path)
+    first = resolve_model(str(file))
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2 and "unpacking" in told[0] and str(first) in told[0]
+    written = {f: f.stat().st_mtime_ns for f in Path(first).iterdir()}
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert resolve_model(str(file)) == first
+    assert capsys.readouterr().err == ""
+    assert {f: f.stat().st_mtime_ns for f in Path(first).iterdir()} == written
+
+
+def without_gguf(monkeypatch: pytest.MonkeyPatch) -> None:
+    import grace.engines.gguf as module
+
+    known = module._version
+    monkeypatch.setattr(module, "_version", lambda name: "" if name == "gguf" else known(name))
+
+
+def test_without_the_package_a_copy_is_found_and_a_new_file_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, model, tokenizer = write(tmp_path)
+    first = resolve_model(str(file))
+    without_gguf(monkeypatch)
+    assert resolve_model(str(file)) == first
+    other = tiny_gguf.write(tmp_path / "new.gguf", model, tokenizer, extra={"general.name": "new"})
+    with pytest.raises(ConfigError, match=r"new.gguf needs the package gguf .*; pip install"):
+        resolve_model(str(other))
+
+
+def test_another_file_of_the_same_name_is_another_model(tmp_path: Path) -> None:
+    file, model, tokenizer = write(tmp_path)
+    first = resolve_model(str(file))
+    tiny_gguf.write(file, model, tokenizer, extra={"general.name": "changed"})
+    second = resolve_model(str(file))
+    assert first != second and Path(first).is_dir() and Path(second).is_dir()
+
+
+def test_neighbours_of_the_file_have_no_say(tmp_path: Path) -> None:
+    file, _, tokenizer = write(tmp_path)
+    wrong = {"chat_template": "wrong", "eos_token": "<pad>", "tokenizer_class": "BertTokenizer"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(wrong))
+    made = TransformersEngine.load(resolve_model(str(file)))
+    assert made.tokenizer.chat_template == tokenizer.chat_template
+    assert made.tokenizer.eos_token == "<|im_end|>"
+
+
+RESOLVE = (
+    "import sys; from grace.engines.gguf import resolve_model; print(resolve_model(sys.argv[1]))"
+)
+
+
+def start(file: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", RESOLVE, str(file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
+    )
+
+
+def test_a_kill_leaves_nothing_half_made_and_the_next_process_starts_again(
+    tmp_path: Path, cache: Path
+) -> None:
+    file, _, tokenizer = write(tmp_path)
+    running = start(file)
+    while not list(cache.glob("*/.tiny.partial")) and running.poll() is None:
+        time.sleep(0.01)
+    running.kill()
+    running.communicate()
+    assert list(cache.glob("*/.tiny.partial")) and not list(cache.glob("*/tiny"))
+    made = TransformersEngine.load(resolve_model(str(file)))
+    assert made.tokenizer.encode(TEXT) == tokenizer.encode(TEXT)
+    assert not list(cache.glob("*/*.partial"))
+
+
+def test_two_processes_make_it_once(tmp_path: Path, cache: Path) -> None:
+    file, _, _ = write(tmp_path)
+    both = [start(file), start(file)]
+    outs = [process.communicate(timeout=120) for process in both]
+    places = {out.strip() for out, _ in outs}
+    assert places == {str(next(cache.glob("*/tiny")))}
+    assert sum("unpacked in" in err for _, err in outs) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from grace.errors import RunError
+
+    file, _, _ = write(tmp_path)
+    (tmp_path / "taken").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "taken"))
+    with pytest.raises(RunError, match=r"cannot write .*taken/grace/gguf.*: Not a directory"):
+        resolve_model(str(file))
+
+
+def test_a_relative_cache_home_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, _, _ = write(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert resolve_model(str(file)).startswith(str(tmp_path / "home" / ".cache" / "grace"))
+
+
+def test_a_file_that_is_not_there_or_something_else_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere.gguf", "does not exist; give a GGUF file or a model directory")
+    other = tmp_path / "other.gguf"
+    for content in (b"", b"GG", b"PK\x03\x04 and more"):
+        other.write_bytes(content)
+        refused(other, "is not a GGUF file")
+
+
+def test_a_file_that_is_cut_short_is_refused_at_any_length(tmp_path: Path, cache: Path) -> None:
+    file, _, _ = write(tmp_path)
+    whole = file.read_bytes()
+    start = read_header(file).data_start
+    for length in (4, 10, 24, 100, start // 2, start - 40, start, len(whole) - 1):
+        file.write_bytes(whole[:length])
+        refused(file, "is cut short")
+    assert not list(cache.glob("*/tiny")) and not list(cache.glob("*/*.partial"))
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_damaged_head_is_read_or_refused_and_nothing_else(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "damaged"
+    folder.mkdir(exist_ok=True)
+    if not (folder / "whole.gguf").exists():
+        model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
+        tiny_gguf.write(folder / "whole.gguf", model, tokenizer)
+    whole = bytearray((folder / "whole.gguf").read_bytes())
+    at = data.draw(st.integers(0, read_header(folder / "whole.gguf").data_start - 1))
+    new = data.draw(st.binary(min_size=1, max_size=9))
+    whole[at : at + len(new)] = new
+    (folder / "damaged.gguf").write_bytes(whole)
+    try:
+        header = read_header(folder / "damaged.gguf")
+    except ModelError as error:
+        assert "\n" not in str(error)
+    else:
+        assert all(isinstance(token, str) for token in header.tokens)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"architecture": "clip"}, "cannot read .*clip"),
+        ({"architecture": "made-up"}, "cannot read .*made-up"),
+        ({"extra": {"split.count": 3}}, "is one of 3 parts; join them first"),
+        ({"extra": {"llama.rope.scaling.type": "yarn"}}, "scales its rotary positions .yarn."),
+        ({"leave_out": "blk.1.ffn_up.weight"}, "lacks 1 of the model's tensors"),
+    ],
+)
+def test_what_cannot_be_read_faithfully_is_refused(
+    tmp_path: Path, options: dict[str, Any], match: str
+) -> None:
+    file, _, _ = write(tmp_path, **options)
+    refused(file, match)
+
+
+def test_a_file_of_a_newer_format_or_with_unknown_types_is_refused(tmp_path: Path) -> None:
+    file, _, _ = write(tmp_path)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:4] + (9).to_bytes(4, "little") + whole[8:])
+    refused(file, "of GGUF version 9, and versions 2 and 3 are read")
+    name = b"output_norm.weight"
+    at = whole.index(name) + len(name) + 4 + 8
+    file.write_bytes(whole[:at] + (250).to_bytes(4, "little") + whole[at + 4 :])
+    refused(file, "stores output_norm.weight as type 250, which gguf .* does not know")
+
+
+def test_nothing_is_left_of_a_file_that_was_refused(tmp_path: Path, cache: Path) -> None:
+    file, _, _ = write(tmp_path, architecture="made-up")
+    refused(file, "cannot read")
+    assert [path for path in cache.rglob("*") if path.is_dir() and path.parent != cache] == []
+
+
+def test_the_weights_come_out_in_float32(tmp_path: Path) -> None:
+    file, _, _ = write(tmp_path)
+    made = TransformersEngine.load(resolve_model(str(file)))
+    assert {p.dtype for p in made.model.parameters()} == {torch.float32}
