@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -88,3 +89,40 @@ def test_the_command_says_what_to_do_next(
         shown = capsys.readouterr()
         assert (stopped.value.code or 0) == code, shown
         assert words in shown.out + shown.err
+
+
+def test_a_card_shows_the_diagram_of_its_own_task_whatever_else_was_drawn(
+    run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    figures = tmp_path / "run" / "figures"
+    own = (figures / "reliability-jsonl.png").read_bytes()
+    (figures / "reliability-another-trained-on-jsonl.png").write_bytes(b"another")
+    export(tmp_path / "run", tmp_path / "out")
+    assert (tmp_path / "out" / "reliability.png").read_bytes() == own
+    (figures / "reliability-jsonl.png").unlink()
+    assert "Reliability diagram" not in export(tmp_path / "run", tmp_path / "none")
+
+
+def test_the_card_of_a_variant_has_what_was_measured_of_it(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    report = json.loads((run / "report.json").read_text())
+    assert report["settings"]["report.name"] == "grace"
+    report["settings"]["report.name"] = "grace-paper"
+    for row in report["rows"]:
+        row["estimator"] = row["estimator"].replace("grace", "grace-paper")
+    (tmp_path / "run" / "report.json").write_text(json.dumps(report))
+    assert "## Measured" in export(tmp_path / "run", tmp_path / "out")
+
+
+@pytest.mark.parametrize("form", ["merged", "adapter"])
+def test_every_file_of_an_export_can_be_read_by_whom_the_umask_lets_in(
+    form: str, run: Path, tmp_path: Path
+) -> None:
+    before = os.umask(0o027)
+    try:
+        export(run, tmp_path / "out", form=form)
+    finally:
+        os.umask(before)
+    modes = {p.name: p.stat().st_mode & 0o777 for p in (tmp_path / "out").iterdir()}
+    assert modes == dict.fromkeys(modes, 0o640)

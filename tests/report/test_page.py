@@ -173,3 +173,10 @@ def test_a_density_integrates_to_one_even_at_the_ends(at):
     point = np.array([at, at])
     x, density = density_of(point, np.array([0.5, 0.5]), 20)
     assert np.trapezoid(density, x) == pytest.approx(1, abs=1e-3)
+
+
+def test_only_what_is_clearly_best_is_bold_as_the_legend_says(page):
+    assert "Bold: clearly the best" in page and 'class="mark tied"' in page
+    style = page[page.index("<style>") : page.index("</style>")]
+    bold = re.findall(r"([^{}]+)\{[^{}]*font-weight", style)
+    assert [rule.split()[-1] for rule in bold if "." in rule] == [".best"]

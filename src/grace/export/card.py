@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.engines.vllm_loading import LORA_RANKS
+from grace.report.measured import own_diagram
 
 LIBRARY = {"merged": "transformers", "vllm-lora": "peft", "adapter": "peft"}
 DIAGRAM = "reliability.png"
@@ -32,6 +33,11 @@ class Card(NamedTuple):
     measured: dict[str, Any] | None
     license_id: str | None
 
+    @property
+    def task(self) -> str:
+        """The task that it was trained for, "" where that is not known."""
+        return str(self.record.get("data", {}).get("task", ""))
+
     def hint(self, out: Path) -> str:
         """Return the next command."""
         if self.form == "vllm-lora":
@@ -41,7 +47,7 @@ class Card(NamedTuple):
 
 def write_card(card: Card, directory: Path, out: Path) -> None:
     """Write README.md, and the run's reliability diagram beside it if there is one."""
-    diagram = next(iter(sorted((card.run / "figures").glob("reliability-*.png"))), None)
+    diagram = own_diagram(card.run, card.task)
     if diagram is not None:
         shutil.copyfile(diagram, directory / DIAGRAM)
     parts = [_head(card), _what(card), _use(card, out), _reading(card)]
@@ -64,7 +70,7 @@ def _head(card: Card) -> str:
 
 def _what(card: Card) -> str:
     name = Path(card.base_name).name
-    task = card.record.get("data", {}).get("task", "its questions")
+    task = card.task or "its questions"
     return f"""# {name}, with confidence
 
 `{name}`, trained on {task} to say how sure it is: the probability of the token `<CNF>` is the

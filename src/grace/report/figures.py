@@ -46,13 +46,13 @@ def scaling_group(task: str, backbone: str) -> str:
 
 
 def _group_figures(group: Group) -> Iterator[Figure]:
-    slug, title = _slug(group.title), group.title
+    name, title = slug(group.title), group.title
     shown = [s for s in group.summaries if s.num_answers]
     if not shown:
         return
     yield saved(
         draw_metrics(shown),
-        f"metrics-{slug}",
+        f"metrics-{name}",
         f"Calibration and discrimination on {title}",
         "ECE and Brier score are better to the left, AUROC to the right; whiskers are bootstrap "
         "intervals.",
@@ -60,7 +60,7 @@ def _group_figures(group: Group) -> Iterator[Figure]:
     )
     yield saved(
         draw_reliability(shown),
-        f"reliability-{slug}",
+        f"reliability-{name}",
         f"Reliability diagrams on {title}",
         "A bar is the accuracy of the answers in one bin of confidence, its colour their "
         "share of all answers (darker is more); hatched is the gap to their mean confidence, "
@@ -69,7 +69,7 @@ def _group_figures(group: Group) -> Iterator[Figure]:
     )
     yield saved(
         draw_confidence(shown),
-        f"confidence-{slug}",
+        f"confidence-{name}",
         f"Confidence of right and wrong answers on {title}",
         "Right answers up, wrong answers down: the further apart the two, the better "
         "confidence tells them apart.",
@@ -78,7 +78,7 @@ def _group_figures(group: Group) -> Iterator[Figure]:
     if len(timed(shown)) > 1:
         yield saved(
             draw_time(shown),
-            f"time-{slug}",
+            f"time-{name}",
             f"Time and ECE on {title}",
             "Seconds to get one answer and its confidence, against ECE with its interval: "
             "the best place is the lower left.",
@@ -92,7 +92,7 @@ def _generalization(report: Report) -> Iterator[Figure]:
         task, train_task, backbone = about
         yield saved(
             draw_transfer([pair for pair in pairs if _about(pair[0]) == about]),
-            f"generalization-{_slug(task)}-from-{_slug(train_task)}-{_slug(backbone)}",
+            f"generalization-{slug(task)}-from-{slug(train_task)}-{slug(backbone)}",
             f"{task}: trained on it, and trained on {train_task} ({backbone})",
             "An arrow leads from the value after training on the tested task to the value after "
             "training on the other; in brackets the change, orange where clearly worse, blue "
@@ -108,7 +108,7 @@ def _targets(report: Report) -> Iterator[Figure]:
         if rows:
             yield saved(
                 draw_targets(rows, values.get(task)),
-                f"targets-{_slug(task)}",
+                f"targets-{slug(task)}",
                 f"Calibration targets of {task}",
                 "Left: a target is the accuracy of the training answers whose probe score falls "
                 "in the same bin; above it their number. Right: the density of those targets; "
@@ -119,7 +119,7 @@ def _targets(report: Report) -> Iterator[Figure]:
 
 def _scaling(report: Report) -> Iterator[Figure]:
     for (task, backbone), found in curves(report).items():
-        name, title = f"{_slug(task)}-{_slug(backbone)}", f"on {task}, {backbone}"
+        name, title = f"{slug(task)}-{slug(backbone)}", f"on {task}, {backbone}"
         yield saved(
             draw_scaling(found),
             f"scaling-{name}",
@@ -154,5 +154,6 @@ def _unique_names(figures: Iterator[Figure]) -> list[Figure]:
     return named
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
+    """Return a text as a part of a file's name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "task"

@@ -31,13 +31,19 @@ def check_vacant(directory: Path) -> None:
 
 
 def replace_directory(directory: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a new directory beside `directory` and put it in its place in one rename."""
+    """Fill a new directory beside `directory` and put it in its place in one rename.
+
+    Its files are open to whom the umask lets in, also those that a library keeps to their owner.
+    """
     partial = directory.with_name(f".{directory.name}.partial")
     old = directory.with_name(f".{directory.name}.old")
     for leftover in (partial, old):
         shutil.rmtree(leftover, ignore_errors=True)
     partial.mkdir(parents=True)
     fill(partial)
+    for file in partial.rglob("*"):
+        if file.is_file():
+            file.chmod(partial.stat().st_mode & 0o666)
     if directory.exists():
         directory.rename(old)
     partial.rename(directory)
