@@ -10,7 +10,8 @@ from slow_engine import choose, probabilities
 import tiny_models
 from grace.chat import encode_chat, encode_text
 from grace.cnf import TIE, TOKENS, add_cnf
-from grace.engines import Sampling, decoding
+from grace.engines import Sampling
+from grace.engines.draws import uniforms
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence
@@ -54,7 +55,7 @@ def by_hand(engine, ids):
 
 def naive(engine, prompt, key, sample, sampling):
     """One response by full forwards over the unpadded sequence, in float64 numpy."""
-    draws = decoding.uniforms(sampling.seed, [key], range(sample, sample + 1), 64)[0]
+    draws = uniforms(sampling.seed, [key], range(sample, sample + 1), 64)[0]
     tokens, logprobs, trace = [], [], []
     for step in range(sampling.max_new_tokens):
         trace.append(by_hand(engine, [*prompt, *tokens]))

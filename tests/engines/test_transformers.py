@@ -11,6 +11,7 @@ from slow_engine import choose, probabilities
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling, decoding
+from grace.engines.draws import _draw, uniforms
 from grace.engines.transformers import TransformersEngine
 from grace.errors import DataError, ModelError
 
@@ -59,7 +60,7 @@ def assert_same(left, right, tolerance=CLOSE):
 
 def naive(engine, prompt, key, sample, sampling):
     """One response by full forwards over the unpadded sequence, in float64 numpy."""
-    draws = decoding.uniforms(sampling.seed, [key], range(sample, sample + 1), 64)[0]
+    draws = uniforms(sampling.seed, [key], range(sample, sample + 1), 64)[0]
     tokens, logprobs, trace = [], [], []
 
     for step in range(sampling.max_new_tokens):
@@ -339,7 +340,7 @@ def test_a_small_top_p_keeps_the_likeliest_token_and_counts_each_end_by_itself(t
 def test_a_draw_of_zero_never_picks_an_impossible_token():
     logits = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf]]).expand(2, -1)
     draws = torch.tensor([0.0, np.nextafter(1.0, 0.0)], dtype=torch.float64)
-    assert decoding._draw(logits, 1.0, draws).tolist() == [1, 2]
+    assert _draw(logits, 1.0, draws).tolist() == [1, 2]
 
 
 def test_left_padding_gives_every_token_the_position_it_has_alone():

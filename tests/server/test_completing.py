@@ -12,6 +12,7 @@ import torch
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling
+from grace.engines.draws import Part
 from grace.engines.reading import Drawn
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
@@ -123,6 +124,39 @@ def test_requests_that_run_together_get_what_they_get_alone() -> None:
     assert not any(isinstance(event, Ended) for event in seen[1])
 
 
+MIXED = [
+    Sampling(1, 0.0, max_new_tokens=12),
+    Sampling(3, 0.8, 0.7, max_new_tokens=5, seed=2),
+    Sampling(2, 1.5, max_new_tokens=16, seed=7),
+    Sampling(2, 1.5, 0.9, max_new_tokens=1, seed=8),
+]
+
+
+@pytest.mark.parametrize(
+    "read_at, evidence", [("predict", EVIDENCE), ("feed", None), ("prompt", None)]
+)
+def test_requests_of_any_settings_run_together_and_get_what_they_get_alone(
+    read_at: str, evidence: Any
+) -> None:
+    engine = make(read_at, evidence)
+    jobs, seen = [], []
+    for sampling in MIXED:
+        events: list[Any] = []
+        seen.append(events)
+        asked = Asked(lambda: PROMPTS, 2, sampling, None)
+        jobs.append(LocalCompletion(engine, asked, events.append))
+    assert len({job.group for job in jobs}) == 1
+    jobs[0].run(jobs)
+    for sampling, events in zip(MIXED, seen, strict=True):
+        alone, told = run(engine, sampling=sampling, top=None)
+        for number, (text, end, _) in alone.items():
+            (mine,) = (e for e in events if isinstance(e, Ended) and e.choice == number)
+            pieces = [e.text for e in events if isinstance(e, Piece) and e.choice == number]
+            assert ("".join(pieces), mine.finish_reason) == (text, end.finish_reason)
+            assert mine.confidence == pytest.approx(end.confidence, abs=1e-6)
+        assert events[-1] == told[-1]
+
+
 def test_evidence_costs_the_same_at_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = []
     monkeypatch.setattr("grace.evidence._clipped", lambda value: looked_at.append(value) or value)
@@ -140,7 +174,7 @@ def test_evidence_costs_the_same_at_every_token(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_prompt_beyond_the_context_is_refused() -> None:
     with pytest.raises(ModelError, match="context is 256"):
-        make().draw([[5] * 250], SAMPLING, ["0"])
+        make().draw([Part([[5] * 250], SAMPLING, ["0"])])
 
 
 def test_running_out_of_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +185,7 @@ def test_running_out_of_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(engine, "_forward", full)
     with pytest.raises(ModelError, match="6 samples at a time; ask for fewer"):
-        list(engine.draw(PROMPTS, SAMPLING, ["0", "1"]))
+        list(engine.draw([Part(PROMPTS, SAMPLING, ["0", "1"])]))
 
 
 @pytest.mark.parametrize("text", ["naïve café", "日本語のテキスト", "👩‍🚀 in 🚀", " two  spaces "])

@@ -11,17 +11,16 @@ length, T steps, V vocabulary, E end tokens.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from grace.cnf import Readout
 from grace.engines import Sampling
+from grace.engines.draws import Draws, Part
 from grace.engines.forward import Forward, left_pad
 from grace.engines.rows import Rows, empty
 
@@ -39,24 +38,6 @@ class Ends:
     at_prompt: bool  # the readout's ids end nothing
 
 
-def uniforms(seed: int, keys: Sequence[str], samples: range, num_steps: int) -> np.ndarray:
-    """Return float64 draws of shape (R, T); each row depends on (seed, key, sample) alone."""
-    return np.stack(
-        [
-            np.random.Generator(np.random.Philox(key=_philox_key(seed, key, sample))).random(
-                num_steps
-            )
-            for key in keys
-            for sample in samples
-        ]
-    )
-
-
-def _philox_key(seed: int, key: str, sample: int) -> int:
-    words = f"{seed}\0{sample}\0{key}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(words, digest_size=16).digest(), "little")
-
-
 def decode(
     forward: Forward,
     prompts: Sequence[Sequence[int]],
@@ -68,37 +49,27 @@ def decode(
     """Sample all rows of a batch; each prompt is prefilled once."""
     batch = Batch.prefill(forward, prompts, sampling.max_new_tokens, device)
     record = empty(len(prompts) * sampling.num_samples, sampling.max_new_tokens, device)
-    for _ in steps(forward, batch.repeated(sampling.num_samples), record, keys, sampling, ends):
+    draws = Draws.of([Part(prompts, sampling, keys)], device)
+    for _ in steps(forward, batch.repeated(sampling.num_samples), record, draws, ends):
         pass
     return Rows(*(tensor.cpu() for tensor in record))
 
 
 @torch.inference_mode()
 def steps(
-    forward: Forward,
-    batch: Batch,
-    record: Rows,
-    keys: Sequence[str],
-    sampling: Sampling,
-    ends: Ends,
+    forward: Forward, batch: Batch, record: Rows, draws: Draws, ends: Ends
 ) -> Generator[int, None, None]:
     """Sample the rows of a batch into the record; yield each step once it is written.
 
     Where `<CNF>` is fed there is one step more, which reads the rows that ended last. Nothing
     runs between two steps, so whoever stops asking for more stops the computation.
     """
-    samples = range(sampling.first_sample, sampling.first_sample + sampling.num_samples)
-    last = sampling.max_new_tokens - 1
-    draws_RT = None
-    if sampling.temperature > 0:
-        drawn = uniforms(sampling.seed, keys, samples, sampling.max_new_tokens)
-        draws_RT = torch.from_numpy(drawn).to(record.fed_R.device)
-    for step in range(last + 1 + (ends.fed is not None)):
-        draw_R = draws_RT[batch.rows_R, step] if draws_RT is not None and step <= last else None
-        choice = _choose(batch.logits_RV, ends, sampling, draw_R)
+    for step in range(record.tokens_RT.shape[1] + (ends.fed is not None)):
+        choice = _choose(batch.logits_RV, ends, draws, batch.rows_R, step)
         _write(record, batch, choice, step, ends)
         yield step
-        if not batch.advance(forward, choice, step, ends, last=step >= last):
+        last_R = draws.longest_R[batch.rows_R] <= step + 1
+        if not batch.advance(forward, choice, ends, last_R):
             break
 
 
@@ -109,7 +80,7 @@ class _Choice(NamedTuple):
     ended_R: Tensor
 
 
-def _choose(logits_RV: Tensor, ends: Ends, sampling: Sampling, draw_R: Tensor | None) -> _Choice:
+def _choose(logits_RV: Tensor, ends: Ends, draws: Draws, rows_R: Tensor, step: int) -> _Choice:
     """Pick the next token of each row; one that ends it is written as the first of its kind."""
     total_R = logits_RV.logsumexp(-1)
     ends_RE = logits_RV.index_select(1, ends.ids_E)
@@ -121,27 +92,11 @@ def _choose(logits_RV: Tensor, ends: Ends, sampling: Sampling, draw_R: Tensor | 
             read_RE.fill_(-torch.inf)
             logits_RV.index_copy_(1, ends.ids_E, ends_RE)
             total_R = logits_RV.logsumexp(-1)
-    if draw_R is None:
-        token_R = logits_RV.argmax(-1)
-    else:
-        token_R = _draw(logits_RV / sampling.temperature, sampling.top_p, draw_R)
+    token_R = draws.choose(logits_RV, rows_R, step)
     ended_R = torch.isin(token_R, ends.ids_E)
     chosen_R = logits_RV.gather(1, token_R[:, None])[:, 0]
     logprob_R = torch.where(ended_R, ends_RE.logsumexp(-1), chosen_R) - total_R
     return _Choice(token_R.where(~ended_R, ends.first), logprob_R, confidence_R, ended_R)
-
-
-def _draw(logits_RV: Tensor, top_p: float, draw_R: Tensor) -> Tensor:
-    """Return one token per row by the inverse of the cumulative distribution."""
-    probs_RV = logits_RV.softmax(-1)
-    if top_p < 1:
-        sorted_RV, order_RV = probs_RV.sort(dim=-1, descending=True, stable=True)
-        above_RV = sorted_RV.double().cumsum(-1) - sorted_RV
-        probs_RV = probs_RV.scatter(1, order_RV, sorted_RV.masked_fill(above_RV >= top_p, 0))
-    cumulative_RV = probs_RV.cumsum(-1, dtype=torch.float64)
-    total_R = cumulative_RV[:, -1]
-    point_R = torch.minimum(draw_R * total_R, total_R.nextafter(torch.zeros_like(total_R)))
-    return torch.searchsorted(cumulative_RV, point_R[:, None], right=True)[:, 0]
 
 
 @dataclass(slots=True)
@@ -183,32 +138,32 @@ class Batch:
         )
 
     @torch.inference_mode()
-    def repeated(self, num_samples: int) -> Batch:
+    def repeated(self, num_samples: int | Sequence[int]) -> Batch:
         """Return `num_samples` rows for each row, side by side; this batch is used up."""
-        if num_samples == 1:
+        counts = [num_samples] * len(self.rows_R) if isinstance(num_samples, int) else num_samples
+        if set(counts) == {1}:
             return self
-        self.cache.batch_repeat_interleave(num_samples)
-
-        def each(tensor: Tensor) -> Tensor:
-            return tensor.repeat_interleave(num_samples, 0)
-
+        device = self.rows_R.device
+        from_R = self.rows_R.repeat_interleave(torch.tensor(counts, device=device))
+        self.cache.batch_select_indices(from_R)
         return Batch(
-            rows_R=torch.arange(num_samples * len(self.rows_R), device=self.rows_R.device),
-            logits_RV=each(self.logits_RV),
+            rows_R=torch.arange(len(from_R), device=device),
+            logits_RV=self.logits_RV[from_R],
             cache=self.cache,
-            mask_RL=None if self.mask_RL is None else each(self.mask_RL),
-            position_R=each(self.position_R),
+            mask_RL=None if self.mask_RL is None else self.mask_RL[from_R],
+            position_R=self.position_R[from_R],
             width=self.width,
-            live_R=each(self.live_R),
-            reading_R=each(self.reading_R),
+            live_R=self.live_R[from_R],
+            reading_R=self.reading_R[from_R],
         )
 
-    def advance(
-        self, forward: Forward, choice: _Choice, step: int, ends: Ends, *, last: bool
-    ) -> bool:
-        """Feed the chosen tokens; return False once no row has anything left to do."""
+    def advance(self, forward: Forward, choice: _Choice, ends: Ends, last_R: Tensor) -> bool:
+        """Feed the chosen tokens; return False once no row has anything left to do.
+
+        Rows of `last_R` are as long as they may be.
+        """
         ended_R = self.live_R & choice.ended_R
-        self.live_R = self.live_R & ~ended_R & (not last)
+        self.live_R = self.live_R & ~ended_R & ~last_R
         token_R, active_R = choice.token_R, self.live_R
         if ends.fed is not None:
             self.reading_R = ended_R

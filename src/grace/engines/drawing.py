@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from grace.engines import Sampling
 from grace.engines.batching import is_out_of_memory
 from grace.engines.decoding import Batch, Ends, steps
+from grace.engines.draws import Draws, Part
 from grace.engines.forward import Forward
 from grace.engines.reading import Drawn
 from grace.engines.rows import Rows, empty
@@ -23,8 +23,9 @@ from grace.records import Generation
 class Drawing:
     """The samples of a batch while they are drawn; iterate once.
 
-    Row `i * sampling.num_samples + s` is sample s of prompt i: the one that `generate` gives the
-    same prompt, key and number. Nothing runs between two steps.
+    The rows are those of one part after the other; row `i * num_samples + s` of a part is sample s
+    of its prompt i: the one that `generate` gives the same prompt, key and number. Nothing runs
+    between two steps.
 
     Raises:
         ModelError: while iterating, the batch does not fit into memory.
@@ -33,17 +34,15 @@ class Drawing:
     def __init__(
         self,
         forward: Forward,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        keys: Sequence[str],
+        parts: Sequence[Part],
         ends: Ends,
         finish: Callable[[Rows], list[Generation]],
     ) -> None:
         self._forward, self._ends, self._finish = forward, ends, finish
-        self._prompts, self._sampling, self._keys = prompts, sampling, keys
-        rows = len(prompts) * sampling.num_samples
+        self._parts = parts
         self._device = ends.ids_E.device
-        self._record = empty(rows, sampling.max_new_tokens, self._device)
+        longest = max(part.sampling.max_new_tokens for part in parts)
+        self._record = empty(sum(part.rows for part in parts), longest, self._device)
         self._batch: Batch | None = None
 
     def __iter__(self) -> Iterator[list[Drawn]]:
@@ -79,15 +78,22 @@ class Drawing:
 
     def generations(self) -> list[Generation]:
         """Return the responses so far, one per row; one that was stopped counts as cut."""
-        return self._finish(Rows(*(tensor.cpu() for tensor in self._record)))
+        record = Rows(*(tensor.cpu() for tensor in self._record))
+        made: list[Generation] = []
+        for part in self._parts:
+            mine = range(len(made), len(made) + part.rows)
+            made += self._finish(_cut(record, mine, part.sampling.max_new_tokens))
+        return made
 
     def _run(self) -> Iterator[list[Drawn]]:
-        forward, sampling, record = self._forward, self._sampling, self._record
-        longest = sampling.max_new_tokens
-        prefilled = Batch.prefill(forward, self._prompts, longest, self._device)
-        batch = self._batch = prefilled.repeated(sampling.num_samples)
-        running = steps(forward, batch, record, self._keys, sampling, self._ends)
-        with contextlib.closing(running):
+        parts, record = self._parts, self._record
+        longest = record.tokens_RT.shape[1]
+        prompts = [prompt for part in parts for prompt in part.prompts]
+        counts = [part.sampling.num_samples for part in parts for _ in part.prompts]
+        prefilled = Batch.prefill(self._forward, prompts, longest, self._device)
+        batch = self._batch = prefilled.repeated(counts)
+        draws = Draws.of(parts, self._device)
+        with contextlib.closing(steps(self._forward, batch, record, draws, self._ends)) as running:
             for step in running:
                 if step < longest:
                     yield self._drawn(batch, step)
@@ -97,3 +103,15 @@ class Drawing:
         columns = (tensor[rows, step].tolist() for tensor in self._record[:3])
         ended = (self._record.end_step_R[rows] == step).tolist()
         return [Drawn(*values) for values in zip(rows.tolist(), *columns, ended, strict=True)]
+
+
+def _cut(record: Rows, rows: range, longest: int) -> Rows:
+    """Return some rows of a record as if they had been drawn in one of `longest` steps."""
+    mine = slice(rows.start, rows.stop)
+    return Rows(
+        tokens_RT=record.tokens_RT[mine, :longest],
+        logprobs_RT=record.logprobs_RT[mine, :longest],
+        confidences_RT=record.confidences_RT[mine, :longest],
+        end_step_R=record.end_step_R[mine].clamp(max=longest),
+        fed_R=record.fed_R[mine],
+    )

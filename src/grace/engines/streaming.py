@@ -12,6 +12,7 @@ import torch
 from grace.engines import Sampling
 from grace.engines.batching import is_out_of_memory
 from grace.engines.decoding import Batch, Ends, steps
+from grace.engines.draws import Draws, Part
 from grace.engines.forward import Forward
 from grace.engines.rows import Rows, empty
 from grace.errors import ModelError
@@ -65,7 +66,8 @@ class Stream:
         sampling = replace(self._sampling, num_samples=len(numbers), first_sample=numbers.start)
         batch = self._prefilled().repeated(len(numbers))
         record = empty(len(numbers), sampling.max_new_tokens, batch.position_R.device)
-        running = steps(self._forward, batch, record, [self._key], sampling, self._ends)
+        draws = Draws.of([Part([self._prompt], sampling, [self._key])], batch.position_R.device)
+        running = steps(self._forward, batch, record, draws, self._ends)
         waiting = list(range(len(numbers)))
         with contextlib.closing(running):
             for step in running:

@@ -19,6 +19,7 @@ from grace.engines.batching import attempt, group, out_of_memory, run_batches
 from grace.engines.checks import check_contexts
 from grace.engines.decoding import Ends, decode
 from grace.engines.drawing import Drawing
+from grace.engines.draws import Part
 from grace.engines.forward import Forward, left_pad
 from grace.engines.loading import eos_ids, load
 from grace.engines.rows import Rows, generations, with_evidence
@@ -226,16 +227,16 @@ class TransformersEngine:
         self._check([prompt], sampling.max_new_tokens, [key])
         return Stream(self._forward, prompt, sampling, key, self._ends(), self._generations)
 
-    def draw(self, prompts: Sequence[Ids], sampling: Sampling, keys: Sequence[str]) -> Drawing:
+    def draw(self, parts: Sequence[Part]) -> Drawing:
         """Return the samples of a batch to iterate over token by token (see `Drawing`).
 
         Raises:
             DataError: an empty prompt.
             ModelError: a prompt and its response could exceed the model's context.
         """
-        self._check(prompts, sampling.max_new_tokens)
-        ends, finish = self._ends(), self._generations
-        return Drawing(self._forward, prompts, sampling, keys, ends, finish)
+        for part in parts:
+            self._check(part.prompts, part.sampling.max_new_tokens)
+        return Drawing(self._forward, parts, self._ends(), self._generations)
 
     def _decode(
         self, prompts: Sequence[Ids], sampling: Sampling, keys: Sequence[str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
@@ -112,11 +112,6 @@ class Completion(Job):
         self.prompts: list[list[int]] = []
         self._left = 0  # choices that have not ended
         self._tokens = 0
-
-    @property
-    def group(self) -> Hashable:  # type: ignore[override]
-        """Return the sampling: requests with a seed of their own run alone."""
-        return self.asked.sampling if self.asked.key is not None else None
 
     @property
     def size(self) -> int:

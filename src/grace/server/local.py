@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from grace.engines.draws import Part
 from grace.engines.reading import LOWEST
 from grace.server.completing import Asked, Choice, Completion, Top, name_of
 from grace.server.jobs import Emit, Job
@@ -67,15 +68,15 @@ class LocalCompletion(Completion):
     """Samples of the model in this process, those of several requests side by side."""
 
     reads: TransformersEngine
+    group = "samples"  # of any settings
 
     def run(self, together: Sequence[Job]) -> None:
         """Draw the samples of all these requests."""
         jobs = [job for job in together if isinstance(job, LocalCompletion)]
         rows = [choice for job in jobs for choice in job.choices()]
         tops = [job.asked.top for job in jobs for _ in range(job.size)]
-        prompts = [prompt for job in jobs for prompt in job.prompts]
-        keys = [key for job in jobs for key in job.prompt_keys()]
-        drawing = self.reads.draw(prompts, self.asked.sampling, keys)
+        parts = [Part(job.prompts, job.asked.sampling, job.prompt_keys()) for job in jobs]
+        drawing = self.reads.draw(parts)
         for step in drawing:
             for drawn in step:
                 choice = rows[drawn.row]

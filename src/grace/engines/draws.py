@@ -1,0 +1,124 @@
+"""How each row of a batch is drawn: its temperature, top-p, length and random numbers.
+
+Rows of several requests may be drawn side by side, each in its own way. Shapes: R rows, T steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grace.engines import Sampling
+
+
+class Part(NamedTuple):
+    """Prompts that are drawn alike; `keys` name them for the random numbers."""
+
+    prompts: Sequence[Sequence[int]]
+    sampling: Sampling
+    keys: Sequence[str]
+
+    @property
+    def rows(self) -> int:
+        """Return how many samples that are, a prompt's side by side."""
+        return len(self.prompts) * self.sampling.num_samples
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The settings of R rows; a setting that all rows share is a number, else a column (R, 1).
+
+    `longest_R` are the most tokens of each row, `points_RT` its random numbers, None where every
+    row is greedy.
+    """
+
+    temperature: float | Tensor
+    top_p: float | Tensor
+    longest_R: Tensor
+    points_RT: Tensor | None
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], device: torch.device) -> Draws:
+        """Return the settings of the rows of some parts, one part after the other."""
+        each = [part.sampling for part in parts for _ in range(part.rows)]
+        longest = [sampling.max_new_tokens for sampling in each]
+        points_RT = None
+        if any(sampling.temperature > 0 for sampling in each):
+            points = np.zeros((len(each), max(longest)))
+            start = 0
+            for part in parts:
+                _fill(points[start : start + part.rows, : part.sampling.max_new_tokens], part)
+                start += part.rows
+            points_RT = torch.from_numpy(points).to(device)
+        return cls(
+            _shared([sampling.temperature for sampling in each], torch.float32, device),
+            _shared([sampling.top_p for sampling in each], torch.float64, device),
+            torch.tensor(longest, device=device),
+            points_RT,
+        )
+
+    def choose(self, logits_RV: Tensor, rows_R: Tensor, step: int) -> Tensor:
+        """Return the next token of some rows."""
+        if self.points_RT is None:
+            return logits_RV.argmax(-1)
+        point_R = self.points_RT[rows_R, min(step, self.points_RT.shape[1] - 1)]
+        top_p = self.top_p if isinstance(self.top_p, float) else self.top_p[rows_R]
+        if isinstance(self.temperature, float):
+            return _draw(logits_RV / self.temperature, top_p, point_R)
+        temperature_R1 = self.temperature[rows_R]
+        greedy_R1 = temperature_R1 == 0
+        drawn_R = _draw(logits_RV / temperature_R1.masked_fill(greedy_R1, 1), top_p, point_R)
+        return torch.where(greedy_R1[:, 0], logits_RV.argmax(-1), drawn_R)
+
+
+def uniforms(seed: int, keys: Sequence[str], samples: range, num_steps: int) -> np.ndarray:
+    """Return float64 draws of shape (R, T); each row depends on (seed, key, sample) alone."""
+    return np.stack(
+        [
+            np.random.Generator(np.random.Philox(key=_philox_key(seed, key, sample))).random(
+                num_steps
+            )
+            for key in keys
+            for sample in samples
+        ]
+    )
+
+
+def _philox_key(seed: int, key: str, sample: int) -> int:
+    words = f"{seed}\0{sample}\0{key}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(words, digest_size=16).digest(), "little")
+
+
+def _fill(points_RT: np.ndarray, part: Part) -> None:
+    sampling = part.sampling
+    samples = range(sampling.first_sample, sampling.first_sample + sampling.num_samples)
+    if sampling.temperature > 0:
+        points_RT[:] = uniforms(sampling.seed, part.keys, samples, points_RT.shape[1])
+
+
+def _shared(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> float | Tensor:
+    if len(set(values)) == 1:
+        return float(values[0])
+    return torch.tensor(values, dtype=dtype, device=device)[:, None]
+
+
+def _draw(logits_RV: Tensor, top_p: float | Tensor, point_R: Tensor) -> Tensor:
+    """Return one token per row by the inverse of the cumulative distribution."""
+    probs_RV = logits_RV.softmax(-1)
+    if isinstance(top_p, Tensor) or top_p < 1:
+        sorted_RV, order_RV = probs_RV.sort(dim=-1, descending=True, stable=True)
+        above_RV = sorted_RV.double().cumsum(-1) - sorted_RV
+        cut_RV = above_RV >= top_p
+        if isinstance(top_p, Tensor):
+            cut_RV &= top_p < 1
+        probs_RV = probs_RV.scatter(1, order_RV, sorted_RV.masked_fill(cut_RV, 0))
+    cumulative_RV = probs_RV.cumsum(-1, dtype=torch.float64)
+    total_R = cumulative_RV[:, -1]
+    point_R = torch.minimum(point_R * total_R, total_R.nextafter(torch.zeros_like(total_R)))
+    return torch.searchsorted(cumulative_RV, point_R[:, None], right=True)[:, 0]
