@@ -7,6 +7,7 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["GRACE_TRUST"] = "tiny_run,trials"  # whose graders the runs of the tests name
 
 import functools
 import sys

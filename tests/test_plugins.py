@@ -99,6 +99,26 @@ def test_what_cannot_be_loaded_from_outside_is_said_in_one_line(
         assert "\n" not in str(caught.value)
 
 
+def test_a_module_that_leaves_the_program_is_said_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "leaving_of_tests.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be loaded: SystemExit: 3"):
+        plugins.load_object("leaving_of_tests:X")
+
+
+def test_files_name_only_modules_that_the_user_has_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRACE_TRUST", "lions, tigers")
+    code = plugins.code_in(["sciq", "lions:A", "bears:B", "bears:C"])
+    assert code == ["lions", "bears"]
+    plugins.refuse_code(["lions", "tigers"], "x.json")
+    with pytest.raises(ConfigError, match=r"x.json wants to run Python code: bears;.*=bears in"):
+        plugins.refuse_code(code, "x.json")
+    plugins.trust(["bears"])
+    plugins.refuse_code(code, "x.json")
+
+
 def test_a_package_that_is_not_there_is_said_so() -> None:
     for name in ("grace.nothing", "nothing_of_tests.at_all", "grace.errors"):
         with pytest.raises(ConfigError, match=f"no package '{name}'"):

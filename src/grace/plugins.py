@@ -4,6 +4,9 @@ A plug-in of `grace.tasks` is a file `grace/tasks/NAME.py` that assigns `TASK` a
 `grace.estimators` one that assigns `ESTIMATOR`, and so on: the folder's name in the singular, in
 upper case. Files without that assignment, or with a name that starts with an underscore, are not
 plug-ins. What lives outside the package is named `module:NAME`, e.g. `my_tasks:RIDDLES`.
+
+To import is to run. A user may name a module in a command, a recipe or Python; what others may have
+written, such as the settings in a run or an adapter, goes through `refuse_code` first.
 """
 
 from __future__ import annotations
@@ -11,12 +14,16 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import os
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from grace.errors import ConfigError
+
+TRUSTED = "GRACE_TRUST"  # environment variable: what others' files may name, with commas between
 
 
 def available(package: str = "grace.tasks", attribute: str = "") -> list[str]:
@@ -72,6 +79,37 @@ def load_object(reference: str) -> Any:
     return getattr(module, name)
 
 
+def code_in(names: Iterable[str]) -> list[str]:
+    """Return the modules among these names, each once: those of `module:NAME`."""
+    return list(dict.fromkeys(name.partition(":")[0] for name in names if ":" in name))
+
+
+def trust(code: Iterable[str]) -> None:
+    """Let files name these modules in this process and in those that it starts.
+
+    The user has named them, or the model whose own code is to run.
+    """
+    os.environ[TRUSTED] = ",".join(dict.fromkeys([*_trusted(), *code]))
+
+
+def refuse_code(code: Iterable[str], where: object) -> None:
+    """Refuse a file that names modules (or a model's own code) which the user has not named.
+
+    Raises:
+        ConfigError: names the first, and how to allow it.
+    """
+    for name in code:
+        if name not in _trusted():
+            raise ConfigError(
+                f"{where} wants to run Python code: {name}; if you know what it does, allow it: "
+                f"{TRUSTED}={name} in the environment"
+            )
+
+
+def _trusted() -> list[str]:
+    return [name.strip() for name in os.environ.get(TRUSTED, "").split(",") if name.strip()]
+
+
 def _import(module_name: str, reference: str) -> Any:
     here = str(Path.cwd())
     added = here not in sys.path and "" not in sys.path
@@ -79,7 +117,7 @@ def _import(module_name: str, reference: str) -> Any:
         sys.path.append(here)
     try:
         return importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ConfigError(
             f"{reference!r} cannot be loaded: {reason}; run from the module's folder or install it"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import threading
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -288,6 +290,7 @@ def test_special_tokens_in_a_prompt_are_characters(live: Live, token: str) -> No
         ({"extra_body": {"grace": {"budget": 65}}}, "grace.budget"),
         ({"extra_body": {"grace": {"budget": 4}}, "n": 2}, "n"),
         ({"extra_body": {"grace": {"budget": 1, "prompt": "raw"}}}, "grace"),
+        ({"extra_body": {"grace": {"strategy": "no_such_module:x"}}}, "grace.strategy"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(
@@ -299,6 +302,22 @@ def test_what_cannot_be_done_is_refused_by_name(
         )
     assert str(refused.value.body["param"]).startswith(param)
     assert refused.value.body["message"]
+
+
+def test_a_request_imports_nothing(
+    live: Live, proxy: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "planted_here.py").write_text("raise SystemExit(1)\n")
+    monkeypatch.chdir(tmp_path)
+    user = [{"role": "user", "content": QUESTION}]
+    for server in (live, proxy):
+        for name in ("planted_here:x", "grace-planted_here:x", "venv.__main__:x", ":", "es:"):
+            body = {"model": NAME, "messages": user, "grace": {"budget": 2, "strategy": name}}
+            status, answer = post(server, "/v1/chat/completions", body)
+            assert (status, answer["error"]["param"]) == (400, "grace.strategy")
+        body["grace"] = {"budget": 2, "strategy": "planted_here"}
+        assert post(server, "/v1/chat/completions", body)[0] == 400
+    assert "planted_here" not in sys.modules
 
 
 def test_bad_requests_get_openai_errors(live: Live) -> None:

@@ -142,6 +142,21 @@ def test_a_job_that_fails_takes_no_other_with_it(model: Any, start: Start) -> No
     assert kinds == [Finished, Failed, Finished]
 
 
+def test_the_thread_outlives_a_job_that_leaves_the_program(model: Any, start: Start) -> None:
+    class Leaving(Steps):
+        def run(self, together: Sequence[Job]) -> None:
+            raise SystemExit(1)
+
+    worker = start()
+    leaving, after = Leaving(model), Steps(model)
+    after.release.set()
+    for job in (leaving, after):
+        worker.submit(job)
+        assert job.done.wait(30)
+    assert isinstance(leaving.events[-1].error, SystemExit)
+    assert isinstance(after.events[-1], Finished)
+
+
 def test_a_closed_worker_finishes_what_runs_and_takes_no_more(model: Any, start: Start) -> None:
     worker = start()
     job = busy(worker, model)

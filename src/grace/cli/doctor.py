@@ -91,10 +91,10 @@ def _stages() -> list[str]:
 
 
 def _settings(run: Path) -> Finding:
-    from grace.pipeline import load_run_settings
+    from grace.pipeline import read_run_settings
 
     try:
-        settings = load_run_settings(run)
+        settings = read_run_settings(run)
     except GraceError as error:
         return Finding(str(run), False, str(error))
     return Finding(str(run), True, f"task {settings.data.task}, model {settings.model.path}")

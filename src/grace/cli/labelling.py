@@ -109,17 +109,21 @@ def label(
 
 def _settings(model: Path, card: dict[str, Any], overrides: list[str]) -> RunSettings:
     """Return how the model was trained to be asked and judged, changed by `--set`."""
+    from grace import plugins
     from grace.config import override_settings, to_dict
-    from grace.pipeline import load_run_settings
+    from grace.pipeline import code_in, load_run_settings
     from grace.store import is_run
 
+    plugins.trust(code_in(override_settings({}, overrides)))
     tree: dict[str, Any] = {
         "data": {"task": DEFAULT_TASK, **card.get("data", {})},
         "sample": dict(card.get("sample", {})),
     }
     if is_run(model):
         tree["grade"] = to_dict(load_run_settings(model).grade)
-    return override_settings(tree, overrides, where=f"{model}/grace.json")
+    settings = override_settings(tree, overrides, where=f"{model}/grace.json")
+    plugins.refuse_code(code_in(settings), f"{model}/grace.json")
+    return settings
 
 
 def _absolute(model: str) -> str:

@@ -223,6 +223,7 @@ def _load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
 
     if not (adapter / "adapter_config.json").is_file():
         raise ModelError(f"{adapter} has no adapter_config.json; give a trained adapter directory")
+    _refuse_megatron(adapter)
     if "rows" not in manifest:
         raise ModelError(f"{adapter} has no 'rows' in {MANIFEST}; export the adapter again")
     rows, have = manifest["rows"], model.get_input_embeddings().weight.shape[0]
@@ -245,6 +246,19 @@ def _load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
             f"use its base model {manifest.get('base_model', '(not recorded)')}"
         ) from error
     return model.merge_and_unload() if _is_float32(model) else model
+
+
+def _refuse_megatron(adapter: Path) -> None:
+    """Refuse an adapter for Megatron: peft imports whatever module its configuration names."""
+    try:
+        config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    except ValueError:
+        return  # peft says so
+    if isinstance(config, dict) and config.get("megatron_config"):
+        raise ModelError(
+            f"{adapter} is for Megatron and would import {config.get('megatron_core')!r}; use an "
+            "adapter that `grace` has trained"
+        )
 
 
 def _is_float32(model: Any) -> bool:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from grace import plugins
 from grace.chat import encode_chat, encode_text
 from grace.config import DataSettings, SampleSettings, from_dict
 from grace.engines import Sampling, StreamingEngine
 from grace.engines.gguf import resolve_model
 from grace.errors import ModelError, UserInputError
 from grace.model.checks import check_question, check_text, checked_chat
-from grace.model.places import adapter_folder, read_card, recorded_base
+from grace.model.places import adapter_folder, code_in, read_card, recorded_base
 from grace.model.rules import answering, usual_budget, voting
 from grace.records import Decision, Generation, Message, Question, Threshold, Vote
 from grace.store import RunDir
@@ -251,12 +252,12 @@ def load(
         base: the backbone's new place, when it is no longer where the adapter was trained.
         device: auto, cpu, cuda or cuda:N.
         dtype: auto, float32, bfloat16 or float16.
-        trust_remote_code: run Python code that comes with the model.
+        trust_remote_code: run Python code that comes with the model or that its grace.json names.
         engine: transformers, or vllm for what `grace export` wrote.
 
     Raises:
         ModelError: nothing loadable there, or a model without <CNF>.
-        ConfigError: no such engine, or it is not installed.
+        ConfigError: no such engine, or it is not installed; grace.json names code to run.
     """
     from grace.engines.kinds import load_engine
 
@@ -265,6 +266,9 @@ def load(
     folder = adapter_folder(Path(path), Path(adapter) if adapter else None)
     card = read_card(folder or Path(path))
     model = base or (path if adapter or folder is None else recorded_base(folder, card))
+    if trust_remote_code:
+        plugins.trust(code_in(card))
+    plugins.refuse_code(code_in(card), f"{folder or path}/grace.json")
     loaded: Any = load_engine(
         engine,
         resolve_model(str(model)),
@@ -291,6 +295,7 @@ def described(engine: StreamingEngine, path: Path, folder: Path, card: dict[str,
         card: the grace.json there.
     """
     where = f"{folder}/grace.json"
+    plugins.refuse_code(code_in(card), where)
     data = from_dict(DataSettings, card.get("data", {"task": DEFAULT_TASK}), where)
     sample = from_dict(SampleSettings, card.get("sample", {}), where)
     promise = RunDir(path).chosen_threshold()

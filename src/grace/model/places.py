@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from grace import plugins
 from grace.errors import ModelError
 from grace.store import is_run, read_json, runs_in
 
@@ -46,3 +47,9 @@ def read_card(folder: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{card} is not an object; restore it, or train again")
     return value
+
+
+def code_in(card: dict[str, Any]) -> list[str]:
+    """Return the modules that a grace.json names (see `plugins.refuse_code`)."""
+    data = card.get("data")
+    return plugins.code_in([str(data.get("task", ""))] if isinstance(data, dict) else [])

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from grace import plugins
 from grace.config import RunSettings, from_dict, to_dict
 from grace.errors import ConfigError, RunError
 from grace.pipeline import grading, learning, reporting, sampling, scoring
@@ -109,7 +110,27 @@ def run(
 
 
 def load_run_settings(path: Path) -> RunSettings:
-    """Return the settings that a run was started with.
+    """Return the settings that a run was started with, to work with them.
+
+    Raises:
+        RunError: there is no run at this path.
+        ConfigError: they name code that the user has not named (see `plugins.refuse_code`).
+    """
+    settings = read_run_settings(path)
+    plugins.refuse_code(code_in(settings), RunDir(path).config)
+    return settings
+
+
+def code_in(settings: RunSettings) -> list[str]:
+    """Return the modules that settings name, and the model whose own code they let run."""
+    model, report = settings.model, settings.report
+    names = (settings.data.task, settings.grade.grader, *report.transfer, *report.estimators)
+    own = [model.path] if model.trust_remote_code else []
+    return [*plugins.code_in(names), *own]
+
+
+def read_run_settings(path: Path) -> RunSettings:
+    """Return the settings that a run was started with, to look at them.
 
     Raises:
         RunError: there is no run at this path.
@@ -178,7 +199,7 @@ def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> Non
     Raises:
         RunError: with the difference and the two ways on.
     """
-    before, after = _flatten(to_dict(load_run_settings(directory.path))), _flatten(to_dict(new))
+    before, after = _flatten(to_dict(read_run_settings(directory.path))), _flatten(to_dict(new))
     if directory.manifest("train") is None:
         before |= {key: after[key] for key in FREE_WHILE_TRAINING}
     order = list(STAGES)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from grace import plugins
 from grace.config import (
     RunSettings,
     from_dict,
@@ -35,7 +36,15 @@ from grace.config import (
     to_dict,
 )
 from grace.errors import ConfigError, RunError
-from grace.pipeline import adopt_settings, load_run_settings, refuse_changes, run, stages_alike
+from grace.pipeline import (
+    adopt_settings,
+    code_in,
+    load_run_settings,
+    read_run_settings,
+    refuse_changes,
+    run,
+    stages_alike,
+)
 from grace.pipeline.context import Context
 from grace.pipeline.parallel import side_by_side
 from grace.pipeline.reporting import read_reports
@@ -116,10 +125,12 @@ def resolve_study(
     Whether what exists accepts the changes is for `run_study` to say.
 
     Raises:
-        ConfigError: an unknown or impossible setting, or a new run without a model or a task.
+        ConfigError: an unknown or impossible setting, a new run without a model or a task, or an
+            existing one that names code which the user has not named.
     """
     config = RunDir(path).config
-    if recipe is None and config.exists():
+    resumed = recipe is None and config.exists()
+    if resumed:
         stored = read_json(config)
         study = Study(
             stored["settings"],
@@ -135,8 +146,13 @@ def resolve_study(
     study = study._replace(overrides=tuple(latest.values()))
     if seeds is not None:
         study = study._replace(settings=dataclasses.replace(study.settings, seeds=seeds))
+    plugins.trust(code_in(override_settings({}, overrides)))
     for settings in study.runs().values():
         _refuse_unset(settings)
+        if resumed:
+            plugins.refuse_code(code_in(settings), config)
+        else:
+            plugins.trust(code_in(settings))
     return study
 
 
@@ -249,7 +265,7 @@ def _share(source: Path, target: Path) -> None:
     if source == target:
         return
     original, copied = RunDir(source), RunDir(target)
-    for stage in stages_alike(load_run_settings(source), load_run_settings(target)):
+    for stage in stages_alike(read_run_settings(source), read_run_settings(target)):
         manifest = original.manifest(stage)
         if manifest is None or copied.manifest(stage) is not None:
             continue

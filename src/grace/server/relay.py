@@ -135,7 +135,7 @@ def _attempt(job: Job) -> None:
         job.run([job])
     except CancelledError:
         return
-    except Exception as error:
+    except BaseException as error:  # the slot outlives even a SystemExit
         if isinstance(error, UpstreamError):
             log.warning("upstream: %s", error)
         elif not isinstance(error, GraceError | ApiError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from grace.errors import UserInputError
 from grace.grading import LETTERS
@@ -110,6 +110,14 @@ class GraceOptions(_Strict):
         if self.prompt == "raw" and others:
             raise ValueError(f"with the prompt raw nothing is voted on; leave out {others[0]}")
         return self
+
+    @field_validator("strategy")
+    @classmethod
+    def _built_in(cls, name: str | None) -> str | None:
+        """Refuse `module:NAME`: a request must not import anything."""
+        if name is not None and ":" in name:
+            raise ValueError(f"{name!r} is no built-in strategy; use es, grace-sc, asc, esc or sc")
+        return name
 
 
 class _Sampled(_Strict):

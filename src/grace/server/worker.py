@@ -99,7 +99,7 @@ class Worker:
                 jobs[0].run(jobs)
         except Cancelled:
             return
-        except Exception as error:
+        except BaseException as error:  # the thread outlives even a SystemExit
             if len(jobs) > 1 and not any(job.started for job in jobs):
                 for job in jobs:  # one of them cannot be done; the others can
                     self._attempt([job])
