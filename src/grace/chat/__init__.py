@@ -5,26 +5,26 @@ strings, `<CNF>` among them. Only those of the template may become special ids; 
 they are encoded like any other characters.
 
 How: the template is rendered once with placeholders for the contents, which shows what the
-template itself wrote. Its special strings are replaced by private aliases that a copy of the
-tokenizer knows; then that copy, told to treat every true special token as text, encodes the
-whole chat in one go. Contents are thus encoded in place, with their real neighbours.
+template itself wrote. Its special strings are replaced by secret aliases that a copy of the
+tokenizer knows (`plain`); then that copy, told to treat every true special token as text, encodes
+the whole chat in one go. Contents are thus encoded in place, with their real neighbours.
+
+`context`, where it is given, is the model's: a text that certainly exceeds it is refused before it
+is tokenised (`bounds`).
 """
 
 from __future__ import annotations
 
 import re
-import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
+from grace.chat.plain import PlainTokenizer, plain_tokenizer
 from grace.errors import DataError, ModelError
 from grace.records import Message
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
 ROLES = ("system", "user", "assistant")
-ALIAS, PLACEHOLDER = "\ue0f0", "\ue0f1"  # private-use characters, repeated until none collides
+PLACEHOLDER = "\ue0f1"
 PLACEHOLDERS = re.compile(f"{PLACEHOLDER}(\\d+){PLACEHOLDER}")
 
 
@@ -33,7 +33,9 @@ def has_chat_template(tokenizer: Any) -> bool:
     return bool(getattr(tokenizer, "chat_template", None))
 
 
-def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
+def encode_chat(
+    tokenizer: Any, messages: Sequence[Message], *, context: int | None = None
+) -> list[int]:
     """Return the token ids of a chat, up to where the assistant's answer starts.
 
     With a chat template the ids are those of `apply_chat_template(add_generation_prompt=True)`,
@@ -43,15 +45,16 @@ def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
 
     Raises:
         DataError: no message, or a role other than system, user and assistant.
-        ModelError: the template refuses the messages, or the tokenizer cannot split special
-            tokens.
+        ModelError: the template refuses the messages, the tokenizer cannot split special tokens,
+            or the chat is longer than the context.
     """
     _check(messages)
-    plain = _plain_tokenizer(tokenizer, _alias_for([message["content"] for message in messages]))
+    plain = plain_tokenizer(tokenizer)
     if not has_chat_template(tokenizer):
         text = "".join(m["content"] + ("\n\n" if m["role"] == "system" else "\n") for m in messages)
-        return _bos(tokenizer) + plain.encode([(text, False)])
+        return encode_prompt(tokenizer, text, context=context)
     messages, rendered = _render_any(tokenizer, messages)
+    plain.refuse_longer(rendered, context)
     skeleton = _render(tokenizer, _with_placeholders(messages))
     if _is_harmless(plain, messages, rendered, skeleton):
         return _template_ids(tokenizer, messages)
@@ -59,98 +62,24 @@ def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     return plain.encode(_interleave(literals, _as_rendered(rendered, literals, contents)))
 
 
-def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of plain text: no special id for any string in it, no BOS."""
-    return _plain_tokenizer(tokenizer, _alias_for([text])).encode([(text, False)])
+def encode_text(tokenizer: Any, text: str, *, context: int | None = None) -> list[int]:
+    """Return the token ids of plain text: no special id for any string in it, no BOS.
+
+    Raises:
+        ModelError: it is longer than the context.
+    """
+    plain = plain_tokenizer(tokenizer)
+    plain.refuse_longer(text, context)
+    return plain.encode([(text, False)])
 
 
-def encode_prompt(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of a raw prompt: plain text after the BOS, where there is one."""
-    return _bos(tokenizer) + encode_text(tokenizer, text)
+def encode_prompt(tokenizer: Any, text: str, *, context: int | None = None) -> list[int]:
+    """Return the token ids of a raw prompt: plain text after the BOS, where there is one.
 
-
-class _PlainTokenizer(NamedTuple):
-    """A copy of a tokenizer that reads special tokens as text and knows aliases for them."""
-
-    backend: Tokenizer
-    special: re.Pattern[str]  # any special token's string, longest first
-    aliases: dict[str, str]  # special token's string -> its alias
-    real_ids: dict[int, int]  # alias id -> special id
-    forbidden: frozenset[int]  # special ids; none may come out of text
-
-    def encode(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
-        """Encode parts of one text; special strings count only where the flag is true."""
-        text = "".join(
-            self.special.sub(lambda match: self.aliases[match.group()], part) if trusted else part
-            for part, trusted in parts
-        )
-        ids: list[int] = []
-        for token in self.backend.encode(text, add_special_tokens=False).ids:
-            if token in self.forbidden:
-                ids += self._spell(token)
-            else:
-                ids.append(self.real_ids.get(token, token))
-        return ids
-
-    def _spell(self, token: int) -> list[int]:
-        """Encode a special token's string character by character (its model knows it whole)."""
-        word = self.backend.id_to_token(token) or ""
-        ids = [i for char in word for i in self.backend.encode(char, add_special_tokens=False).ids]
-        if self.forbidden.intersection(ids):
-            raise ModelError(
-                f"the tokenizer cannot write {word!r} as text; remove it from the text"
-            )
-        return ids
-
-
-_copies: weakref.WeakKeyDictionary[Any, tuple[int, _PlainTokenizer]] = weakref.WeakKeyDictionary()
-
-
-def _plain_tokenizer(tokenizer: Any, alias: str) -> _PlainTokenizer:
-    """Return the plain copy of a tokenizer, kept until its vocabulary changes."""
-    if alias != ALIAS:
-        return _copy(tokenizer, alias)
-    size, copy = _copies.get(tokenizer, (None, None))
-    if copy is None or size != len(tokenizer):
-        copy = _copy(tokenizer, alias)
-        _copies[tokenizer] = (len(tokenizer), copy)
-    return copy
-
-
-def _copy(tokenizer: Any, alias: str) -> _PlainTokenizer:
-    """Copy the backend, with one ordinary added token as the alias of each special one."""
-    from tokenizers import AddedToken, Tokenizer
-
-    if getattr(tokenizer, "backend_tokenizer", None) is None:
-        kind = type(tokenizer).__name__
-        raise ModelError(f"{kind} is not backed by the tokenizers library; save it as a fast one")
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.no_truncation()
-    backend.no_padding()
-    special = {i: t for i, t in tokenizer.added_tokens_decoder.items() if t.special}
-    aliases = {token.content: f"{alias}{i}{alias}" for i, token in special.items()}
-    backend.add_tokens(
-        [
-            AddedToken(
-                aliases[token.content],
-                single_word=token.single_word,
-                lstrip=token.lstrip,
-                rstrip=token.rstrip,
-                normalized=False,  # else a normalizer could change the alias itself
-            )
-            for token in special.values()
-        ]
-    )
-    backend.encode_special_tokens = True
-    vocabulary = {t.content: i for i, t in backend.get_added_tokens_decoder().items()}
-    longest_first = sorted(aliases, key=len, reverse=True)
-    return _PlainTokenizer(
-        backend,
-        re.compile("|".join(map(re.escape, longest_first)) or "(?!)"),
-        aliases,
-        {vocabulary[aliases[token.content]]: i for i, token in special.items()},
-        frozenset(special) - {tokenizer.unk_token_id},
-    )
+    Raises:
+        ModelError: it is longer than the context.
+    """
+    return _bos(tokenizer) + encode_text(tokenizer, text, context=context)
 
 
 def _check(messages: Sequence[Message]) -> None:
@@ -159,14 +88,6 @@ def _check(messages: Sequence[Message]) -> None:
     for message in messages:
         if message["role"] not in ROLES:
             raise DataError(f"role {message['role']!r} is unknown; use one of {', '.join(ROLES)}")
-
-
-def _alias_for(texts: Sequence[str]) -> str:
-    """Return an alias mark that none of the texts contains, so that no text can forge one."""
-    mark = ALIAS
-    while any(mark in text for text in texts):
-        mark += ALIAS
-    return mark
 
 
 def _bos(tokenizer: Any) -> list[int]:
@@ -215,7 +136,7 @@ def _with_placeholders(messages: Sequence[Message]) -> list[Message]:
 
 
 def _is_harmless(
-    plain: _PlainTokenizer, messages: Sequence[Message], rendered: str, skeleton: str
+    plain: PlainTokenizer, messages: Sequence[Message], rendered: str, skeleton: str
 ) -> bool:
     """Return whether every special string in the rendered chat is the template's own."""
     if any(plain.special.search(message["content"]) for message in messages):
