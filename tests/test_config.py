@@ -70,3 +70,34 @@ def test_every_setting_has_help():
 def test_settings_read_back_are_the_same_to_the_letter():
     tree = to_dict(RunSettings())
     assert repr(from_dict(RunSettings, tree)) == repr(RunSettings())
+
+
+def test_the_defaults_are_the_papers_for_open_questions():
+    """Source: arXiv 2509.09438, sections 3.2 and 4.1, and Appendix A."""
+    run = to_dict(RunSettings())
+    wanted = {
+        "data": {"train": 2000, "test": 1000, "prompt": "paper"},
+        "sample": {"train_samples": 1, "train_temperature": 0.0, "test_temperature": 0.0},
+        "grade": {"rouge_threshold": 0.3},
+        "target": {"features": ["mean"], "folds": 10, "bins": 10, "kind": "bins"},
+        "train": {
+            "learning_rate": 1e-5,
+            "epochs": 3,
+            "batch_size": 8,
+            "gamma": 0.1,
+            "loss": "mse",
+            "rank": 16,
+            "alpha": 16.0,
+            "dropout": 0.05,
+            "target_modules": ["mlp"],
+            "head": "token",
+            "read_at": "predict",
+            "evidence": "none",
+            "balance": "none",
+        },
+        "report": {"bins": 10},
+    }
+    found = {
+        section: {name: run[section][name] for name in values} for section, values in wanted.items()
+    }
+    assert found == wanted

@@ -4,7 +4,16 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from grace.errors import ModelError
-from grace.evidence import FEATURES, Evidence, confidence, features, fit, shift, shifted
+from grace.evidence import (
+    FEATURES,
+    LOWEST,
+    Evidence,
+    confidence,
+    features,
+    fit,
+    shift,
+    shifted,
+)
 
 EVIDENCE = Evidence((2.0, 0.5, 0.1, -0.4, 1.5, 0.8), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6), 0.7)
 
@@ -69,6 +78,15 @@ def test_an_impossible_token_and_an_empty_response_stay_finite():
     assert features([]) == (0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
 
 
+def test_an_impossible_token_counts_the_same_however_the_evidence_is_computed():
+    logprobs = [-0.5, float("-inf"), -400.0, -0.1]
+    expected = EVIDENCE.of([-0.5, LOWEST, LOWEST, -0.1])
+    tensor = torch.tensor([logprobs])
+    batch = EVIDENCE.of_batch(tensor, torch.ones(1, 4, dtype=torch.bool))
+    found = (EVIDENCE.of(logprobs), EVIDENCE.along(logprobs)[-1], EVIDENCE.running(tensor)[0, -1])
+    assert [float(value) for value in (*found, batch[0])] == pytest.approx([expected] * 4, abs=1e-4)
+
+
 def test_fit_finds_what_logistic_regression_finds():
     rng = np.random.default_rng(0)
     x = np.array([features(-rng.exponential(0.7, n)) for n in rng.integers(1, 8, 4000)])
@@ -112,6 +130,16 @@ def test_a_slope_multiplies_the_log_odds_with_and_without_torch(slope):
     torch.testing.assert_close(found, torch.nn.functional.logsigmoid(slope * odds))
     plain = [shifted(float(a), float(b), slope) for a, b in zip(log_c, offset, strict=True)]
     assert plain == pytest.approx(found.exp().tolist(), rel=1e-6)
+
+
+def test_a_map_after_a_map_is_one_map_after_the_other():
+    def log_odds(evidence):
+        c = confidence(-0.6, [-0.3, -1.2], evidence)
+        return np.log(c / (1 - c))
+
+    once = EVIDENCE.mapped(0.4, -0.8)
+    assert log_odds(once) == pytest.approx(0.4 * log_odds(EVIDENCE) - 0.8)
+    assert log_odds(once.mapped(2.5, 0.3)) == pytest.approx(2.5 * log_odds(once) + 0.3)
 
 
 def test_a_slope_is_finite_and_differentiable_at_the_extremes():

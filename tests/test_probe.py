@@ -109,6 +109,22 @@ def test_the_label_of_a_row_does_not_change_the_scores_of_its_own_question() -> 
     assert np.abs(scores[~held] - again[~held]).max() > 1e-6
 
 
+def test_the_fold_that_is_scored_takes_no_part_in_choosing_its_lambda(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features, labels, groups = problem(120, 15)
+    jobs: list[Any] = []
+    real = Direct.fit
+    monkeypatch.setattr(
+        Direct, "fit", lambda self, asked: (jobs.append(asked), real(self, asked))[1]
+    )
+    kfold_scores(features, labels, groups, folds=5, lambdas=(0.1, 1.0), inner=3)
+    choosing, scoring = ([job.held for job in asked] for asked in jobs)
+    assert sorted(set(scoring)) == [(fold,) for fold in range(5)]
+    assert len(set(choosing)) == 5 * 3
+    assert all(outer != inner for outer, inner in choosing)
+
+
 def test_pure_noise_scores_no_better_than_chance() -> None:
     rng = np.random.default_rng(1)
     features, labels = rng.normal(size=(400, 100)), rng.random(400) < 0.5

@@ -122,6 +122,12 @@ def test_good_confidences_and_few_answers_stay_nearly_as_they_are():
     assert abs(sure.a - 1) < 0.1 and abs(sure.b) < 0.1
 
 
+def test_a_map_of_the_log_odds_never_turns_the_order_round():
+    rows = answers(4000, -3.0, 0.0)  # the surer, the more often wrong
+    found = LogOdds.fit([row["confidence"] for row in rows], [row["correct"] for row in rows])
+    assert 0 < found.a < 0.1
+
+
 def test_evidence_of_nothing_changes_nothing_until_it_is_mapped():
     none = Evidence.none()
     assert none.of([-1.0, -2.0]) == 0

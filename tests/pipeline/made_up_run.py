@@ -39,8 +39,8 @@ def make(folder: Path, *changes: str) -> Context:
         ),
     )
     train, validation = directory.split("train"), directory.split("validation")
-    _write(train, "train", QUESTIONS, SAMPLES)
-    _write(validation, "validation", QUESTIONS, 1)
+    write(train, "train", QUESTIONS, SAMPLES)
+    write(validation, "validation", QUESTIONS, 1)
     _write_features(train)
     rows = enumerate(train.responses.read(), 1)
     train.targets.write([Target(r.id, 0.5, 5, round(n * 0.013, 3)) for n, r in rows])
@@ -64,12 +64,13 @@ def response(question: str, sample: int, number: int, *, confidence: float = 0.5
     )
 
 
-def _write(split: Split, name: str, questions: int, samples: int) -> None:
+def write(split: Split, name: str, questions: int, samples: int, first: int = 0) -> None:
+    """Write the tables of a split; the samples of a question are numbered from `first`."""
     split.questions.write(
         [Question(f"{name}{q}", "jsonl", f"{name} {q}?", (str(q),)) for q in range(questions)]
     )
     rows = [
-        response(f"{name}{q}", sample, q * samples + sample)
+        response(f"{name}{q}", first + sample, q * samples + sample)
         for q in range(questions)
         for sample in range(samples)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,16 @@ import made_up_run
 import numpy as np
 import pytest
 from made_up_run import SAMPLES, SURE, UNSURE
+from safetensors.numpy import load_file, save_file
 
 import grace.training.trainer
-from grace.pipeline import learning, scoring
+from grace.engines import Features
+from grace.estimators import Fitted
+from grace.pipeline import learning, promising, scoring
 from grace.pipeline.context import Context
+from grace.pipeline.sampling import sampling_for
+from grace.store import SPLITS
+from grace.thresholds import selective
 
 
 @pytest.fixture
@@ -110,6 +117,76 @@ def test_a_target_is_the_share_of_right_answers_in_its_bin(context):
         assert row.bin == min(int(np.clip(row.score, 0, 1) * 10), 9)
         same = [right for other, right in zip(rows, correct, strict=True) if other.bin == row.bin]
         assert row.target == pytest.approx(np.mean(same))
+
+
+def test_every_row_of_features_is_that_of_the_response_in_its_row(context, monkeypatch):
+    def states(prompts, responses):
+        mean = [[len(prompt), ids[0]] for prompt, ids in zip(prompts, responses, strict=True)]
+        return Features(np.array(mean, np.float32), -np.array(mean, np.float32))
+
+    context.engines.base.features = states
+    monkeypatch.setattr(learning, "SHARD_ROWS", 20)
+    learning.features(context)
+    samples = learning.train_samples(context)
+    stored = load_file(context.directory.split("train").features)
+    pairs = zip(samples.prompts, samples.responses, strict=True)
+    assert stored["mean"].tolist() == [[len(prompt), r.token_ids[0]] for prompt, r in pairs]
+    assert (stored["last"] == -stored["mean"]).all()
+
+
+def test_validation_answers_are_sampled_as_test_answers_are(tmp_path):
+    changes = ("sample.train_samples=16", "sample.train_temperature=0.7")
+    context = made_up_run.make(tmp_path, *changes, "sample.test_samples=2")
+    train, validation, test = (sampling_for(context, name) for name in SPLITS)
+    assert (train.num_samples, train.temperature) == (16, 0.7)
+    assert (test.num_samples, test.temperature) == (2, 0.0)
+    assert validation == test
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """An estimator that notes what it is given."""
+
+    answers: str
+    seen: list[Any] = field(default_factory=list)
+
+    def fit(self, known, engine, seed):
+        def rate(samples):
+            self.seen.append(([r.id for r in samples.responses], engine.tokenizer))
+            return [0.25] * len(samples.responses)
+
+        return Fitted(rate)
+
+
+@pytest.mark.parametrize("who", ["base", "tuned"])
+def test_an_estimator_rates_the_answers_of_its_own_model_with_that_model(who, context, monkeypatch):
+    recorder = Recorder(who)
+    monkeypatch.setattr(scoring, "load_estimators", lambda settings: {"platt": recorder})
+    context.engines.tuned = SimpleNamespace(tokenizer=object())
+    context.directory.adapter.mkdir()
+    weights = {"row": np.zeros((3, 2), np.float32)}
+    save_file(weights, context.directory.adapter / "adapter_model.safetensors")
+    test = context.directory.split("test")
+    for sample, split in enumerate((test, test.tuned)):
+        made_up_run.write(split, "test", 4, 1, first=sample)
+    scoring.score(context)
+    own = test.tuned if who == "tuned" else test
+    ids = [response.id for response in own.responses.read()]
+    ((rated, tokenizer),) = recorder.seen
+    assert rated == ids and tokenizer is getattr(context.engines, who).tokenizer
+    assert [row.id for row in own.confidences("platt").read()] == ids
+
+
+def test_a_threshold_is_chosen_on_validation_answers_and_checked_on_test_answers(
+    context, monkeypatch
+):
+    sure = np.linspace(0.5, 1, 200)
+    answers = {"validation": (sure, sure > 0.7), "test": (sure, sure < 0.7)}
+    monkeypatch.setattr(promising, "_greedy_answers", lambda context, name: answers[name])
+    wanted = promising.Wanted("answer", target=0.9, margin=None, delta=0.05, budget=1)
+    chosen = promising._for_answers(context, wanted)
+    assert chosen.tau == selective(*answers["validation"], target=0.9, delta=0.05).tau
+    assert chosen.test["right"] == (answers["test"][1] & (sure >= chosen.tau)).sum()
 
 
 def test_estimators_fit_on_the_answers_of_the_model_that_they_rate(context, monkeypatch):

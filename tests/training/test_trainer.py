@@ -203,6 +203,14 @@ def test_the_row_has_a_learning_rate_of_its_own_and_no_decay(train: Any) -> None
     assert (weights(fast.adapter)[key][0] - start).abs().max() > 1e-2
 
 
+def test_weight_decay_is_for_lora_alone(train: Any) -> None:
+    options = {"learning_rate": 1e-12, "row_learning_rate": 1e-2, "dropout": 0.0, "epochs": 1}
+    plain = weights(train(folder="plain", weight_decay=0.0, **options).adapter)
+    decayed = weights(train(folder="decayed", weight_decay=0.9, **options).adapter)
+    key = next(key for key in plain if "lm_head" in key)
+    torch.testing.assert_close(decayed[key], plain[key], atol=1e-5, rtol=1e-4)
+
+
 def test_checkpoints_and_adapter_hold_no_full_matrix_and_two_checkpoints_are_kept(
     train: Any,
 ) -> None:
