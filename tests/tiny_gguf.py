@@ -56,11 +56,24 @@ def write(
             theirs = _renamed(name)
             if theirs != leave_out:
                 _write_tensor(writer, theirs, tensor, model.config, quantize)
+    if model.config.rope_parameters["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", divisors(model.config))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def divisors(config: Any) -> np.ndarray:
+    """Return what llama.cpp's converter writes for Llama 3's scaled rotary positions."""
+    rope, half = config.rope_parameters, config.head_dim // 2
+    waves = 2 * np.pi * rope["rope_theta"] ** (np.arange(half) / half)
+    slow, fast = rope["low_freq_factor"], rope["high_freq_factor"]
+    turns = rope["original_max_position_embeddings"] / waves
+    smooth = np.clip((turns - slow) / (fast - slow), 0, 1)
+    found: np.ndarray = (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)
+    return found
 
 
 def _write_shape(writer: gguf.GGUFWriter, config: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -63,6 +64,34 @@ def test_it_answers_as_the_same_weights_in_safetensors_do(
         assert left == right
     probabilities = [engine.next_token_probs(prompts, range(320)) for engine in (ours, plain)]
     assert abs(probabilities[0] - probabilities[1]).max() <= 1e-6
+
+
+def scaled_llama(**changes: float) -> Any:
+    """Return a tiny Llama whose rotary positions are scaled as in Llama 3.1."""
+    plain = tiny_models.model("llama_tied")
+    rope = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0}
+    rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192, **changes}
+    config = copy.deepcopy(plain.config)
+    config.rope_parameters = rope
+    scaled = type(plain)(config).eval()
+    scaled.load_state_dict(plain.state_dict())
+    return scaled
+
+
+def test_the_scaled_positions_of_llama_3_are_kept(tmp_path: Path) -> None:
+    model, plain = scaled_llama(), tiny_models.model("llama_tied")
+    file = tiny_gguf.write(tmp_path / "scaled.gguf", model, tiny_models.tokenizer())
+    made = TransformersEngine.load(resolve_model(str(file))).model
+    ids = torch.arange(10, 210)[None]
+    with torch.inference_mode():
+        assert (made(ids).logits - model(ids).logits).abs().max() < 1e-4
+        assert (plain(ids).logits - model(ids).logits).abs().max() > 1e-2
+
+
+def test_positions_scaled_in_another_way_are_refused(tmp_path: Path) -> None:
+    model = scaled_llama(high_freq_factor=64.0)
+    file = tiny_gguf.write(tmp_path / "other.gguf", model, tiny_models.tokenizer())
+    refused(file, "scales its rotary positions .rope_freqs.weight., which transformers")
 
 
 def test_its_tokens_and_its_chat_template_are_those_of_the_original(tmp_path: Path) -> None:

@@ -65,11 +65,11 @@ def _unpacked(file: Path) -> Path:
         name = f"{digest(file)[:16]}-transformers-{_version('transformers')}-gguf-"
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror or error}") from None
-    place = _cache() / f"{name}{_version('gguf')}" / file.stem
+    place = cache_folder() / f"{name}{_version('gguf')}" / file.stem
     if place.is_dir():
         return place
     if not _version("gguf"):  # gone since it unpacked the file, perhaps
-        for folder in sorted(_cache().glob(f"{name}*")):
+        for folder in sorted(cache_folder().glob(f"{name}*")):
             if (folder / file.stem).is_dir():
                 return folder / file.stem
         raise ConfigError(
@@ -100,9 +100,9 @@ def _version(package: str) -> str:
         return ""
 
 
-def _cache() -> Path:
-    """Return the user's cache folder for unpacked models; XDG says that it must be absolute."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+def cache_folder() -> Path:
+    """Return the user's cache folder for models of GGUF files (`XDG_CACHE_HOME`, ~/.cache)."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))  # the standard: ignored if not absolute
     return (named if named.is_absolute() else Path.home() / ".cache") / "grace" / "gguf"
 
 

@@ -2,8 +2,8 @@
 
 transformers' loader takes what it knows from the metadata and says nothing of the rest. So what
 decides how a model is asked and where its answers end is compared with the file: the weights are
-all there, rotary positions are not scaled in a way that was dropped, the vocabulary has the file's
-ids, BOS comes where the file says, the chat template is the file's, and all its ends are ends.
+all there, rotary positions are scaled as they were, the vocabulary has the file's ids, BOS comes
+where the file says, the chat template is the file's, and all its ends are ends.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from grace.engines.gguf.header import Header
+from grace.engines.gguf.positions import scale_positions
 from grace.engines.loading import first_line, no_progress_bar
 from grace.errors import GraceError, ModelError
 
@@ -51,7 +52,7 @@ def unpack(file: Path, header: Header, out: Path, place: Path) -> None:
     with _loading(file) as folder:
         model = _load_model(file, folder)
         tokenizer = _load_tokenizer(folder)
-    _check_positions(file, header, model)
+    scale_positions(file, header, model.config)
     _check_vocabulary(file, header, model, tokenizer)
     tokenizer.chat_template = header.text("tokenizer.chat_template")
     _set_ends(header, model)
@@ -141,19 +142,6 @@ def _load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder, gguf_file="model.gguf")
-
-
-def _check_positions(file: Path, header: Header, model: Any) -> None:
-    """Refuse scaled rotary positions that the loader has dropped."""
-    scaling = header.text(f"{header.text('general.architecture')}.rope.scaling.type")
-    named = any(tensor.name.startswith("rope_freqs") for tensor in header.tensors)
-    rope = getattr(model.config, "rope_parameters", None) or {}
-    if (named or scaling not in (None, "none")) and rope.get("rope_type", "default") == "default":
-        raise ModelError(
-            f"{file} scales its rotary positions ({scaling or 'rope_freqs'}), which transformers "
-            f"{version('transformers')} leaves out; give the model as a Hugging Face directory or "
-            "Hub id"
-        )
 
 
 def _check_vocabulary(file: Path, header: Header, model: Any, tokenizer: Any) -> None:
