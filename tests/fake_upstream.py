@@ -92,7 +92,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         behaviour = self.server.behaviour
-        if self.path == "/version" and behaviour.version:
+        if behaviour.fails == "down":
+            self._error(503, "no engine")
+        elif self.path == "/version" and behaviour.version:
             self._json({"version": behaviour.version})
         elif self.path == "/v1/models":
             card = {"id": MODEL, "object": "model", "root": "/somewhere"}

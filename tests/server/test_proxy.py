@@ -207,7 +207,8 @@ def test_an_upstream_that_fails_is_a_documented_error(
     proxy: Live, behaviour: Behaviour, fails: str, code: str, status: int
 ) -> None:
     behaviour.fails = fails
-    body = {"model": NAME, "messages": USER, "temperature": 0}
+    body: dict[str, Any] = {"model": NAME, "messages": USER, "temperature": 0}
+    body["grace"] = {"prompt": "raw"}  # whose answer begins with a whole character
     got, answer, _ = post(proxy, "/v1/chat/completions", body)
     assert (got, answer["error"]["code"]) == (status, code)
     assert "127.0.0.1" not in answer["error"]["message"]
@@ -360,6 +361,27 @@ def test_models_health_and_metrics(proxy: Live) -> None:
     for path, wanted in (("/health", '"ok"'), ("/metrics", "grace_confidence"), ("/", "<html")):
         with urllib.request.urlopen(proxy.url + path, timeout=60) as answer:
             assert wanted in answer.read().decode()
+
+
+def test_a_proxy_is_ready_while_its_upstream_answers(
+    upstream: Server, proxy: Live, behaviour: Behaviour, finished: Path
+) -> None:
+    def ready(live: Live) -> tuple[int, Any]:
+        answer = httpx2.get(f"{live.url}/ready", timeout=60)
+        return answer.status_code, answer.json()
+
+    assert ready(proxy)[0] == 200
+    behaviour.fails = "down"
+    status, answer = ready(proxy)
+    assert (status, answer["error"]["code"]) == (503, "not_ready")
+    assert answer["error"]["message"] == "not ready: the upstream answers 503"
+    behaviour.fails = ""
+    model: Any = connect(upstream.url, finished / "run")
+    model.engine._upstream.url = "http://127.0.0.1:9"
+    with running(model, finished / "run") as lonely:
+        assert ready(lonely)[1]["error"]["message"] == "not ready: the upstream does not answer"
+        assert httpx2.get(f"{lonely.url}/health", timeout=60).status_code == 200
+    model.engine.close()
 
 
 def _events(live: Live, body: Any) -> list[Any]:

@@ -356,7 +356,8 @@ def test_models_health_and_metrics(live: Live) -> None:
     (model,) = live.client().models.list().data
     assert model.grace["measured"]["reliability"]
     chat(live)
-    for path, wanted in (("/health", '"ok"'), ("/metrics", "grace_requests_total")):
+    pages = ("/health", '"ok"'), ("/ready", '"ok"'), ("/metrics", "grace_requests_total")
+    for path, wanted in pages:
         with urllib.request.urlopen(live.url + path, timeout=60) as answer:
             assert wanted in answer.read().decode()
 
@@ -389,6 +390,23 @@ def test_concurrent_requests_get_their_own_answers(live: Live) -> None:
         reply = live.model.ask(question)
         assert found[question].message.content.strip() == reply.text
         assert found[question].confidence == pytest.approx(reply.confidence, abs=1e-6)
+
+
+def test_a_cheap_request_does_not_wait_for_the_end_of_a_large_one(
+    live: Live, finished: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grace.server.worker.PATIENCE_S", 0.1)
+    asked = {"model": NAME, "messages": live.model.messages(QUESTION), **LONG, "n": 64}
+    with running(live.model, finished / "run") as fair, slowed(live.model, 0.05) as slow:
+        client = fair.client()
+        stream = client.chat.completions.create(stream=True, **asked)
+        next(iter(stream))
+        begun = slow.calls
+        answer = chat(fair, "What is 3 and 21?", max_tokens=3)
+        assert answer.choices[0].finish_reason
+        assert slow.calls - begun < UNBROKEN  # half of them the large one's
+        assert [chunk for chunk in stream if chunk.choices]  # which goes on
+        stream.close()
 
 
 LONG = {"temperature": 1.5, "max_tokens": 200, "n": 32}

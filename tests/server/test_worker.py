@@ -19,7 +19,10 @@ from grace.server.worker import Cancelled, Worker
 class Steps(Job):
     """Calls the model until told to stop, and says how many jobs ran together."""
 
-    def __init__(self, model: Any, group: Any = None, fails: bool = False) -> None:
+    size = 1
+
+    def __init__(self, model: Any, group: Any = None, fails: bool = False, size: int = 1) -> None:
+        self.size = size  # type: ignore[misc]
         self.events: list[Any] = []
         self.done = threading.Event()
         super().__init__(self._emit)
@@ -56,7 +59,8 @@ Start = Callable[..., Worker]
 
 
 @pytest.fixture
-def start(model: Any) -> Iterator[Start]:
+def start(model: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    monkeypatch.setattr("grace.server.worker.PATIENCE_S", 1e6)
     made: list[Worker] = []
 
     def run(**options: Any) -> Worker:
@@ -97,6 +101,61 @@ def test_jobs_of_one_group_run_together_and_others_in_order(model: Any, start: S
         assert job.done.wait(30)
     together = [job.events[-1].prompt_tokens for job in jobs]
     assert together == [4, 1, 4, 1, 4, 4, 1]  # at most four samples at a time
+
+
+def test_a_small_job_ends_while_a_large_one_runs(
+    model: Any, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = start(max_together=64)
+    monkeypatch.setattr("grace.server.worker.PATIENCE_S", 0.01)
+    large = Steps(model, size=64)
+    worker.submit(large)
+    until(lambda: large.calls > 0)
+    small, second = busy(worker, model), Steps(model, size=64)
+    worker.submit(second)
+    before = large.calls
+    until(lambda: small.calls > 20)
+    assert large.calls >= before + 18  # they take turns
+    small.release.set()
+    assert small.done.wait(30)
+    assert not large.done.is_set()
+    assert second.calls == 0  # large ones run one after the other
+    large.release.set()
+    second.release.set()
+    assert second.done.wait(30)
+
+
+def test_what_waits_is_kept_together_as_long_as_patience_lasts(model: Any, start: Start) -> None:
+    worker = start(max_together=64)
+    first = busy(worker, model)
+    jobs = [Steps(model, "a", size=size) for size in (1, 8, 1)]
+    for job in jobs:
+        job.release.set()
+        worker.submit(job)
+    first.release.set()
+    for job in jobs:
+        assert job.done.wait(30)
+    assert [job.events[-1].prompt_tokens for job in jobs] == [3, 3, 3]
+
+
+def test_a_worker_says_when_its_model_is_stuck_or_dead(
+    model: Any, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = start()
+    assert (worker.trouble(), worker.alive) == ("", True)
+    held = threading.Event()
+    model.register_forward_pre_hook(lambda *_: held.wait(60))
+    job = Steps(model)
+    worker.submit(job)
+    monkeypatch.setattr("grace.server.worker.STUCK_S", 0.05)
+    until(lambda: "computed nothing" in worker.trouble())
+    assert worker.alive
+    held.set()
+    job.release.set()
+    assert job.done.wait(30)
+    until(lambda: worker.trouble() == "")  # at rest, no step is no trouble
+    worker.close()
+    assert (worker.alive, "died" in worker.trouble()) == (False, True)
 
 
 def test_a_full_queue_refuses_and_cancelled_jobs_make_room(model: Any, start: Start) -> None:

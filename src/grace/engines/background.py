@@ -22,6 +22,10 @@ class Background:
         self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
+    def start(self, coroutine: Coroutine[Any, Any, Value]) -> Future[Value]:
+        """Start a coroutine on the loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
     def close(self) -> None:
         """Stop the loop; what still runs on it ends nowhere."""
         if self._thread.is_alive():
@@ -86,7 +90,7 @@ class Calls:
             if self._cancelled:
                 coroutine.close()
                 raise CancelledError
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._background.loop)
+            future = self._background.start(coroutine)
             self._waiting.add(future)
             return future
 

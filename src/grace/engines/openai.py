@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing, closing
 from dataclasses import replace
 from pathlib import Path
@@ -153,6 +154,10 @@ class OpenAIEngine:
     def wait(self, coroutine: Coroutine[Any, Any, Value]) -> Value:
         """Wait for a coroutine on the event loop of the server's connections."""
         return self._calls.run(coroutine)
+
+    def reachable(self) -> Future[str]:
+        """Find out whether the server answers; the result is what is wrong, or nothing."""
+        return self._background.start(self._upstream.trouble())
 
     def close(self) -> None:
         """Close all connections; the engine and its callers are of no use after this."""

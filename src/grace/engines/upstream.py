@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CONNECT_S = 10.0
 LONGEST_WAIT_S = 30.0
+HEALTH_S = 2.0  # that a server that is well takes at most to say so
 FIRST_WAIT_S = 0.5
 BUSY = (429, 503)
 LONGEST_LINE = 2**22  # bytes of one event of a stream
@@ -81,6 +82,17 @@ class Upstream:
                 return parsed(await self._read(response))
             finally:
                 await response.aclose()
+
+    async def trouble(self) -> str:
+        """Return why the server answers nothing now, empty where it does; waits for no slot."""
+        from httpx2 import RequestError
+
+        try:
+            async with asyncio.timeout(HEALTH_S):
+                response = await self._client.get(f"{self.url}/v1/models")
+        except (RequestError, TimeoutError):
+            return "the upstream does not answer"
+        return "" if response.status_code == 200 else f"the upstream answers {response.status_code}"
 
     async def complete(self, body: Json) -> Json:
         """Return the whole answer of `/v1/completions`.

@@ -122,9 +122,18 @@ def _add_api(app: FastAPI, service: Service) -> None:
 
 
 def _add_watching(app: FastAPI, counters: Counters, service: Service) -> None:
-    @app.get("/health")
+    @app.get("/health", responses={503: ERRORS[503]})
     async def health() -> dict[str, Any]:
-        """Say that the server answers, and how many requests wait for the model."""
+        """Say that the process works, and how many requests wait; restart it if this fails."""
+        if not service.backend.alive:
+            raise ApiError(503, "a thread of the model has died; restart the server", code="dead")
+        return {"status": "ok", "waiting": service.backend.waiting}
+
+    @app.get("/ready", responses={503: ERRORS[503]})
+    async def ready() -> dict[str, Any]:
+        """Say that requests are answered: the model computes, or the upstream is there."""
+        if trouble := await service.backend.trouble():
+            raise ApiError(503, f"not ready: {trouble}", code="not_ready")
         return {"status": "ok", "waiting": service.backend.waiting}
 
     @app.get("/metrics")

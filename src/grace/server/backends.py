@@ -25,6 +25,13 @@ class Backend(Protocol):
     def waiting(self) -> int:
         """How many jobs wait."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether it works without a restart."""
+
+    async def trouble(self) -> str:
+        """Return why no request is answered, empty where nothing is wrong."""
+
     def start(self) -> None:
         """Start to work."""
 

@@ -36,6 +36,7 @@ class Job(ABC):
     def __init__(self, emit: Emit, hang_up: Callable[[], None] | None = None) -> None:
         self.emit = emit
         self.cancelled = threading.Event()
+        self.arrived = 0.0  # in a queue, by `time.monotonic`
         self.started = False  # something was emitted that cannot be taken back
         self._hang_up = hang_up
 

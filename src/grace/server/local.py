@@ -1,4 +1,4 @@
-"""A model in this process: one thread calls it, and requests wait for it in a queue."""
+"""A model in this process: threads call it in turns, and requests wait for it in a queue."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ class Local:
     def waiting(self) -> int:
         """Return how many jobs wait."""
         return len(self._worker.waiting)
+
+    @property
+    def alive(self) -> bool:
+        """Return whether it works without a restart."""
+        return self._worker.alive
+
+    async def trouble(self) -> str:
+        """Return why no request is answered, empty where nothing is wrong."""
+        return self._worker.trouble()
 
     def start(self) -> None:
         """Start to work."""

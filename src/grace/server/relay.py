@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
 import threading
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 class Relay:
     """The backend of a model on a server upstream (see `Backend`)."""
 
+    alive = True  # its threads come and go
+
     def __init__(self, model: Model, settings: ServerSettings) -> None:
         assert isinstance(model.engine, OpenAIEngine)
         self.model = model
@@ -50,6 +53,10 @@ class Relay:
     def waiting(self) -> int:
         """Return how many jobs wait."""
         return len(self._queue)
+
+    async def trouble(self) -> str:
+        """Return why no request is answered, empty where nothing is wrong."""
+        return await asyncio.wrap_future(self._engine.reachable())
 
     def start(self) -> None:
         """Start to work; the connections are there already."""

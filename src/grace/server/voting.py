@@ -48,6 +48,11 @@ class Voting(Job):
         super().__init__(emit, hang_up)
         self._model, self._request = model, request
 
+    @property
+    def size(self) -> int:
+        """Return how many samples are drawn at a time."""
+        return min(self._request.parallel, self._request.budget)
+
     def run(self, together: Sequence[Job]) -> None:
         """Sample and vote until the strategy is sure or the budget is spent."""
         decision = self._model.vote(**self._request._asdict(), on_vote=self._show)

@@ -1,9 +1,10 @@
-"""The one thread that calls the model, and the bounded queue before it."""
+"""The threads that call the model in turns, and the bounded queue before them."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,8 +13,13 @@ from typing import Any
 from grace.errors import GraceError
 from grace.server.errors import ApiError, queue_full
 from grace.server.jobs import Failed, Job
+from grace.server.turns import Turns
 
 log = logging.getLogger(__name__)
+LANES = 4  # batches at a time, which take turns, a forward pass each
+PATIENCE_S = 2.0  # that a request waits for a batch to end before it gets a lane of its own
+SMALL = 8  # of the most samples in a batch, the part up to which a request is small
+STUCK_S = 60.0  # without a forward pass, while there is work
 
 
 class Cancelled(Exception):
@@ -22,6 +28,9 @@ class Cancelled(Exception):
 
 class Worker:
     """Runs jobs in order of arrival, equal ones together.
+
+    One batch runs at a time, so that what arrives meanwhile is drawn together. Small jobs that
+    have waited for long get a batch beside it: they never wait for the end of a large one.
 
     Args:
         model: the torch module that every job calls.
@@ -32,24 +41,46 @@ class Worker:
     def __init__(self, model: Any, *, max_waiting: int, max_together: int) -> None:
         self.waiting: deque[Job] = deque()
         self._model = model
-        self._max_waiting = max_waiting
-        self._max_together = max_together
+        self._max_waiting, self._max_together = max_waiting, max_together
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name="grace-model", daemon=True)
+        self._turns = Turns()
+        self._running = 0
+        self._stepped = time.monotonic()
+        lanes = ((lane, f"grace-model-{lane}") for lane in range(LANES))
+        self._threads = [
+            threading.Thread(target=self._work, args=(lane,), name=name, daemon=True)
+            for lane, name in lanes
+        ]
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """Take no more jobs, give up those that wait, and wait for the one that runs."""
+        """Take no more jobs, give up those that wait, and wait for those that run."""
         with self._changed:
             self._closed = True
             for job in self.waiting:
                 job.cancel()
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def alive(self) -> bool:
+        """Return whether every thread is there."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def trouble(self) -> str:
+        """Return why no request is answered, empty where nothing is wrong."""
+        if not self.alive:
+            return "a thread of the model has died; restart the server"
+        silent_s = time.monotonic() - self._stepped
+        if self._running and silent_s > STUCK_S:
+            return f"the model has computed nothing for {silent_s:.0f} s"
+        return ""
 
     def submit(self, job: Job) -> None:
         """Queue a job.
@@ -65,37 +96,67 @@ class Worker:
                 self.waiting.remove(job_gone)
             if len(self.waiting) >= self._max_waiting:
                 raise queue_full(len(self.waiting))
+            job.arrived = time.monotonic()
             self.waiting.append(job)
-            self._changed.notify()
+            self._changed.notify_all()
 
-    def _work(self) -> None:
-        while jobs := self._take():
-            self._attempt(jobs)
+    def _work(self, lane: int) -> None:
+        while jobs := self._take(lane):
+            self._turns.take()
+            self._stepped = time.monotonic()
+            try:
+                self._attempt(jobs)
+            finally:
+                self._turns.give()
+                with self._changed:
+                    self._running -= 1
+                    self._changed.notify_all()
 
-    def _take(self) -> list[Job]:
-        """Wait for work; return the oldest job and all that may run with it, none at the end."""
+    def _take(self, lane: int) -> list[Job]:
+        """Wait for work; return a job and all that may run with it, none at the end."""
         with self._changed:
             while True:
                 while self.waiting and self.waiting[0].cancelled.is_set():
                     self.waiting.popleft()
-                if self.waiting or self._closed:
-                    break
-                self._changed.wait()
-            if not self.waiting:
-                return []
-            jobs = [self.waiting.popleft()]
-            room = self._max_together - jobs[0].size
-            for job in list(self.waiting):
-                fits = jobs[0].group is not None and job.group == jobs[0].group
-                if fits and job.size <= room and not job.cancelled.is_set():
-                    self.waiting.remove(job)
-                    jobs.append(job)
-                    room -= job.size
-            return jobs
+                first = self._next(lane)
+                if first is not None:
+                    self._running += 1
+                    return self._with_others(first, small=lane > 0)
+                if self._closed:
+                    return []
+                self._changed.wait(self._patience_left(lane))
+
+    def _next(self, lane: int) -> Job | None:
+        """Return what a lane begins now, if anything: the first lane takes whatever is oldest."""
+        if lane == 0:
+            return self.waiting[0] if self.waiting else None
+        late = time.monotonic() - PATIENCE_S
+        waiting = (job for job in self.waiting if self._is_small(job) and job.arrived <= late)
+        return next(waiting, None)
+
+    def _patience_left(self, lane: int) -> float | None:
+        """Return how long a lane may sleep if nothing changes, None: for ever."""
+        small = [job.arrived for job in self.waiting if self._is_small(job)] if lane else []
+        return max(0.0, min(small) + PATIENCE_S - time.monotonic()) if small else None
+
+    def _is_small(self, job: Job) -> bool:
+        return job.size <= max(1, self._max_together // SMALL) and not job.cancelled.is_set()
+
+    def _with_others(self, first: Job, *, small: bool) -> list[Job]:
+        """Take a job from the queue, and those that may run with it."""
+        self.waiting.remove(first)
+        jobs, room = [first], self._max_together - first.size
+        for job in list(self.waiting):
+            fits = first.group is not None and job.group == first.group and job.size <= room
+            if fits and not job.cancelled.is_set() and (self._is_small(job) or not small):
+                self.waiting.remove(job)
+                jobs.append(job)
+                room -= job.size
+        return jobs
 
     def _attempt(self, jobs: Sequence[Job]) -> None:
         try:
-            with _cancellable(self._model, jobs):
+            with self._between_steps(jobs):
                 jobs[0].run(jobs)
         except Cancelled:
             return
@@ -109,18 +170,21 @@ class Worker:
             for job in jobs:
                 job.emit(Failed(error))
 
+    @contextmanager
+    def _between_steps(self, jobs: Sequence[Job]) -> Iterator[None]:
+        """Before every forward pass, let others go first, and stop once every job was cancelled."""
+        thread = threading.get_ident()
 
-@contextmanager
-def _cancellable(model: Any, jobs: Sequence[Job]) -> Iterator[None]:
-    """Stop the model at its next forward pass once every job was cancelled."""
-    thread = threading.get_ident()
+        def check(*_: Any) -> None:
+            if threading.get_ident() != thread:
+                return
+            self._stepped = time.monotonic()
+            if all(job.cancelled.is_set() for job in jobs):
+                raise Cancelled
+            self._turns.pass_on()
 
-    def check(*_: Any) -> None:
-        if threading.get_ident() == thread and all(job.cancelled.is_set() for job in jobs):
-            raise Cancelled
-
-    hook = model.register_forward_pre_hook(check)
-    try:
-        yield
-    finally:
-        hook.remove()
+        hook = self._model.register_forward_pre_hook(check)
+        try:
+            yield
+        finally:
+            hook.remove()
