@@ -321,6 +321,7 @@ def test_a_damaged_head_is_read_or_refused_and_nothing_else(
     [
         ({"architecture": "clip"}, "cannot read .*clip"),
         ({"architecture": "made-up"}, "cannot read .*made-up"),
+        ({"extra": {"llama.block_count": 10**9}}, "1,000,000,000 layers for 20 tensors"),
         ({"extra": {"split.count": 3}}, "is one of 3 parts; join them first"),
         ({"extra": {"llama.rope.scaling.type": "yarn"}}, "scales its rotary positions .yarn."),
         ({"leave_out": "blk.1.ffn_up.weight"}, "lacks 1 of the model's tensors"),

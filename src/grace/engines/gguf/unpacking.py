@@ -87,6 +87,9 @@ def _check_size(file: Path, header: Header) -> None:
                 f"{version('gguf')} does not know; update it: pip install --upgrade gguf"
             ) from None
         end = max(end, header.data_start + tensor.offset + tensor.elements // block * size)
+    layers = header.number(f"{header.text('general.architecture')}.block_count") or 0
+    if layers > len(header.tensors):
+        raise ModelError(f"{file} announces {layers:,} layers for {len(header.tensors)} tensors")
     if (have := file.stat().st_size) < end:
         raise ModelError(f"{file} is cut short: {have:,} of {end:,} bytes; get it again")
 
