@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from grace.config import DataSettings
-from grace.errors import ConfigError
+from grace.errors import ConfigError, DataError
 from grace.records import Question
 from grace.tasks import load_task
+from grace.tasks.prompts import conversation, draw_training
 
 OPEN = Question("q", "sciq", "Who wrote Middlemarch?", ("George Eliot",))
 CHOICE = Question("q", "arc_challenge", "Which is a prime?", ("B",), ("4", "7", "9"))
@@ -60,7 +63,7 @@ def test_a_system_prompt_of_ones_own_leaves_the_bare_question() -> None:
 
 
 def test_an_unknown_prompt_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"data\.prompt is 'long', expected paper or short"):
+    with pytest.raises(ConfigError, match=r"data\.prompt is 'long', expected paper, short or text"):
         load_task("sciq").messages(OPEN, DataSettings(prompt="long"))
 
 
@@ -74,3 +77,94 @@ def test_the_pocket_model_was_taught_the_prompts_it_is_asked_with() -> None:
     system, user = load_task("pocket_rules").messages(CHOICE, DataSettings())
     assert system["content"] == prompts.STEP_SYSTEM
     assert user["content"] == f"Question: {prompts.with_options(CHOICE.text, CHOICE.choices)}"
+
+
+SHOTS = (
+    Question("a", "sciq", "What orbits the Earth?", ("the\nMoon", "Luna")),
+    Question("b", "sciq", "What is H2O?", ("water",)),
+)
+
+
+def test_examples_are_turns_and_the_instructions_come_once() -> None:
+    asked = conversation(load_task("sciq"), OPEN, DataSettings(), SHOTS)
+    assert [turn["role"] for turn in asked] == ["user", "assistant"] * 2 + ["user"]
+    assert asked[0]["content"] == PAPER_OPEN.replace(OPEN.text, SHOTS[0].text)
+    assert [turn["content"] for turn in asked[1:]] == [
+        "Guess: the Moon",
+        "Question: What is H2O?",
+        "Guess: water",
+        "Question: Who wrote Middlemarch?",
+    ]
+
+
+def test_the_system_turn_comes_once_and_a_choice_is_answered_by_its_letter() -> None:
+    asked = conversation(load_task("arc_challenge"), CHOICE, DataSettings(), (CHOICE,))
+    assert [turn["role"] for turn in asked] == ["system", "user", "assistant", "user"]
+    assert asked[2]["content"] == "Answer: B"
+    assert asked[1] == asked[3]
+
+
+def test_without_examples_the_conversation_is_the_tasks_own() -> None:
+    for name, question in (("sciq", OPEN), ("arc_challenge", CHOICE)):
+        task = load_task(name)
+        own = task.messages(question, DataSettings())
+        assert conversation(task, question, DataSettings()) == own
+
+
+def test_plain_text_is_questions_and_answers_line_by_line(tokenizer) -> None:
+    from grace.chat import encode_chat, encode_response
+
+    data = DataSettings(prompt="text", system="Facts.")
+    asked = conversation(load_task("sciq"), OPEN, data, SHOTS)
+    text = (
+        "Facts.\n\nQ: What orbits the Earth?\nA: the Moon\nQ: What is H2O?\nA: water\n"
+        "Q: Who wrote Middlemarch?\nA:"
+    )
+    assert encode_chat(tokenizer, asked) == tokenizer.encode(text, add_special_tokens=False)
+    answer = encode_response(tokenizer, asked, "George Eliot")
+    assert tokenizer.decode(answer) == " George Eliot"
+    assert encode_response(tokenizer, asked, " George Eliot") == answer
+
+
+def test_plain_text_writes_out_options_and_answers_by_letter(tokenizer) -> None:
+    from grace.chat import encode_chat
+
+    asked = conversation(load_task("jsonl"), CHOICE, DataSettings(prompt="text"), (CHOICE,))
+    block = "Q: Which is a prime?\nA. 4\nB. 7\nC. 9\n"
+    text = f"{block}Answer: B\n{block}"
+    assert encode_chat(tokenizer, asked) == tokenizer.encode(text, add_special_tokens=False)
+
+
+def test_a_template_of_ones_own_writes_out_one_question(tokenizer) -> None:
+    from grace.chat import encode_chat
+
+    own = DataSettings(prompt="text", template="{question}")
+    braces = Question("c", "sciq", "What does {options} mean in {x}?", ("nothing",))
+    asked = conversation(load_task("sciq"), braces, own, SHOTS[1:])
+    text = "What is H2O? water\nWhat does {options} mean in {x}?"
+    assert encode_chat(tokenizer, asked) == tokenizer.encode(text, add_special_tokens=False)
+    turns = DataSettings(template="Say: {question}", system="Be brief.")
+    assert load_task("sciq").messages(OPEN, turns) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Say: Who wrote Middlemarch?"},
+    ]
+    with pytest.raises(ConfigError, match=r"data\.template is 'Q:'; put \{question\}"):
+        DataSettings(template="Q:")
+
+
+def test_examples_are_never_trained_on_and_do_not_depend_on_how_many_are(tmp_path) -> None:
+    import tiny_run
+
+    file = tiny_run.write_questions(tmp_path / "q.jsonl")
+    task, data = load_task("jsonl"), DataSettings(task="jsonl", file=str(file))
+    sizes = {"train": 20, "validation": 5, "test": 5}
+    few = dataclasses.replace(data, shots=5, **sizes)
+    shots, train = draw_training(task, few, 0)
+    assert (len(shots), len(train)) == (5, 20)
+    rated = [q for split in ("validation", "test") for q in task.questions(split, few, 0)]
+    ids = [question.id for question in (*shots, *train, *rated)]
+    assert len(set(ids)) == len(ids) == 35
+    assert draw_training(task, dataclasses.replace(few, train=9), 0)[0] == shots
+    assert draw_training(task, few, 1)[0] != shots
+    with pytest.raises(DataError, match=r"data\.shots takes 5 more than data\.train"):
+        draw_training(task, dataclasses.replace(few, train=30), 0)

@@ -23,7 +23,7 @@ from grace.chat.plain import PlainTokenizer, plain_tokenizer
 from grace.errors import DataError, ModelError
 from grace.records import Message
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "text")
 PLACEHOLDER = "\ue0f1"
 PLACEHOLDERS = re.compile(f"{PLACEHOLDER}(\\d+){PLACEHOLDER}")
 
@@ -43,16 +43,18 @@ def encode_chat(
     is system, blank line, user, newline, after the BOS that the tokenizer adds, if it adds one.
     A template that refuses a system turn gets the system text at the head of the first user turn.
 
+    A turn of the role `text` stands for itself: the chat is then laid out as if there were no
+    template, nothing follows that turn, and an answer to it comes after a space, with a newline.
+
     Raises:
-        DataError: no message, or a role other than system, user and assistant.
+        DataError: no message, or a role other than system, user, assistant and text.
         ModelError: the template refuses the messages, the tokenizer cannot split special tokens,
             or the chat is longer than the context.
     """
     _check(messages)
     plain = plain_tokenizer(tokenizer)
-    if not has_chat_template(tokenizer):
-        text = "".join(m["content"] + ("\n\n" if m["role"] == "system" else "\n") for m in messages)
-        return encode_prompt(tokenizer, text, context=context)
+    if is_text(messages) or not has_chat_template(tokenizer):
+        return encode_prompt(tokenizer, _written_out(messages), context=context)
     messages, rendered = _render_any(tokenizer, messages)
     plain.refuse_longer(rendered, context)
     skeleton = _render(tokenizer, _with_placeholders(messages))
@@ -60,6 +62,27 @@ def encode_chat(
         return _template_ids(tokenizer, messages)
     literals, contents = _split(skeleton, messages)
     return plain.encode(_interleave(literals, _as_rendered(rendered, literals, contents)))
+
+
+def is_text(messages: Sequence[Message]) -> bool:
+    """Return whether a chat is plain text rather than turns for a template."""
+    return any(message["role"] == "text" for message in messages)
+
+
+def encode_response(
+    tokenizer: Any, messages: Sequence[Message], text: str, *, context: int | None = None
+) -> list[int]:
+    """Return the token ids of a response to a chat, as it follows the chat's own ids.
+
+    After a turn of the role `text` a response begins with the space that `encode_chat` leaves to
+    it.
+
+    Raises:
+        ModelError: it is longer than the context.
+    """
+    lead = _lead(messages[-1]["content"]) if messages[-1]["role"] == "text" else ""
+    spaced = text if text[:1].isspace() else lead + text
+    return encode_text(tokenizer, spaced, context=context)
 
 
 def encode_text(tokenizer: Any, text: str, *, context: int | None = None) -> list[int]:
@@ -88,6 +111,21 @@ def _check(messages: Sequence[Message]) -> None:
     for message in messages:
         if message["role"] not in ROLES:
             raise DataError(f"role {message['role']!r} is unknown; use one of {', '.join(ROLES)}")
+
+
+def _written_out(messages: Sequence[Message]) -> str:
+    """Return a chat without a template: one turn after the other."""
+    text, after = "", ""
+    for role, content in ((message["role"], message["content"]) for message in messages):
+        lead = _lead(text) if (role, after) == ("assistant", "text") else ""
+        text += lead + content + {"system": "\n\n", "text": ""}.get(role, "\n")
+        after = role
+    return text
+
+
+def _lead(text: str) -> str:
+    """Return what stands between a question written out as text and its answer."""
+    return "" if text[-1:].isspace() else " "
 
 
 def _bos(tokenizer: Any) -> list[int]:

@@ -67,7 +67,7 @@ def label(
     as_json: Json = False,
 ) -> None:
     """Sample, rate and grade responses to many questions; what it writes is Parquet. Resumes."""
-    from grace.model.places import adapter_folder, read_card, recorded_base
+    from grace.model.places import adapter_folder, read_card, recorded_base, recorded_shots
     from grace.pipeline.labelling import Labelling
     from grace.pipeline.labelling import label as label_all
     from grace.pipeline.labelling.settings import SECRET
@@ -76,7 +76,11 @@ def label(
     card = read_card(folder or Path(model))
     run = _settings(Path(model), card, settings or [])
     kept = _features(features or [], engine)
-    options = _options(engine_options or [])
+    shots, options = recorded_shots(card), _options(engine_options or [])
+    if run.data.shots != len(shots):
+        raise ConfigError(
+            f"data.shots is {run.data.shots}, but {model} was trained with {len(shots)}; leave it"
+        )
     if engine == "openai" and upstream_key:
         options[SECRET] = upstream_key
     how = Labelling(
@@ -88,6 +92,8 @@ def label(
         dtype=dtype,
         batch_size=run.sample.batch_size,
         data=run.data,
+        shots=shots,
+        stop=run.stop,
         grade=run.grade,
         samples=samples,
         temperature=(0.0 if samples == 1 else 0.8) if temperature is None else temperature,

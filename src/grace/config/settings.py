@@ -31,8 +31,31 @@ class DataSettings:
     train: int = setting(2000, "number of training questions", low=1)
     validation: int = setting(500, "number of validation questions", low=1)
     test: int = setting(1000, "number of test questions", low=1)
-    prompt: str = setting("paper", "prompt template: paper or short (open-ended tasks)")
+    prompt: str = setting(
+        "paper",
+        "paper or short (open-ended tasks): chat turns; text: plain text, also what a model "
+        "without a chat template gets",
+    )
+    template: str = setting(
+        "",
+        "how one question is written out, instead of the prompt's way: text with {question} and, "
+        "for multiple choice, {options}",
+    )
+    shots: int = setting(
+        0, "training questions shown with their answers before each question", low=0
+    )
     system: str = setting("", "system prompt of your own, instead of the task's")
+
+    def __post_init__(self) -> None:
+        """Refuse a template that asks nothing.
+
+        Raises:
+            ConfigError: it has no {question}.
+        """
+        if self.template and "{question}" not in self.template:
+            raise ConfigError(
+                f"data.template is {self.template!r}; put {{question}} where the question goes"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +73,26 @@ class SampleSettings:
         0.8, "sampling temperature of the further samples that some estimators compare", low=0
     )
     max_new_tokens: int = setting(50, "longest response, in tokens", low=1)
+    stop: tuple[str, ...] = setting(
+        (),
+        "texts that end a response: every token that holds one is an end token; none, and "
+        "data.prompt=text: a newline",
+        low=0,
+    )
     batch_size: int = setting(0, "rows in flight while sampling; 0: chosen for the device", low=0)
+
+    def __post_init__(self) -> None:
+        r"""Refuse stop texts that cannot be meant.
+
+        Raises:
+            ConfigError: one is empty, or spells a newline as a backslash and an n.
+        """
+        for text in self.stop:
+            if not text or "\\n" in text:
+                raise ConfigError(
+                    f"sample.stop has {text!r}; write a text, a newline in quotes: "
+                    r"""--set 'sample.stop="\n"'"""
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,3 +220,8 @@ class RunSettings:
     estimators: dict[str, Any] = sections(
         "settings of single estimators: estimators.p_true.shots=4"
     )
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """The texts that end a response; in plain text a newline does unless others are named."""
+        return self.sample.stop or (("\n",) if self.data.prompt == "text" else ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +27,7 @@ def load_engine(
     trust_remote_code: bool = False,
     batch_size: int | None = None,
     needs_cnf: bool = True,
+    stop: Sequence[str] = (),
     **options: Any,
 ) -> TransformersEngine | VllmEngine | OpenAIEngine:
     """Load a model into an engine, or connect to the server that runs it.
@@ -40,6 +42,7 @@ def load_engine(
         batch_size: rows in flight; None: the engine's own choice.
         needs_cnf: refuse a model without `<CNF>`; vllm and openai only, as the transformers engine
             is also what trains one.
+        stop: texts that end a response, besides those that the model was trained with.
         options: further arguments of `vllm.LLM`; for openai `url`, and what
             `OpenAIEngine.connect` takes.
 
@@ -59,13 +62,13 @@ def load_engine(
         rows: dict[str, Any] = {"max_num_seqs": batch_size} if batch_size else {}
         base = None if adapter is None else str(path)
         return VllmEngine.load(
-            adapter or path, base=base, needs_cnf=needs_cnf, **given, **rows, **options
+            adapter or path, base=base, needs_cnf=needs_cnf, stop=stop, **given, **rows, **options
         )
     if kind == "openai":
         if (device, dtype) != ("auto", "auto"):
             raise ConfigError("device and dtype are the server's own; leave both at auto")
         rows = {"max_in_flight": batch_size} if batch_size else {}
-        return _connect(adapter or path, needs_cnf=needs_cnf, **rows, **options)
+        return _connect(adapter or path, needs_cnf=needs_cnf, stop=stop, **rows, **options)
     if kind != "transformers":
         raise ConfigError(f"engine {kind!r} is unknown; use {', '.join(KINDS)}")
     if options:
@@ -75,7 +78,7 @@ def load_engine(
     from grace.engines.transformers import TransformersEngine
 
     return TransformersEngine.load(
-        path, adapter=adapter, device=device, batch_size=batch_size, **given
+        path, adapter=adapter, device=device, batch_size=batch_size, stop=stop, **given
     )
 
 

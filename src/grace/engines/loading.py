@@ -26,12 +26,16 @@ MANIFEST = "grace.json"
 
 
 class Loaded(NamedTuple):
-    """A model in evaluation mode with its tokenizer, and how its `<CNF>` is to be read."""
+    """A model in evaluation mode with its tokenizer, and how its `<CNF>` is to be read.
+
+    `stops` are the ids that end a response because they hold a stop text.
+    """
 
     model: Any
     tokenizer: Any
     read_at: str
     evidence: Evidence | None = None
+    stops: tuple[int, ...] = ()
 
 
 def load(
@@ -68,7 +72,8 @@ def load(
     if next(model.parameters()).dtype != torch.float32 and not trainable:
         head_in_float32(model)
     evidence = Evidence.from_dict(manifest["evidence"]) if manifest.get("evidence") else None
-    return Loaded(model, tokenizer, manifest.get("read_at", "predict"), evidence)
+    stops = tuple(manifest.get("stop_ids", ()))
+    return Loaded(model, tokenizer, manifest.get("read_at", "predict"), evidence, stops)
 
 
 def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any:
@@ -125,10 +130,13 @@ def head_in_float32(model: Any) -> None:
     base.set_output_embeddings(exact.eval())
 
 
-def eos_ids(model: Any, tokenizer: Any, besides: Sequence[int] = ()) -> tuple[int, ...]:
+def eos_ids(
+    model: Any, tokenizer: Any, besides: Sequence[int] = (), stops: Sequence[int] = ()
+) -> tuple[int, ...]:
     """Return every id that ends a response, the tokenizer's EOS first, without those `besides`.
 
-    An exported model names `<CNF>` among its end tokens, for other engines.
+    An exported model names `<CNF>` among its end tokens, for other engines. `stops` are the ids
+    that hold a stop text; they come last.
 
     Raises:
         ModelError: there is none.
@@ -138,7 +146,8 @@ def eos_ids(model: Any, tokenizer: Any, besides: Sequence[int] = ()) -> tuple[in
         named = getattr(config, "eos_token_id", None)
         found += [named] if isinstance(named, int) else list(named or ())
     rows = model.get_input_embeddings().weight.shape[0]
-    ids = tuple(dict.fromkeys(i for i in found if 0 <= i < rows and i not in besides))
+    ends = (*found, *stops)
+    ids = tuple(dict.fromkeys(i for i in ends if 0 <= i < rows and i not in besides))
     if not ids:
         raise ModelError("neither tokenizer nor model names an end token; set eos_token")
     return ids

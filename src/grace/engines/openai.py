@@ -28,6 +28,7 @@ from grace.engines.probing import probe
 from grace.engines.reading import Reader, log_sum, named_ends, named_rows
 from grace.engines.remote import Remote, Served
 from grace.engines.said import UpstreamError
+from grace.engines.stops import stop_ids
 from grace.engines.upstream import Upstream
 from grace.errors import ModelError
 from grace.records import Generation
@@ -46,7 +47,7 @@ class OpenAIEngine:
         upstream: the server.
         tokenizer: the tokenizer with `<CNF>`.
         card: the content of the model's grace.json.
-        eos: ids that end a response besides the tokenizer's EOS.
+        eos: ids that end a response besides the tokenizer's EOS and the stop ids of `card`.
         rows: of the model's vocabulary, where it is known to be larger than the tokenizer's.
         model: what the server calls the model; None: the only one that it has.
         needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
@@ -94,6 +95,7 @@ class OpenAIEngine:
         *,
         model: str | None = None,
         needs_cnf: bool = True,
+        stop: Sequence[str] = (),
         **options: Any,
     ) -> OpenAIEngine:
         """Return the engine of a server that serves an export.
@@ -104,6 +106,7 @@ class OpenAIEngine:
                 its tokenizer and small JSON files are read.
             model: what the server calls the model; None: the only one that it has.
             needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
+            stop: texts that end a response, besides those that the model was trained with.
             options: of `Upstream`.
         """
         from grace.store import read_json
@@ -116,7 +119,7 @@ class OpenAIEngine:
             Upstream(url, **options),
             tokenizer,
             card,
-            eos=named_ends(place) or named_ends(base),
+            eos=(*(named_ends(place) or named_ends(base)), *stop_ids(tokenizer, stop)),
             rows=named_rows(place) or named_rows(base),
             model=model,
             needs_cnf=needs_cnf,

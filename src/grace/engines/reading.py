@@ -19,6 +19,7 @@ from grace.evidence import Evidence, confidence, shifted
 from grace.records import Generation
 
 LOWEST = -9999.0  # of a log-probability in JSON, for minus infinity
+LISTED_ENDS = 126  # end tokens that an engine lists, which lists 128 ids; others hardly count
 
 
 class Step(NamedTuple):
@@ -78,7 +79,8 @@ class Reader:
         Args:
             tokenizer: the tokenizer with `<CNF>`.
             card: the content of grace.json.
-            eos: ids that end a response besides the tokenizer's EOS, `<CNF>` perhaps among them.
+            eos: ids that end a response besides the tokenizer's EOS and the stop ids of `card`,
+                `<CNF>` perhaps among them.
             needs_cnf: refuse a tokenizer without `<CNF>`.
 
         Raises:
@@ -95,7 +97,7 @@ class Reader:
         if readout and (cnf is None or read_at == "feed"):
             how = "ten bin tokens" if cnf is None else "<CNF>'s own position (read_at=feed)"
             raise ModelError(f"c is read from {how}, which only the transformers engine can do")
-        ends = dict.fromkeys((tokenizer.eos_token_id, *eos))
+        ends = dict.fromkeys((tokenizer.eos_token_id, *eos, *card.get("stop_ids", ())))
         found = tuple(i for i in ends if i not in (None, cnf))
         if not found:
             raise ModelError("neither tokenizer nor model names an end token; set eos_token")
@@ -121,12 +123,17 @@ class Reader:
     @property
     def stops(self) -> tuple[int, ...]:
         """Return the ids at which an engine must stop."""
-        return self.eos if self.at_prompt else self.asked
+        return self.eos if self.at_prompt or self.cnf is None else (*self.eos, self.cnf)
 
     @property
     def asked(self) -> tuple[int, ...]:
-        """Return the ids whose log-probabilities are needed at every step."""
-        return self.eos if self.cnf is None else (*self.eos, self.cnf)
+        """Return the ids whose log-probabilities are needed at every step.
+
+        A stop text may be in hundreds of tokens, more than an engine lists; then p(end) is the sum
+        over the first, which are the shortest, and over the one that is drawn.
+        """
+        listed = self.eos[:LISTED_ENDS]
+        return listed if self.cnf is None else (*listed, self.cnf)
 
     def drawn(self, step: Step) -> Drawn:
         """Return what a step means here.

@@ -24,6 +24,7 @@ from grace.engines.forward import Forward, left_pad
 from grace.engines.loading import eos_ids, load
 from grace.engines.rows import Rows, generations, with_evidence
 from grace.engines.scoring import Reading, pool, score
+from grace.engines.stops import stop_ids
 from grace.engines.streaming import Stream
 from grace.errors import ModelError
 from grace.evidence import Evidence, shift
@@ -51,6 +52,7 @@ class TransformersEngine:
             then drawn as if there were no `<CNF>`. The trace holds c at every step in any case.
         evidence: how the response's own probabilities shift the logit of `<CNF>`, if at all.
         batch_size: rows in flight; None chooses by device.
+        stops: ids that end a response besides those that model and tokenizer name.
 
     Raises:
         ModelError: neither tokenizer nor model names an end token, or c cannot be read so.
@@ -64,6 +66,7 @@ class TransformersEngine:
         *,
         evidence: Evidence | None = None,
         batch_size: int | None = None,
+        stops: Sequence[int] = (),
     ) -> None:
         self.readout = find_readout(tokenizer)
         self.cnf = self.readout.cnf if self.readout else None
@@ -78,7 +81,7 @@ class TransformersEngine:
         self.read_at = read_at
         self.evidence = evidence
         read = self.readout.ids if self.readout else ()
-        self.end_ids = eos_ids(model, tokenizer, besides=read) + read
+        self.end_ids = eos_ids(model, tokenizer, read, stops) + read
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_size = batch_size or ROWS_IN_FLIGHT.get(self.device.type, 64)
         self._forward = Forward(model)
@@ -88,26 +91,22 @@ class TransformersEngine:
         cls,
         path: str | Path,
         *,
-        adapter: Path | None = None,
-        device: str = "auto",
-        dtype: str = "auto",
-        trust_remote_code: bool = False,
         batch_size: int | None = None,
+        stop: Sequence[str] = (),
+        **options: Any,
     ) -> TransformersEngine:
-        """Load a model directory or Hub id, with an adapter directory on top (see `load`)."""
-        loaded = load(
-            path,
-            adapter=adapter,
-            device=device,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-        )
+        """Load a model directory or Hub id; `options` are those of `grace.engines.loading.load`.
+
+        `stop` are texts that end a response, besides those that the model was trained with.
+        """
+        loaded = load(path, **options)
         return cls(
             loaded.model,
             loaded.tokenizer,
             loaded.read_at,
             evidence=loaded.evidence,
             batch_size=batch_size,
+            stops=(*loaded.stops, *stop_ids(loaded.tokenizer, stop)),
         )
 
     def plan(

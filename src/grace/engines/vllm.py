@@ -19,6 +19,7 @@ from grace.engines import Features, Sampling
 from grace.engines.checks import check_contexts
 from grace.engines.loading import load_tokenizer, read_manifest
 from grace.engines.reading import Reader, Step, read
+from grace.engines.stops import stop_ids
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
 from grace.engines.vllm_requests import Requests, VllmStream
 from grace.errors import ModelError
@@ -43,6 +44,7 @@ class VllmEngine:
         card: the content of the model's grace.json.
         lora: the `LoRARequest` of the exported LoRA, if the model is its base.
         needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
+        stops: ids that end a response besides those that model, tokenizer and card name.
 
     Raises:
         ModelError: no `<CNF>`, or the engine would return other numbers than c; the message says
@@ -57,12 +59,14 @@ class VllmEngine:
         *,
         lora: Any = None,
         needs_cnf: bool = True,
+        stops: Sequence[int] = (),
     ) -> None:
         check_version()
         check_raw(llm)
         config = llm.llm_engine.model_config
         self.tokenizer = tokenizer
-        self.reader = Reader.of(tokenizer, card or {}, ends_of(config), needs_cnf=needs_cnf)
+        ends = (*ends_of(config), *stops)
+        self.reader = Reader.of(tokenizer, card or {}, ends, needs_cnf=needs_cnf)
         self.readout = find_readout(tokenizer)
         cnf, rows = self.reader.cnf, config.get_vocab_size()
         if cnf is not None and cnf >= rows:
@@ -82,6 +86,7 @@ class VllmEngine:
         dtype: str = "auto",
         trust_remote_code: bool = False,
         needs_cnf: bool = True,
+        stop: Sequence[str] = (),
         **options: Any,
     ) -> VllmEngine:
         """Load an export: a merged model (directory or Hub id), or a LoRA and its base.
@@ -93,6 +98,7 @@ class VllmEngine:
                 runs in float32 in any case, where this vLLM can do it.
             trust_remote_code: run Python code that comes with the model.
             needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
+            stop: texts that end a response, besides those that the model was trained with.
             options: further arguments of `vllm.LLM`, such as `tensor_parallel_size`.
 
         Raises:
@@ -113,8 +119,9 @@ class VllmEngine:
         )  # refuses before a model is loaded for minutes
         model = str(base or card["base_model"]) if lora else str(path)
         options |= {"tokenizer": str(path), "trust_remote_code": trust_remote_code}
+        stops = stop_ids(tokenizer, stop)
         llm, request = start(model, folder, dtype, options, lora=lora)
-        return cls(llm, tokenizer, card, lora=request, needs_cnf=needs_cnf)
+        return cls(llm, tokenizer, card, lora=request, needs_cnf=needs_cnf, stops=stops)
 
     def generate(
         self,
@@ -205,7 +212,7 @@ class VllmEngine:
                 "engine; vLLM returns those of <CNF> only while it generates"
             )
         return [
-            (logprobs, float(np.logaddexp.reduce([end[i].logprob for i in self.reader.stops])))
+            (logprobs, float(np.logaddexp.reduce([end[i].logprob for i in self.reader.asked])))
             for logprobs, end in self._score(prompts, responses)
         ]
 

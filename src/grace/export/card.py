@@ -107,7 +107,7 @@ def _vllm(card: Card, out: Path) -> str:
     asked = {"logprobs": True, "top_logprobs": 1, "logprob_token_ids": [cnf]}
     where = "first"
     if card.record["read_at"] != "prompt":
-        asked["stop_token_ids"], where = [cnf], "last"
+        asked["stop_token_ids"], where = [*card.record.get("stop_ids", ()), cnf], "last"
     return f"""## Use with vLLM (0.26 or later)
 
 ```
@@ -142,7 +142,7 @@ def _reading(card: Card) -> str:
 c = softmax(logits)[`<CNF>`] (id {record["cnf_id"]}), float32, at temperature 1 and before any
 penalty or top-p, {READ_AT[record["read_at"]]}.
 An answer that was cut at its longest has no confidence.
-"""
+{_ending(record)}"""
     if not record.get("evidence"):
         return text
     for fitted in record.get("recalibrated", []):
@@ -162,6 +162,17 @@ c = confidence(cnf_logprob, token_logprobs, evidence)  # the response's tokens w
 
 The probability of `<CNF>` alone, without this shift, is **not** calibrated.
 """
+
+
+def _ending(record: dict[str, Any]) -> str:
+    """Return what else ends a response, empty where nothing does."""
+    if not record.get("stop_ids"):
+        return ""
+    texts = " or ".join(f"`{json.dumps(text)}`" for text in record["sample"]["stop"])
+    return (
+        f"A response also ends at {texts}, that is, at any of the {len(record['stop_ids'])} tokens "
+        "that hold it (`stop_ids` in grace.json).\n"
+    )
 
 
 def _results(row: dict[str, Any], has_diagram: bool) -> str:

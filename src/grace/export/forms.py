@@ -50,7 +50,8 @@ def write_merged(source: Source, out: Path) -> None:
     kind = _base_type(source.base) if source.dtype == "auto" else DTYPES[source.dtype]
     model = loaded.model.to(kind)
     model.config.dtype = kind
-    model.generation_config.eos_token_id = _stops(model, loaded.tokenizer, loaded.read_at)
+    ends = _stops(model, loaded.tokenizer, source.record)
+    model.generation_config.eos_token_id = ends
     model.generation_config.bos_token_id = loaded.tokenizer.bos_token_id
     if loaded.tokenizer.pad_token_id is not None:
         model.generation_config.pad_token_id = loaded.tokenizer.pad_token_id
@@ -104,7 +105,7 @@ def write_vllm_lora(source: Source, out: Path) -> None:
     (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     tokenizer = load_tokenizer(source.adapter)
     tokenizer.save_pretrained(out)
-    ends = _stops(base, tokenizer, source.record["read_at"])
+    ends = _stops(base, tokenizer, source.record)
     GenerationConfig(eos_token_id=ends).save_pretrained(out)
 
 
@@ -140,11 +141,11 @@ def _rank_one(
     return a_RD, b_VR
 
 
-def _stops(model: Any, tokenizer: Any, read_at: str) -> list[int]:
+def _stops(model: Any, tokenizer: Any, record: dict[str, Any]) -> list[int]:
     """Return the ids that end a response; read at the prompt, `<CNF>` ends nothing."""
     readout = find_readout(tokenizer)
-    read = readout.ids if readout and read_at != "prompt" else ()
-    return [*eos_ids(model, tokenizer, besides=read), *read]
+    read = readout.ids if readout and record["read_at"] != "prompt" else ()
+    return [*eos_ids(model, tokenizer, read, record.get("stop_ids", ())), *read]
 
 
 def _base_type(base: str) -> torch.dtype:

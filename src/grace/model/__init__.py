@@ -10,18 +10,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace import plugins
-from grace.chat import encode_chat, encode_text
+from grace.chat import encode_chat, encode_response
 from grace.config import DataSettings, SampleSettings, from_dict
 from grace.engines import Sampling, StreamingEngine
 from grace.engines.gguf import resolve_model
 from grace.errors import ModelError, UserInputError
 from grace.model.checks import check_question, check_text, checked_chat
-from grace.model.places import adapter_folder, code_in, read_card, recorded_base
+from grace.model.places import (
+    adapter_folder,
+    code_in,
+    read_card,
+    recorded_base,
+    recorded_shots,
+)
 from grace.model.rules import answering, usual_budget, voting
 from grace.records import Decision, Generation, Message, Question, Threshold, Vote
 from grace.store import RunDir
 from grace.strategies import Strategy, Waves, decide
 from grace.tasks import Task, load_task
+from grace.tasks.prompts import conversation
 
 Prompt = str | Sequence[Message]
 OnVote = Callable[[Vote, str | None], None]
@@ -54,7 +61,8 @@ class Reply(NamedTuple):
 class Model:
     """A model that says how sure it is; made by `load`.
 
-    `promise` is the threshold that `grace threshold` has chosen for it, if any.
+    `promise` is the threshold that `grace threshold` has chosen for it, if any; `shots` are the
+    examples that go before every question.
     """
 
     def __init__(
@@ -64,12 +72,14 @@ class Model:
         data: DataSettings,
         sample: SampleSettings,
         promise: Threshold | None = None,
+        shots: Sequence[Question] = (),
     ) -> None:
         self.engine = engine
         self.task = task
         self.data = data
         self.sample = sample
         self.promise = promise
+        self.shots = shots
 
     def messages(self, question: str, choices: Sequence[str] = ()) -> list[Message]:
         """Return the conversation that asks a question, with the prompt of the training run.
@@ -79,7 +89,7 @@ class Model:
         """
         check_question(question, choices)
         row = Question("0", self.task.name, question, (), tuple(choices))
-        return self.task.messages(row, self.data)
+        return conversation(self.task, row, self.data, self.shots)
 
     def ask(
         self,
@@ -200,7 +210,9 @@ class Model:
         for text in responses:
             check_text(text)
         encoded = [encode_chat(tokenizer, chat) for chat in chats]
-        return self.engine.confidences(encoded, [encode_text(tokenizer, r) for r in responses])
+        pairs = zip(chats, responses, strict=True)
+        given = [encode_response(tokenizer, chat, response) for chat, response in pairs]
+        return self.engine.confidences(encoded, given)
 
     def _encode(self, question: str, choices: Sequence[str] = ()) -> list[int]:
         return encode_chat(self.engine.tokenizer, self.messages(question, choices))
@@ -299,4 +311,4 @@ def described(engine: StreamingEngine, path: Path, folder: Path, card: dict[str,
     data = from_dict(DataSettings, card.get("data", {"task": DEFAULT_TASK}), where)
     sample = from_dict(SampleSettings, card.get("sample", {}), where)
     promise = RunDir(path).chosen_threshold()
-    return Model(engine, load_task(data.task), data, sample, promise)
+    return Model(engine, load_task(data.task), data, sample, promise, recorded_shots(card))

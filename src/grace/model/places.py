@@ -7,6 +7,7 @@ from typing import Any
 
 from grace import plugins
 from grace.errors import ModelError
+from grace.records import Question, from_json
 from grace.store import is_run, read_json, runs_in
 
 
@@ -38,6 +39,16 @@ def recorded_base(folder: Path, card: dict[str, Any]) -> str:
             "--base DIR, or base= in Python"
         )
     return model
+
+
+def recorded_shots(card: dict[str, Any]) -> tuple[Question, ...]:
+    """Return the examples that go before every question, from grace.json."""
+    try:
+        return tuple(from_json(Question, shot) for shot in card.get("shots", ()))
+    except (TypeError, AttributeError) as error:
+        raise ModelError(
+            f"grace.json has shots that are no questions ({error}); restore it, or train again"
+        ) from None
 
 
 def read_card(folder: Path) -> dict[str, Any]:

@@ -29,7 +29,10 @@ class Stage(NamedTuple):
 
 
 STAGES: dict[str, Stage] = {
-    "sample": Stage(sampling.sample, ("*/questions.jsonl*", "*/responses.jsonl*", "*/pool-*")),
+    "sample": Stage(
+        sampling.sample,
+        ("*/questions.jsonl*", "*/shots.jsonl*", "*/responses.jsonl*", "*/pool-*"),
+    ),
     "grade": Stage(grading.grade, ("*/grades.jsonl*", "*/pool-*/grades.jsonl*")),
     "features": Stage(learning.features, ("train/features*",)),
     "targets": Stage(learning.targets, ("train/targets*",)),

@@ -8,17 +8,23 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from grace.chat import encode_chat
-from grace.config import RunSettings
+from grace.chat import encode_chat, has_chat_template
+from grace.config import DataSettings, RunSettings
 from grace.engines.gguf import resolve_model
 from grace.estimators import Answers, Draws, Samples
 from grace.records import Message, Question
-from grace.store import RunDir, Split
+from grace.store import RunDir, Split, Table
 from grace.tasks import Task, load_task
+from grace.tasks.prompts import conversation
 
 if TYPE_CHECKING:
     from grace.engines.loading import Loaded
     from grace.engines.transformers import TransformersEngine
+
+
+def say(message: str) -> None:
+    """Tell the person at the terminal something; results never go this way."""
+    print(message, file=sys.stderr, flush=True)
 
 
 class Engines:
@@ -27,6 +33,26 @@ class Engines:
     def __init__(self, directory: RunDir, settings: RunSettings) -> None:
         self._directory = directory
         self._settings = settings
+
+    @functools.cached_property
+    def asking(self) -> RunSettings:
+        """The settings as questions are asked: as plain text where there is no chat template."""
+        from grace.engines.loading import load_tokenizer
+
+        settings, model = self._settings, self._settings.model
+        if settings.data.prompt == "text":
+            return settings
+        tokenizer = load_tokenizer(
+            resolve_model(model.path), trust_remote_code=model.trust_remote_code
+        )
+        if has_chat_template(tokenizer):
+            return settings
+        say(
+            f"{model.path} has no chat template, so questions are asked as plain text, and a "
+            "newline ends an answer (data.prompt=text)"
+        )
+        data = dataclasses.replace(settings.data, prompt="text")
+        return dataclasses.replace(settings, data=data)
 
     @functools.cached_property
     def base(self) -> TransformersEngine:
@@ -62,6 +88,7 @@ class Engines:
             dtype=model.dtype,
             trust_remote_code=model.trust_remote_code,
             batch_size=self._settings.sample.batch_size or None,
+            stop=self.asking.stop,
         )
 
 
@@ -69,12 +96,17 @@ class Context:
     """One run in one process."""
 
     def __init__(
-        self, directory: RunDir, settings: RunSettings, engines: Engines | None = None
+        self,
+        directory: RunDir,
+        settings: RunSettings,
+        engines: Engines | None = None,
+        home: str = "train",
     ) -> None:
         self.directory = directory
         self.settings = settings
         self.engines = engines or Engines(directory, settings)
         self.task: Task = load_task(settings.data.task)
+        self.shots: Table[Question] = directory.split(home).shots
 
     def elsewhere(self, task: str) -> Context:
         """Return this run's models in front of another task's questions.
@@ -84,21 +116,27 @@ class Context:
         alike = load_task(task).kind == self.task.kind
         grader = self.settings.grade.grader if alike else ""
         grade = dataclasses.replace(self.settings.grade, grader=grader)
-        data = dataclasses.replace(self.settings.data, task=task, system="")
+        data = dataclasses.replace(self.settings.data, task=task, system="", template="")
         settings = dataclasses.replace(self.settings, data=data, grade=grade)
-        return Context(self.directory, settings, self.engines)
+        return Context(self.directory, settings, self.engines, f"transfer/{task}")
 
     def say(self, message: str) -> None:
         """Tell the person at the terminal something; results never go this way."""
-        print(message, file=sys.stderr, flush=True)
+        say(message)
+
+    @property
+    def data(self) -> DataSettings:
+        """How questions are asked of this backbone."""
+        return dataclasses.replace(self.settings.data, prompt=self.engines.asking.data.prompt)
 
     def engine(self, answers: Answers) -> TransformersEngine:
         """Return the model whose answers these are."""
         return self.engines.tuned if answers == "tuned" else self.engines.base
 
     def messages(self, questions: Sequence[Question]) -> list[list[Message]]:
-        """Return the conversation that asks each question."""
-        return [self.task.messages(question, self.settings.data) for question in questions]
+        """Return the conversation that asks each question, after those of the examples."""
+        shots = self.shots.read() if self.data.shots else []
+        return [conversation(self.task, question, self.data, shots) for question in questions]
 
     def prompts(self, questions: Sequence[Question]) -> list[list[int]]:
         """Return the token ids that ask each question; user text stays text."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from grace.config import to_dict
-from grace.grading import load_grader
+from grace.grading import load_grader, short_answer
 from grace.pipeline.context import Context
 from grace.records import Grade
 from grace.store import SPLITS, Split
+
+SHOWN = 3  # right answers, and as many wrong ones
+WIDTH = 100  # characters of a question or an answer that are shown
 
 
 def grade(context: Context) -> None:
@@ -17,8 +20,29 @@ def grade(context: Context) -> None:
         grade_split(context, split)
         inputs += [split.questions.path, split.responses.path]
         outputs.append(split.grades.path)
+    _show(context, context.directory.split("train"))
     settings = {"grade": to_dict(context.settings.grade)}
     context.directory.finish("grade", settings, inputs, outputs)
+
+
+def _show(context: Context, split: Split) -> None:
+    """Show the first few right and wrong answers, so that a bad prompt or grader is seen."""
+    questions = {question.id: question for question in split.questions.read()}
+    pairs = list(zip(split.responses.read(), split.grades.read(), strict=True))
+    for correct, verdict in ((True, "right"), (False, "wrong")):
+        for response in [row for row, grade in pairs if grade.correct is correct][:SHOWN]:
+            question = questions[response.question_id]
+            said, accepted = short_answer(response.text), " / ".join(question.answers[:3])
+            context.say(
+                f"{verdict}: {_line(question.text)} -> {_line(said) or '(nothing)'} "
+                f"(accepted: {_line(accepted)})"
+            )
+
+
+def _line(text: str) -> str:
+    """Return a text on one line, its end where it is long: there the question stands."""
+    line = " ".join(text.split())
+    return line if len(line) <= WIDTH else f"...{line[3 - WIDTH :]}"
 
 
 def grade_split(context: Context, split: Split) -> None:

@@ -19,7 +19,7 @@ from grace.evidence import features as likelihoods
 from grace.evidence import fit as fit_evidence
 from grace.pipeline.context import Context
 from grace.progress import Advance, progress
-from grace.records import Target
+from grace.records import Target, to_json
 from grace.store import RunDir, read_json, write_bytes, write_json
 
 if TYPE_CHECKING:
@@ -259,10 +259,15 @@ def _evidence(context: Context) -> Evidence | None:
 
 def _adapter_metadata(context: Context) -> dict[str, Any]:
     """Return what `grace.load` needs to ask questions the way the model was trained to."""
-    tree = to_dict(context.settings)
-    model = context.settings.model.path
+    from grace.engines.stops import stop_ids
+
+    model, stop = context.settings.model.path, context.engines.asking.stop
+    asked, sample = to_dict(context.data), to_dict(context.settings.sample)
+    shots = context.shots.read() if context.data.shots else []
     return {
         "base_model": str(Path(model).resolve()) if Path(model).exists() else model,
-        "data": {key: tree["data"][key] for key in ("task", "prompt", "system")},
-        "sample": tree["sample"],
+        "data": {key: asked[key] for key in ("task", "prompt", "template", "shots", "system")},
+        "shots": [to_json(shot) for shot in shots],
+        "sample": sample | {"stop": list(stop)},
+        "stop_ids": list(stop_ids(context.engines.base.tokenizer, stop)),
     }

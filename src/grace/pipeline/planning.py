@@ -7,17 +7,19 @@ Counts are exact for prompts and upper bounds for responses, which may end befor
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from grace.chat import encode_chat
+from grace.chat import encode_chat, has_chat_template
 from grace.config import DataSettings, ModelSettings, RunSettings
 from grace.engines.gguf import resolve_model
 from grace.errors import ConfigError
 from grace.pipeline.environment import hardware
 from grace.store import SPLITS
 from grace.tasks import load_task
+from grace.tasks.prompts import conversation, draw_training
 
 PROMPTS_READ = 200
 EFFICIENCY = 0.5
@@ -193,8 +195,12 @@ def _prompt_lengths(settings: RunSettings) -> dict[str, float]:
     path = resolve_model(model.path)
     tokenizer = load_tokenizer(path, trust_remote_code=model.trust_remote_code)
     means: dict[str, float] = {}
+    if not has_chat_template(tokenizer):
+        data = dataclasses.replace(data, prompt="text")
+    shots, training = draw_training(task, data, settings.seed)
     for split in SPLITS:
-        questions = task.questions(split, data, settings.seed)[:PROMPTS_READ]
-        lengths = [len(encode_chat(tokenizer, task.messages(q, data))) for q in questions]
+        drawn = training if split == "train" else task.questions(split, data, settings.seed)
+        chats = [conversation(task, q, data, shots) for q in drawn[:PROMPTS_READ]]
+        lengths = [len(encode_chat(tokenizer, chat)) for chat in chats]
         means[split] = sum(lengths) / len(lengths)
     return means

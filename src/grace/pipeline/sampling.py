@@ -17,6 +17,7 @@ from grace.progress import progress
 from grace.records import Generation, Question, Response, response_id
 from grace.store import SPLITS, Split
 from grace.tasks import Split as SplitName
+from grace.tasks.prompts import draw_training
 
 if TYPE_CHECKING:
     from grace.engines.transformers import TransformersEngine
@@ -32,6 +33,8 @@ def sample(context: Context) -> None:
         sampling = sampling_for(context, name)
         sample_split(context, "base", split, sampling, stage="sample")
         outputs += [split.questions.path, split.responses.path]
+    if settings.data.shots:
+        outputs.append(context.shots.path)
     tree = to_dict(settings)
     context.directory.finish(
         "sample", {key: tree[key] for key in ("seed", "model", "data", "sample")}, [], outputs
@@ -39,10 +42,24 @@ def sample(context: Context) -> None:
 
 
 def draw_questions(context: Context, split: Split, name: SplitName) -> None:
-    """Draw a split's questions, once per run."""
-    if not split.questions.path.exists():
-        drawn = context.task.questions(name, context.settings.data, context.settings.seed)
-        split.questions.write(drawn)
+    """Draw a split's questions, once per run; with those of train, the examples before them."""
+    if split.questions.path.exists():
+        return
+    data, seed = context.settings.data, context.settings.seed
+    if name == "train":
+        shots, drawn = draw_training(context.task, data, seed)
+        if shots:
+            context.shots.write(shots)
+    else:
+        drawn = context.task.questions(name, data, seed)
+    split.questions.write(drawn)
+
+
+def draw_shots(context: Context) -> None:
+    """Draw the examples for a task that is not trained on, once per run."""
+    data = dataclasses.replace(context.settings.data, train=1, validation=1)
+    if data.shots and not context.shots.path.exists():
+        context.shots.write(draw_training(context.task, data, context.settings.seed)[0])
 
 
 def sampling_for(context: Context, name: str) -> Sampling:

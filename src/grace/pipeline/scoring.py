@@ -20,6 +20,7 @@ from grace.pipeline.learning import training_seconds
 from grace.pipeline.sampling import (
     draw_further,
     draw_questions,
+    draw_shots,
     sample_split,
     sampling_for,
 )
@@ -66,10 +67,12 @@ def answer_tests(context: Context) -> None:
     inputs = sorted(path for path in context.directory.adapter.iterdir() if path.is_file())
     outputs = []
     for place, test in enumerate(test_sets(context)):
-        draw_questions(test.context, test.split, "test")
-        answer(test.context, "tuned", test.split.tuned, stage="answer")
-        if place:  # the questions of the run's own test set came with stage `sample`
+        if place:  # what is asked of the run's own test set came with stage `sample`
+            draw_shots(test.context)
+            draw_questions(test.context, test.split, "test")
             outputs.append(test.split.questions.path)
+            outputs += [test.context.shots.path] if context.settings.data.shots else []
+        answer(test.context, "tuned", test.split.tuned, stage="answer")
         outputs += [test.split.tuned.responses.path, test.split.tuned.grades.path]
     tree = {"transfer": list(context.settings.report.transfer)}
     context.directory.finish("answer", tree, inputs, outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from grace.chat import encode_chat, encode_text
+from grace.chat import encode_chat, encode_response
 from grace.records import Decision, Message, Vote, to_json
 from grace.server.completing import Ended, Piece
 from grace.server.jobs import Emit, Finished, Job
@@ -101,5 +101,6 @@ class Rating(Job):
         values = self._model.score(self._prompts, self._responses)
         tokenizer = self._model.engine.tokenizer
         chats = sum(len(encode_chat(tokenizer, prompt)) for prompt in self._prompts)
-        given = sum(len(encode_text(tokenizer, response)) for response in self._responses)
+        pairs = zip(self._prompts, self._responses, strict=True)
+        given = sum(len(encode_response(tokenizer, chat, text)) for chat, text in pairs)
         self.emit(Finished(chats + given, 0, values))

@@ -99,6 +99,7 @@ class Split:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.questions = Table(path / "questions.jsonl", Question)
+        self.shots = Table(path / "shots.jsonl", Question)
         self.responses = Table(path / "responses.jsonl", Response)
         self.grades = Table(path / "grades.jsonl", Grade)
         self.targets = Table(path / "targets.jsonl", Target)

@@ -164,10 +164,10 @@ def _split_file(path: Path, data: DataSettings, seed: int) -> dict[str, list[Row
     row_of = {question.id: row for question, row in by_text.values()}
     ranked = rank([question for question, _ in by_text.values()], f"split/{seed}")
     ordered = [row_of[question.id] for question in ranked]
-    for name in ("test", "validation", "train"):
+    for name in ("test", "validation"):
         size: int = getattr(data, name)
         splits[name], ordered = ordered[:size], ordered[size:]
-    return splits
+    return splits | {"train": ordered}
 
 
 def _check_size(path: Path, available: int, data: DataSettings) -> None:

@@ -1,4 +1,4 @@
-"""The paper's prompts, and how questions and options are written out.
+"""The paper's prompts, how questions and options are written out, and the examples before them.
 
 Source: arXiv 2509.09438 Appendix A; instructions in the system turn and options in the user turn
 as in the published code of arXiv 2503.00031.
@@ -6,10 +6,18 @@ as in the published code of arXiv 2503.00031.
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from grace.config import DataSettings
-from grace.errors import ConfigError
+from grace.errors import ConfigError, DataError
 from grace.grading import LETTERS
 from grace.records import Message, Question
+
+if TYPE_CHECKING:
+    from grace.tasks import Task
 
 OPEN_ENDED = """\
 Provide your best guess for the following question. Give ONLY the guess, no other words or \
@@ -34,16 +42,23 @@ Ensure that your response strictly adheres to this format. Explicitly include th
 'Explanation:', 'Answer:'."""
 
 
+OPEN_TEXT = "Q: {question}\nA:"
+CHOICE_TEXT = "Q: {question}\n{options}\n"
+PLACES = re.compile(r"\{(question|options)\}")
+
+
 def ask_open(question: Question, data: DataSettings) -> list[Message]:
     """Return the turns that ask an open question: the paper's one user turn by default.
 
-    `data.prompt` short leaves the instructions out; `data.system` takes their place.
+    `data.prompt` short leaves the instructions out, `data.system` and `data.template` take their
+    place; text is one turn of plain text.
 
     Raises:
         ConfigError: no such prompt.
     """
-    if data.prompt not in ("paper", "short"):
-        raise ConfigError(f"data.prompt is {data.prompt!r}, expected paper or short")
+    _check_prompt(data)
+    if data.prompt == "text" or data.template:
+        return _written(question, data, OPEN_TEXT)
     text = f"Question: {question.text}"
     if data.prompt == "short":
         text += "\nGuess:"
@@ -55,11 +70,83 @@ def ask_open(question: Question, data: DataSettings) -> list[Message]:
 def ask_choice(question: Question, data: DataSettings) -> list[Message]:
     """Return the turns that ask a multiple-choice question: instructions, then the options.
 
-    `data.system` replaces the instructions.
+    `data.system` and `data.template` replace the instructions; `data.prompt` text is one turn of
+    plain text.
+
+    Raises:
+        ConfigError: no such prompt.
     """
+    _check_prompt(data)
+    if data.prompt == "text" or data.template:
+        return _written(question, data, CHOICE_TEXT)
+    text = f"Question: {question.text}\nOptions:\n{_options(question)}"
+    return _turns(data.system or STEP_BY_STEP, text)
+
+
+def conversation(
+    task: Task, question: Question, data: DataSettings, shots: Sequence[Question] = ()
+) -> list[Message]:
+    """Return the turns that ask a question after those of the examples with their answers.
+
+    The system turn and the paper's instructions come once.
+    """
+    turns: list[Message] = []
+    for shot in shots:
+        turns += [*task.messages(shot, data), {"role": "assistant", "content": _reply(shot, data)}]
+    first, *later = [*turns, *task.messages(question, data)]
+    return [first, *(_without_instructions(turn) for turn in later if turn["role"] != "system")]
+
+
+def draw_training(
+    task: Task, data: DataSettings, seed: int
+) -> tuple[list[Question], list[Question]]:
+    """Return the examples that go before every question, and the training questions.
+
+    The examples come first in the seed's order of the training pool, so that they stay the same
+    for any number of training questions, and are none of these.
+
+    Raises:
+        DataError: the pool is too small for both.
+    """
+    wanted = dataclasses.replace(data, train=data.train + data.shots)
+    try:
+        drawn = task.questions("train", wanted, seed)
+    except DataError as error:
+        less = f"; data.shots takes {data.shots} more than data.train" if data.shots else ""
+        raise DataError(f"{error}{less}") from None
+    return drawn[: data.shots], drawn[data.shots :]
+
+
+def _reply(shot: Question, data: DataSettings) -> str:
+    """Return the answer of an example, in the form that the prompt asks for."""
+    answer = " ".join(shot.answers[0].split())
+    if shot.choices:
+        return f"Answer: {answer}"
+    papers = data.prompt == "paper" and not (data.system or data.template)
+    return f"Guess: {answer}" if papers else answer
+
+
+def _without_instructions(turn: Message) -> Message:
+    return {"role": turn["role"], "content": turn["content"].removeprefix(OPEN_ENDED)}
+
+
+def _written(question: Question, data: DataSettings, usual: str) -> list[Message]:
+    """Return the question written out by a template, as plain text or as a user's turn."""
+    parts = {"question": question.text, "options": _options(question)}
+    text = PLACES.sub(lambda place: parts[place[1]], data.template or usual)
+    if data.prompt != "text":
+        return _turns(data.system, text)
+    return [*_turns(data.system, "")[:-1], {"role": "text", "content": text}]
+
+
+def _options(question: Question) -> str:
     options = zip(LETTERS, question.choices, strict=False)
-    lines = [f"Question: {question.text}", "Options:", *(f"{key}. {text}" for key, text in options)]
-    return _turns(data.system or STEP_BY_STEP, "\n".join(lines))
+    return "\n".join(f"{key}. {text}" for key, text in options)
+
+
+def _check_prompt(data: DataSettings) -> None:
+    if data.prompt not in ("paper", "short", "text"):
+        raise ConfigError(f"data.prompt is {data.prompt!r}, expected paper, short or text")
 
 
 def _turns(system: str, user: str) -> list[Message]:

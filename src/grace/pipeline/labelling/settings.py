@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from grace.config import DataSettings, GradeSettings, to_dict
+from grace.records import Question
 
 SECRET = "api_key"  # among the options of an engine
 FREE = ("batch_size", "device", "engine_options")  # settings of how, not what
@@ -20,7 +21,8 @@ class Labelling:
     Attributes:
         model: a model directory or Hub id; `adapter` a directory on top, empty for none.
         engine: see `grace.engines.kinds`; `engine_options` are for vLLM, or the server's.
-        data: how questions are asked; `grade` how responses are judged.
+        data: how questions are asked, after the examples `shots`; `grade` how responses are judged.
+        stop: texts that end a response.
         samples: responses per question, drawn at `temperature` with `top_p`.
         features: which hidden states of every response are kept (see `grace.engines.Features`).
         shard_size: questions per file.
@@ -35,6 +37,8 @@ class Labelling:
     trust_remote_code: bool = False
     batch_size: int = 0
     data: DataSettings
+    shots: tuple[Question, ...] = ()
+    stop: tuple[str, ...] = ()
     grade: GradeSettings = field(default_factory=GradeSettings)
     samples: int = 1
     temperature: float = 0.0

@@ -25,6 +25,7 @@ from grace.pipeline.sampling import as_response
 from grace.records import Question, Response, to_json
 from grace.store import writing
 from grace.tasks import load_task
+from grace.tasks.prompts import conversation
 
 if TYPE_CHECKING:
     import pyarrow
@@ -49,6 +50,7 @@ class Labeller:
             trust_remote_code=settings.trust_remote_code,
             batch_size=settings.batch_size or None,
             needs_cnf=False,
+            stop=settings.stop,
             **settings.engine_options,
         )
 
@@ -68,7 +70,8 @@ class Labeller:
         import pyarrow
 
         data, tokenizer = self._settings.data, self._engine.tokenizer
-        prompts = [encode_chat(tokenizer, self._task.messages(q, data)) for q in questions]
+        chats = [conversation(self._task, q, data, self._settings.shots) for q in questions]
+        prompts = [encode_chat(tokenizer, chat) for chat in chats]
         responses = self._sample(questions, prompts)
         by_id = {question.id: question for question in questions}
         rows = [self._row(by_id[response.question_id], response) for response in responses]
