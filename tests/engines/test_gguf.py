@@ -144,6 +144,17 @@ def test_a_bos_that_the_file_wants_first_comes_first(tmp_path: Path) -> None:
     assert made("a")["input_ids"] == [1, *made("a", add_special_tokens=False)["input_ids"]]
 
 
+def test_a_tokenizer_that_is_not_the_files_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tiny_models.tokenizer()
+    monkeypatch.setattr("grace.engines.gguf.unpacking._load_tokenizer", lambda folder: made)
+    file, _, _ = write(tmp_path, extra={"tokenizer.ggml.add_bos_token": True})
+    refused(file, "wants a BOS before a text, and transformers does the opposite")
+    monkeypatch.setattr(made, "convert_tokens_to_ids", lambda token: 320)
+    refused(file, "has '<s>' as token 1 of 320, which becomes 320 in transformers")
+
+
 def test_the_licence_is_in_the_card_of_the_copy(tmp_path: Path) -> None:
     file, _, _ = write(tmp_path)
     card = (Path(resolve_model(str(file))) / "README.md").read_text()

@@ -161,11 +161,13 @@ def _check_vocabulary(file: Path, header: Header, model: Any, tokenizer: Any) ->
                 "transformers; give the model as a Hugging Face directory or Hub id"
             )
     wanted = header.metadata.get("tokenizer.ggml.add_bos_token")
-    starts = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
-    if isinstance(wanted, bool) and wanted != starts:
-        tokenizer.add_bos_token = wanted
-        if (tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]) != wanted:
-            raise ModelError(f"{file} wants BOS {'first' if wanted else 'left out'}, which fails")
+    bos = header.number("tokenizer.ggml.bos_token_id")
+    starts = tokenizer("a")["input_ids"][:1] == [bos]
+    if bos is not None and isinstance(wanted, bool) and wanted != starts:
+        raise ModelError(
+            f"{file} wants {'a' if wanted else 'no'} BOS before a text, and transformers does the "
+            "opposite; give the model as a Hugging Face directory or Hub id"
+        )
 
 
 def _set_ends(header: Header, model: Any) -> None:
