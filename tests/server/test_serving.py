@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import openai
 import pytest
 from live_server import NAME, Live, running, slowed
@@ -343,6 +344,134 @@ def test_bad_requests_get_openai_errors(live: Live) -> None:
     assert post(live, "/v1/chat/completions", wrong, **{"Content-Type": "text/plain"})[0] == 415
 
 
+@pytest.mark.parametrize(
+    "change, param",
+    [
+        ({"stop": [1]}, "stop[0]"),
+        ({"stop": 5}, "stop"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+         "messages[0].content[0].type"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "tool", "content": "4"}]}, "messages[0]"),
+        ({"grace": {"threshold": 2}}, "grace.threshold"),
+        ({"messages": None}, "messages"),
+        ({"n": "many"}, "n"),
+        ({"top_k": 3}, "top_k"),
+    ],
+)  # fmt: skip
+def test_a_param_is_a_place_in_the_body(live: Live, change: Any, param: str) -> None:
+    body = {"model": NAME, "messages": [{"role": "user", "content": "q"}], **change}
+    status, answer = post(live, "/v1/chat/completions", body)
+    assert (status, answer["error"]["param"]) == (400, param)
+    assert answer["error"]["message"].startswith(f"{param}: ")
+
+
+def test_histories_of_other_programs_are_read_or_refused_in_plain_words(live: Live) -> None:
+    user = {"role": "user", "content": QUESTION}
+    empty = {"role": "assistant", "content": None, "refusal": None, "tool_calls": None}
+    asked = {"model": NAME, "max_tokens": 2}
+    body = asked | {"messages": [user, empty, user]}
+    assert post(live, "/v1/chat/completions", body)[0] == 200
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for turn in (
+        empty | {"tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "4"},
+        {"role": "function", "name": "f", "content": "4"},
+    ):
+        status, answer = post(live, "/v1/chat/completions", asked | {"messages": [user, turn]})
+        assert status == 400
+        assert "write what the tool said into a user turn" in answer["error"]["message"]
+
+
+def test_head_is_get_without_a_body_and_405_says_what_is_allowed(live: Live) -> None:
+    for path in ("/", "/health", "/ready", "/metrics", "/v1/models", "/openapi.json"):
+        request = urllib.request.Request(live.url + path, method="HEAD")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert (answer.status, answer.read()) == (200, b"")
+            assert int(answer.headers["content-length"]) > 0
+    for path, method, allowed in (
+        ("/health", "DELETE", "GET, HEAD"),
+        ("/v1/chat/completions", "GET", "POST"),
+        ("/v1/chat/completions", "HEAD", "POST"),
+    ):
+        request = urllib.request.Request(live.url + path, method=method)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=60)
+        with refused.value as error:
+            assert (error.code, error.headers["allow"]) == (405, allowed)
+
+
+def test_every_answer_has_a_request_id(live: Live) -> None:
+    def id_of(path: str, given: str = "") -> str:
+        head = {"x-request-id": given} if given else {}
+        try:
+            request = urllib.request.Request(live.url + path, headers=head)
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return str(answer.headers["x-request-id"])
+        except urllib.error.HTTPError as error:
+            with error:
+                return str(error.headers["x-request-id"])
+
+    for path in ("/", "/health", "/nothing", "/v1/completions"):
+        assert id_of(path) != id_of(path)
+        assert id_of(path, "mine-1") == "mine-1"
+    assert id_of("/health", "a b;c").startswith("req-")
+    raw = live.client().completions.with_raw_response.create(model=NAME, prompt="a", max_tokens=1)
+    assert raw.headers["x-request-id"].startswith("req-")
+
+
+def test_answers_are_those_of_the_openapi_document(live: Live) -> None:
+    with urllib.request.urlopen(f"{live.url}/openapi.json", timeout=60) as answer:
+        document = json.load(answer)
+    schemas = document["components"]["schemas"]
+
+    def fits(value: Any, schema: Any) -> None:
+        jsonschema.validate(value, {**schema, "components": document["components"]})
+
+    user = [{"role": "user", "content": QUESTION}]
+    chats: list[Any] = [
+        {"messages": user, "logprobs": True, "top_logprobs": 2, "n": 2},
+        {"messages": user, "grace": {"budget": 1}},
+        {"messages": user, "grace": {"budget": 2}},
+    ]
+    texts: list[Any] = [{"prompt": ["a", "b"], "logprobs": 2}]
+    scored = {"input": [{"question": QUESTION, "response": "49"}]}
+    for path, bodies, chunk in (
+        ("/v1/chat/completions", chats, "ChatCompletionChunk"),
+        ("/v1/completions", texts, "TextCompletionChunk"),
+        ("/v1/score", [scored], ""),
+    ):
+        content = document["paths"][path]["post"]["responses"]["200"]["content"]
+        for body in bodies:
+            asked = {"model": NAME, **body}
+            asked |= {"max_tokens": 9, "seed": 1} if chunk else {}
+            status, found = post(live, path, asked)
+            assert status == 200
+            fits(found, content["application/json"]["schema"])
+            for event in events(live, path, asked) if chunk else ():
+                fits(event, schemas[chunk])
+        if chunk:
+            named = content["text/event-stream"]["schema"]["contentSchema"]["$ref"]
+            assert named.endswith(f"/{chunk}")
+    for path in ("/health", "/ready", "/v1/models", f"/v1/models/{NAME}"):
+        found = path.replace(NAME, "{model}")
+        schema = document["paths"][found]["get"]["responses"]["200"]["content"]
+        with urllib.request.urlopen(live.url + path, timeout=60) as answer:
+            fits(json.load(answer), schema["application/json"]["schema"])
+    assert "security" not in document["paths"]["/v1/score"]["post"]
+
+
+def events(live: Live, path: str, body: Any) -> list[Any]:
+    more = {"stream": True, "stream_options": {"include_usage": True}}
+    head = {"Content-Type": "application/json"}
+    request = urllib.request.Request(live.url + path, json.dumps(body | more).encode(), head)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        *lines, end = answer.read().decode().strip().split("\n\n")
+    assert end == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
 def test_neutral_and_harmless_fields_are_taken(live: Live) -> None:
     answer = chat(
         live, max_tokens=2, frequency_penalty=0, user="me", metadata={"a": "b"},
@@ -369,6 +498,15 @@ def test_an_api_key_guards_the_api_and_nothing_else(live: Live, finished: Any) -
                 guarded.client(api_key=key).models.list()
         assert guarded.client(api_key="s3cret").models.list().data
         assert post(guarded, "/v1/score", {})[0] == 401
+        with urllib.request.urlopen(f"{guarded.url}/openapi.json", timeout=60) as answer:
+            document = json.load(answer)
+        assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+        secured = {
+            path
+            for path, operations in document["paths"].items()
+            if all("security" in operation for operation in operations.values())
+        }
+        assert secured == {path for path in document["paths"] if path.startswith("/v1/")}
         for path in ("/", "/health", "/metrics"):
             with urllib.request.urlopen(guarded.url + path, timeout=60) as answer:
                 assert answer.status == 200

@@ -9,18 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from grace import __version__
 from grace.errors import GraceError
 from grace.server.counters import Counters
+from grace.server.document import ERRORS, answers, describe
 from grace.server.errors import ApiError, as_api_error
+from grace.server.frame import Frame
 from grace.server.guard import Guard
+from grace.server.invalid import explain
 from grace.server.line import ClientGone
 from grace.server.requests import ChatRequest, CompletionRequest, ScoreRequest
+from grace.server.schemas import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Health,
+    ModelCard,
+    ModelList,
+    Scores,
+    TextCompletion,
+    TextCompletionChunk,
+)
 from grace.server.service import Service
 from grace.server.settings import ServerSettings
 
@@ -43,27 +55,6 @@ PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
-}
-
-
-class ErrorDetail(BaseModel):
-    """What went wrong, where, and what to do."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorBody(BaseModel):
-    """The body of every error."""
-
-    error: ErrorDetail
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody}
-    for status in (400, 401, 404, 408, 413, 415, 429, 500, 501, 502, 503, 504)
 }
 
 
@@ -101,42 +92,44 @@ def create_app(
     _add_errors(app)
     paths = {getattr(route, "path", "") for route in app.routes}
     app.add_middleware(Guard, settings=settings, counters=service.counters, paths=paths)
+    app.add_middleware(Frame)
+    describe(app, protected=bool(settings.api_key))
     return app
 
 
 def _add_api(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/chat/completions", responses=ERRORS)
+    @app.post("/v1/chat/completions", responses=answers(ChatCompletion, ChatCompletionChunk))
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Answer a conversation; every choice has a `confidence`."""
         return await service.chat(body, request)
 
-    @app.post("/v1/completions", responses=ERRORS)
+    @app.post("/v1/completions", responses=answers(TextCompletion, TextCompletionChunk))
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Continue text; every choice has a `confidence`."""
         return await service.complete(body, request)
 
-    @app.post("/v1/score", responses=ERRORS)
+    @app.post("/v1/score", responses=answers(Scores))
     async def score(body: ScoreRequest, request: Request) -> Response:
         """Return the confidence of responses that one already has."""
         return await service.score(body, request)
 
 
 def _add_watching(app: FastAPI, counters: Counters, service: Service) -> None:
-    @app.get("/health", responses={503: ERRORS[503]})
+    @app.get("/health", response_model=Health, responses={503: ERRORS[503]})
     async def health() -> dict[str, Any]:
         """Say that the process works, and how many requests wait; restart it if this fails."""
         if not service.backend.alive:
             raise ApiError(503, "a thread of the model has died; restart the server", code="dead")
         return {"status": "ok", "waiting": service.backend.waiting}
 
-    @app.get("/ready", responses={503: ERRORS[503]})
+    @app.get("/ready", response_model=Health, responses={503: ERRORS[503]})
     async def ready() -> dict[str, Any]:
         """Say that requests are answered: the model computes, or the upstream is there."""
         if trouble := await service.backend.trouble():
             raise ApiError(503, f"not ready: {trouble}", code="not_ready")
         return {"status": "ok", "waiting": service.backend.waiting}
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Return counters for Prometheus."""
         return Response(counters.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -147,12 +140,14 @@ def _add_models(app: FastAPI, settings: ServerSettings, about: dict[str, Any]) -
     card = {"id": settings.name, "object": "model", "created": created, "owned_by": "grace"}
     card |= {"grace": about}
 
-    @app.get("/v1/models", responses={401: ERRORS[401]})
+    @app.get("/v1/models", response_model=ModelList, responses={401: ERRORS[401]})
     async def models() -> dict[str, Any]:
         """List the one model, with what its run has measured."""
         return {"object": "list", "data": [card]}
 
-    @app.get("/v1/models/{model:path}", responses={401: ERRORS[401], 404: ERRORS[404]})
+    errors: dict[int | str, dict[str, Any]] = {401: ERRORS[401], 404: ERRORS[404]}
+
+    @app.get("/v1/models/{model:path}", response_model=ModelCard, responses=errors)
     async def one_model(model: str) -> dict[str, Any]:
         """Describe a model."""
         if model != settings.name:
@@ -180,12 +175,15 @@ def _add_errors(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return await failed(request, _explain(error))
+        return await failed(request, explain(error))
 
     async def missing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        text = f"{request.method} {request.url.path}: {error.detail}"
-        return await failed(request, ApiError(error.status_code, text))
+        told = ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+        answer = await failed(request, told)
+        if allowed := (error.headers or {}).get("Allow"):
+            answer.headers["Allow"] = allowed.replace("GET", "GET, HEAD")
+        return answer
 
     async def gone(_: Request, error: Exception) -> Response:
         return Response(status_code=499)
@@ -196,17 +194,3 @@ def _add_errors(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, missing)
     app.add_exception_handler(ClientGone, gone)
     app.add_exception_handler(Exception, failed)
-
-
-def _explain(error: RequestValidationError) -> ApiError:
-    """Return the first thing that is wrong with a body."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "body")
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        message = "this field is not supported with this value; leave it out"
-    if first["type"] == "json_invalid":
-        where, message = "", f"the body is not valid JSON: {message}"
-    text = f"{where}: {message}" if where else message
-    text = text.encode("utf-8", "replace").decode()
-    return ApiError(400, text, param=where.encode("utf-8", "replace").decode() or None)

@@ -40,6 +40,7 @@ HARMLESS = (
     "verbosity",
 )
 ROLES = {"developer": "system"}
+TOOL_ROLES = ("tool", "function")
 
 Text = Annotated[str, Field(max_length=2**20)]
 StopText = Annotated[str, Field(min_length=1, max_length=256)]
@@ -73,6 +74,25 @@ class TextPart(BaseModel):
 
 class ChatMessage(BaseModel):
     """One turn of a conversation; `developer` counts as `system`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text_only(cls, data: Any) -> Any:
+        """Refuse the turns of tools; an assistant's turn without content is its refusal, or empty.
+
+        Raises:
+            ValueError: what a tool was asked, or said.
+        """
+        if not isinstance(data, dict):
+            return data
+        if data.get("role") in TOOL_ROLES or data.get("tool_calls") or data.get("function_call"):
+            raise ValueError(
+                "this turn calls a tool or is its answer, which the model cannot read; write what "
+                "the tool said into a user turn"
+            )
+        if data.get("role") == "assistant" and data.get("content") is None:
+            return data | {"content": data.get("refusal") or ""}
+        return data
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Text | list[TextPart]
