@@ -133,6 +133,8 @@ class Handler(BaseHTTPRequestHandler):
             self._error(500, "EngineCore encountered an issue")  # and is dead, really
         elif behaviour.fails == "500":
             self._error(500, "EngineCore encountered an issue")
+        elif behaviour.fails == "413":
+            self._error(413, "Request Entity Too Large")
         elif behaviour.fails == "html":
             self._send(200, b"<html>sign in</html>", {"content-type": "text/html"})
         elif body.get("stream") and behaviour.fails != "json":

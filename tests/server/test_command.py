@@ -167,6 +167,11 @@ def test_an_address_in_use_is_one_line(finished: Path, capsys: pytest.CaptureFix
         (["model"], "has no <CNF> token"),
         (["nothing-there"], "does not exist"),
         (["run", "--api-key", "schlüssel"], "outside ASCII"),
+        (["run", "--api-key", "two\nlines"], "a line break"),
+        (["run", "--api-key", "  "], "nothing but space"),
+        (["run", "--api-key-file", "no-such-file"], "cannot be read: No such file"),
+        (["run", "--api-key-file", "/dev/null"], "holds no key"),
+        (["run", "--api-key-file", "/dev/null", "--api-key", "a"], "give one"),
         (["run", "--host", "not a host"], "cannot listen"),
     ],
 )
@@ -179,6 +184,26 @@ def test_what_cannot_be_served_is_one_line(
     error = capsys.readouterr().err
     assert (stopped.value.code, error.count("\n")) == (2, 1)
     assert words in error
+
+
+@pytest.mark.parametrize("way", ["environment", "file", "option"])
+def test_a_key_is_stripped_of_the_space_around_it(
+    way: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[str] = []
+    monkeypatch.setattr(
+        "grace.cli.serving._run", lambda _, __, settings, *___: keys.append(settings.api_key)
+    )
+    (tmp_path / "key").write_text("s3cret\n")
+    options = {
+        "file": ["--api-key-file", str(tmp_path / "key")],
+        "option": ["--api-key", "s3cret "],
+    }
+    if way == "environment":
+        monkeypatch.setenv("GRACE_API_KEY", " s3cret\r\n")
+    with pytest.raises(SystemExit, match="0"):
+        main(["serve", str(finished / "run"), *options.get(way, [])])
+    assert keys == ["s3cret"]
 
 
 def test_impossible_limits_are_refused() -> None:

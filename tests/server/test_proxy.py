@@ -321,6 +321,18 @@ def test_a_client_that_leaves_hangs_up_on_the_upstream(proxy: Live, behaviour: B
     assert chat(proxy, max_tokens=2).choices
 
 
+def test_a_body_that_is_too_large_is_a_413_here_and_where_the_upstream_says_so(
+    proxy: Live, behaviour: Behaviour
+) -> None:
+    body = {"model": NAME, "prompt": "a" * 2**20}
+    status, answer, _ = post(proxy, "/v1/completions", body)
+    assert (status, answer["error"]["code"]) == (413, "too_large")
+    behaviour.fails = "413"
+    status, answer, _ = post(proxy, "/v1/completions", body | {"prompt": "a"})
+    assert (status, answer["error"]["code"]) == (413, "upstream_too_large")
+    assert "Request Entity Too Large" in answer["error"]["message"]
+
+
 def test_a_full_queue_says_when_to_come_back(
     upstream: Server, relayed: Model, finished: Path
 ) -> None:

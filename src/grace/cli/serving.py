@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grace.cli.keys import read_key
 from grace.cli.options import Base, Device, Dtype, ModelPath, RunPath, examples
 from grace.errors import ConfigError
 
@@ -37,6 +38,10 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="port; 0: a free one")
 ApiKey = Annotated[
     str, typer.Option(envvar="GRACE_API_KEY", help="what clients must send; default: nothing")
 ]
+ApiKeyFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="a file that holds the key instead"),
+]
 Name = Annotated[
     str | None, typer.Option(help="what clients call the model; default: the directory's name")
 ]
@@ -50,6 +55,7 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     api_key: ApiKey = "",
+    api_key_file: ApiKeyFile = None,
     name: Name = None,
     max_tokens: MaxTokens = 4096,
     max_waiting: MaxWaiting = 64,
@@ -65,7 +71,7 @@ def serve(
 
     settings = ServerSettings(
         name=name or _name_of(path),
-        api_key=api_key,
+        api_key=read_key(api_key, api_key_file),
         max_tokens=max_tokens,
         max_waiting=max_waiting,
         timeout_s=timeout,
@@ -91,6 +97,7 @@ def proxy(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     api_key: ApiKey = "",
+    api_key_file: ApiKeyFile = None,
     name: Name = None,
     max_tokens: MaxTokens = 4096,
     max_running: Annotated[
@@ -107,6 +114,7 @@ def proxy(
     from grace.model.connecting import connect, served_directory
     from grace.server import ServerSettings
 
+    upstream_key = read_key(upstream_key)
     served = path or served_directory(upstream, model=model, api_key=upstream_key)
     connected = connect(
         upstream,
@@ -120,7 +128,7 @@ def proxy(
     _show_upstream(connected.engine)
     settings = ServerSettings(
         name=name or _name_of(served),
-        api_key=api_key,
+        api_key=read_key(api_key, api_key_file),
         max_tokens=max_tokens,
         max_running=max_running,
         max_waiting=max_waiting,

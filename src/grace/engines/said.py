@@ -14,7 +14,15 @@ from grace.errors import GraceError
 WORDS_KEPT = 300  # characters of the server's own words
 Json = dict[str, Any]
 Why = Literal[
-    "unreachable", "busy", "refused", "invalid", "failed", "broken", "malformed", "unsupported"
+    "unreachable",
+    "busy",
+    "refused",
+    "invalid",
+    "too_large",
+    "failed",
+    "broken",
+    "malformed",
+    "unsupported",
 ]
 
 
@@ -22,9 +30,10 @@ class UpstreamError(GraceError):
     """The server did not do what was asked of it; `said` are its own words, if any.
 
     `why` is `unreachable` (no connection), `busy` (429 or 503 to the end of all retries, come back
-    after `retry_after_s`), `refused` (keys, an unknown model), `invalid` (the request, as it says),
-    `failed` (its own error), `broken` (the connection ended within an answer), `malformed` (an
-    answer that is none) or `unsupported` (it lacks something that is needed).
+    after `retry_after_s`), `refused` (keys, an unknown model), `invalid` or `too_large` (the
+    request, as it says), `failed` (its own error), `broken` (the connection ended within an
+    answer), `malformed` (an answer that is none) or `unsupported` (it lacks something that is
+    needed).
     """
 
     def __init__(

@@ -216,7 +216,9 @@ class Upstream:
             return UpstreamError(text, "busy", said=said, retry_after_s=wanted)
         if status in (401, 403, 404):
             return UpstreamError(text, "refused", said=said)
-        return UpstreamError(text, "invalid" if status in (400, 413, 422) else "failed", said=said)
+        if status == 413:
+            return UpstreamError(text, "too_large", said=said)
+        return UpstreamError(text, "invalid" if status in (400, 422) else "failed", said=said)
 
     async def _beginning(self, response: Response) -> bytes:
         """Return as much of an error as is worth reading."""

@@ -8,7 +8,12 @@ from grace.engines.said import UpstreamError
 from grace.errors import GraceError, ModelError, UserInputError
 
 RETRY_AFTER_S = 1
-UPSTREAM = {"busy": 503, "invalid": 400, "unsupported": 501}  # any other failure of it: 502
+UPSTREAM = {
+    "busy": 503,
+    "invalid": 400,
+    "too_large": 413,
+    "unsupported": 501,
+}  # any other failure of it: 502
 
 
 class ApiError(Exception):
@@ -76,7 +81,7 @@ def as_api_error(error: BaseException) -> ApiError:
 def _upstream(error: UpstreamError) -> ApiError:
     """Return what a client is told: of the upstream's own words, those about the request."""
     status, code = UPSTREAM.get(error.why, 502), f"upstream_{error.why}"
-    text = str(error) if error.why == "invalid" else error.message
+    text = str(error) if status in (400, 413) else error.message
     if error.why == "invalid" and "context length" in text:
         code = "context_length_exceeded"
     return ApiError(status, text, code=code, retry_after_s=error.retry_after_s)

@@ -39,5 +39,7 @@ class ServerSettings:
                 raise ConfigError(f"{name} is {getattr(self, name)}; allow at least 1")
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s is {self.timeout_s}; allow some seconds")
-        if not self.api_key.isascii():
-            raise ConfigError("the API key has a character outside ASCII; headers cannot carry it")
+        if not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise ConfigError(
+                "the API key has a line break or a character outside ASCII; headers cannot carry it"
+            )
