@@ -1,7 +1,7 @@
 """Read the confidence in LangChain, which keeps logprobs and drops what it does not know.
 
     pip install langchain-openai
-    grace serve runs/demo/pocket_people        # or grace proxy
+    grace serve runs/demo/pocket_people/grace  # or grace proxy
     python examples/langchain_confidence.py "Under whom did the poet Chesten Brinkin study?"
 
 LiteLLM and other gateways that keep logprobs read it in the same place.

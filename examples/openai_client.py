@@ -1,6 +1,6 @@
 """Ask a running `grace serve` with the official OpenAI client.
 
-    grace serve runs/demo/pocket_people
+    grace serve runs/demo/pocket_people/grace
     python examples/openai_client.py "Under whom did the poet Chesten Brinkin study?"
 
 The model's name is taken from the server. GRACE_URL and GRACE_API_KEY say where it is.

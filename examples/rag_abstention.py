@@ -1,6 +1,6 @@
 """Answer from retrieved passages, or say "I don't know": abstention in a RAG loop.
 
-    grace serve runs/demo/pocket_people
+    grace serve runs/demo/pocket_people/grace
     python examples/rag_abstention.py
 
 The retriever is a stub that counts common words; put your own in its place. What matters is the

@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from grace.config import RunSettings, describe, from_dict, load_settings, to_dict
+from grace.config import RunSettings, describe, from_dict, is_missing, load_settings, to_dict
 from grace.errors import ConfigError
 
 
@@ -101,3 +103,19 @@ def test_the_defaults_are_the_papers_for_open_questions():
         section: {name: run[section][name] for name in values} for section, values in wanted.items()
     }
     assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("runs/none", True), ("./none", True), ("~/none", True), ("/none", True), ("a/b/c", True),
+        ("none/", True), ("none", False), ("owner/none", False), ("pocket", False), ("runs", False),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_no_hub_id_and_not_there_is_missing(
+    name: str, missing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
+    assert is_missing(name) is missing
+    assert is_missing(Path("none"))

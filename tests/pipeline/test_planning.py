@@ -12,7 +12,7 @@ import tiny_run
 from grace.chat import encode_chat
 from grace.config import RunSettings, load_settings
 from grace.errors import ConfigError
-from grace.pipeline import planning, run
+from grace.pipeline import STAGES, planning, run
 from grace.pipeline.context import Context
 from grace.store import SPLITS, RunDir
 
@@ -34,7 +34,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> RunSettings:
 
 
 def tokens(settings: RunSettings, stage: str) -> int:
-    (plan,) = planning.plan_runs([settings])
+    (plan,) = planning.plan_runs([(settings, STAGES)])
     return next(step.tokens for step in plan.steps if step.stage == stage)
 
 
@@ -74,7 +74,7 @@ def test_the_plan_follows_the_settings(settings: RunSettings):
 
 
 def test_seconds_are_work_over_measured_speed(settings: RunSettings):
-    (plan,) = planning.plan_runs([settings])
+    (plan,) = planning.plan_runs([(settings, STAGES)])
     train = next(step for step in plan.steps if step.stage == "train")
     work = train.tokens * planning.BACKWARD * plan.parameters
     assert train.seconds == pytest.approx(work / (planning.EFFICIENCY * MACHINE.flops))
@@ -83,7 +83,8 @@ def test_seconds_are_work_over_measured_speed(settings: RunSettings):
 
 def test_a_model_without_a_config_is_named(settings: RunSettings, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"the config of .*nowhere cannot be read"):
-        planning.plan_runs([changed(settings, model={"path": str(tmp_path / "nowhere")})])
+        gone = changed(settings, model={"path": str(tmp_path / "nowhere")})
+        planning.plan_runs([(gone, STAGES)])
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -103,3 +104,28 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
             assert [step["stage"] for step in stages][:2] == ["sample", "grade"]
         else:
             assert "within a factor of two" in shown
+
+
+def test_a_dry_run_plans_only_what_is_left(
+    settings: RunSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    from grace.cli import main
+
+    def planned(*options: str) -> str:
+        with pytest.raises(SystemExit) as stopped:
+            main(["run", str(tmp_path / "run"), "--dry-run", *options])
+        shown = capsys.readouterr()
+        assert not stopped.value.code, shown.err
+        return shown.out
+
+    def stages(*options: str) -> list[str]:
+        return [step["stage"] for step in json.loads(planned("--json", *options))["."]]
+
+    run(tmp_path / "run", settings, until="train")
+    assert stages() == ["answer", "score", "report"]
+    assert stages("--until", "score") == ["answer", "score"]
+    run(tmp_path / "run", settings)
+    assert "is finished, so nothing is left to do" in planned()
+    assert stages("--redo", "score") == ["score", "report"]
+    assert stages("--set", 'report.estimators=["grace", "platt"]') == ["score", "report"]
+    assert json.loads(planned("--json")) == {}

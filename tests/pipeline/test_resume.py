@@ -11,6 +11,11 @@ from typing import Any
 import pytest
 import trials
 
+import tiny_run
+from grace.config import load_settings
+from grace.errors import ModelError, RunError
+from grace.pipeline import run
+
 SLOW = pytest.mark.slow
 TABLES = ("responses.jsonl", "grades.jsonl", "targets.jsonl", "confidences/*.jsonl")
 OUTPUTS = {
@@ -257,3 +262,29 @@ def test_tables_do_not_depend_on_where_the_run_is(
     assert reference.differences(run) == named  # the report says the name of the run
     ours, theirs = (json.loads((at / "report.json").read_text()) for at in (reference.run, run))
     assert [key for key in ours if ours[key] != theirs[key]] == ["name"]
+
+
+def test_a_first_try_that_sampled_nothing_refuses_no_other_settings(
+    finished: Path, tmp_path: Path
+) -> None:
+    """The question that is too long is found before any is answered."""
+    rows = [{"question": f"What is {n}?", "answers": ["a"]} for n in range(40)]
+    long = tiny_run.write_lines(
+        tmp_path / "long.jsonl", [*rows, {"question": "very " * 400, "answers": ["a"]}]
+    )
+    short = tiny_run.write_lines(tmp_path / "short.jsonl", rows)
+
+    def attempt(file: Path, **changes: int) -> None:
+        counts = {"data.train": 20, "data.validation": 10, "data.test": 11} | changes
+        where = [f"model.path={finished / 'model'}", "data.task=jsonl", f"data.file={file}"]
+        settings = [*tiny_run.FAST, *where, *(f"{k}={v}" for k, v in counts.items())]
+        run(tmp_path / "run", load_settings(None, settings), until="sample")
+
+    with pytest.raises(ModelError, match=r"prompt .*long\.jsonl:41 has \d+ tokens"):
+        attempt(long)
+    assert (tmp_path / "run" / "config.json").exists()
+    attempt(short, **{"data.test": 10})
+    asked = (tmp_path / "run" / "train" / "questions.jsonl").read_text("utf-8")
+    assert "very" not in asked
+    with pytest.raises(RunError, match="was started with other settings"):
+        attempt(short, **{"data.test": 9})

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from live_server import Live
+
+from grace.pipeline.demo import DEMO
+from grace.pipeline.study import resolve_study
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -61,3 +65,10 @@ def test_langchain_keeps_the_confidence(kind: str, request: pytest.FixtureReques
 def test_every_example_is_run_here() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {"langchain_confidence.py", "openai_client.py", "rag_abstention.py"}
+
+
+def test_the_run_that_an_example_serves_is_one_that_the_demo_makes() -> None:
+    made = resolve_study(Path("runs/none"), DEMO, ()).runs()
+    for file in EXAMPLES.glob("*.py"):
+        (served,) = re.findall(r"^    grace serve runs/demo/(\S+)", file.read_text(), re.MULTILINE)
+        assert Path(served) in made, file.name

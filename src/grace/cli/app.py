@@ -116,7 +116,7 @@ def run(
     for resolved in study.runs().values():
         check_names(resolved)
     if dry_run:
-        show_plans(study.runs(), as_json=as_json)
+        show_plans(path, study.runs(), redo=redo, until=until, as_json=as_json)
         return
     report = run_study(path, study, redo=redo, until=until, jobs=jobs)
     if until and not report:

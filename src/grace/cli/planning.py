@@ -7,18 +7,35 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from grace.config import RunSettings
+from grace.store import RunDir
 
 HEADINGS = {"what": "left", "tokens": "right", "about": "right"}
 
 
-def show_plans(runs: Mapping[Path, RunSettings], *, as_json: bool) -> None:
-    """Print what each run would do, with how many tokens, and about how long it takes.
+def show_plans(
+    path: Path,
+    runs: Mapping[Path, RunSettings],
+    *,
+    redo: str | None,
+    until: str | None,
+    as_json: bool,
+) -> None:
+    """Print what each run has left to do, with how many tokens, and about how long it takes.
 
     A single run is shown stage by stage, several by their sums.
     """
+    from grace.pipeline import stages_left
     from grace.pipeline.planning import plan_runs
 
-    plans = plan_runs(runs.values())
+    left = {
+        folder: stages_left(RunDir(path / folder), settings, redo=redo, until=until)
+        for folder, settings in runs.items()
+    }
+    runs = {folder: settings for folder, settings in runs.items() if left[folder]}
+    if not runs and not as_json:
+        print(f"{path} is finished, so nothing is left to do; see it: grace report {path}")
+        return
+    plans = plan_runs([(settings, left[folder]) for folder, settings in runs.items()])
     if as_json:
         stages = [[step._asdict() for step in plan.steps] for plan in plans]
         print(json.dumps(dict(zip(map(str, runs), stages, strict=True)), indent=2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grace.config import RunSettings
+from grace.config import RunSettings, is_missing
 from grace.errors import ConfigError
 
 
@@ -52,16 +52,25 @@ def check_report_place(out: Path | None) -> None:
 
 
 def check_names(settings: RunSettings) -> None:
-    """Refuse a task, a grader or an estimator that is not there.
+    """Refuse a model, a task, a grader or an estimator that is not there.
 
     Raises:
-        ConfigError: names it, the closest name and all that there are.
+        ConfigError: names it, the closest name and all that there are; or a file of questions
+            that the task does not read.
     """
     from grace.grading import load_grader
     from grace.pipeline.scoring import load_estimators
     from grace.tasks import load_task
 
+    model, file = settings.model.path, settings.data.file
+    if is_missing(model):
+        raise ConfigError(f"{model} does not exist; give a model directory or Hub id")
     task = load_task(settings.data.task)
+    if file and settings.data.task != "jsonl" and ":" not in settings.data.task:
+        raise ConfigError(
+            f"task {task.name} has questions of its own and would not read {file}; leave out one "
+            "of the two"
+        )
     load_grader(settings.grade.grader or task.grader, settings.grade.rouge_threshold)
     for other in settings.report.transfer:
         load_task(other)

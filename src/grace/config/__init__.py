@@ -5,7 +5,7 @@ Order of precedence: defaults, then the recipe (TOML), then `section.key=value` 
 """
 
 from grace.config.fields import describe, from_dict, sections, setting, to_dict
-from grace.config.recipes import load_settings, override_settings, read_recipe
+from grace.config.recipes import is_missing, load_settings, override_settings, read_recipe
 from grace.config.settings import (
     DataSettings,
     GradeSettings,
@@ -28,6 +28,7 @@ __all__ = [
     "TrainSettings",
     "describe",
     "from_dict",
+    "is_missing",
     "load_settings",
     "override_settings",
     "read_recipe",

@@ -48,6 +48,18 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise ConfigError(f"recipe {path} is not valid TOML: {error}") from None
 
 
+def is_missing(model: str | Path) -> bool:
+    """Return whether a model is named by a path, and nothing is there.
+
+    What could be a Hub id is none: NAME, or OWNER/NAME where OWNER is no folder here.
+    """
+    if Path(model).exists() or model == "pocket":
+        return False
+    owner, slash, name = str(model).partition("/")
+    inside = slash != "" and (name == "" or "/" in name or Path(owner).exists())
+    return inside or isinstance(model, Path) or model.startswith((".", "~", "/"))
+
+
 def _assign(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from grace.cnf import TOKENS, find_readout
+from grace.config import is_missing
 from grace.errors import ModelError
 from grace.evidence import Evidence
 
@@ -89,6 +90,11 @@ def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # transformers raises many kinds here
+        if not Path(path).exists():
+            raise ModelError(
+                f"there is no folder or run {path} here, and the Hugging Face Hub does not have it "
+                f"or cannot be reached ({first_line(error)}); check the name"
+            ) from error
         raise ModelError(f"no tokenizer in {path} ({first_line(error)}); {remedy}") from error
     if tokenizer is False or len(tokenizer) == 0:
         raise ModelError(f"no tokenizer in {path}; {remedy}")
@@ -165,7 +171,7 @@ def _check_directory(path: str | Path, *, config: bool = True) -> None:
     """Refuse what is neither a Hub id nor a directory with a model."""
     folder = Path(path)
     if not folder.exists():
-        if isinstance(path, Path) or folder.is_absolute() or str(path).startswith((".", "~")):
+        if is_missing(path):
             raise ModelError(f"directory {path} does not exist; give a model directory or Hub id")
         return
     if not folder.is_dir():

@@ -2,8 +2,7 @@
 
 Prompts are sent as token ids, so no text in them can turn into a special token. One request is one
 sample. Greedy responses are those of the transformers engine; sampled ones are drawn from the same
-distribution (with a top-p below 1 the two ways to end are cut one by one, not together) with the
-server's own random numbers.
+distribution with the server's own random numbers.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class TransformersEngine:
     """Samples from, and reads, a model that sits in this process.
 
     Attributes: `model`, `tokenizer`, `device`, `read_at`, `readout` (the tokens that are read for
-    c, or None), `cnf` (the id of `<CNF>`, or None) and `end_ids` (every id that ends a response,
-    those of the readout last).
+    c, or None), `cnf` (the id of `<CNF>`, or None), `end_ids` (every id that ends a response,
+    those of the readout last) and `limit` (the context in tokens, None where there is no limit).
 
     Args:
         model: a causal language model; it is put into evaluation mode.
@@ -76,6 +76,8 @@ class TransformersEngine:
             raise ModelError("bin tokens are read without evidence, and at predict or prompt")
         if read_at == "prompt" and evidence:
             raise ModelError("evidence needs a response, so c cannot be read at the prompt with it")
+        config = model.config.get_text_config()
+        self.limit: int | None = getattr(config, "max_position_embeddings", None)
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.read_at = read_at
@@ -310,9 +312,6 @@ class TransformersEngine:
             num_samples=num_samples,
         )
 
-    def _check(
-        self, contexts: Sequence[Ids], new_tokens: int = 0, keys: Sequence[str] = ()
-    ) -> None:
+    def _check(self, contexts: Sequence[Ids], new: int = 0, keys: Sequence[str] = ()) -> None:
         """Refuse what the model cannot hold; `keys` are the names of the prompts, if any."""
-        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        check_contexts(contexts, limit, new_tokens, keys)
+        check_contexts(contexts, self.limit, new, keys)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from grace import plugins
 from grace.chat import encode_chat, encode_response
-from grace.config import DataSettings, SampleSettings, from_dict
+from grace.config import DataSettings, SampleSettings, from_dict, is_missing
 from grace.engines import Sampling, StreamingEngine
 from grace.engines.gguf import resolve_model
 from grace.errors import ModelError, UserInputError
@@ -275,6 +275,10 @@ def load(
 
     if not str(path):
         raise ModelError("no model is named; give a run, a model directory or a Hub id")
+    if is_missing(path):
+        raise ModelError(
+            f"{path} does not exist: no run and no model is there; check the path, or give a Hub id"
+        )
     folder = adapter_folder(Path(path), Path(adapter) if adapter else None)
     card = read_card(folder or Path(path))
     model = base or (path if adapter or folder is None else recorded_base(folder, card))

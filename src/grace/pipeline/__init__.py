@@ -18,7 +18,7 @@ from grace.errors import ConfigError, RunError
 from grace.pipeline import grading, learning, reporting, sampling, scoring
 from grace.pipeline.context import Context
 from grace.pipeline.environment import describe_environment
-from grace.store import RunDir, disk_watched, read_json, write_json
+from grace.store import SPLITS, RunDir, disk_watched, read_json, write_json
 
 
 class Stage(NamedTuple):
@@ -158,6 +158,8 @@ def adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -
         refuse_changes(directory, settings, redo)
     elif redo != order[0]:
         _refuse_orphans(directory)
+    if config and config["settings"] != to_dict(settings) and not has_begun(directory):
+        redo = order[0]
     if redo is not None:
         for stage in reversed(order[order.index(redo) :]):
             directory.forget(stage, STAGES[stage].writes)
@@ -196,12 +198,38 @@ def _refuse_orphans(directory: RunDir) -> None:
         )
 
 
+def stages_left(
+    directory: RunDir, settings: RunSettings, *, redo: str | None = None, until: str | None = None
+) -> list[str]:
+    """Return the stages that `run` would do, in order; nothing is written.
+
+    Raises:
+        RunError: as `run` for settings that changed.
+        ConfigError: `redo` or `until` is not a stage.
+    """
+    order = list(STAGES)
+    for stage in filter(None, (redo, until)):
+        _check_stage(stage)
+    again = order.index(redo) if redo else len(order)
+    if directory.config.exists():
+        refuse_changes(directory, settings, redo)
+        before = read_run_settings(directory.path).report.estimators
+        if before != settings.report.estimators:
+            again = min(again, order.index("score"))
+    reach = order[: order.index(until) + 1] if until else order
+    return [s for s in reach if order.index(s) >= again or directory.manifest(s) is None]
+
+
 def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> None:
     """Refuse settings that finished stages were not made with, unless these are done again.
+
+    A run that has not sampled anything yet takes any.
 
     Raises:
         RunError: with the difference and the two ways on.
     """
+    if not has_begun(directory):
+        return
     before, after = _flatten(to_dict(read_run_settings(directory.path))), _flatten(to_dict(new))
     if directory.manifest("train") is None:
         before |= {key: after[key] for key in FREE_WHILE_TRAINING}
@@ -222,6 +250,12 @@ def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> Non
             f"{directory.path} was started with other settings ({difference}); start a new run in "
             f"another directory, or do the stages again that depend on them: --redo {earliest}"
         )
+
+
+def has_begun(directory: RunDir) -> bool:
+    """Return whether a run has anything that was made with its settings but its questions."""
+    sampled = any(directory.split(name).responses.path.exists() for name in SPLITS)
+    return sampled or any(directory.manifest(stage) is not None for stage in STAGES)
 
 
 def stages_alike(one: RunSettings, other: RunSettings) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from grace.chat import encode_chat, has_chat_template
@@ -63,8 +63,8 @@ class Machine(NamedTuple):
     bytes: float
 
 
-def plan_runs(runs: Iterable[RunSettings]) -> list[Plan]:
-    """Return what runs with these settings would do; nothing is written in their place.
+def plan_runs(runs: Iterable[tuple[RunSettings, Collection[str]]]) -> list[Plan]:
+    """Return what runs with these settings have left to do; nothing is written in their place.
 
     The models' weights are not loaded, only their configs and tokenizers. A GGUF file is unpacked.
 
@@ -75,14 +75,15 @@ def plan_runs(runs: Iterable[RunSettings]) -> list[Plan]:
     sizes: dict[ModelSettings, _Size] = {}
     lengths: dict[tuple[ModelSettings, DataSettings, int], dict[str, float]] = {}
     plans = []
-    for run in runs:
+    for run, stages in runs:
         if run.model not in sizes:
             sizes[run.model] = _size(run.model)
         key = (run.model, run.data, run.seed)
         if key not in lengths:
             lengths[key] = _prompt_lengths(run)
         size = sizes[run.model]
-        plans.append(Plan(list(_steps(run, lengths[key], size)), size.parameters, hardware()))
+        steps = [step for step in _steps(run, lengths[key], size) if step.stage in stages]
+        plans.append(Plan(steps, size.parameters, hardware()))
     return plans
 
 

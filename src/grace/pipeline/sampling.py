@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from grace.config import to_dict
 from grace.engines import Sampling
+from grace.engines.checks import check_contexts
 from grace.errors import RunError
 from grace.estimators import Answers, Draw, Draws
 from grace.pipeline.context import Context
@@ -17,6 +18,7 @@ from grace.progress import progress
 from grace.records import Generation, Question, Response, response_id
 from grace.store import SPLITS, Split
 from grace.tasks import Split as SplitName
+from grace.tasks.jsonl import TASK
 from grace.tasks.prompts import draw_training
 
 if TYPE_CHECKING:
@@ -28,8 +30,10 @@ def sample(context: Context) -> None:
     settings = context.settings
     outputs = []
     for name in SPLITS:
+        draw_questions(context, context.directory.split(name), name)
+        _refuse_too_long(context, name)
+    for name in SPLITS:
         split = context.directory.split(name)
-        draw_questions(context, split, name)
         sampling = sampling_for(context, name)
         sample_split(context, "base", split, sampling, stage="sample")
         outputs += [split.questions.path, split.responses.path]
@@ -60,6 +64,19 @@ def draw_shots(context: Context) -> None:
     data = dataclasses.replace(context.settings.data, train=1, validation=1)
     if data.shots and not context.shots.path.exists():
         context.shots.write(draw_training(context.task, data, context.settings.seed)[0])
+
+
+def _refuse_too_long(context: Context, name: str) -> None:
+    """Refuse a question that the model cannot hold before any is answered; name its line."""
+    split, sampling = context.directory.split(name), sampling_for(context, name)
+    if _is_sampled(split, sampling.num_samples):
+        return
+    questions, limit = split.questions.read(), context.engine("base").limit
+    for question, prompt in zip(questions, context.prompts(questions), strict=True):
+        if limit is not None and len(prompt) + sampling.max_new_tokens > limit:
+            lines = TASK.places(context.settings.data) if context.task is TASK else {}
+            place = lines.get(question.id, question.id)
+            check_contexts([prompt], limit, sampling.max_new_tokens, [place])
 
 
 def sampling_for(context: Context, name: str) -> Sampling:

@@ -39,6 +39,7 @@ from grace.errors import ConfigError, RunError
 from grace.pipeline import (
     adopt_settings,
     code_in,
+    has_begun,
     load_run_settings,
     read_run_settings,
     refuse_changes,
@@ -142,6 +143,7 @@ def resolve_study(
         section = tree.pop("study", {})
         own = from_dict(StudySettings, section, where=f"{recipe}: study")
         study = Study(tree, own, where=str(recipe) if recipe else "settings")
+    _refuse_another_task(study, overrides)
     latest = {override.partition("=")[0]: override for override in (*study.overrides, *overrides)}
     study = study._replace(overrides=tuple(latest.values()))
     if seeds is not None:
@@ -182,7 +184,7 @@ def run_study(
         return run(path, parts[Path()], redo=redo, until=until)
     directory = RunDir(path)
     known = read_json(directory.config) if directory.config.exists() else {}
-    if known and "study" not in known:
+    if known and "study" not in known and has_begun(directory):
         raise RunError(
             f"{path} is a single run, and {len(parts)} runs were asked for; name a new directory"
         )
@@ -275,6 +277,15 @@ def _share(source: Path, target: Path) -> None:
             shutil.copyfile(source / name, partial)
             partial.rename(target / name)
         copied.adopt(stage, original)
+
+
+def _refuse_another_task(study: Study, overrides: Sequence[str]) -> None:
+    tasks = study.settings.tasks
+    if tasks and any(override.partition("=")[0] == "data.task" for override in overrides):
+        raise ConfigError(
+            f"{study.where} names its tasks itself (study.tasks: {', '.join(tasks)}); leave out "
+            "--task and --file, or use a recipe without study.tasks"
+        )
 
 
 def _refuse_unset(settings: RunSettings) -> None:

@@ -41,6 +41,12 @@ class Jsonl:
         """Return the drawn questions of a split (see `grace.tasks.Task`)."""
         return draw(self.name, _pools(data, seed), parse, split, data, seed)
 
+    def places(self, data: DataSettings) -> dict[str, str]:
+        """Return the file and line of every question by its id."""
+        path = Path(data.file or data.dir).expanduser()
+        rows = read_jsonl(path) if path.is_file() else _folder_rows(path)
+        return {parse(row).id: row.where for row in rows}
+
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
         """Return the paper's prompt for the kind of question that it is."""
         return ask_choice(question, data) if question.choices else ask_open(question, data)
@@ -138,6 +144,12 @@ def _pools(data: DataSettings, seed: int) -> Pools:
         validation=(lambda: validation) if validation else None,
         test=lambda: splits["test"],
     )
+
+
+def _folder_rows(folder: Path) -> list[Row]:
+    pools = folder_pools(folder)
+    readers = (pools.train, pools.validation or list, pools.test)
+    return [row for read in readers for row in read()]
 
 
 def _split_file(path: Path, data: DataSettings, seed: int) -> dict[str, list[Row]]:
