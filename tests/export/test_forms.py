@@ -136,7 +136,7 @@ def test_any_program_stops_on_cnf_and_can_compute_the_confidence(tmp_path: Path)
     export(made, tmp_path / "out", "merged")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     card = json.loads((tmp_path / "out" / "grace.json").read_text())
-    ended = 0
+    ends = []
     for seed in range(24):
         torch.manual_seed(seed)
         prompt = torch.tensor([PROMPTS[0]])
@@ -145,9 +145,10 @@ def test_any_program_stops_on_cnf_and_can_compute_the_confidence(tmp_path: Path)
             return_dict_in_generate=True, top_k=0,
         )  # fmt: skip
         *response, last = told.sequences[0, prompt.shape[1] :].tolist()
+        assert made.engine.cnf not in response
         if last not in (3, made.engine.cnf):
             continue
-        ended += 1
+        ends.append(last)
         steps = torch.cat(told.logits).log_softmax(-1)
         chosen = [float(steps[step, token]) for step, token in enumerate(response)]
         c = confidence(
@@ -155,7 +156,7 @@ def test_any_program_stops_on_cnf_and_can_compute_the_confidence(tmp_path: Path)
         )
         (expected,) = made.engine.confidences([PROMPTS[0]], [response])
         assert c == pytest.approx(expected, abs=1e-5)
-    assert ended > 2
+    assert len(ends) > 2 and made.engine.cnf in ends
 
 
 @pytest.mark.parametrize("read_at", ["predict", "prompt"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from grace.strategies import (
     decide,
 )
 from grace.strategies.asc import lead_probability
+from grace.strategies.tally import VoteTable
 
 confidences = st.none() | st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0]) | st.floats(0, 1)
 votes = st.lists(
@@ -55,6 +57,12 @@ def test_weighted_voting_overrules_the_majority():
     assert answer(Weighted(), "AAB", 0.2, 0.2, 0.9) == "B"
 
 
+def test_a_vote_without_a_confidence_weighs_nothing():
+    assert answer(Weighted(), "AAB", None, None, 0.1) == "B"
+    table = VoteTable(np.array([[0, 0, 2]]), np.array([[np.nan, np.nan, 0.1]]))
+    assert Weighted().chooses(table).tolist() == [2]
+
+
 def test_early_stop_takes_the_first_sure_answer_and_no_more():
     seen = []
 
@@ -66,6 +74,9 @@ def test_early_stop_takes_the_first_sure_answer_and_no_more():
     decision = decide(EarlyStop(0.8), stream(), 8)
     assert (decision.answer, decision.samples, len(seen)) == ("B", 2, 2)
     assert decision.confidence == 0.8
+    table = VoteTable(np.array([[0, 1, 0]]), np.array([[0.3, 0.8, 0.9]]))
+    assert EarlyStop(0.8).stops(table).tolist() == [2]
+    assert EarlyStop(0.8).chooses(table).tolist() == [1]
 
 
 def test_closing_reaches_the_source_of_samples():
