@@ -33,6 +33,7 @@ def make(folder: Path, *changes: str) -> Context:
     settings = load_settings(None, [*where, "target.folds=4", "target.min_count=1", *changes])
     directory = RunDir(folder / "run")
     engines: Any = SimpleNamespace(
+        asking=settings,
         base=SimpleNamespace(tokenizer=tiny_models.tokenizer()),
         trainable=lambda: SimpleNamespace(
             model=tiny_models.model("llama_untied"), tokenizer=tiny_models.tokenizer()
