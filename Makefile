@@ -8,7 +8,7 @@ VLLM_READY := $(VLLM)/.ready
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test check bench vllm ray clean
+.PHONY: setup demo real test check bench vllm ray clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -22,6 +22,11 @@ $(READY): pyproject.toml
 
 demo: $(READY)
 	$(BIN)/grace demo runs/demo
+
+# A pretrained model and real questions: those of the Hub, or make real DATA=DIR (see the script).
+DATA ?= $(wildcard ../shared/datasets)
+real: $(READY)
+	unset OMP_NUM_THREADS; $(BIN)/python bench/real.py runs/real $(if $(DATA),--data $(DATA))
 
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
