@@ -163,6 +163,17 @@ def test_a_token_added_later_is_text_too(tokenizer):
     assert tokenizer.convert_tokens_to_ids("<CNF>") not in ids
 
 
+def test_a_text_keeps_the_ids_that_it_had_before_a_special_token_of_its_words_existed(tokenizer):
+    from grace.chat import encode_text
+
+    text = "What is the capital of France?"
+    before = tokenizer.encode(text, add_special_tokens=False)
+    assert len(before) < len(text) / 2
+    tokenizer.add_special_tokens({"additional_special_tokens": ["capital"]})
+    assert tokenizer.encode(text, add_special_tokens=False) != before
+    assert encode_text(tokenizer, text) == before
+
+
 def test_without_a_template_the_layout_is_plain_with_the_tokenizers_own_bos(tokenizer):
     from tokenizers.processors import TemplateProcessing
 
