@@ -109,6 +109,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if isinstance(body["prompt"], str):
+            special = body.get("add_special_tokens", True)
+            body["prompt"] = self.server.tokenizer.encode(
+                body["prompt"], add_special_tokens=special
+            )
         behaviour = self.server.behaviour
         behaviour.requests.append(body)
         try:
@@ -154,6 +159,9 @@ class Handler(BaseHTTPRequestHandler):
         }
         if behaviour.names_ids:
             choice["token_ids"] = [i for part in parts for i in part["token_ids"]]
+            choice["text"] = self.server.tokenizer.decode(
+                choice["token_ids"], skip_special_tokens=True
+            )
         choice["finish_reason"] = parts[-1]["finish_reason"]
         if body.get("prompt_logprobs") is not None:
             choice["prompt_logprobs"] = self._prompt_logprobs(body["prompt"])

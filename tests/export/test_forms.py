@@ -172,9 +172,9 @@ def test_a_lora_alone_on_the_stock_base_has_the_same_numbers(
     export(made, out, "vllm-lora")
     told = (out / "README.md").read_text()
     assert "--enable-lora --max-lora-rank 8" in told
-    assert ("stop_token_ids" in told) == (read_at == "predict")  # else <CNF> ends nothing
     assert "grace proxy" in told
-    ends = [3, 5] if read_at == "prompt" else [3, 5, made.engine.cnf]
+    ends = [3, 5] if read_at == "prompt" else [3, 5, made.engine.cnf]  # else <CNF> ends nothing
+    assert f'"stop_token_ids": {ends},' in told
     assert named_ends(out) == tuple(ends)  # the base's own, wherever the base is
     weights = load_file(out / "adapter_model.safetensors")
     assert all(".lora_A." in key or ".lora_B." in key for key in weights)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.engines.vllm_loading import LORA_RANKS
+from grace.export.stock import lines
 from grace.report.measured import own_diagram
 
 LIBRARY = {"merged": "transformers", "vllm-lora": "peft", "adapter": "peft"}
@@ -50,7 +51,7 @@ def write_card(card: Card, directory: Path, out: Path) -> None:
     diagram = own_diagram(card.run, card.task)
     if diagram is not None:
         shutil.copyfile(diagram, directory / DIAGRAM)
-    parts = [_head(card), _what(card), _use(card, out), _reading(card)]
+    parts = [_head(card), _what(card), _use(card, out), _reading(card), _alone(card, directory)]
     parts += [_results(card.measured, diagram is not None)] if card.measured else []
     (directory / "README.md").write_text("\n".join(parts), encoding="utf-8")
 
@@ -102,12 +103,8 @@ print(reply.text, reply.confidence)
 
 
 def _vllm(card: Card, out: Path) -> str:
-    cnf, rank = card.record["cnf_id"], card.record["train"]["rank"]
+    rank = card.record["train"]["rank"]
     most = next((known for known in LORA_RANKS if known >= rank), rank)
-    asked = {"logprobs": True, "top_logprobs": 1, "logprob_token_ids": [cnf]}
-    where = "first"
-    if card.record["read_at"] != "prompt":
-        asked["stop_token_ids"], where = [*card.record.get("stop_ids", ()), cnf], "last"
     return f"""## Use with vLLM (0.26 or later)
 
 ```
@@ -116,14 +113,7 @@ vllm serve {card.base} --port 8001 --enable-lora --max-lora-rank {most} \\
 grace proxy path/to/this/directory --upstream http://127.0.0.1:8001 --model {out.name}
 ```
 
-The second command answers on an OpenAI-compatible API with a `confidence` in every choice. Without
-it, ask vLLM with `"model": "{out.name}"` and
-
-```json
-{json.dumps(asked)}
-```
-
-The entry `token_id:{cnf}` of the {where} step's `top_logprobs` is log p(`<CNF>`).
+The second command answers on an OpenAI-compatible API with a `confidence` in every choice.
 """
 
 
@@ -149,18 +139,50 @@ An answer that was cut at its longest has no confidence.
         text += f"It was recalibrated on {fitted['answers']} graded answers to other questions.\n"
     return f"""{text}
 This model adds *evidence*: six features of the response's own token log-probabilities shift the
-logit of `<CNF>`; the weights are in grace.json. `grace` does this by itself. From any other server
-that returns log-probabilities:
+logit of `<CNF>`. The probability of `<CNF>` alone, without this shift, is **not** calibrated.
+"""
 
+
+def _alone(card: Card, directory: Path) -> str:
+    """Return how to use the model where this package is not installed."""
+    record, served = card.record, card.form != "adapter"
+    if "cnf_id" not in record or record["read_at"] == "feed":
+        return "Reading it takes this package: no server returns it in one request.\n"
+    start = _with_peft(card)
+    if card.form == "merged":
+        start = "vllm serve path/to/this/directory --port 8001 --return-tokens-as-token-ids"
+        start = f"```\n{start}\n```\n\nIn half precision add `--hf-overrides " + (
+            '\'{"head_dtype": "float32"}\'`; 16-bit logits move c by up to 0.015.\n'
+        )
+    elif card.form == "vllm-lora":
+        start = "Served as above:\n"
+    code = lines(record, directory, served=served)
+    return f"""## Without this package
+
+{start}
 ```python
-import json
-from grace.evidence import Evidence, confidence
+{code}```
 
-evidence = Evidence.from_dict(json.load(open("grace.json"))["evidence"])
-c = confidence(cnf_logprob, token_logprobs, evidence)  # the response's tokens without its end
+`PROMPT` is the prompt of the training run; the confidence of another is not calibrated. The names
+of special tokens inside a question would be read as these tokens: leave them out.
+"""
+
+
+def _with_peft(card: Card) -> str:
+    rows = card.record["rows"]
+    return f"""```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/directory")
+model = AutoModelForCausalLM.from_pretrained({json.dumps(card.base)})
+if model.get_input_embeddings().weight.shape[0] < {rows}:
+    model.resize_token_embeddings({rows}, mean_resizing=False)  # <CNF> is the last row
+model = PeftModel.from_pretrained(model, "path/to/this/directory").eval()
 ```
 
-The probability of `<CNF>` alone, without this shift, is **not** calibrated.
+The log-probabilities are those of `model(...).logits.float().log_softmax(-1)`; `<CNF>` ends an
+answer as an end-of-sequence token does.
 """
 
 
@@ -177,8 +199,8 @@ def _ending(record: dict[str, Any]) -> str:
 
 def _results(row: dict[str, Any], has_diagram: bool) -> str:
     intervals = row.get("interval", {})
-    lines = [f"| {title} | {_percent(row, intervals, key)} |" for key, title in PERCENT]
-    table = "\n".join(["| percent | on test questions |", "|---|---|", *lines])
+    rows = [f"| {title} | {_percent(row, intervals, key)} |" for key, title in PERCENT]
+    table = "\n".join(["| percent | on test questions |", "|---|---|", *rows])
     picture = f"\n\n![Reliability diagram]({DIAGRAM})" if has_diagram else ""
     return f"""## Measured
 

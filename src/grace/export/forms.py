@@ -32,10 +32,14 @@ class Source(NamedTuple):
 
 
 def write_adapter(source: Source, out: Path) -> None:
-    """Copy the adapter as it is."""
+    """Copy the adapter as it is; a base that only this package knows by name is named by place."""
     for file in sorted(source.adapter.iterdir()):
         if file.is_file() and file.name != LOG:
             shutil.copyfile(file, out / file.name)
+    if source.record["base_model"] != source.base:
+        config = json.loads((out / CONFIG).read_text(encoding="utf-8"))
+        config["base_model_name_or_path"] = source.base
+        (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def write_merged(source: Source, out: Path) -> None:

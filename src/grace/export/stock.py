@@ -1,0 +1,115 @@
+"""The lines of a model card that ask and read a model where `grace` is not installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from grace.chat import encode_chat
+from grace.config import DataSettings, SampleSettings, from_dict
+from grace.engines.loading import load_tokenizer
+from grace.engines.reading import named_ends
+from grace.records import Question, from_json
+from grace.tasks import load_task
+from grace.tasks.prompts import conversation
+
+ASKED = Question("0", "", "Which river did Quanto Belliver cross?", (), ())
+OPTIONS = ("the Sall", "the Orm")
+
+PLAIN = '''\
+def confidence(log_c, logprobs):
+    """Return c from log p(<CNF>){where}."""
+    return math.exp(min(log_c, 0.0))
+'''
+SHIFTED = '''\
+WEIGHTS = {weights}
+CENTER = {center}
+BIAS, SLOPE = {bias}, {slope}
+
+
+def confidence(log_c, logprobs):
+    """Return c from log p(<CNF>){where} and those of its tokens without its end."""
+    log_c = min(log_c, -1e-7)
+    p = [min(max(-20.0, value), 0.0) for value in logprobs] or [0.0]
+    mean, low = sum(p) / len(p), min(p)
+    found = [mean, low, sum(p), math.log(len(p)), math.exp(low), math.exp(p[0])]
+    shift = BIAS + sum(w * (x - m) for w, x, m in zip(WEIGHTS, found, CENTER))
+    logit = SLOPE * (log_c - math.log(-math.expm1(log_c)) + shift)
+    return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
+'''
+ASK = '''
+
+def ask(client, model, question, options=""):
+    """Return an answer and its confidence, None where the answer was cut at its longest."""
+    reply = client.completions.create(
+        model=model,
+        prompt=PROMPT.replace("{{question}}", question).replace("{{options}}", options),
+        max_tokens={longest},
+        temperature=0,
+        logprobs=1,{bias}
+        extra_body={{
+            "add_special_tokens": False,
+            "repetition_penalty": 1.0,
+            "stop_token_ids": {stops},
+            "logprob_token_ids": [CNF],
+            "return_tokens_as_token_ids": True,
+        }},
+    )
+    (choice,) = reply.choices
+    if choice.finish_reason != "stop":
+        return choice.text, None
+    steps = choice.logprobs
+    log_c = steps.top_logprobs[{step}][f"token_id:{{CNF}}"]
+    return {text}, confidence(log_c, steps.token_logprobs[:-1])
+'''
+
+
+def lines(record: dict[str, Any], directory: Path, *, served: bool) -> str:
+    """Return Python code that needs nothing but, where the model is `served`, `openai`.
+
+    Args:
+        record: the content of grace.json, of a model that reads one token in one request.
+        directory: the export, with its tokenizer.
+        served: with the request, which is for stock vLLM 0.26 or later.
+    """
+    at_prompt = record["read_at"] == "prompt"
+    evidence = record.get("evidence")
+    cnf = record["cnf_id"]
+    where = " at the first step" if at_prompt else " where the answer ends"
+    head = f"import math\n\nCNF = {cnf}\nPROMPT = {json.dumps(prompt_of(record, directory))}\n"
+    read = (SHIFTED if evidence else PLAIN).format(where=where, **(evidence or {}))
+    if not served:
+        return head + ("" if evidence else "\n\n") + read
+    ends = [*named_ends(directory), *record.get("stop_ids", ())]
+    sample = from_dict(SampleSettings, record.get("sample", {}))
+    texts = "".join(f".partition({json.dumps(stop)})[0]" for stop in sample.stop)
+    ask = ASK.format(
+        longest=sample.max_new_tokens,
+        bias="\n        logit_bias={str(CNF): -100}," if at_prompt else "",
+        stops=list(dict.fromkeys(ends)),
+        step=0 if at_prompt else -1,
+        text=f"choice.text{texts}.strip()",
+    )
+    return head + ("" if evidence else "\n\n") + read + ask
+
+
+def prompt_of(record: dict[str, Any], directory: Path) -> str:
+    """Return the text that asks, with `{question}` and `{options}` in it; "" where none does.
+
+    None does where a tokenizer does not read its own text back, or the task is code from elsewhere.
+    """
+    data = from_dict(DataSettings, record.get("data", {}))
+    if not data.task or ":" in data.task:
+        return ""
+    task, tokenizer = load_task(data.task), load_tokenizer(directory)
+    choices = OPTIONS if task.kind == "choice" else ()
+    question = Question(ASKED.id, task.name, ASKED.text, (), choices)
+    shots = [from_json(Question, shot) for shot in record.get("shots", ())]
+    ids = encode_chat(tokenizer, conversation(task, question, data, shots))
+    text: str = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    if list(tokenizer(text, add_special_tokens=False)["input_ids"]) != ids:
+        return ""
+    options = "\n".join(f"{key}. {choice}" for key, choice in zip("AB", choices, strict=False))
+    text = text.replace(ASKED.text, "{question}")
+    return text.replace(options, "{options}") if options else text

@@ -1,0 +1,100 @@
+"""The lines of a card, run as they stand: they give the confidence that `grace` gives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from test_forms import Trained, export, train
+
+import grace
+from fake_upstream import MODEL, serving
+from grace.engines import Sampling
+from grace.evidence import confidence
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*tie_word_embeddings.*"),
+]
+QUESTIONS = [f"What is {n} and {n * 7}?" for n in range(24)]
+CHOICE = {"task": "arc_challenge", "system": "Choose."}
+
+
+def code_of(folder: Path, wanted: str) -> str:
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    found: list[str] = [
+        c
+        for c in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        if wanted in c
+    ]
+    assert len(found) == 1
+    assert "grace" not in found[0]
+    return found[0]
+
+
+def run(code: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("merged", {}),
+        ("merged", {"evidence": None}),
+        ("merged", {"read_at": "prompt"}),
+        ("vllm-lora", {}),
+        ("merged", {"data": CHOICE}),
+    ],
+    ids=["evidence", "plain", "prompt", "lora", "choice"],
+)
+def test_the_lines_of_a_card_read_what_grace_reads(
+    form: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    made = train("qwen2", tmp_path, **options)
+    export(made, tmp_path / "out", form)
+    lines = run(code_of(tmp_path / "out", "def ask"))
+    model = grace.load(made.adapter)
+    choices = ("4", "7") if options.get("data") == CHOICE else ()
+    shown = "A. 4\nB. 7" if choices else ""
+    cut = 0
+    engine = made.engine
+    with serving(engine.model, engine.tokenizer, [3]) as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+        for question in QUESTIONS:
+            text, c = lines["ask"](client, MODEL, question, shown)
+            reply = model.ask(question, choices=choices)
+            cut += c is None
+            assert c == (
+                None if reply.confidence is None else pytest.approx(reply.confidence, abs=1e-5)
+            )
+            assert c is None or text == reply.text
+        client.close()
+    assert cut < len(QUESTIONS)
+
+
+def test_an_empty_answer_and_an_impossible_token_have_the_same_confidence(tmp_path: Path) -> None:
+    made = train("qwen2", tmp_path)
+    export(made, tmp_path / "out", "merged")
+    read = run(code_of(tmp_path / "out", "def ask"))["confidence"]
+    evidence = grace.load(made.adapter).engine.evidence  # type: ignore[attr-defined]
+    for log_c in (-0.5, 0.0, -30.0, -9999.0):
+        for logprobs in ([], [-0.1], [-0.1, -9999.0, -3.0], [0.0, 1e-6]):
+            expected = confidence(log_c, logprobs, evidence)
+            assert read(log_c, logprobs) == pytest.approx(expected, rel=1e-9)
+
+
+def test_peft_loads_an_adapter_by_the_lines_of_its_card(tmp_path: Path) -> None:
+    made: Trained = train("llama_untied", tmp_path)
+    out = tmp_path / "out"
+    export(made, out, "adapter")
+    loading = code_of(out, "PeftModel").replace("path/to/this/directory", str(out))
+    names = run(loading)
+    prompts, sampling = [[10, 11, 12]], Sampling(max_new_tokens=8)
+    engine = type(made.engine)(names["model"], names["tokenizer"], evidence=made.engine.evidence)
+    assert dict(engine.generate(prompts, sampling)) == dict(made.engine.generate(prompts, sampling))
+    assert "def confidence" in code_of(out, "CNF =")
