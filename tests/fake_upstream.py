@@ -30,6 +30,7 @@ class Behaviour:
     processed: bool = False  # log-probabilities after the temperature
     raw_logits: bool = False
     parent: str | None = None  # of a LoRA
+    root: str = "/somewhere"
     context: int | None = 256
     max_chunk: int = 1  # steps per event of a stream
     step_s: float = 0.0
@@ -97,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/version" and behaviour.version:
             self._json({"version": behaviour.version})
         elif self.path == "/v1/models":
-            card = {"id": MODEL, "object": "model", "root": "/somewhere"}
+            card = {"id": MODEL, "object": "model", "root": behaviour.root}
             card |= {"parent": behaviour.parent, "max_model_len": behaviour.context}
             cards = [card]
             if behaviour.parent:

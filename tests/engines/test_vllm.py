@@ -301,15 +301,18 @@ def test_a_merged_export_is_started_in_float32_with_raw_logprobs(
     folder = write_export(tmp_path / "merged", {"read_at": "predict"})
     engine = VllmEngine.load(folder, max_model_len=64)
     (options,) = started
-    exact = {} if not torch.cuda.is_available() else {"hf_overrides": {"head_dtype": "float32"}}
+    on_gpu = torch.cuda.is_available()
+    exact = {"hf_overrides": {"head_dtype": "float32"}} if on_gpu else {}
+    whole_prompts = {} if on_gpu else {"max_num_batched_tokens": 32_768}
     assert options == {
         "model": str(folder),
         "tokenizer": str(folder),
         "trust_remote_code": False,
-        "dtype": "float32" if not exact else "auto",
+        "dtype": "auto" if on_gpu else "float32",
         "logprobs_mode": "raw_logprobs",
         "max_model_len": 64,
         **exact,
+        **whole_prompts,
     }
     assert len(list(engine.generate([[5, 6]], GREEDY))) == 1
 

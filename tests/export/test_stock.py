@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from safetensors.torch import load_file, save_file
 from test_forms import Trained, export, train
 
 import grace
 from fake_upstream import MODEL, serving
 from grace.engines import Sampling
+from grace.errors import ModelError
 from grace.evidence import confidence
+from grace.model.connecting import connect
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
@@ -98,3 +102,25 @@ def test_peft_loads_an_adapter_by_the_lines_of_its_card(tmp_path: Path) -> None:
     engine = type(made.engine)(names["model"], names["tokenizer"], evidence=made.engine.evidence)
     assert dict(engine.generate(prompts, sampling)) == dict(made.engine.generate(prompts, sampling))
     assert "def confidence" in code_of(out, "CNF =")
+
+
+def test_a_proxy_refuses_a_folder_made_from_another_adapter_than_the_served_one(
+    tmp_path: Path,
+) -> None:
+    made = train("qwen2", tmp_path)
+    served = tmp_path / "out"
+    export(made, served, "merged")
+    other = Path(shutil.copytree(made.adapter, tmp_path / "other"))
+    weights = load_file(other / "adapter_model.safetensors")
+    save_file(
+        {name: 2 * value for name, value in weights.items()}, other / "adapter_model.safetensors"
+    )
+    with serving(made.engine.model, made.engine.tokenizer, [3]) as server:
+        for root in (str(served), "/somewhere"):
+            server.behaviour.root = root
+            for folder in (served, made.adapter):
+                connect(server.url, folder).engine.close()  # type: ignore[attr-defined]
+        connect(server.url, other).engine.close()  # type: ignore[attr-defined]
+        server.behaviour.root = str(served)
+        with pytest.raises(ModelError, match="was made from another adapter than"):
+            connect(server.url, other)

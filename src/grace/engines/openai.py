@@ -1,8 +1,7 @@
 """An exported model behind an OpenAI-compatible server: vLLM 0.26 or later, or what is like it.
 
-Prompts are sent as token ids, so no text in them can turn into a special token. One request is one
-sample. Greedy responses are those of the transformers engine; sampled ones are drawn from the same
-distribution with the server's own random numbers.
+Prompts are sent as token ids, so no text in them becomes a special token. A request is one sample.
+Greedy responses are the transformers engine's; sampled ones have the server's random numbers.
 """
 
 from __future__ import annotations

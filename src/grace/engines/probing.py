@@ -67,7 +67,8 @@ async def probe(
     _check_raw(steps, len(tokenizer))
     context, lora = found.get("max_model_len"), bool(found.get("parent"))
     context = context if isinstance(context, int) else None
-    return Served(found["id"], lists_ids, context, version, lora)
+    root = str(found.get("root") or "")
+    return Served(found["id"], lists_ids, context, version, lora, root)
 
 
 async def _version(upstream: Upstream) -> str:

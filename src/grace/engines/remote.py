@@ -42,6 +42,7 @@ class Served:
         version: of vLLM, empty if it did not say.
         lora: the model is a LoRA. Asked for the log-probabilities of a prompt with a LoRA that
             changes the output head, vLLM 0.32 dies, so each token is a request of its own then.
+        root: where it has the model from, empty if it did not say.
     """
 
     model: str
@@ -49,6 +50,7 @@ class Served:
     context: int | None = None
     version: str = ""
     lora: bool = False
+    root: str = ""
 
 
 @dataclass(frozen=True, slots=True)

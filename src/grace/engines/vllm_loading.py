@@ -11,6 +11,8 @@ from grace.engines.loading import first_line
 from grace.errors import ConfigError, ModelError
 
 OLDEST = (0, 22)  # before it, log-probabilities of single ids depend on the temperature
+# On a CPU vLLM 0.32 dies in a seeded sample whose prompt it splits between two steps.
+WHOLE_PROMPTS = 32_768  # tokens of a step
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what max_lora_rank takes
 
 
@@ -82,10 +84,12 @@ def start(
 def _types(dtype: str) -> dict[str, Any]:
     import torch
 
-    if dtype == "auto" and not torch.cuda.is_available():
-        dtype = "float32"
+    cpu: dict[str, Any] = {}
+    if not torch.cuda.is_available():
+        cpu["max_num_batched_tokens"] = WHOLE_PROMPTS
+        dtype = "float32" if dtype == "auto" else dtype
     exact = {} if dtype == "float32" else {"hf_overrides": {"head_dtype": "float32"}}
-    return {"dtype": dtype, **exact}
+    return {"dtype": dtype, **exact, **cpu}
 
 
 def _lora_options(folder: Path) -> dict[str, Any]:

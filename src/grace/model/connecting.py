@@ -12,6 +12,7 @@ from grace.engines.upstream import Upstream
 from grace.errors import ModelError
 from grace.model import Model, described
 from grace.model.places import adapter_folder, read_card
+from grace.store import digest
 
 
 def connect(
@@ -34,8 +35,8 @@ def connect(
         options: of `grace.engines.upstream.Upstream`.
 
     Raises:
-        ModelError: no tokenizer with `<CNF>` there, or the server would return other numbers than
-            c; the message says which.
+        ModelError: no tokenizer with `<CNF>` there, the server's model was made from another
+            adapter, or it would return other numbers than c; the message says which.
         UpstreamError: the server cannot be reached or does not have the model.
     """
     folder = adapter_folder(Path(path), None) or Path(path)
@@ -44,7 +45,22 @@ def connect(
             f"directory {path} does not exist; give a run or what `grace export` wrote"
         )
     engine = OpenAIEngine.connect(url, folder, model=model, api_key=api_key, **options)
+    root = engine.served.root
+    here, there = _made_from(folder), _made_from(Path(root))
+    if here and there and here != there:
+        engine.close()
+        raise ModelError(
+            f"{url} serves {root}, which was made from another adapter than {path}, so c would be "
+            "read by the wrong weights; name what it serves"
+        )
     return described(engine, Path(path), folder, read_card(folder))
+
+
+def _made_from(folder: Path) -> str:
+    """Return the digest of the adapter behind a directory, empty where that is not known."""
+    weights = folder / "adapter_model.safetensors"
+    known = str(read_card(folder).get("adapter_digest", "")) if str(folder) != "." else ""
+    return known or (digest(weights) if weights.is_file() else "")
 
 
 def served_directory(url: str, *, model: str | None = None, api_key: str = "") -> Path:
