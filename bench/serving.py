@@ -23,6 +23,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from grace.cnf import add_cnf
 from grace.engines.loading import load, no_progress_bar
@@ -59,14 +60,31 @@ def server(module: str, arguments: list[str], port: int) -> Iterator[str]:
         process.wait()
 
 
+def own_model(folder: Path) -> Path:
+    """Write the pocket's weights with an untrained <CNF> row, and return where."""
+    own = folder / "pocket"
+    loaded = load(MODEL_DIR, device="cpu")
+    add_cnf(loaded.model, loaded.tokenizer, init="mean")  # too improbable to end an answer
+    with no_progress_bar():
+        loaded.model.save_pretrained(own)
+    loaded.tokenizer.save_pretrained(own)
+    return own
+
+
+def post(url: str, path: str, body: dict[str, Any]) -> None:
+    head = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/v1/{path}", json.dumps(body).encode(), head)
+    with urllib.request.urlopen(request, timeout=600) as answer:
+        answer.read()
+
+
 def ask(url: str, model: str, number: int) -> None:
     text = f"Question: Under whom did the {PEOPLE[number % len(PEOPLE)]} number {number} study?"
-    body = {"model": model, "temperature": 0, "max_tokens": 24}
+    body: dict[str, Any] = {"model": model, "temperature": 0, "max_tokens": 24}
     body |= {"messages": [{"role": "user", "content": text}]}
-    head = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), head)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        answer.read()
+    if model == "pocket":  # the other one knows no other prompt
+        body |= {"grace": {"prompt": "raw"}}
+    post(url, "chat/completions", body)
 
 
 def rate(url: str, model: str, clients: int) -> float:
@@ -87,12 +105,7 @@ def rate(url: str, model: str, clients: int) -> float:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        own = Path(folder) / "pocket"
-        loaded = load(MODEL_DIR, device="cpu")
-        add_cnf(loaded.model, loaded.tokenizer, init="mean")  # too improbable to end an answer
-        with no_progress_bar():
-            loaded.model.save_pretrained(own)
-        loaded.tokenizer.save_pretrained(own)
+        own = own_model(Path(folder))
         with (
             server("grace.cli", [str(own), "--device", "cpu"], free_port()) as ours,
             server(

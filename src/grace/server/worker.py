@@ -17,7 +17,7 @@ from grace.server.turns import Turns
 
 log = logging.getLogger(__name__)
 LANES = 4  # batches at a time, which take turns, a forward pass each
-PATIENCE_S = 2.0  # that a request waits for a batch to end before it gets a lane of its own
+PATIENCE_S = 1.0  # that a request waits for a batch to end before it gets a lane of its own
 SMALL = 8  # of the most samples in a batch, the part up to which a request is small
 STUCK_S = 60.0  # without a forward pass, while there is work
 
