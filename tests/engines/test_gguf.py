@@ -138,6 +138,20 @@ def test_every_end_that_the_file_names_ends_an_answer(tmp_path: Path) -> None:
     assert TransformersEngine.load(resolve_model(str(file))).end_ids == (3, 2)
 
 
+def test_a_file_that_names_no_end_or_an_impossible_one_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = tiny_models.tokenizer()
+    tokenizer.eos_token = None
+    for extra in ({}, {"tokenizer.ggml.eot_token_id": 4000}):
+        file = tmp_path / f"{len(extra)}.gguf"
+        tiny_gguf.write(file, tiny_models.model("llama_tied"), tokenizer, extra=extra)
+        folder = resolve_model(str(file))
+        assert "answers end at a token that the file does not name" in capsys.readouterr().err
+        with pytest.raises(ModelError, match="neither tokenizer nor model names an end token"):
+            TransformersEngine.load(folder)
+
+
 def test_a_bos_that_the_file_wants_first_comes_first(tmp_path: Path) -> None:
     file, _, _ = write(tmp_path, extra={"tokenizer.ggml.add_bos_token": True})
     made = TransformersEngine.load(resolve_model(str(file))).tokenizer

@@ -3,7 +3,7 @@
 What comes out is a plain float32 Hugging Face directory, so everything else in GrACE knows nothing
 of GGUF. Its place is named after the digest of the file and the versions of what unpacked it:
 
-    ~/.cache/grace/gguf/<digest>-transformers-5.23.0-gguf-0.19.0/<name of the file>/
+    ~/.cache/grace/gguf/<digest>-1-transformers-5.23.0-gguf-0.19.0/<name of the file>/
 
 The directory is renamed into its place when it is whole, by a process that holds a lock; a kill
 leaves a partial one beside it, which the next process removes.
@@ -25,6 +25,7 @@ from grace.store import digest
 from grace.store.files import sync, writing
 
 SUFFIX = ".gguf"
+OURS = 1  # to be raised when `unpacking` makes something else of the same file
 POCKET = Path(__file__).parents[2] / "pocket" / "model"
 
 
@@ -62,7 +63,7 @@ def _gguf_file(path: Path) -> Path | None:
 def _unpacked(file: Path) -> Path:
     """Return the directory of a GGUF file's model, which is made if it is not there."""
     try:
-        name = f"{digest(file)[:16]}-transformers-{_version('transformers')}-gguf-"
+        name = f"{digest(file)[:16]}-{OURS}-transformers-{_version('transformers')}-gguf-"
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror or error}") from None
     place = cache_folder() / f"{name}{_version('gguf')}" / file.stem

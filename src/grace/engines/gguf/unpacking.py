@@ -61,11 +61,11 @@ def unpack(file: Path, header: Header, out: Path, place: Path) -> None:
         model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     (out / "README.md").write_text(_card(file, header), encoding="utf-8")
-    ends = " ".join(tokenizer.convert_ids_to_tokens(model.generation_config.eos_token_id))
+    ends = " ".join(tokenizer.convert_ids_to_tokens(model.generation_config.eos_token_id or []))
     template = "with" if tokenizer.chat_template else "without"
     _say(
         f"{file.name}: unpacked in {time.monotonic() - start:.0f} s; {template} a chat template; "
-        f"answers end at {ends or 'no token of their own'}"
+        f"answers end at {ends or 'a token that the file does not name'}"
     )
 
 
@@ -171,12 +171,17 @@ def _check_vocabulary(file: Path, header: Header, model: Any, tokenizer: Any) ->
 
 
 def _set_ends(header: Header, model: Any) -> None:
-    """Let every end that the file names end a response, the loader's own first."""
-    config = model.generation_config
-    known = config.eos_token_id
+    """Let every end that the file names end a response, and none that it does not.
+
+    The loader's own ends stay where the file's EOS is among them: of some models it knows more.
+    """
+    known, rows = model.generation_config.eos_token_id, model.get_input_embeddings().weight.shape[0]
     named = [header.number(f"tokenizer.ggml.{name}_token_id") for name in ENDS]
-    ends = [*([known] if isinstance(known, int) else known or ()), *named]
-    config.eos_token_id = list(dict.fromkeys(i for i in ends if i is not None)) or None
+    loaders = [known] if isinstance(known, int) else list(known or ())
+    ends = [*(loaders if named[0] in loaders else ()), *named]
+    found = [token for token in ends if token is not None and 0 <= token < rows]
+    config_ends = list(dict.fromkeys(found)) or None
+    model.generation_config.eos_token_id = model.config.eos_token_id = config_ends
 
 
 def _split_digits(file: Path, header: Header, tokenizer: Any) -> None:
