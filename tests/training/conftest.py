@@ -47,13 +47,16 @@ def validation() -> list[Any]:
 def train_in(
     folder: Path, name: str, examples: Any, validation: Any, *, dtype: Any = None, **options: Any
 ) -> Trained:
-    """Train a tiny model into `folder`; options are settings or arguments of `train_adapter`."""
+    """Train a tiny model into `folder`; options are settings or arguments of `train_adapter`.
+
+    `evidence` is the argument.
+    """
     import tiny_models
     from grace.cnf import add_cnf
     from grace.config import TrainSettings
     from grace.training.trainer import train_adapter
 
-    known = {field.name for field in dataclasses.fields(TrainSettings)}
+    known = {field.name for field in dataclasses.fields(TrainSettings)} - {"evidence"}
     settings = {"learning_rate": 5e-3, "epochs": 2, "rank": 4, "dropout": 0.1}
     settings |= {key: options.pop(key) for key in list(options) if key in known}
     model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()

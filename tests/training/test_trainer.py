@@ -15,6 +15,7 @@ import tiny_models
 from grace.cnf import add_cnf
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, RunError, TrainingError
+from grace.evidence import Evidence
 from grace.training.examples import Example
 from grace.training.validation import log_confidences
 
@@ -61,6 +62,25 @@ def test_the_engine_reads_the_c_that_training_read(
         read_at=read_at,  # type: ignore[arg-type]
     )
     np.testing.assert_allclose(c, np.exp(again), atol=1e-5)
+
+
+def test_with_evidence_training_validation_and_the_engine_read_the_same_c(
+    train: Any, validation: list[Example], tmp_path: Path
+) -> None:
+    evidence = Evidence((2.0, 0.5, 0.1, -0.4, 1.5, 0.8), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6), 0.7)
+    seen: list[dict[str, float]] = []
+    options = {"evidence": evidence, "epochs": 1, "batch_size": 100, "dropout": 0.0}
+    done = train(data=validation, on_step=lambda *a: seen.append(a[2]), **options)
+    before_training = done.result.log[0]["eval_mean_log_c"]
+    assert seen[0]["mean_log_c"] == pytest.approx(before_training, abs=1e-4)
+    base = base_directory("llama_untied", tmp_path / "base")
+    engine = TransformersEngine.load(base, adapter=done.adapter)
+    contexts = [[row.prompt_ids for row in validation], [row.response_ids for row in validation]]
+    c = engine.confidences(*contexts)
+    assert np.mean(c) == pytest.approx(seen[-1]["eval_mean_c"], abs=1e-5)
+    assert engine.evidence == evidence
+    engine.evidence = None
+    assert abs(np.mean(engine.confidences(*contexts)) - np.mean(c)) > 1e-3
 
 
 @pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
