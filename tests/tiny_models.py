@@ -69,7 +69,7 @@ def tokenizer(*, chat_template: str | None = CHATML) -> Any:
 
 
 def model(name: str) -> Any:
-    """Return a fresh tiny model of one of `ARCHITECTURES`, float32, in evaluation mode."""
+    """Return a fresh tiny model of one of `ARCHITECTURES`, or gemma3, float32, for evaluation."""
     return copy.deepcopy(_model(name))
 
 
@@ -104,12 +104,12 @@ def _config(name: str, sizes: dict[str, Any]) -> Any:
         return transformers.Phi3Config(**sizes, **GROUPED, tie_word_embeddings=False)
     if name == "gpt_neox":
         return transformers.GPTNeoXConfig(**sizes, tie_word_embeddings=False)
+    sizes = {**sizes, **GROUPED, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 16}
+    if name == "gemma3":
+        kinds = ["sliding_attention", "full_attention"]
+        return transformers.Gemma3TextConfig(**sizes, layer_types=kinds, tie_word_embeddings=True)
     return transformers.Gemma2Config(
         **sizes,
-        **GROUPED,
-        head_dim=8,
-        query_pre_attn_scalar=8,
-        sliding_window=16,
         attn_logit_softcapping=50.0,
         final_logit_softcapping=30.0,
         tie_word_embeddings=True,

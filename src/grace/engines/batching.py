@@ -9,26 +9,42 @@ from typing import TypeVar
 
 import torch
 
+from grace.engines.prefix import shared
 from grace.errors import ModelError
 
+UNEVEN = 8  # sequences of a batch from which on it may end early
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
 def group(
-    lengths: Sequence[int], *, max_rows: int, max_tokens: int, num_samples: int = 1
+    sequences: Sequence[Sequence[int]],
+    *,
+    max_rows: int,
+    max_tokens: int,
+    num_samples: int = 1,
+    new_tokens: int = 0,
 ) -> list[list[int]]:
     """Return batches of indices, longest sequence first, at least one sequence per batch.
 
     A batch holds at most `max_rows` rows and, padded, about `max_tokens` tokens, counting each
-    sequence `num_samples` times. The result depends on the arguments alone.
+    sequence `num_samples` times and with `new_tokens` to come. Where all sequences share a prefix,
+    which is read once, a batch of some size ends where the rest is less than half as long as its
+    first one's: there most of what is left to read would be padding. The result depends on the
+    arguments alone.
     """
+    lengths = list(map(len, sequences))
+    common = shared(sequences) if lengths else 0
     batches: list[list[int]] = []
     room = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if batches and common and len(batches[-1]) >= UNEVEN:
+            longest = lengths[batches[-1][0]] - common
+            room = 0 if 2 * (lengths[index] - common) < longest else room
         if room == 0:
             batches.append([])
-            room = max(1, min(max_rows, max_tokens // max(lengths[index], 1)) // num_samples)
+            tokens = max(lengths[index] + new_tokens, 1)
+            room = max(1, min(max_rows, max_tokens // tokens) // num_samples)
         batches[-1].append(index)
         room -= 1
     return batches
@@ -37,7 +53,7 @@ def group(
 def run_batches(
     batches: Sequence[list[int]],
     run: Callable[[list[int]], list[Result]],
-    lengths: Sequence[int],
+    sequences: Sequence[Sequence[int]],
 ) -> list[Result]:
     """Run batches of indices, halving them where memory runs out; results by index.
 
@@ -55,7 +71,7 @@ def run_batches(
             half = len(batch) // 2
             waiting += [batch[half:], batch[:half]]
         else:
-            raise out_of_memory(lengths[batch[0]])
+            raise out_of_memory(len(sequences[batch[0]]))
     return [results[i] for i in range(len(results))]
 
 

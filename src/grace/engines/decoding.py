@@ -21,7 +21,8 @@ from torch import Tensor
 from grace.cnf import Readout
 from grace.engines import Sampling
 from grace.engines.draws import Draws, Part
-from grace.engines.forward import Forward, left_pad
+from grace.engines.forward import Forward
+from grace.engines.prefix import begin
 from grace.engines.rows import Rows, empty
 
 COMPACT_BELOW = 0.8  # drop finished rows once fewer than this share are left
@@ -122,19 +123,22 @@ class Batch:
         device: torch.device,
     ) -> Batch:
         """Read each prompt once, for responses of at most `longest` tokens; one row per prompt."""
-        ids_BL, mask_BL, positions_BL = left_pad(prompts, device, pad=0)
-        ragged = len(set(map(len, prompts))) > 1
-        logits, cache = forward(ids_BL, mask_BL if ragged else None, positions_BL, use_cache=True)
-        ahead = mask_BL.new_ones(len(prompts), longest)
+        given = begin(forward, prompts, device, keep=1)
+        mask_BL, count = given.mask_BL, len(prompts)
+        logits, cache = forward(
+            given.ids_BC, mask_BL, given.positions_BC, cache=given.cache, use_cache=True
+        )
+        if mask_BL is not None:
+            mask_BL = torch.cat([mask_BL, mask_BL.new_ones(count, longest)], 1)
         return cls(
-            rows_R=torch.arange(len(prompts), device=device),
+            rows_R=torch.arange(count, device=device),
             logits_RV=logits[:, -1],
             cache=cache,
-            mask_RL=torch.cat([mask_BL, ahead], 1) if ragged else None,
-            position_R=positions_BL[:, -1] + 1,
-            width=ids_BL.shape[1],
-            live_R=torch.ones(len(prompts), dtype=torch.bool, device=device),
-            reading_R=torch.zeros(len(prompts), dtype=torch.bool, device=device),
+            mask_RL=mask_BL,
+            position_R=given.positions_BC[:, -1] + 1,
+            width=max(map(len, prompts)),
+            live_R=torch.ones(count, dtype=torch.bool, device=device),
+            reading_R=torch.zeros(count, dtype=torch.bool, device=device),
         )
 
     @torch.inference_mode()

@@ -18,10 +18,11 @@ class Forward:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        known = inspect.signature(base.forward).parameters
+        self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        known = inspect.signature(self._base.forward).parameters
         self._keeps = "logits_to_keep" in known
         self._positions = "position_ids" in known
+        self._rearranges = self._positions and "past_key_values" in known
 
     def __call__(
         self,
@@ -46,13 +47,34 @@ class Forward:
         )
         return out.logits[:, -keep:].float(), out.past_key_values if use_cache else None
 
-    def states(self, ids_BL: Tensor, mask_BL: Tensor, positions_BL: Tensor) -> Tensor:
-        """Return the last layer's hidden states after the final norm, shape (B, L, D)."""
-        base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        extra = {"position_ids": positions_BL} if self._positions else {}
-        out = base.base_model(input_ids=ids_BL, attention_mask=mask_BL, use_cache=False, **extra)
-        states_BLD: Tensor = out.last_hidden_state
+    def states(
+        self, ids_BL: Tensor, mask_BL: Tensor | None, positions_BL: Tensor, cache: Any = None
+    ) -> Tensor:
+        """Return the last layer's hidden states after the final norm, shape (B, L, D).
+
+        A cache is gone on with, and has the new positions too afterwards.
+        """
+        extra: dict[str, Any] = {"position_ids": positions_BL} if self._positions else {}
+        if cache is not None:
+            extra["past_key_values"] = cache
+        states_BLD: Tensor = self._base.base_model(
+            input_ids=ids_BL, attention_mask=mask_BL, use_cache=cache is not None, **extra
+        ).last_hidden_state
         return states_BLD
+
+    def empty_cache(self) -> Any:
+        """Return a cache of keys and values alone, which keeps every position.
+
+        None where the model keeps something else as well, a state that runs along the sequence
+        say, which cannot be moved from one place in a batch to another.
+        """
+        from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+        if not self._rearranges or getattr(self._base, "_is_stateful", False):
+            return None
+        own = DynamicCache(config=self._base.config).layers
+        plain = {type(layer) for layer in own} <= {DynamicLayer, DynamicSlidingWindowLayer}
+        return DynamicCache() if plain else None
 
 
 def left_pad(

@@ -1,6 +1,6 @@
 """What one forward over prompt and response says about the response.
 
-Shapes: B sequences, L padded length, K kept positions, V vocabulary, D hidden size.
+Shapes: B sequences, C columns to read, K kept positions, V vocabulary, D hidden size.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from grace.cnf import end_log_prob, log_confidence
 from grace.engines.forward import Forward
+from grace.engines.prefix import Columns
 
 
 class Reading(NamedTuple):
@@ -39,16 +40,10 @@ def score(
 
 
 @torch.inference_mode()
-def pool(
-    forward: Forward,
-    ids_BL: Tensor,
-    mask_BL: Tensor,
-    positions_BL: Tensor,
-    counts: Sequence[int],
-) -> list[np.ndarray]:
+def pool(forward: Forward, given: Columns, counts: Sequence[int]) -> list[np.ndarray]:
     """Return (mean over the last `count` states, last state) of each sequence, (2, D)."""
-    states_BLD = forward.states(ids_BL, mask_BL, positions_BL)
+    states_BCD = forward.states(given.ids_BC, given.mask_BL, given.positions_BC, given.cache)
     return [
-        torch.stack([states_LD[-n:].float().mean(0), states_LD[-1].float()]).cpu().numpy()
-        for states_LD, n in zip(states_BLD, counts, strict=True)
+        torch.stack([states_CD[-n:].float().mean(0), states_CD[-1].float()]).cpu().numpy()
+        for states_CD, n in zip(states_BCD, counts, strict=True)
     ]

@@ -20,8 +20,9 @@ from grace.engines.checks import check_contexts
 from grace.engines.decoding import Ends, decode
 from grace.engines.drawing import Drawing
 from grace.engines.draws import Part
-from grace.engines.forward import Forward, left_pad
+from grace.engines.forward import Forward
 from grace.engines.loading import eos_ids, load
+from grace.engines.prefix import begin
 from grace.engines.rows import Rows, generations, with_evidence
 from grace.engines.scoring import Reading, pool, score
 from grace.engines.stops import stop_ids
@@ -119,7 +120,7 @@ class TransformersEngine:
         The plan depends on the arguments alone; a batch is a unit of work whose result does not
         depend on the batches before it.
         """
-        return self._group([len(p) + max_new_tokens for p in prompts], num_samples)
+        return self._group(prompts, num_samples, new_tokens=max_new_tokens)
 
     def generate(
         self,
@@ -172,8 +173,7 @@ class TransformersEngine:
             total_B1 = logits_BV.logsumexp(-1, keepdim=True)
             return list((logits_BV[:, columns] - total_B1).exp().cpu().numpy())
 
-        lengths = list(map(len, contexts))
-        rows = run_batches(self._group(lengths), run, lengths)
+        rows = run_batches(self._group(contexts), run, contexts)
         return np.array(rows, dtype=np.float32).reshape(len(contexts), len(columns))
 
     def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
@@ -209,11 +209,10 @@ class TransformersEngine:
 
         def run(batch: list[int]) -> list[np.ndarray]:
             counts = [max(len(responses[i]), 1) for i in batch]
-            padded = left_pad([contexts[i] for i in batch], self.device, pad=0)
-            return pool(self._forward, *padded, counts)
+            given = begin(self._forward, [contexts[i] for i in batch], self.device, max(counts))
+            return pool(self._forward, given, counts)
 
-        lengths = list(map(len, contexts))
-        pooled = run_batches(self._group(lengths), run, lengths)
+        pooled = run_batches(self._group(contexts), run, contexts)
         size = self.model.config.get_text_config().hidden_size
         states_N2D = np.array(pooled, dtype=np.float32).reshape(len(contexts), 2, size)
         return Features(states_N2D[:, 0], states_N2D[:, 1])
@@ -273,10 +272,13 @@ class TransformersEngine:
     @torch.inference_mode()
     def _last_logits(self, contexts: Sequence[Ids], keep: int) -> torch.Tensor:
         """Return float32 logits at the last `keep` positions, shape (B, keep, V)."""
-        return self._forward(*left_pad(contexts, self.device, pad=0), keep=keep)[0]
+        given = begin(self._forward, contexts, self.device, keep)
+        columns = (given.ids_BC, given.mask_BL, given.positions_BC)
+        cached = given.cache is not None
+        return self._forward(*columns, keep=keep, cache=given.cache, use_cache=cached)[0]
 
     def _fed(self) -> list[int]:
-        """Return what is appended to a response to read c."""
+        """Return what is fed after a response to read c."""
         return [self.cnf] if self.read_at == "feed" and self.cnf is not None else []
 
     def _read(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[Reading]:
@@ -297,16 +299,16 @@ class TransformersEngine:
                 for r, logits_KV in zip(given, logits_BKV, strict=True)
             ]
 
-        lengths = list(map(len, contexts))
-        return run_batches(self._group(lengths, keep=longest + 1 + len(fed)), run, lengths)
+        return run_batches(self._group(contexts, keep=longest + 1 + len(fed)), run, contexts)
 
     def _group(
-        self, lengths: Sequence[int], num_samples: int = 1, keep: int = 1
+        self, contexts: Sequence[Ids], num_samples: int = 1, keep: int = 1, new_tokens: int = 0
     ) -> list[list[int]]:
         """Return batches of indices, longest first, within the budgets of this device."""
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
         return group(
-            lengths,
+            contexts,
+            new_tokens=new_tokens,
             max_rows=min(self.batch_size, max(1, LOGITS_IN_FLIGHT // (keep * vocabulary))),
             max_tokens=TOKENS_IN_FLIGHT.get(self.device.type, TOKENS_IN_FLIGHT["cpu"]),
             num_samples=num_samples,

@@ -1,0 +1,110 @@
+"""What it saves to read the examples that all prompts begin with once for a batch.
+
+Questions per second with the shared prefix / without, in one run, the sides taking turns, for
+sampling, for scoring given responses, and for their features; the responses must be the same.
+
+    python bench/prefix.py
+    python bench/prefix.py --model DIR --questions FILE.jsonl --template "{question}"
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grace.chat import encode_chat
+from grace.cnf import add_cnf
+from grace.config import DataSettings
+from grace.engines import Sampling, prefix
+from grace.engines.gguf import resolve_model
+from grace.engines.stops import stop_ids
+from grace.engines.transformers import TransformersEngine
+from grace.records import Question
+from grace.tasks import load_task
+from grace.tasks.prompts import conversation
+
+
+def questions(path: Path | None, count: int) -> list[Question]:
+    """Return the first questions of a JSONL file, by default those of the pocket."""
+    if path is None:
+        data = DataSettings(task="pocket_people", test=count)
+        return load_task("pocket_people").questions("test", data, 0)
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:count]]
+    return [
+        Question(str(i), "jsonl", row["question"], tuple(row["answers"]))
+        for i, row in enumerate(rows)
+    ]
+
+
+def ratio(work: Callable[[], Any], count: int, rounds: int) -> tuple[float, float]:
+    """Return the questions per second with the prefix, and the median ratio to those without."""
+    shortest, speeds, ratios = prefix.SHORTEST, [], []
+    for number in range(rounds):
+        seconds = {}
+        for shares in (True, False) if number % 2 else (False, True):
+            prefix.SHORTEST = shortest if shares else 10**9
+            start = time.process_time()  # which others cannot lengthen
+            work()
+            seconds[shares] = time.process_time() - start
+        ratios.append(seconds[False] / seconds[True])
+        speeds.append(count / seconds[True])
+    prefix.SHORTEST = shortest
+    return statistics.median(speeds), statistics.median(ratios)
+
+
+def check(engine: TransformersEngine, prompts: list[list[int]], sampling: Sampling) -> Any:
+    """Return the responses, which must be the same either way, and c within 1e-5."""
+    fast = [made for _, (made,) in sorted(engine.generate(prompts, sampling))]
+    shortest, prefix.SHORTEST = prefix.SHORTEST, 10**9
+    slow = [made for _, (made,) in sorted(engine.generate(prompts, sampling))]
+    prefix.SHORTEST = shortest
+    assert [made.token_ids for made in fast] == [made.token_ids for made in slow], "other tokens"
+    pairs = zip(fast, slow, strict=True)
+    apart = [abs(a.confidence - b.confidence) for a, b in pairs if a.confidence is not None]
+    print(f"same tokens; c differs by at most {max(apart, default=0):.1e}")
+    return [made.token_ids for made in fast]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", default="pocket")
+    parser.add_argument("--questions", type=Path)
+    parser.add_argument("--template", default="")
+    parser.add_argument("--shots", type=int, default=5)
+    parser.add_argument("--count", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--max-new-tokens", type=int, default=16)
+    arguments = parser.parse_args()
+    made = TransformersEngine.load(resolve_model(arguments.model))
+    add_cnf(made.model, made.tokenizer)
+    engine = TransformersEngine(made.model, made.tokenizer, stops=stop_ids(made.tokenizer, ["\n"]))
+    drawn = questions(arguments.questions, arguments.shots + arguments.count)
+    shots, asked = drawn[: arguments.shots], drawn[arguments.shots :]
+    data, task = DataSettings(prompt="text", template=arguments.template), load_task("jsonl")
+    chats = [conversation(task, question, data, shots) for question in asked]
+    prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]
+    sampling = Sampling(max_new_tokens=arguments.max_new_tokens)
+    responses = check(engine, prompts, sampling)
+    lengths = [np.mean(list(map(len, some))) for some in (prompts, responses)]
+    print(
+        f"{lengths[0]:.0f} tokens a prompt, {prefix.shared(prompts)} shared; {lengths[1]:.1f} said"
+    )
+    for name, work in (
+        ("sampling", lambda: list(engine.generate(prompts, sampling))),
+        ("scoring", lambda: engine.confidences(prompts, responses)),
+        ("log-probabilities", lambda: engine.logprobs(prompts, responses)),
+        ("features", lambda: engine.features(prompts, responses)),
+    ):
+        speed, times = ratio(work, len(prompts), arguments.rounds)
+        print(f"{name}: {speed:.1f} questions/s, {times:.2f} times those without", flush=True)
+
+
+if __name__ == "__main__":
+    main()
