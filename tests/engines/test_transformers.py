@@ -12,6 +12,7 @@ import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling, decoding
 from grace.engines.draws import _draw, uniforms
+from grace.engines.forward import left_pad
 from grace.engines.transformers import TransformersEngine
 from grace.errors import DataError, ModelError
 
@@ -344,7 +345,7 @@ def test_a_draw_of_zero_never_picks_an_impossible_token():
 
 
 def test_left_padding_gives_every_token_the_position_it_has_alone():
-    ids, mask, positions = decoding.left_pad([[7, 8, 9], [5]], torch.device("cpu"), pad=0)
+    ids, mask, positions = left_pad([[7, 8, 9], [5]], torch.device("cpu"), pad=0)
     assert ids.tolist() == [[7, 8, 9], [0, 0, 5]]
     assert mask.tolist() == [[1, 1, 1], [0, 0, 1]]
     assert positions.tolist() == [[0, 1, 2], [0, 0, 0]]
