@@ -48,6 +48,12 @@ def make(folder: Path, *changes: str) -> Context:
     return Context(directory, settings, engines)
 
 
+def echoes(text: str, question: Question) -> bool:
+    """Grade an answer that says which question it was asked: by its key, and in the prompt."""
+    key, _, heard = text.partition(" heard ")
+    return key == question.id and question.text in heard
+
+
 def response(question: str, sample: int, number: int, *, confidence: float = 0.5) -> Response:
     """Return a response whose first token is its own number, and every other one of them sure."""
     cut = number % CUT == 2

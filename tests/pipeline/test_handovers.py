@@ -14,11 +14,13 @@ from made_up_run import SAMPLES, SURE, UNSURE
 from safetensors.numpy import load_file, save_file
 
 import grace.training.trainer
-from grace.engines import Features
+from grace.engines import Features, Sampling
 from grace.estimators import Fitted
 from grace.pipeline import learning, promising, scoring
 from grace.pipeline.context import Context
-from grace.pipeline.sampling import sampling_for
+from grace.pipeline.grading import grade_split
+from grace.pipeline.sampling import sample_split, sampling_for
+from grace.records import Generation
 from grace.store import SPLITS
 from grace.thresholds import selective
 
@@ -132,6 +134,27 @@ def test_every_row_of_features_is_that_of_the_response_in_its_row(context, monke
     pairs = zip(samples.prompts, samples.responses, strict=True)
     assert stored["mean"].tolist() == [[len(prompt), r.token_ids[0]] for prompt, r in pairs]
     assert (stored["last"] == -stored["mean"]).all()
+
+
+def test_every_answer_is_stored_and_graded_under_the_question_that_was_asked(tmp_path):
+    context = made_up_run.make(tmp_path, "grade.grader=made_up_run:echoes")
+    split = context.directory.split("other")
+    split.questions.write(context.directory.split("train").questions.read()[:4])
+    tokenizer = context.engines.base.tokenizer
+
+    def generate(prompts, sampling, keys):
+        for place in reversed(range(len(prompts))):
+            said = f"{keys[place]} heard {tokenizer.decode(prompts[place])}"
+            yield place, [Generation(f"{said} {k}", (9,), "stop", (-1,), -1, None) for k in (0, 1)]
+
+    context.engines.base.plan = lambda prompts, num_samples: [[2, 0], [3, 1]]
+    context.engines.base.generate = generate
+    sample_split(context, "base", split, Sampling(num_samples=2), stage="sample")
+    grade_split(context, split)
+    responses = split.responses.read()
+    assert [r.id for r in responses] == [f"train{q}#{k}" for q in (2, 0, 3, 1) for k in (0, 1)]
+    assert all(response.text.endswith(str(response.sample)) for response in responses)
+    assert all(grade.correct for grade in split.grades.read())
 
 
 def test_validation_answers_are_sampled_as_test_answers_are(tmp_path):
