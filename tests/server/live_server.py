@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import openai
-import uvicorn
 
 from grace.model import Model
 from grace.server import ServerSettings, create_app
 from grace.server.about import about
+from grace.server.running import Server
 
 NAME = "tiny"
 
@@ -71,7 +71,7 @@ def running(model: Model, path: Path, **settings: Any) -> Iterator[Live]:
     chosen = ServerSettings(name=NAME, **settings)
     app = create_app(model, chosen, about(model, path, chosen.max_tokens))
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    server = Server(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     while not server.started:

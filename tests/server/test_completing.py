@@ -46,6 +46,7 @@ def run(engine: TransformersEngine, **options: Any) -> tuple[dict[int, Any], lis
     options = {"sampling": SAMPLING, "key": None, "top": 2, **options}
     asked = Asked(lambda: PROMPTS, len(PROMPTS), **options)
     job = LocalCompletion(engine, asked, events.append)
+    job.prepare()
     job.run([job])
     choices = {}
     for end in (event for event in events if isinstance(event, Ended)):
@@ -111,6 +112,7 @@ def test_requests_that_run_together_get_what_they_get_alone() -> None:
         seen.append(events)
         asked = Asked(lambda: PROMPTS, 2, greedy, key=f"k{number}")
         jobs.append(LocalCompletion(engine, asked, events.append))
+        jobs[-1].prepare()
     assert len({job.group for job in jobs}) == 1
     jobs[1].cancel()
     jobs[0].run(jobs)
@@ -145,6 +147,7 @@ def test_requests_of_any_settings_run_together_and_get_what_they_get_alone(
         seen.append(events)
         asked = Asked(lambda: PROMPTS, 2, sampling, None)
         jobs.append(LocalCompletion(engine, asked, events.append))
+        jobs[-1].prepare()
     assert len({job.group for job in jobs}) == 1
     jobs[0].run(jobs)
     for sampling, events in zip(MIXED, seen, strict=True):
@@ -162,10 +165,11 @@ def test_evidence_costs_the_same_at_every_token(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("grace.evidence._clipped", lambda value: looked_at.append(value) or value)
     reads = SimpleNamespace(
         tokenizer=SimpleNamespace(decode=lambda ids, **_: "a" * len(ids)),
-        evidence=EVIDENCE, cnf=0, read_at="predict",
+        evidence=EVIDENCE, cnf=0, read_at="predict", context=None,
     )  # fmt: skip
     asked = Asked(lambda: [[1]], 1, SAMPLING, None, top=None)
     job = LocalCompletion(reads, asked, lambda _: None)  # type: ignore[arg-type]
+    job.prepare()
     choice = job.choices()[0]
     for _ in range(300):
         choice.add(Drawn(0, 5, -0.5, 0.5, False), ())

@@ -36,6 +36,9 @@ class Steps(Job):
         if isinstance(event, Finished | Failed):
             self.done.set()
 
+    def prepare(self) -> None:
+        """Nothing is to be prepared."""
+
     def run(self, together: Sequence[Job]) -> None:
         """Call the model until released."""
         for job in together:

@@ -47,6 +47,12 @@ Name = Annotated[
 ]
 MaxTokens = Annotated[int, typer.Option(min=1, help="most tokens of one answer")]
 MaxWaiting = Annotated[int, typer.Option(min=1, help="requests in the queue, then 429")]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", help="a name by which clients may call the server; repeat for more"
+    ),
+]
 Timeout = Annotated[float, typer.Option(min=0.1, help="seconds until a request fails")]
 
 
@@ -60,6 +66,7 @@ def serve(
     max_tokens: MaxTokens = 4096,
     max_waiting: MaxWaiting = 64,
     timeout: Timeout = 300.0,
+    allow_host: AllowHost = None,
     base: Base = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -75,6 +82,7 @@ def serve(
         max_tokens=max_tokens,
         max_waiting=max_waiting,
         timeout_s=timeout,
+        hosts=(host, *(allow_host or ())),
     )
     _run(load(path, base=base, device=device, dtype=dtype), path, settings, host, port)
 
@@ -105,6 +113,7 @@ def proxy(
     ] = 256,
     max_waiting: MaxWaiting = 64,
     timeout: Timeout = 300.0,
+    allow_host: AllowHost = None,
 ) -> None:
     """Serve a model that runs elsewhere (vLLM 0.26 or later): the API of `grace serve`.
 
@@ -133,6 +142,7 @@ def proxy(
         max_running=max_running,
         max_waiting=max_waiting,
         timeout_s=timeout,
+        hosts=(host, *(allow_host or ())),
     )
     _run(connected, served, settings, host, port)
 

@@ -106,6 +106,11 @@ class Engine(Protocol):
 class StreamingEngine(Engine, Protocol):
     """An engine whose samples can be stopped when a vote is decided."""
 
+    @property
+    def context(self) -> int | None:
+        """The most tokens of a prompt with its response, None where there is no limit."""
+        ...
+
     def stream(self, prompt: Sequence[int], sampling: Sampling, key: str = "0") -> Samples:
         """Return what starts samples of one prompt and yields each as it finishes."""
         ...

@@ -83,6 +83,7 @@ class OpenAIEngine:
             if isinstance(error, UpstreamError):
                 raise UpstreamError(f"{upstream.url}: {error}", error.why) from None
             raise
+        self.context = self.served.context
         self.remote = Remote(upstream, tokenizer, names, self.reader, self.served)
 
     @classmethod
@@ -247,7 +248,7 @@ class OpenAIEngine:
 
     def check(self, contexts: Sequence[Ids], new_tokens: int = 0, keys: Sequence[str] = ()) -> None:
         """Refuse what the model cannot hold; `keys` are the names of the contexts, if any."""
-        check_contexts(contexts, self.served.context, new_tokens, keys)
+        check_contexts(contexts, self.context, new_tokens, keys)
 
     def _in_order(self, work: Iterable[Coroutine[Any, Any, Value]]) -> Generator[Value, None, None]:
         ahead = 2 * self._upstream.max_in_flight

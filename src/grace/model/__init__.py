@@ -119,7 +119,7 @@ class Model:
         """
         sampling = self._sampling(temperature, max_new_tokens, seed)
         use = answering(threshold, self.promise, temperature, max_new_tokens)
-        prompt = self._encode(question, choices)
+        prompt = self.encode(question, choices)
         ((_, (generation,)),) = self.engine.generate([prompt], sampling, keys=["0"])
         reply = self._reply(generation)
         return reply._replace(
@@ -139,6 +139,7 @@ class Model:
         max_new_tokens: int | None = None,
         seed: int = 0,
         on_vote: OnVote | None = None,
+        prompt: Sequence[int] | None = None,
     ) -> Decision:
         """Sample answers until the strategy is sure or the budget is spent, and choose one.
 
@@ -156,6 +157,7 @@ class Model:
             max_new_tokens: longest answer in tokens; None: as in the training run.
             seed: seed of the sampling.
             on_vote: called with every vote that is used, and the answer that would win then.
+            prompt: what `encode` returns for the question and its choices, where it is known.
 
         Raises:
             UserInputError: an impossible budget, threshold or number in flight, or as for `ask`.
@@ -165,7 +167,8 @@ class Model:
         budget = usual_budget(self.promise, strategy) if budget is None else budget
         rule = voting(strategy, threshold, self.promise, budget, temperature, max_new_tokens)
         sampling = self._sampling(temperature, max_new_tokens, seed)
-        stream = self.engine.stream(self._encode(question, choices), sampling)
+        prompt = self.encode(question, choices) if prompt is None else prompt
+        stream = self.engine.stream(prompt, sampling)
 
         def issue(numbers: range) -> Iterator[tuple[int, Vote]]:
             with contextlib.closing(stream.start(numbers)) as running:
@@ -199,23 +202,43 @@ class Model:
             UserInputError: the lengths differ, or a question or a message is no text.
             ModelError: a prompt with its response is longer than the model's context.
         """
+        return self.engine.confidences(*self.encode_all(prompts, responses))
+
+    def encode(self, question: str, choices: Sequence[str] = ()) -> list[int]:
+        """Return the token ids of the prompt that asks a question; the model is not called.
+
+        Raises:
+            UserInputError: as for `messages`.
+            ModelError: the question is longer than the model's context.
+        """
+        engine = self.engine
+        return encode_chat(
+            engine.tokenizer, self.messages(question, choices), context=engine.context
+        )
+
+    def encode_all(
+        self, prompts: Sequence[Prompt], responses: Sequence[str]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """Return the token ids of prompts and responses (see `score`); the model is not called.
+
+        Raises:
+            UserInputError, ModelError: as for `score`.
+        """
         if isinstance(prompts, str) or isinstance(responses, str):
             raise UserInputError("prompts and responses are lists; put a single one in brackets")
         if len(prompts) != len(responses):
             raise UserInputError(
                 f"{len(prompts)} prompts but {len(responses)} responses; give one response each"
             )
-        tokenizer = self.engine.tokenizer
+        tokenizer, context = self.engine.tokenizer, self.engine.context
         chats = [self.messages(p) if isinstance(p, str) else checked_chat(p) for p in prompts]
         for text in responses:
             check_text(text)
-        encoded = [encode_chat(tokenizer, chat) for chat in chats]
         pairs = zip(chats, responses, strict=True)
-        given = [encode_response(tokenizer, chat, response) for chat, response in pairs]
-        return self.engine.confidences(encoded, given)
-
-    def _encode(self, question: str, choices: Sequence[str] = ()) -> list[int]:
-        return encode_chat(self.engine.tokenizer, self.messages(question, choices))
+        return (
+            [encode_chat(tokenizer, chat, context=context) for chat in chats],
+            [encode_response(tokenizer, *pair, context=context) for pair in pairs],
+        )
 
     def _sampling(self, temperature: float, max_new_tokens: int | None, seed: int) -> Sampling:
         longest = self.sample.max_new_tokens if max_new_tokens is None else max_new_tokens

@@ -63,6 +63,8 @@ def create_app(
 ) -> FastAPI:
     """Return the ASGI application that serves a model.
 
+    `app.state.end()` answers all that wait with 503, for when there is no time left.
+
     Args:
         model: from `grace.load`; from now on only the application calls it.
         settings: limits, name and API key.
@@ -73,9 +75,9 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.backend.start()
+        service.line.start()
         yield
-        service.backend.close()
+        service.line.close()
 
     app = FastAPI(
         title="GrACE",
@@ -91,6 +93,7 @@ def create_app(
     _add_page(app)
     _add_errors(app)
     paths = {getattr(route, "path", "") for route in app.routes}
+    app.state.end = service.line.end
     app.add_middleware(Guard, settings=settings, counters=service.counters, paths=paths)
     app.add_middleware(Frame)
     describe(app, protected=bool(settings.api_key))

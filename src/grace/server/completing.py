@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol, cast
 from grace.chat import encode_text
 from grace.cnf import CNF_TOKEN
 from grace.engines import Sampling
+from grace.engines.checks import check_contexts
 from grace.engines.reading import LOWEST, Drawn, log_of
 from grace.evidence import Evidence, Growing, shifted
 from grace.server.jobs import Emit, Finished, Job
@@ -66,6 +67,10 @@ class Reads(Protocol):
         """Where c is read."""
 
     @property
+    def context(self) -> int | None:
+        """The most tokens of a prompt with its response, None where there is no limit."""
+
+    @property
     def evidence(self) -> Evidence | None:
         """How the response's own probabilities shift c, if at all."""
 
@@ -75,7 +80,7 @@ class Asked:
     """What a request asks for.
 
     Attributes:
-        encode: makes the token ids of the prompts; called on the thread of the job.
+        encode: makes the token ids of the prompts.
         num_prompts: how many they are.
         sampling: how to draw.
         key: names the random numbers; of a request without a seed, it occurs only once. None: the
@@ -118,9 +123,13 @@ class Completion(Job):
         """Return how many samples the job draws at a time."""
         return self.asked.num_prompts * self.asked.sampling.num_samples
 
-    def choices(self) -> list[Choice]:
-        """Encode the prompts and return the choices to fill."""
+    def prepare(self) -> None:
+        """Encode the prompts, and refuse those that are too long."""
         self.prompts = self.asked.encode()
+        check_contexts(self.prompts, self.reads.context, self.asked.sampling.max_new_tokens)
+
+    def choices(self) -> list[Choice]:
+        """Return the choices to fill."""
         self._left = len(self.prompts) * self.asked.sampling.num_samples
         return [Choice(self, number) for number in range(self._left)]
 

@@ -13,7 +13,7 @@ REFERENCE = "#/components/schemas/{model}"
 CHUNKS = (ChatCompletionChunk, TextCompletionChunk)
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody}
-    for status in (400, 401, 404, 408, 413, 415, 429, 500, 501, 502, 503, 504)
+    for status in (400, 401, 404, 408, 413, 415, 421, 429, 500, 501, 502, 503, 504)
 }
 
 

@@ -1,12 +1,14 @@
-"""Before any handler: API keys, the size and type of bodies, and what is counted."""
+"""Before any handler: names, API keys, the size and type of bodies, and what is counted."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
+import ipaddress
 import json
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,6 +19,7 @@ from grace.server.settings import ServerSettings
 
 PROTECTED = "/v1/"
 READ_ON = 8  # times the largest body
+BODY_S = 30  # for a body to arrive
 
 
 class Guard:
@@ -27,6 +30,8 @@ class Guard:
     ) -> None:
         self._app, self._settings, self._counters = app, settings, counters
         self._paths = paths
+        self._hosts = {"localhost", *(name.lower().rstrip(".") for name in settings.hosts)}
+        self._unfinished = Unfinished(settings.max_unfinished)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it."""
@@ -51,6 +56,7 @@ class Guard:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             headers = {name.lower(): value for name, value in scope["headers"]}
+            self._check_host(headers.get(b"host", b"").decode("latin-1"))
             if scope["path"].startswith(PROTECTED):
                 self._check_key(headers.get(b"authorization", b""))
             if scope["method"] == "POST":
@@ -59,6 +65,22 @@ class Guard:
             await _send(error, send)
             return
         await self._app(scope, receive, send)
+
+    def _check_host(self, given: str) -> None:
+        """Refuse a name that is not the server's own.
+
+        A page in a browser may let its own name point to this machine (DNS rebinding) and would
+        then read what is answered. An address cannot be made to point elsewhere.
+        """
+        name = _name_in(given)
+        if not name or name in self._hosts or _is_address(name):
+            return
+        raise ApiError(
+            421,
+            f"this server is not called {name[:80]!r}; use its address, or start it with "
+            "--allow-host NAME",
+            code="unknown_host",
+        )
 
     def _check_key(self, given: bytes) -> None:
         wanted = self._settings.api_key.encode()
@@ -74,9 +96,11 @@ class Guard:
         kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         if kind != b"application/json":
             raise ApiError(415, "the body is not JSON; send `Content-Type: application/json`")
+        limit_s = min(BODY_S, self._settings.timeout_s)
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
-                body = await self._read(receive)
+            async with asyncio.timeout(limit_s) as limit:
+                with self._unfinished.body(limit) as grows:
+                    body = await self._read(receive, grows)
         except TimeoutError:
             raise ApiError(408, "the body did not arrive in time; send it faster") from None
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
@@ -86,7 +110,7 @@ class Guard:
 
         return replay
 
-    async def _read(self, receive: Receive) -> bytes:
+    async def _read(self, receive: Receive, grows: Callable[[int], None]) -> bytes:
         """Return the body; of one that is too large some is read on, so that the answer arrives."""
         limit = self._settings.max_body
         body, size, more = bytearray(), 0, True
@@ -96,11 +120,56 @@ class Guard:
                 raise ApiError(400, "the client left before its body was complete")
             part = message.get("body", b"")
             size += len(part)
-            body += part if size <= limit else b""
+            if size <= limit:
+                body += part
+                grows(len(part))
             more = message.get("more_body", False)
         if size > limit:
             raise ApiError(413, f"the body has over {limit} bytes; send less", code="too_large")
         return bytes(body)
+
+
+class Unfinished:
+    """Bodies that have not arrived in full; where they take too much memory, the largest goes."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._sizes = most, dict[asyncio.Timeout, int]()
+
+    @contextlib.contextmanager
+    def body(self, limit: asyncio.Timeout) -> Iterator[Callable[[int], None]]:
+        """Yield what is told of every part of a body; `limit` ends the body."""
+        self._sizes[limit] = 0
+
+        def grows(size: int) -> None:
+            if limit in self._sizes:
+                self._sizes[limit] += size
+            if sum(self._sizes.values()) > self._most:
+                self._drop(max(self._sizes, key=self._sizes.__getitem__))
+
+        try:
+            yield grows
+        finally:
+            self._sizes.pop(limit, None)
+
+    def _drop(self, largest: asyncio.Timeout) -> None:
+        del self._sizes[largest]
+        if not largest.expired():
+            largest.reschedule(asyncio.get_running_loop().time())
+
+
+def _name_in(host: str) -> str:
+    """Return the name or address in a Host header, without a port."""
+    host = host.strip().lower()
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 async def _send(error: ApiError, send: Send) -> None:

@@ -52,5 +52,13 @@ class Job(ABC):
             self._hang_up()
 
     @abstractmethod
+    def prepare(self) -> None:
+        """Do what needs no model, such as to tokenise; called once, before the job is queued.
+
+        Raises:
+            GraceError: what is asked for cannot be done.
+        """
+
+    @abstractmethod
     def run(self, together: Sequence[Job]) -> None:
         """Do the work of all these jobs of one group, this one among them."""

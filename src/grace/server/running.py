@@ -1,26 +1,110 @@
-"""Running the application: a socket, signals, and what is said at the start."""
+"""Running the application: a socket, signals, what is said at the start, and how it ends."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import resource
 import signal
 import socket
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from grace.errors import ConfigError
+from grace.server.connections import Connection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+OWN_THREADS = ("grace-model", "grace-relay", "grace-text", "grace-long-text")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-DRAIN_S = 30
+DRAIN_S = 6  # after a signal, to answer what has arrived
+TOLD_S = 1  # then, to tell the others that the server ends
+MOST_CONNECTIONS = 1024
+OTHER_FILES = 128  # what the process has open besides, connections that are being closed included
+ACCEPTED = 16  # connections at a time, so that closing keeps up with opening
+BACKLOG = 2048
+LINES, LINES_S = 30, 10.0  # most lines of the log in so many seconds
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server with a bound on its connections and on the time that it takes to end."""
+
+    def __init__(self, app: FastAPI) -> None:
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            log_level="warning",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=ACCEPTED,
+            limit_concurrency=room_for_connections(),
+            timeout_graceful_shutdown=DRAIN_S + 2 * TOLD_S,
+        )
+        super().__init__(config)
+        self._end = app.state.end
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept a few connections at a time, and let many wait for that."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(BACKLOG)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what has arrived, while there is time."""
+        hurrying = asyncio.ensure_future(self._hurry())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            hurrying.cancel()
+
+    async def _hurry(self) -> None:
+        await asyncio.sleep(DRAIN_S)
+        self._end()
+        await asyncio.sleep(TOLD_S)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()  # its client does not read
+
+
+class FewLines(logging.Filter):
+    """Lets a number of lines through in a time, and then says how many it has left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._start, self._count = 0.0, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the line is written."""
+        now = time.monotonic()
+        if now - self._start > LINES_S:
+            if self._count > LINES:
+                record.msg = f"({self._count - LINES} lines left out) {record.msg}"
+            self._start, self._count = now, 0
+        self._count += 1
+        return self._count <= LINES
+
+
+def room_for_connections() -> int:
+    """Return a bound on connections that leaves room for other files, after asking for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CONNECTIONS + OTHER_FILES
+    if 0 <= soft < wanted:
+        soft = wanted if hard < 0 else min(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(
+        ACCEPTED, MOST_CONNECTIONS if soft < 0 else min(MOST_CONNECTIONS, soft - OTHER_FILES)
+    )
 
 
 def serve(app: FastAPI, *, host: str, port: int, name: str, protected: bool) -> None:
-    """Serve until SIGINT or SIGTERM; what is being answered then is answered first.
+    """Serve until SIGINT or SIGTERM; what has arrived then is answered, if that takes seconds.
 
     Args:
         app: the application.
@@ -34,13 +118,9 @@ def serve(app: FastAPI, *, host: str, port: int, name: str, protected: bool) -> 
     """
     listening = _listen(host, port)
     url = _url(host, listening.getsockname()[1])
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=DRAIN_S,
-    )
+    to_stderr = logging.StreamHandler()
+    to_stderr.addFilter(FewLines())
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[to_stderr])
     if host not in LOOPBACK and not protected:
         print(
             f"grace: warning: whoever reaches {host} can use the model; set --api-key, or listen "
@@ -53,7 +133,19 @@ def serve(app: FastAPI, *, host: str, port: int, name: str, protected: bool) -> 
     print(f"serving {name} on {url} (page) and {url}/v1 (API); Ctrl-C ends it", flush=True)
     print(f"next:   {_example(url, name, protected)}", flush=True)
     with listening:
-        uvicorn.Server(config).run(sockets=[listening])
+        Server(app).run(sockets=[listening])
+    _leave()
+
+
+def _leave() -> None:
+    """End the process though one of its threads is still at work, in one long pass of the model."""
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(OWN_THREADS)]
+    for thread in threads:
+        thread.join(TOLD_S / len(threads))
+    if any(thread.is_alive() for thread in threads):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from grace.chat import encode_chat, encode_prompt
+from grace.chat import encode_chat, encode_prompt, encode_text
 from grace.engines import Sampling
 from grace.model.rules import answering, usual_budget
 from grace.records import Message
@@ -22,7 +22,7 @@ from grace.server.completing import Asked, Ended
 from grace.server.counters import Counters
 from grace.server.errors import ApiError
 from grace.server.jobs import Emit, Finished, Job
-from grace.server.line import events
+from grace.server.line import Line
 from grace.server.replies import Json, Reply, usage
 from grace.server.requests import ChatRequest, CompletionRequest, GraceOptions, ScoreRequest
 from grace.server.settings import ServerSettings
@@ -43,7 +43,9 @@ class Service:
     def __init__(self, model: Model, settings: ServerSettings) -> None:
         self.model, self.settings = model, settings
         self.backend = backend(model, settings)
+        self.line = Line(self.backend, settings.timeout_s)
         self._asking = Asking(model)
+        encode_text(model.engine.tokenizer, "")  # copies the tokenizer now, not for a request
         self.counters = Counters(lambda: self.backend.waiting)
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
@@ -64,10 +66,13 @@ class Service:
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Answer `/v1/completions`."""
-        tokenizer = self.model.engine.tokenizer
+        engine = self.model.engine
         make = self._completion(
             body,
-            lambda: [encode_prompt(tokenizer, text) for text in body.prompts],
+            lambda: [
+                encode_prompt(engine.tokenizer, text, context=engine.context)
+                for text in body.prompts
+            ],
             body.logprobs,
             num_prompts=len(body.prompts),
         )
@@ -203,10 +208,11 @@ class Service:
             )
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:
-        return encode_chat(self.model.engine.tokenizer, messages)
+        engine = self.model.engine
+        return encode_chat(engine.tokenizer, messages, context=engine.context)
 
     def _events(self, make: Make, request: Request) -> AsyncGenerator[Any, None]:
-        return events(self.backend, make, request, self.settings.timeout_s)
+        return self.line.events(make, request)
 
     async def _answer(
         self,

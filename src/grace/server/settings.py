@@ -18,6 +18,8 @@ class ServerSettings:
         max_choices: most samples of one request: `n` for every prompt, or the budget of a vote.
         max_items: most responses of one `/v1/score`.
         max_body: most bytes of a request.
+        max_unfinished: most bytes of requests that have not arrived in full, all together.
+        hosts: by which names the server may be called, besides addresses and `localhost`.
         max_waiting: requests that wait for the model; further ones get 429.
         max_running: requests at a time that are relayed to a server upstream.
         timeout_s: longest time from a request's arrival to its last byte.
@@ -29,6 +31,8 @@ class ServerSettings:
     max_choices: int = 64
     max_items: int = 256
     max_body: int = 2**20
+    max_unfinished: int = 2**25
+    hosts: tuple[str, ...] = ()
     max_waiting: int = 64
     max_running: int = 256
     timeout_s: float = 300.0

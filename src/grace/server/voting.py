@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from grace.chat import encode_chat, encode_response
 from grace.records import Decision, Message, Vote, to_json
 from grace.server.completing import Ended, Piece
 from grace.server.jobs import Emit, Finished, Job
@@ -47,6 +46,11 @@ class Voting(Job):
     ) -> None:
         super().__init__(emit, hang_up)
         self._model, self._request = model, request
+        self._prompt: list[int] = []
+
+    def prepare(self) -> None:
+        """Encode the question."""
+        self._prompt = self._model.encode(self._request.question, self._request.choices)
 
     @property
     def size(self) -> int:
@@ -55,11 +59,12 @@ class Voting(Job):
 
     def run(self, together: Sequence[Job]) -> None:
         """Sample and vote until the strategy is sure or the budget is spent."""
-        decision = self._model.vote(**self._request._asdict(), on_vote=self._show)
+        options = self._request._asdict()
+        decision = self._model.vote(**options, on_vote=self._show, prompt=self._prompt)
         self.emit(Piece(0, _text_of(decision)))
         self.emit(Ended(0, "stop", decision.confidence))
         tokens = decision.issued_tokens + self._ends(decision)
-        self.emit(Finished(self._prompt_tokens(), tokens, to_json(decision)))
+        self.emit(Finished(len(self._prompt), tokens, to_json(decision)))
 
     def _ends(self, decision: Decision) -> int:
         """Return how many votes have drawn an end token: those shorter than the longest allowed."""
@@ -69,10 +74,6 @@ class Voting(Job):
     def _show(self, vote: Vote, leading: str | None) -> None:
         self.started = True
         self.emit(Voted(vote, leading))
-
-    def _prompt_tokens(self) -> int:
-        asked = self._model.messages(self._request.question, self._request.choices)
-        return len(encode_chat(self._model.engine.tokenizer, asked))
 
 
 def _text_of(decision: Decision) -> str:
@@ -95,12 +96,14 @@ class Rating(Job):
     ) -> None:
         super().__init__(emit, hang_up)
         self._model, self._prompts, self._responses = model, prompts, responses
+        self._encoded: tuple[list[list[int]], list[list[int]]] = ([], [])
+
+    def prepare(self) -> None:
+        """Encode all prompts and responses."""
+        self._encoded = self._model.encode_all(self._prompts, self._responses)
 
     def run(self, together: Sequence[Job]) -> None:
         """Rate all responses."""
-        values = self._model.score(self._prompts, self._responses)
-        tokenizer = self._model.engine.tokenizer
-        chats = sum(len(encode_chat(tokenizer, prompt)) for prompt in self._prompts)
-        pairs = zip(self._prompts, self._responses, strict=True)
-        given = sum(len(encode_response(tokenizer, chat, text)) for chat, text in pairs)
-        self.emit(Finished(chats + given, 0, values))
+        values = self._model.engine.confidences(*self._encoded)
+        tokens = sum(len(ids) for side in self._encoded for ids in side)
+        self.emit(Finished(tokens, 0, values))

@@ -20,6 +20,7 @@ LANES = 4  # batches at a time, which take turns, a forward pass each
 PATIENCE_S = 1.0  # that a request waits for a batch to end before it gets a lane of its own
 SMALL = 8  # of the most samples in a batch, the part up to which a request is small
 STUCK_S = 60.0  # without a forward pass, while there is work
+CLOSING_S = 1.0  # for the pass of the model that is under way
 
 
 class Cancelled(Exception):
@@ -59,14 +60,15 @@ class Worker:
             thread.start()
 
     def close(self) -> None:
-        """Take no more jobs, give up those that wait, and wait for those that run."""
+        """Take no more jobs, give up those that wait, and wait a moment for those that run."""
         with self._changed:
             self._closed = True
             for job in self.waiting:
                 job.cancel()
             self._changed.notify_all()
+        end = time.monotonic() + CLOSING_S
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, end - time.monotonic()))
 
     @property
     def alive(self) -> bool:
