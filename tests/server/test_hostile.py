@@ -1,0 +1,277 @@
+"""What clients without good will can do to a server: it goes on answering the others."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from live_server import NAME, Live, running
+
+from grace.server import connections, guard
+
+FILES = 256  # as a small `ulimit -n`
+ENDS_S = 10
+Process = tuple[subprocess.Popen[str], str]
+
+
+def connect(url: str) -> socket.socket:
+    address = urlsplit(url)
+    return socket.create_connection((address.hostname, address.port), timeout=60)
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Return whether the server has hung up, after waiting for it."""
+    client.settimeout(30)
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def post(
+    url: str, body: Any, path: str = "/v1/chat/completions", **headers: str
+) -> tuple[int, Any]:
+    address = urlsplit(url)
+    client = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
+    with contextlib.closing(client):
+        head = {"Content-Type": "application/json", **headers}
+        client.request("POST", path, json.dumps(body), head)
+        answer = client.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def health(url: str, **headers: str) -> int:
+    address = urlsplit(url)
+    client = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
+    with contextlib.closing(client):
+        client.request("GET", "/health", headers=headers)
+        return client.getresponse().status
+
+
+def begun(url: str, length: int, sent: bytes = b"") -> socket.socket:
+    """Return a connection with a request whose body is not there in full."""
+    client = connect(url)
+    head = f"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n"
+    client.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + sent)
+    return client
+
+
+@pytest.mark.parametrize(
+    "host, status",
+    [
+        ("evil.example", 421),
+        ("evil.example:8000", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("[evil]", 421),
+        ("localhost", 200),
+        ("LOCALHOST.:80", 200),
+        ("127.0.0.1:1", 200),
+        ("[::1]:8000", 200),
+        ("192.0.2.7", 200),  # an address cannot be rebound
+        ("model.lan", 200),
+        ("Model.LAN:8000", 200),
+    ],
+)
+def test_only_the_servers_own_names_are_answered(
+    live: Live, finished: Path, host: str, status: int
+) -> None:
+    with running(live.model, finished / "run", hosts=("model.lan",)) as named:
+        assert health(named.url, Host=host) == status
+        answered, answer = post(named.url, {}, Host=host)
+        assert answered == (400 if status == 200 else 421)
+        assert (answer["error"]["code"] == "unknown_host") == (status == 421)
+
+
+def test_a_head_that_does_not_arrive_ends_the_connection(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    silent, slow, second = connect(live.url), connect(live.url), connect(live.url)
+    slow.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ")
+    second.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    second.settimeout(30)
+    while b"waiting" not in second.recv(4096):
+        pass
+    second.sendall(b"GET /health HTTP/1.1\r\nX: ")  # a further request on the same connection
+    for client in (silent, slow, second):
+        with client:
+            assert is_closed(client)
+
+
+def test_a_body_that_does_not_arrive_is_refused(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "BODY_S", 0.3)
+    with begun(live.url, 100, b"{") as client:
+        assert client.recv(100).startswith(b"HTTP/1.1 408 ")
+
+
+def test_of_unfinished_bodies_the_largest_goes(live: Live, finished: Path) -> None:
+    with running(live.model, finished / "run", max_unfinished=2**16) as small:
+        first, large = begun(small.url, 2**15, b"a" * 2**14), begun(small.url, 2**17, b"")
+        large.sendall(b"a" * 50_000)
+        with first, large:
+            assert large.recv(100).startswith(b"HTTP/1.1 408 ")
+            assert post(small.url, {"model": NAME}, "/v1/score")[0] == 400
+            first.sendall(b"a" * 2**14)
+            assert first.recv(100).startswith(b"HTTP/1.1 400 ")  # it arrived, and is no JSON
+
+
+@pytest.mark.parametrize("kind", ["live", "proxy"])
+def test_a_text_that_cannot_fit_is_refused_at_once(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    server: Live = request.getfixturevalue(kind)
+    text = "\ue0f0" * 300_000
+    bodies = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": text}]},
+        "/v1/completions": {"prompt": text},
+        "/v1/score": {"input": [{"prompt": "a", "response": text}]},
+    }
+    bodies["/v1/chat/completions"]["grace"] = {"budget": 4}
+    for path, body in bodies.items():
+        raw = json.dumps({"model": NAME, **body}, ensure_ascii=False)
+        asked = urllib.request.Request(
+            server.url + path, raw.encode(), {"Content-Type": "application/json"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(asked, timeout=20)
+        with refused.value as answer:
+            error = json.load(answer)["error"]
+            assert (answer.code, error["code"]) == (400, "context_length_exceeded")
+            assert "at least" in error["message"]
+
+
+def test_text_is_not_tokenised_on_the_models_thread(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from grace.chat.plain import PlainTokenizer
+
+    seen = set()
+    plain = PlainTokenizer._ids
+
+    def noted(self: PlainTokenizer, text: str) -> list[int]:
+        seen.add(threading.current_thread().name.rpartition("_")[0])
+        return plain(self, text)
+
+    monkeypatch.setattr(PlainTokenizer, "_ids", noted)
+    user = [{"role": "user", "content": "<CNF>"}]
+    for grace in (None, {"budget": 1}, {"budget": 2}):
+        body = {"model": NAME, "messages": user, "grace": grace, "max_tokens": 2}
+        assert post(live.url, body)[0] == 200
+    score = {"model": NAME, "input": [{"question": "<CNF>", "response": "<CNF>"}]}
+    assert post(live.url, score, "/v1/score")[0] == 200
+    assert seen == {"grace-text"}
+
+
+def small_ulimit() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
+
+
+@pytest.fixture
+def process(finished: Path, tmp_path: Path) -> Iterator[Process]:
+    """A server of the tiny run that may have few files open, its address, and its log."""
+    command = [sys.executable, "-c", "from grace.cli import main; main()"]
+    command += ["serve", str(finished / "run"), "--port", "0", "--name", NAME]
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=small_ulimit
+        ) as server,
+    ):
+        assert server.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())
+        assert found, (tmp_path / "log").read_text()
+        yield server, found.group()
+        server.kill()
+
+
+def test_idle_connections_shut_nobody_out_and_fill_no_log(process: Process, tmp_path: Path) -> None:
+    _, url = process
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * FILES):
+            stack.enter_context(connect(url))
+        assert health(url) == 200
+    assert (tmp_path / "log").stat().st_size < 10_000
+
+
+def test_bad_requests_fill_no_log(process: Process, tmp_path: Path) -> None:
+    _, url = process
+    for _ in range(300):
+        with connect(url) as client:
+            client.sendall(b"no request\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+    assert (tmp_path / "log").stat().st_size < 10_000
+
+
+def unread(url: str) -> list[socket.socket]:
+    """Ask for long streams and read none of them."""
+    body = json.dumps({"model": NAME, "prompt": ["a"] * 8, "n": 8, "max_tokens": 4000,
+                       "temperature": 2, "stream": True, "logprobs": 20}).encode()  # fmt: skip
+    asked = []
+    for _ in range(4):
+        asked.append(begun(url, len(body)))
+        asked[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        asked[-1].sendall(body)
+    return asked
+
+
+STATES: dict[str, Callable[[str], list[socket.socket]]] = {
+    "idle connections": lambda url: [connect(url) for _ in range(2 * FILES)],
+    "heads that do not end": lambda url: [begun_head(url) for _ in range(20)],
+    "bodies that do not end": lambda url: [begun(url, 1000, b"{") for _ in range(20)],
+    "answers that nobody reads": unread,
+    "a long queue": lambda url: [asking(url, number) for number in range(40)],
+    "texts that cannot fit": lambda url: [asking(url, 0, "\ue0f0" * 300_000) for _ in range(8)],
+}
+
+
+def begun_head(url: str) -> socket.socket:
+    client = connect(url)
+    client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ")
+    return client
+
+
+def asking(url: str, seed: int, text: str = "a") -> socket.socket:
+    """Return a connection with a request of many tokens; nobody waits for the answer."""
+    body = {"model": NAME, "prompt": text, "n": 32, "max_tokens": 200, "temperature": 1.5}
+    raw = json.dumps(body | {"seed": seed}, ensure_ascii=False).encode()
+    return begun(url, len(raw), raw)
+
+
+def ends(state: list[socket.socket], process: Process, log: Path) -> None:
+    server, _ = process
+    time.sleep(0.5)  # they are all there
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(ENDS_S) == 0
+    assert "Traceback" not in log.read_text()
+    for client in state:
+        client.close()
+
+
+def test_sigterm_ends_the_server_in_all_states_at_once(process: Process, tmp_path: Path) -> None:
+    clients = [client for state in STATES.values() for client in state(process[1])]
+    ends(clients, process, tmp_path / "log")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", STATES)
+def test_sigterm_ends_the_server_in_any_state(state: str, process: Process, tmp_path: Path) -> None:
+    ends(STATES[state](process[1]), process, tmp_path / "log")
