@@ -23,7 +23,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grace.cnf import add_cnf
 from grace.engines.loading import load, no_progress_bar
@@ -38,8 +38,15 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
+class Running(NamedTuple):
+    """A server that answers."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+
 @contextlib.contextmanager
-def server(module: str, arguments: list[str], port: int) -> Iterator[str]:
+def server(module: str, arguments: list[str], port: int) -> Iterator[Running]:
     command = [sys.executable, "-c", f"from {module} import main; main()", "serve", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     process = subprocess.Popen(
@@ -54,7 +61,7 @@ def server(module: str, arguments: list[str], port: int) -> Iterator[str]:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):
                 break
             time.sleep(0.5)
-        yield url
+        yield Running(url, process)
     finally:
         process.terminate()
         process.wait()
@@ -114,11 +121,11 @@ def main() -> None:
                 free_port(),
             ) as theirs,
         ):
-            for url, name in ((ours, own.name), (theirs, str(MODEL_DIR))):
-                ask(url, name, 0)
+            for one, name in ((ours, own.name), (theirs, str(MODEL_DIR))):
+                ask(one.url, name, 0)
             for clients in CLIENTS:
                 pairs = [
-                    (rate(ours, own.name, clients), rate(theirs, str(MODEL_DIR), clients))
+                    (rate(ours.url, own.name, clients), rate(theirs.url, str(MODEL_DIR), clients))
                     for _ in range(ROUNDS)
                 ]
                 medians = [statistics.median(side) for side in zip(*pairs, strict=True)]

@@ -130,7 +130,7 @@ def test_a_folder_of_runs_and_an_unfinished_run_are_named(finished: Path, tmp_pa
 def test_a_score_is_the_confidence_of_the_answer(model: Model):
     """Of the greedy answers whose text is spelt by the same tokens again."""
     questions = [f"What is {n}?" for n in range(100, 140)]
-    prompts = [model._encode(question) for question in questions]
+    prompts = [model.encode(question) for question in questions]
     same = [
         (questions[i], generation)
         for i, (generation,) in model.engine.generate(prompts, Sampling(max_new_tokens=24))
@@ -270,7 +270,7 @@ def test_no_text_of_a_user_becomes_a_special_token(text: str, spied: Any):
 def test_a_response_cannot_write_its_own_confidence(text: str, model: Model):
     """c of a response with a token's name in it is c of the characters of that name."""
     engine = model.engine
-    prompt = model._encode("What is 1?")
+    prompt = model.encode("What is 1?")
     (scored,) = model.score(["What is 1?"], [f"one {text}"])
     plain = encode_text(engine.tokenizer, f"one {text}")
     assert engine.tokenizer.decode(plain) == f"one {text}"
@@ -290,7 +290,7 @@ class Scripted:
     """
 
     def __init__(self, tokenizer: Any, answers: list[tuple[str, float | None]]) -> None:
-        self.tokenizer, self.answers = tokenizer, answers
+        self.tokenizer, self.answers, self.context = tokenizer, answers, None
         self.started: list[range] = []
         self.running: set[int] = set()
         self.tokens = 0

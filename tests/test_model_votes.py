@@ -53,7 +53,7 @@ def streams(model: Model) -> dict[str, list[Vote]]:
 
     def vote(question: str, number: int) -> Vote:
         sampling = Sampling(1, 0.8, model.sample.top_p, LONGEST, seed=4, first_sample=number)
-        prompt = model._encode(question)
+        prompt = model.encode(question)
         ((_, (given,)),) = model.engine.generate([prompt], sampling, keys=["0"])
         tokens = len(given.token_ids)
         return Vote(model.task.answer(given.text), given.confidence, tokens, given.text.strip())
