@@ -107,7 +107,7 @@ class StreamingEngine(Engine, Protocol):
     """An engine whose samples can be stopped when a vote is decided."""
 
     @property
-    def context(self) -> int | None:
+    def limit(self) -> int | None:
         """The most tokens of a prompt with its response, None where there is no limit."""
         ...
 

@@ -83,7 +83,7 @@ class OpenAIEngine:
             if isinstance(error, UpstreamError):
                 raise UpstreamError(f"{upstream.url}: {error}", error.why) from None
             raise
-        self.context = self.served.context
+        self.limit = self.served.context
         self.remote = Remote(upstream, tokenizer, names, self.reader, self.served)
 
     @classmethod
@@ -101,8 +101,7 @@ class OpenAIEngine:
 
         Args:
             url: the server's address, with or without `/v1`.
-            folder: what the server serves, as `grace export` wrote it, or its run's adapter; only
-                its tokenizer and small JSON files are read.
+            folder: what the server serves, or its run's adapter: for its tokenizer and JSON files.
             model: what the server calls the model; None: the only one that it has.
             needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
             stop: texts that end a response, besides those that the model was trained with.
@@ -242,13 +241,11 @@ class OpenAIEngine:
         Raises:
             ModelError: always; names the engine that can.
         """
-        raise ModelError(
-            "a server returns no hidden states; use the transformers engine for features"
-        )
+        raise ModelError("a server returns no hidden states; use the transformers engine")
 
     def check(self, contexts: Sequence[Ids], new_tokens: int = 0, keys: Sequence[str] = ()) -> None:
         """Refuse what the model cannot hold; `keys` are the names of the contexts, if any."""
-        check_contexts(contexts, self.context, new_tokens, keys)
+        check_contexts(contexts, self.limit, new_tokens, keys)
 
     def _in_order(self, work: Iterable[Coroutine[Any, Any, Value]]) -> Generator[Value, None, None]:
         ahead = 2 * self._upstream.max_in_flight

@@ -74,7 +74,7 @@ class VllmEngine:
                 f"the tokenizer knows <CNF> as id {cnf}, but the model has {rows} rows; "
                 " give what `grace export` wrote"
             )
-        self.context: int = config.max_model_len
+        self.limit: int = config.max_model_len
         self._requests = Requests(llm.llm_engine, lora)
 
     @classmethod
@@ -140,7 +140,7 @@ class VllmEngine:
             ModelError: a prompt and its response could exceed the model's context.
         """
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
-        check_contexts(prompts, self.context, sampling.max_new_tokens, keys)
+        check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
         greedy = sampling.temperature == 0
         count = 1 if greedy else sampling.num_samples
 
@@ -158,7 +158,7 @@ class VllmEngine:
             DataError: an empty prompt.
             ModelError: the prompt and a response could exceed the model's context.
         """
-        check_contexts([prompt], self.context, sampling.max_new_tokens, [key])
+        check_contexts([prompt], self.limit, sampling.max_new_tokens, [key])
         return VllmStream(
             self._requests,
             prompt,
@@ -168,7 +168,7 @@ class VllmEngine:
 
     def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
         """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
-        check_contexts(contexts, self.context, 1)
+        check_contexts(contexts, self.limit, 1)
         parts = [tokens[i : i + MOST_IDS] for i in range(0, len(tokens), MOST_IDS)]
         columns = []
         for part in parts:
@@ -265,7 +265,7 @@ class VllmEngine:
                 "the output head; use an export with format merged"
             )
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
-        check_contexts(contexts, self.context, 1)
+        check_contexts(contexts, self.limit, 1)
         params = _params(self.reader.asked, prompt_logprobs=0)
         outputs = self._requests.in_order(contexts, lambda _: params)
         for response, output in zip(responses, outputs, strict=True):

@@ -23,6 +23,7 @@ from grace.model.places import (
     recorded_base,
     recorded_shots,
 )
+from grace.model.reply import Reply as Reply
 from grace.model.rules import answering, usual_budget, voting
 from grace.records import Decision, Generation, Message, Question, Threshold, Vote
 from grace.store import RunDir
@@ -33,29 +34,6 @@ from grace.tasks.prompts import conversation
 Prompt = str | Sequence[Message]
 OnVote = Callable[[Vote, str | None], None]
 DEFAULT_TASK = "trivia_qa"  # of a model whose grace.json names none: a short open answer
-
-
-class Reply(NamedTuple):
-    """An answer and how sure the model is of it.
-
-    `text` is the response without surrounding space. `confidence` is P(correct) in [0, 1], None
-    when the answer was cut. `answer` is what counts in a vote (the letter, or the short answer
-    normalised), None if there is none. `finish_reason` is "stop", or "length" for an answer that
-    was cut at `max_new_tokens`. `tokens` counts the response without its end token. `trace` is
-    c as it reads at every step, the end step last. `threshold` is the confidence that was asked
-    for, if any, and `promise` what it promises when it is the run's own; `abstains`: the answer
-    falls short of it.
-    """
-
-    text: str
-    confidence: float | None
-    answer: str | None
-    finish_reason: str
-    tokens: int
-    trace: tuple[float, ...]
-    threshold: float | None = None
-    promise: str = ""
-    abstains: bool = False
 
 
 class Model:
@@ -212,9 +190,7 @@ class Model:
             ModelError: the question is longer than the model's context.
         """
         engine = self.engine
-        return encode_chat(
-            engine.tokenizer, self.messages(question, choices), context=engine.context
-        )
+        return encode_chat(engine.tokenizer, self.messages(question, choices), context=engine.limit)
 
     def encode_all(
         self, prompts: Sequence[Prompt], responses: Sequence[str]
@@ -230,7 +206,7 @@ class Model:
             raise UserInputError(
                 f"{len(prompts)} prompts but {len(responses)} responses; give one response each"
             )
-        tokenizer, context = self.engine.tokenizer, self.engine.context
+        tokenizer, context = self.engine.tokenizer, self.engine.limit
         chats = [self.messages(p) if isinstance(p, str) else checked_chat(p) for p in prompts]
         for text in responses:
             check_text(text)

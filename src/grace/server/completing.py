@@ -67,7 +67,7 @@ class Reads(Protocol):
         """Where c is read."""
 
     @property
-    def context(self) -> int | None:
+    def limit(self) -> int | None:
         """The most tokens of a prompt with its response, None where there is no limit."""
 
     @property
@@ -126,7 +126,7 @@ class Completion(Job):
     def prepare(self) -> None:
         """Encode the prompts, and refuse those that are too long."""
         self.prompts = self.asked.encode()
-        check_contexts(self.prompts, self.reads.context, self.asked.sampling.max_new_tokens)
+        check_contexts(self.prompts, self.reads.limit, self.asked.sampling.max_new_tokens)
 
     def choices(self) -> list[Choice]:
         """Return the choices to fill."""

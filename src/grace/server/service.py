@@ -70,8 +70,7 @@ class Service:
         make = self._completion(
             body,
             lambda: [
-                encode_prompt(engine.tokenizer, text, context=engine.context)
-                for text in body.prompts
+                encode_prompt(engine.tokenizer, text, context=engine.limit) for text in body.prompts
             ],
             body.logprobs,
             num_prompts=len(body.prompts),
@@ -209,7 +208,7 @@ class Service:
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:
         engine = self.model.engine
-        return encode_chat(engine.tokenizer, messages, context=engine.context)
+        return encode_chat(engine.tokenizer, messages, context=engine.limit)
 
     def _events(self, make: Make, request: Request) -> AsyncGenerator[Any, None]:
         return self.line.events(make, request)

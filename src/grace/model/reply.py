@@ -1,0 +1,28 @@
+"""What one question gets from a model."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Reply(NamedTuple):
+    """An answer and how sure the model is of it.
+
+    `text` is the response without surrounding space. `confidence` is P(correct) in [0, 1], None
+    when the answer was cut. `answer` is what counts in a vote (the letter, or the short answer
+    normalised), None if there is none. `finish_reason` is "stop", or "length" for an answer that
+    was cut at `max_new_tokens`. `tokens` counts the response without its end token. `trace` is
+    c as it reads at every step, the end step last. `threshold` is the confidence that was asked
+    for, if any, and `promise` what it promises when it is the run's own; `abstains`: the answer
+    falls short of it.
+    """
+
+    text: str
+    confidence: float | None
+    answer: str | None
+    finish_reason: str
+    tokens: int
+    trace: tuple[float, ...]
+    threshold: float | None = None
+    promise: str = ""
+    abstains: bool = False
