@@ -234,12 +234,12 @@ def unread(url: str) -> list[socket.socket]:
 
 
 STATES: dict[str, Callable[[str], list[socket.socket]]] = {
-    "idle connections": lambda url: [connect(url) for _ in range(2 * FILES)],
     "heads that do not end": lambda url: [begun_head(url) for _ in range(20)],
     "bodies that do not end": lambda url: [begun(url, 1000, b"{") for _ in range(20)],
     "answers that nobody reads": unread,
     "a long queue": lambda url: [asking(url, number) for number in range(40)],
     "texts that cannot fit": lambda url: [asking(url, 0, "\ue0f0" * 300_000) for _ in range(8)],
+    "idle connections": lambda url: [connect(url) for _ in range(2 * FILES)],
 }
 
 

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import uvicorn
 
@@ -21,9 +21,8 @@ from grace.server.connections import Connection
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-OWN_THREADS = ("grace-model", "grace-relay", "grace-text", "grace-long-text")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-DRAIN_S = 6  # after a signal, to answer what has arrived
+DRAIN_S = 5  # after a signal, to answer what has arrived
 TOLD_S = 1  # then, to tell the others that the server ends
 MOST_CONNECTIONS = 1024
 OTHER_FILES = 128  # what the process has open besides, connections that are being closed included
@@ -66,11 +65,17 @@ class Server(uvicorn.Server):
             hurrying.cancel()
 
     async def _hurry(self) -> None:
-        await asyncio.sleep(DRAIN_S)
+        for _ in range(DRAIN_S):
+            await asyncio.sleep(1)
+            self._abort(idle=True)  # they were still being accepted
         self._end()
         await asyncio.sleep(TOLD_S)
+        self._abort(idle=False)  # their clients do not read
+
+    def _abort(self, *, idle: bool) -> None:
         for connection in list(self.server_state.connections):
-            connection.transport.abort()  # its client does not read
+            if isinstance(connection, Connection) and (connection.idle or not idle):
+                connection.transport.abort()
 
 
 class FewLines(logging.Filter):
@@ -134,18 +139,16 @@ def serve(app: FastAPI, *, host: str, port: int, name: str, protected: bool) -> 
     print(f"next:   {_example(url, name, protected)}", flush=True)
     with listening:
         Server(app).run(sockets=[listening])
-    _leave()
 
 
-def _leave() -> None:
-    """End the process though one of its threads is still at work, in one long pass of the model."""
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith(OWN_THREADS)]
-    for thread in threads:
-        thread.join(TOLD_S / len(threads))
-    if any(thread.is_alive() for thread in threads):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+def leave() -> NoReturn:
+    """End this process at once, after `serve`.
+
+    One of its threads may be in a long pass of the model, and to take torch apart takes seconds.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _listen(host: str, port: int) -> socket.socket:
