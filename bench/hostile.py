@@ -30,7 +30,7 @@ from typing import Any
 
 from serving import ask, free_port, own_model, server
 
-ROUNDS, HONEST_PER_HOSTILE, HOSTILE_THREADS, LEFT_OPEN = 10, 9, 8, 1500
+ROUNDS, HONEST_PER_HOSTILE, HOSTILE_THREADS, LEFT_OPEN = 5, 9, 8, 1500
 LONG = 300_000
 QUESTION = "Question: Under whom did the poet study?"
 
@@ -137,11 +137,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, many_files():
         own = own_model(Path(folder))
         with server("grace.cli", [str(own), "--device", "cpu"], port) as running:
-            Round(port, length / 4, given.clients, hostile=False)  # warms up
+            Round(port, length / 10, given.clients, hostile=False)  # warms up
             rounds: dict[bool, list[Round]] = {False: [], True: []}
             for _ in range(ROUNDS):
                 for hostile in (False, True):
-                    seconds = length if hostile else length / 2
+                    seconds = length if hostile else length / 4
                     rounds[hostile].append(Round(port, seconds, given.clients, hostile))
             running.process.send_signal(signal.SIGTERM)
             start = time.monotonic()
