@@ -67,15 +67,15 @@ def beside(url: str) -> tuple[float, float]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         own = own_model(Path(folder))
-        with server("grace.cli", [str(own), "--device", "cpu"], free_port()) as url:
-            seconds(url)
-            rates = [(rate(url, own_settings=False), rate(url, own_settings=True))
+        with server("grace.cli", [str(own), "--device", "cpu"], free_port()) as running:
+            seconds(running.url)
+            rates = [(rate(running.url, own_settings=False), rate(running.url, own_settings=True))
                      for _ in range(ROUNDS)]  # fmt: skip
             alike, mixed = (statistics.median(side) for side in zip(*rates, strict=True))
-            alone = statistics.median(seconds(url) for _ in range(ROUNDS))
+            alone = statistics.median(seconds(running.url) for _ in range(ROUNDS))
             cheap, large = (
                 statistics.median(side)
-                for side in zip(*(beside(url) for _ in range(ROUNDS)), strict=True)
+                for side in zip(*(beside(running.url) for _ in range(ROUNDS)), strict=True)
             )
     row = {"alike_per_s": alike, "mixed_per_s": mixed, "alone_s": alone}
     row |= {"beside_s": cheap, "large_s": large}
