@@ -275,3 +275,17 @@ def test_sigterm_ends_the_server_in_all_states_at_once(process: Process, tmp_pat
 @pytest.mark.parametrize("state", STATES)
 def test_sigterm_ends_the_server_in_any_state(state: str, process: Process, tmp_path: Path) -> None:
     ends(STATES[state](process[1]), process, tmp_path / "log")
+
+
+def test_of_many_things_that_are_wrong_only_the_first_is_looked_at() -> None:
+    from pydantic import ValidationError
+
+    from grace.server.requests import ChatRequest, ScoreRequest
+
+    wrong = {"model": NAME, "messages": [{"role": "user", "content": [1] * 10_000}]}
+    with pytest.raises(ValidationError) as refused:
+        ChatRequest.model_validate(wrong)
+    assert refused.value.error_count() == 2  # no text, and no list of parts
+    with pytest.raises(ValidationError) as refused:
+        ScoreRequest.model_validate({"model": NAME, "input": [{}] * 10_000})
+    assert refused.value.error_count() == 1

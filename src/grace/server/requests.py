@@ -95,7 +95,7 @@ class ChatMessage(BaseModel):
         return data
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[TextPart]
+    content: Text | Annotated[list[TextPart], Field(fail_fast=True)]
 
     def plain(self) -> Message:
         """Return the turn with its content as one text."""
@@ -160,7 +160,7 @@ class _Sampled(_Strict):
 class ChatRequest(_Sampled):
     """The body of `/v1/chat/completions`."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1024)]
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=1024)]
     max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
     logprobs: bool = False
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
@@ -219,7 +219,7 @@ class Rated(_Strict):
     question: Text | None = None
     choices: Annotated[list[Text], Field(max_length=len(LETTERS))] = []
     prompt: Text | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1024)] | None = None
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=1024)] | None = None
 
     @model_validator(mode="after")
     def _one_way_to_ask(self) -> Rated:
@@ -244,4 +244,4 @@ class ScoreRequest(_Strict):
     """The body of `/v1/score`."""
 
     model: Annotated[str, Field(max_length=256)]
-    input: Annotated[list[Rated], Field(min_length=1)]
+    input: Annotated[list[Rated], Field(fail_fast=True, min_length=1)]
