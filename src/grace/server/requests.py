@@ -219,7 +219,9 @@ class Rated(_Strict):
     question: Text | None = None
     choices: Annotated[list[Text], Field(max_length=len(LETTERS))] = []
     prompt: Text | None = None
-    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=1024)] | None = None
+    messages: (
+        Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=1024)] | None
+    ) = None
 
     @model_validator(mode="after")
     def _one_way_to_ask(self) -> Rated:
