@@ -64,9 +64,9 @@ BODY = b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application
 ATTACKS: tuple[Callable[[int], object], ...] = (
     lambda port: send(port, user(QUESTION) | {"grace": {"strategy": "venv.__main__:x"}}),
     lambda port: send(port, user("\ue0f0" * LONG)),
-    lambda port: send(port, user("\ue0f0" * random.randrange(200))),
+    lambda port: send(port, user("\ue0f0" * random.randrange(1, 9)) | {"max_tokens": 24}),
     lambda port: send(port, user("<" * LONG)),
-    lambda port: send(port, user("<CNF>" * 40)),
+    lambda port: send(port, user("<CNF>") | {"max_tokens": 24}),
     lambda port: send(port, {"messages": [{"role": "user", "content": [1] * LONG}]}),
     lambda port: send(port, user(QUESTION) | {"temperature": 1e-38, "max_tokens": 1}),
     lambda port: send(port, user(QUESTION), host="evil.example"),
