@@ -228,9 +228,20 @@ def test_the_tokens_of_one_head_are_not_added_to_the_other(tiny):
 
 
 def test_a_confidence_is_the_tokens_probability_or_the_middle_of_the_likeliest_bin():
-    assert Readout((7,)).confidence(torch.tensor([[0.25], [0.5]])).tolist() == [0.25, 0.5]
+    def c_of(readout, probs):
+        return readout.reading(probs.log(), torch.zeros(len(probs))).sigmoid().tolist()
+
+    assert c_of(Readout((7,)), torch.tensor([[0.25], [0.5]])) == pytest.approx([0.25, 0.5])
     probs = torch.eye(10)[[0, 4, 9, 9]] + 0.01
     probs[3, 2] = probs[3, 9] * (1 - 1e-6)
     bins = Readout(tuple(range(20, 30)))
-    assert bins.confidence(probs).tolist() == pytest.approx([0.05, 0.45, 0.95, 0.25])
+    assert c_of(bins, probs) == pytest.approx([0.05, 0.45, 0.95, 0.25])
     assert (Readout((7,)).cnf, bins.cnf) == (7, None)
+
+
+def test_a_pair_reads_the_difference_of_its_logits_and_ends_nothing():
+    pair = Readout((7, 8))
+    logits = torch.tensor([[-20.0, -23.0], [-31.0, -30.5]])
+    assert pair.reading(logits, torch.tensor([5.0, -5.0])).tolist() == [3.0, -0.5]
+    assert (pair.head, pair.cnf, pair.ends) == ("pair", 7, ())
+    assert Readout((7,)).ends == (7,)

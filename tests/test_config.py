@@ -2,7 +2,16 @@ from pathlib import Path
 
 import pytest
 
-from grace.config import RunSettings, describe, from_dict, is_missing, load_settings, to_dict
+from grace.config import (
+    RunSettings,
+    describe,
+    from_dict,
+    is_missing,
+    load_settings,
+    override_settings,
+    read_recipe,
+    to_dict,
+)
 from grace.errors import ConfigError
 
 
@@ -74,9 +83,12 @@ def test_settings_read_back_are_the_same_to_the_letter():
     assert repr(from_dict(RunSettings, tree)) == repr(RunSettings())
 
 
-def test_the_defaults_are_the_papers_for_open_questions():
+@pytest.mark.parametrize("name", ["llama-2-7b", "llama-3.1-8b", "phi-3-mini", "qwen2.5-7b"])
+def test_the_papers_recipes_hold_its_values_for_open_questions(name):
     """Source: arXiv 2509.09438, sections 3.2 and 4.1, and Appendix A."""
-    run = to_dict(RunSettings())
+    tree = read_recipe(Path(__file__).parents[1] / f"recipes/paper/{name}.toml")
+    tree.pop("study")
+    run = to_dict(override_settings(tree, []))
     wanted = {
         "data": {"train": 2000, "test": 1000, "prompt": "paper"},
         "sample": {"train_samples": 1, "train_temperature": 0.0, "test_temperature": 0.0},
@@ -95,7 +107,8 @@ def test_the_defaults_are_the_papers_for_open_questions():
             "head": "token",
             "read_at": "predict",
             "evidence": "none",
-            "balance": "none",
+            "balance": "cap",
+            "keep": "last",
         },
         "report": {"bins": 10},
     }
@@ -119,3 +132,11 @@ def test_a_model_that_is_no_hub_id_and_not_there_is_missing(
     Path("runs").mkdir()
     assert is_missing(name) is missing
     assert is_missing(Path("none"))
+
+
+def test_the_defaults_are_those_of_two_rows_and_lora_if_it_helps():
+    run = to_dict(RunSettings())
+    wanted = {"head": "pair", "lora": "auto", "evidence": "likelihood", "loss": "log"}
+    wanted |= {"gamma": 0.1, "learning_rate": 1e-4, "epochs": 2, "batch_size": 16, "keep": "best"}
+    assert {name: run["train"][name] for name in wanted} == wanted
+    assert (run["target"]["kind"], run["grade"]["rouge_threshold"]) == ("labels", 0.3)

@@ -1,62 +1,77 @@
+import math
+
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from grace.cnf import log_odds
 from grace.errors import ModelError
 from grace.evidence import (
     FEATURES,
     LOWEST,
     Evidence,
+    Running,
+    along,
     confidence,
     features,
-    fit,
-    shift,
-    shifted,
+    reading,
+    sigmoid,
 )
+from grace.probe.readout import SPREAD, fit_evidence
 
 EVIDENCE = Evidence((2.0, 0.5, 0.1, -0.4, 1.5, 0.8), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6), 0.7)
+BLEND = Evidence(EVIDENCE.weights, EVIDENCE.center, 0.7, 0.8, share=0.5)
 
 
 @pytest.mark.parametrize("offset", [-6.0, -0.5, 0.0, 0.5, 6.0])
-def test_shift_equals_adding_to_the_logit_before_the_softmax(offset):
-    logits = (
-        torch.randn(200, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 5
-    )
+def test_evidence_equals_adding_to_the_logit_before_the_softmax(offset):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(200, 7, generator=generator, dtype=torch.float64) * 5
     moved = logits.clone()
     moved[:, 3] += offset
-    found = shift(logits.log_softmax(-1)[:, 3], torch.tensor(offset))
-    torch.testing.assert_close(found, moved.log_softmax(-1)[:, 3], atol=1e-6, rtol=1e-5)
+    shifted = Evidence((0.0,) * 6, (0.0,) * 6, offset)
+    found = [confidence([reading(float(p))], [], shifted) for p in logits.log_softmax(-1)[:, 3]]
+    wanted = moved.softmax(-1)[:, 3].tolist()
+    assert found == pytest.approx(wanted, abs=1e-6, rel=1e-5)
 
 
-def test_shift_is_finite_and_differentiable_at_the_extremes():
-    log_c = torch.tensor([-1e-12, -1e-3, -30.0, -80.0], requires_grad=True)
-    out = shift(log_c, torch.tensor([3.0, -3.0, 5.0, -5.0]))
+def test_log_odds_are_finite_and_differentiable_at_the_extremes():
+    log_c = torch.tensor([-1e-12, -1e-3, -30.0, -80.0], dtype=torch.float64, requires_grad=True)
+    out = log_odds(log_c)
     out.sum().backward()
     assert torch.isfinite(out).all() and torch.isfinite(log_c.grad).all()
-    assert (out <= 0).all()
+    plain = [reading(value) for value in log_c.tolist()]
+    assert plain == pytest.approx(out.tolist(), rel=1e-5)
 
 
-def test_running_batch_and_single_features_agree():
-    lengths = [1, 4, 7, 0]
-    logprobs = -torch.rand(4, 7, generator=torch.Generator().manual_seed(1)) * 3
-    kept = torch.arange(7) < torch.tensor(lengths)[:, None]
-    running = EVIDENCE.running(logprobs)
-    batch = EVIDENCE.of_batch(logprobs, kept)
-    for row, length in enumerate(lengths):
-        along = EVIDENCE.along(logprobs[row].tolist())
-        assert along == pytest.approx(running[row].tolist(), abs=1e-5)
-        single = EVIDENCE.of(logprobs[row, :length].tolist())
-        assert float(running[row, length]) == pytest.approx(single, abs=1e-5)
-        assert float(batch[row]) == pytest.approx(single, abs=1e-5)
+@pytest.mark.parametrize("evidence", [None, EVIDENCE, BLEND])
+def test_step_by_step_and_whole_confidences_agree(evidence):
+    generator = np.random.default_rng(1)
+    for length in (0, 1, 4, 7):
+        readings = generator.normal(0, 2, length + 1).tolist()
+        logprobs = (-generator.exponential(1.0, length)).tolist()
+        trace = along(readings, logprobs, evidence)
+        for k in range(length + 1):
+            whole = confidence(readings[: k + 1], logprobs[:k], evidence)
+            assert trace[k] == pytest.approx(whole, abs=1e-12)
 
 
-def test_right_aligned_and_left_aligned_responses_have_the_same_evidence():
-    logprobs = -torch.rand(1, 3, generator=torch.Generator().manual_seed(2))
-    padded = torch.cat([torch.full((1, 4), -9.0), logprobs], 1)
-    kept = torch.tensor([[False] * 4 + [True] * 3])
-    expected = EVIDENCE.of(logprobs[0].tolist())
-    assert float(EVIDENCE.of_batch(padded, kept)) == pytest.approx(expected, abs=1e-5)
+def test_the_share_blends_the_mean_of_all_steps_with_the_last():
+    readings = [3.0, -1.0, 0.5]
+    shift = BLEND.of([-0.2, -0.7])
+    wanted = 0.8 * (0.5 * np.mean(readings) + 0.5 * 0.5 + shift)
+    assert confidence(readings, [-0.2, -0.7], BLEND) == pytest.approx(sigmoid(wanted))
+
+
+def test_a_running_confidence_takes_constant_memory():
+    running = Running(BLEND)
+    before = {name: type(getattr(running, name)) for name in vars(running)}
+    for _ in range(1000):
+        running.read(0.1)
+        running.add(-0.1)
+    assert {name: type(getattr(running, name)) for name in vars(running)} == before
+    assert not any(isinstance(value, list | tuple) for value in vars(running).values())
 
 
 def test_features_are_what_their_names_say():
@@ -81,10 +96,10 @@ def test_an_impossible_token_and_an_empty_response_stay_finite():
 def test_an_impossible_token_counts_the_same_however_the_evidence_is_computed():
     logprobs = [-0.5, float("-inf"), -400.0, -0.1]
     expected = EVIDENCE.of([-0.5, LOWEST, LOWEST, -0.1])
-    tensor = torch.tensor([logprobs])
-    batch = EVIDENCE.of_batch(tensor, torch.ones(1, 4, dtype=torch.bool))
-    found = (EVIDENCE.of(logprobs), EVIDENCE.along(logprobs)[-1], EVIDENCE.running(tensor)[0, -1])
-    assert [float(value) for value in (*found, batch[0])] == pytest.approx([expected] * 4, abs=1e-4)
+    together = EVIDENCE.shifts(np.array([features(logprobs)]))[0]
+    stepwise = along([0.0] * 5, logprobs, EVIDENCE)[-1]
+    assert [EVIDENCE.of(logprobs), together] == pytest.approx([expected] * 2)
+    assert stepwise == pytest.approx(sigmoid(expected))
 
 
 def test_fit_finds_what_logistic_regression_finds():
@@ -92,9 +107,8 @@ def test_fit_finds_what_logistic_regression_finds():
     x = np.array([features(-rng.exponential(0.7, n)) for n in rng.integers(1, 8, 4000)])
     y = rng.random(4000) < 1 / (1 + np.exp(-(1.0 + 2.0 * x[:, 0] + 0.4 * x[:, 1])))
     oracle = LogisticRegression(C=np.inf, max_iter=5000).fit(x, y)
-    found = fit(x, y)
-    ours = found.bias + (x - np.array(found.center)) @ np.array(found.weights)
-    assert np.corrcoef(ours, oracle.decision_function(x))[0, 1] > 0.995
+    found = fit_evidence(x, y)
+    assert np.corrcoef(found.shifts(x), oracle.decision_function(x))[0, 1] > 0.995
     np.testing.assert_allclose(found.center, x.mean(0))
 
 
@@ -102,17 +116,49 @@ def test_fit_finds_what_logistic_regression_finds():
 def test_fitted_evidence_says_how_often_answers_are_right(share):
     rng = np.random.default_rng(1)
     logprobs = [-rng.exponential(0.7, n) for n in rng.integers(1, 8, 2000)]
-    found = fit(np.array([features(row) for row in logprobs]), rng.random(2000) < share)
-    half = np.log(0.5)  # <CNF> as likely as EOS, and nothing else
-    assert np.mean([confidence(half, row, found) for row in logprobs]) == pytest.approx(
-        share, abs=0.03
-    )
+    found = fit_evidence(np.array([features(row) for row in logprobs]), rng.random(2000) < share)
+    half = reading(np.log(0.5))  # <CNF> as likely as EOS, and nothing else
+    mean = np.mean([confidence([half], row, found) for row in logprobs])
+    assert mean == pytest.approx(share, abs=0.03)
 
 
-def test_evidence_of_a_model_made_before_the_bias_has_none():
+def test_nonsense_gets_no_certainty_from_a_feature_that_was_rounding_noise():
+    """The first token's probability was 1 up to rounding in training; elsewhere it is not."""
+    rng = np.random.default_rng(2)
+    phi = np.array([features(-rng.exponential(0.5, n)) for n in rng.integers(2, 9, 300)])
+    noise = rng.normal(0, SPREAD / 100, len(phi))
+    phi[:, FEATURES.index("first_prob")] = 1 - np.abs(noise)
+    right = noise > 0
+    found = fit_evidence(phi, right)
+    assert found.weights[FEATURES.index("first_prob")] == 0
+    nonsense = confidence([0.0], [-18.0, -9.0, -14.0], found)
+    assert abs(nonsense - right.mean()) < 0.25
+
+
+def test_answers_unlike_any_of_training_count_as_the_most_extreme_of_training():
+    rng = np.random.default_rng(3)
+    phi = np.array([features(-rng.exponential(0.5, n)) for n in rng.integers(2, 9, 500)])
+    found = fit_evidence(phi, rng.random(500) < 1 / (1 + np.exp(-2 - 2 * phi[:, 0])))
+    far, edge = np.array([[-19.0] * 3 + [9.0, 0.0, 0.0]]), phi.min(0, keepdims=True)
+    edge[:, FEATURES.index("log_length")] = phi.max(0)[FEATURES.index("log_length")]
+    assert found.shifts(far)[0] == pytest.approx(found.shifts(edge)[0])
+
+
+@pytest.mark.parametrize("count", [30, 300, 3000])
+def test_c_never_says_more_than_the_number_of_answers_supports(count):
+    rng = np.random.default_rng(4)
+    phi = np.array([features(-rng.exponential(0.5, n)) for n in rng.integers(2, 9, count)])
+    found = fit_evidence(phi, phi[:, 0] > np.median(phi[:, 0]))  # separable
+    values = [confidence([r], [], found) for r in (-1e6, 1e6)]
+    assert values == pytest.approx([1 / (count + 2), (count + 1) / (count + 2)])
+
+
+def test_evidence_of_a_model_made_before_bias_range_and_share_has_none():
     data = EVIDENCE.to_dict()
-    del data["bias"]
-    assert Evidence.from_dict(data).bias == 0.0
+    for name in ("bias", "slope", "low", "high", "share", "limit"):
+        del data[name]
+    found = Evidence.from_dict(data)
+    assert (found.bias, found.slope, found.low, found.share) == (0.0, 1.0, (), 0.0)
 
 
 def test_evidence_survives_grace_json_and_refuses_other_features():
@@ -122,28 +168,28 @@ def test_evidence_survives_grace_json_and_refuses_other_features():
 
 
 @pytest.mark.parametrize("slope", [0.1, 0.5, 1.0, 3.0])
-def test_a_slope_multiplies_the_log_odds_with_and_without_torch(slope):
-    log_c = torch.tensor([-0.01, -0.7, -4.0, -12.0], dtype=torch.float64)
-    offset = torch.tensor([0.3, -2.0, 1.0, 5.0], dtype=torch.float64)
-    odds = log_c - torch.log(-torch.expm1(log_c)) + offset
-    found = shift(log_c, offset, slope)
-    torch.testing.assert_close(found, torch.nn.functional.logsigmoid(slope * odds))
-    plain = [shifted(float(a), float(b), slope) for a, b in zip(log_c, offset, strict=True)]
-    assert plain == pytest.approx(found.exp().tolist(), rel=1e-6)
+def test_a_slope_multiplies_the_log_odds(slope):
+    mapped = EVIDENCE.mapped(slope, 0.0)
+    for r in (-7.0, -0.3, 2.0):
+        odds = slope * (r + EVIDENCE.of([-0.4]))
+        assert confidence([r], [-0.4], mapped) == pytest.approx(1 / (1 + math.exp(-odds)))
 
 
 def test_a_map_after_a_map_is_one_map_after_the_other():
-    def log_odds(evidence):
-        c = confidence(-0.6, [-0.3, -1.2], evidence)
+    def log_odds_of(evidence):
+        c = confidence([reading(-0.6)], [-0.3, -1.2], evidence)
         return np.log(c / (1 - c))
 
     once = EVIDENCE.mapped(0.4, -0.8)
-    assert log_odds(once) == pytest.approx(0.4 * log_odds(EVIDENCE) - 0.8)
-    assert log_odds(once.mapped(2.5, 0.3)) == pytest.approx(2.5 * log_odds(once) + 0.3)
+    assert log_odds_of(once) == pytest.approx(0.4 * log_odds_of(EVIDENCE) - 0.8)
+    assert log_odds_of(once.mapped(2.5, 0.3)) == pytest.approx(2.5 * log_odds_of(once) + 0.3)
 
 
-def test_a_slope_is_finite_and_differentiable_at_the_extremes():
-    log_c = torch.tensor([-1e-12, -1e-3, -30.0, -80.0], requires_grad=True)
-    out = shift(log_c, torch.tensor([3.0, -3.0, 5.0, -5.0]), 0.5)
-    out.sum().backward()
-    assert torch.isfinite(out).all() and torch.isfinite(log_c.grad).all()
+def test_a_response_unlike_those_of_training_is_told():
+    rng = np.random.default_rng(5)
+    rows = [(-rng.exponential(0.5, n)).tolist() for n in rng.integers(2, 9, 400)]
+    phi = np.array([features(row) for row in rows])
+    found = fit_evidence(phi, rng.random(400) < 1 / (1 + np.exp(-2 - 2 * phi[:, 0])))
+    assert not any(found.outside(row) for row in rows)
+    assert found.outside([-19.0, -15.0, -18.0]) and found.outside([-0.1] * 200)
+    assert not EVIDENCE.outside([-19.0, -15.0])  # of a model that recorded no range

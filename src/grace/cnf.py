@@ -1,16 +1,21 @@
-"""The `<CNF>` token: one more vocabulary entry whose probability is the confidence.
+"""The `<CNF>` token: one or two more vocabulary entries from which the confidence is read.
 
-GrACE-Disc, an ablation, has ten tokens `<B1>` to `<B10>` in its place, one per interval of
-confidence; `Readout` is all that the rest of the package knows of the difference.
+- `pair`: `<CNF>` and `<NOC>`, whose logits' difference is a reading of the confidence in log-odds.
+  Both are so improbable that they never change what a model says, and they end nothing.
+- `token`, the paper's: the probability of `<CNF>` is the confidence, and it ends a response.
+- `bins`, an ablation (GrACE-Disc): ten tokens `<B1>` to `<B10>`, one per interval of confidence.
+
+`Readout` is all that the rest of the package knows of the difference.
 
 Shapes: B rows, V vocabulary, D hidden size, E tokens that are read.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from grace.errors import ModelError
 
@@ -18,42 +23,58 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CNF_TOKEN = "<CNF>"
+NOC_TOKEN = "<NOC>"  # not confident
 TIE = 1e-4  # relative difference of probabilities up to which two intervals are equally probable
-Head = Literal["token", "bins"]
+Head = Literal["pair", "token", "bins"]
 Init = Literal["mean", "eos", "scaled_eos"]
 TOKENS: dict[Head, tuple[str, ...]] = {
+    "pair": (CNF_TOKEN, NOC_TOKEN),
     "token": (CNF_TOKEN,),
     "bins": tuple(f"<B{number}>" for number in range(1, 11)),
 }
+HEADS: dict[int, Head] = {len(names): head for head, names in TOKENS.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """The tokens that are read for a confidence: `<CNF>` alone, or one per interval."""
+    """The tokens that are read for a confidence."""
 
     ids: tuple[int, ...]
 
     @property
     def head(self) -> Head:
         """Return the name of the kind, as in `train.head`."""
-        return "token" if len(self.ids) == 1 else "bins"
+        return HEADS[len(self.ids)]
 
     @property
     def cnf(self) -> int | None:
         """Return the id of `<CNF>`, None where intervals are read."""
-        return self.ids[0] if self.head == "token" else None
+        return None if self.head == "bins" else self.ids[0]
 
-    def confidence(self, probs_BE: Tensor) -> Tensor:
-        """Return c, shape (B,), from the probabilities of the tokens.
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Return the ids that end a response: those of a pair are never drawn."""
+        return () if self.head == "pair" else self.ids
 
-        With `<CNF>` c is its probability; with intervals, the middle of the most probable one.
-        Intervals that no example fell into keep equal rows; of those the lowest counts, whatever
-        the rounding.
+    def reading(self, logits_BE: Tensor, total_B: Tensor) -> Tensor:
+        """Return what a step says of the confidence, in log-odds, shape (B,).
+
+        With a pair it is the difference of the two logits; with `<CNF>` alone the log-odds of its
+        probability; with intervals those of the middle of the most probable one. Intervals that no
+        example fell into keep equal rows; of those the lowest counts, whatever the rounding.
+
+        Args:
+            logits_BE: logits of the tokens.
+            total_B: log-sum-exp over the full vocabulary.
         """
+        if self.head == "pair":
+            return logits_BE[:, 0] - logits_BE[:, 1]
         if self.head == "token":
-            return probs_BE[:, 0]
+            return log_odds(logits_BE[:, 0] - total_B)
+        probs_BE = (logits_BE - total_B[:, None]).exp()
         top_B1 = probs_BE.amax(-1, keepdim=True) * (1 - TIE)
-        return ((probs_BE >= top_B1).int().argmax(-1) + 0.5) / len(self.ids)
+        middle_B = ((probs_BE >= top_B1).int().argmax(-1) + 0.5) / len(self.ids)
+        return middle_B.logit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +145,66 @@ def add_cnf(
     return CnfTokens(readout, spare_row=last < rows, init=init)
 
 
+def name_readout(tokenizer: Any, head: Head) -> tuple[Any, Readout]:
+    """Return a copy of a tokenizer that has the tokens of a head, and their ids.
+
+    Raises:
+        ModelError: it has the tokens of another head.
+    """
+    import copy
+
+    tokenizer = copy.deepcopy(tokenizer)
+    known = find_readout(tokenizer)
+    if known is not None and known.head != head:
+        raise ModelError(
+            f"the tokenizer has {', '.join(TOKENS[known.head][:2])} already; start from the base "
+            "model"
+        )
+    return tokenizer, known or _add_tokens(tokenizer, TOKENS[head])
+
+
+def count_rows(model: Any) -> int:
+    """Return the number of rows of a model's vocabulary."""
+    return int(model.get_input_embeddings().weight.shape[0])
+
+
+def set_rows(model: Any, readout: Readout, rows_ED: Any) -> None:
+    """Put rows into the output head, one per token that is read; tied embeddings stay tied."""
+    import torch
+
+    head = model.get_output_embeddings()
+    with torch.no_grad():
+        given_ED = torch.as_tensor(rows_ED, dtype=head.weight.dtype, device=head.weight.device)
+        head.weight[list(readout.ids)] = given_ED
+        if getattr(head, "bias", None) is not None:
+            head.bias[list(readout.ids)] = 0
+
+
+class HeadShape(NamedTuple):
+    """What rows that are put into an output head must know of it.
+
+    Attributes:
+        mean_D: the mean of its rows, a numpy array. Its logit is the mean of all logits, far below
+            their log-sum-exp whatever the state.
+        scale: what the model multiplies every logit by.
+        capped: the model bends large logits (a soft cap), so rows must stay near the others.
+    """
+
+    mean_D: Any
+    scale: float = 1.0
+    capped: bool = False
+
+
+def head_shape(model: Any, count: int) -> HeadShape:
+    """Return the shape of a model's output head, whose first `count` rows are tokens."""
+    weight_VD = model.get_output_embeddings().weight.detach()[:count]
+    config = model.config.get_text_config()
+    scale = getattr(config, "logit_scale", None) or 1.0
+    scale /= getattr(config, "logits_scaling", None) or 1.0
+    capped = bool(getattr(config, "final_logit_softcapping", None))
+    return HeadShape(weight_VD.float().mean(0).cpu().numpy(), float(scale), capped)
+
+
 def trainable_rows(model: Any, readout: Readout) -> list[int] | dict[str, list[int]]:
     """Return PEFT's `trainable_token_indices` that trains the rows read, input and output.
 
@@ -152,6 +233,22 @@ def end_log_prob(logits_BV: Tensor, end_ids: Sequence[int]) -> Tensor:
     """
     logits_BV = logits_BV.float()
     return logits_BV[..., list(end_ids)].logsumexp(-1) - logits_BV.logsumexp(-1)
+
+
+def log_odds(log_c: Tensor) -> Tensor:
+    """Return the log-odds of probabilities given by their logs."""
+    return log_c.clamp(max=-1e-7) - log1mexp(log_c)
+
+
+def log1mexp(log_c: Tensor) -> Tensor:
+    """Return log(1 - exp(x)) for x <= 0, accurate at both ends; x is kept below -1e-7."""
+    import torch
+
+    log_c = log_c.clamp(max=-1e-7)
+    near_zero = log_c > -math.log(2)
+    far = torch.where(near_zero, torch.full_like(log_c, -1.0), log_c)
+    close = torch.where(near_zero, log_c, torch.full_like(log_c, -0.5))
+    return torch.where(near_zero, torch.log(-torch.expm1(close)), torch.log1p(-torch.exp(far)))
 
 
 def without(logits: Tensor, readout: Readout) -> Tensor:

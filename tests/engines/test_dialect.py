@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from grace.cnf import Readout
 from grace.engines import Sampling
 from grace.engines.dialect import (
     UNKNOWN,
@@ -41,7 +42,9 @@ def choice(tops: list[dict[int, float]], chosen: list[int], **more: Any) -> dict
 
 def test_what_is_asked_leaves_nothing_to_the_server() -> None:
     sampling = Sampling(temperature=0.8, top_p=0.9, max_new_tokens=7)
-    body = sample_body("m", Reader(CNF, (EOS,)), Request([5, 6], sampling, 11), lists_ids=True)
+    body = sample_body(
+        "m", Reader(Readout((CNF,)), (EOS,)), Request([5, 6], sampling, 11), lists_ids=True
+    )
     assert body == {
         "model": "m",
         "prompt": [5, 6],
@@ -62,7 +65,7 @@ def test_what_is_asked_leaves_nothing_to_the_server() -> None:
         "logprob_token_ids": [EOS, CNF],
     }
     at_prompt = sample_body(
-        "m", Reader(CNF, (EOS,), "prompt"), Request([5], sampling), lists_ids=False
+        "m", Reader(Readout((CNF,)), (EOS,), "prompt"), Request([5], sampling), lists_ids=False
     )
     assert (at_prompt["logit_bias"], at_prompt["stop_token_ids"]) == ({"320": -100}, [EOS])
     assert (at_prompt["logprobs"], "logprob_token_ids" in at_prompt) == (20, False)

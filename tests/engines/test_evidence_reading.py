@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 import tiny_models
-from grace.cnf import add_cnf
+from grace.cnf import add_cnf, log_odds, set_rows
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
-from grace.evidence import Evidence, shift
+from grace.evidence import Evidence, confidence
 from grace.training.examples import Example, collate
 from grace.training.forward import losses
 from grace.training.validation import log_confidences
 
 EVIDENCE = Evidence((2.0, 0.5, 0.1, -0.4, 1.5, 0.8), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6), 0.7, 0.8)
+BLEND = dataclasses.replace(EVIDENCE, share=0.6)
 SAMPLED = Sampling(max_new_tokens=12, temperature=1.0, num_samples=4, seed=5)
 
 
-@pytest.fixture(params=["predict", "feed"])
+@pytest.fixture(params=["predict", "feed", "pair"])
 def answered(request, tiny):
     """An engine with evidence, the same without, and what both generated."""
     model, tokenizer = tiny
-    add_cnf(model, tokenizer)
-    with_it = TransformersEngine(model, tokenizer, request.param, evidence=EVIDENCE)
-    without = TransformersEngine(model, tokenizer, request.param)
+    pair = request.param == "pair"
+    cnf = add_cnf(model, tokenizer, head="pair" if pair else "token")
+    if pair:
+        width = model.get_output_embeddings().weight.shape[1]
+        generator = torch.Generator().manual_seed(7)
+        set_rows(model, cnf.readout, torch.randn(2, width, generator=generator))
+    read_at = "predict" if pair else request.param
+    with_it = TransformersEngine(model, tokenizer, read_at, evidence=BLEND if pair else EVIDENCE)
+    without = TransformersEngine(model, tokenizer, read_at)
     prompts = tiny_models.prompts(tokenizer, 8)
     rows = []
     for (i, ours), (_, plain) in zip(
@@ -45,7 +54,12 @@ def test_generating_scoring_and_training_read_the_same_c(answered):
     examples = [Example(str(i), tuple(p), g.token_ids, 0.5) for i, (p, g, _) in enumerate(rows)]
     trained = np.exp(
         log_confidences(
-            engine.model, examples, engine.readout, 0, read_at=engine.read_at, evidence=EVIDENCE
+            engine.model,
+            examples,
+            engine.readout,
+            0,
+            read_at=engine.read_at,
+            evidence=engine.evidence,
         )
     )
     assert trained.tolist() == pytest.approx(generated, abs=1e-5)
@@ -62,6 +76,8 @@ def test_evidence_changes_c_and_nothing_else(answered):
 
 def test_c_with_evidence_follows_from_c_without(answered):
     for _, ours, plain in answered[2]:
+        if answered[0].evidence.share:  # the readings of all steps count: here the last alone
+            continue
         odds = plain.confidence / (1 - plain.confidence) * np.exp(EVIDENCE.of(plain.logprobs))
         odds **= EVIDENCE.slope
         assert ours.confidence == pytest.approx(odds / (1 + odds), abs=1e-5)
@@ -73,6 +89,37 @@ def test_the_trace_ends_with_the_confidence_where_c_is_read_for_free(answered):
         assert all(got.trace[-1] == got.confidence for _, got, _ in rows)
 
 
+def test_a_pair_changes_no_token_and_no_probability(tiny):
+    """What a model with the pair says is what it said without, to the last bit."""
+    model, tokenizer = tiny
+    prompts = tiny_models.prompts(tokenizer, 8)
+    before = list(TransformersEngine(model, tokenizer).generate(prompts, SAMPLED))
+    cnf = add_cnf(model, tokenizer, head="pair")
+    width = model.get_output_embeddings().weight.shape[1]
+    set_rows(model, cnf.readout, 9 * torch.ones(2, width))  # likely, were it ever drawn
+    engine = TransformersEngine(model, tokenizer, evidence=BLEND)
+    after = list(engine.generate(prompts, SAMPLED))
+    for (_, plain), (_, ours) in zip(before, after, strict=True):
+        for one, other in zip(plain, ours, strict=True):
+            assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
+            assert (one.logprobs, one.end_logprob) == (other.logprobs, other.end_logprob)
+    assert any(one.confidence is not None for _, made in after for one in made)
+    assert not set(cnf.readout.ids) & set(engine.end_ids)
+
+
+def test_c_of_a_pair_follows_from_its_readings_and_the_tokens_before(answered):
+    engine, _, rows = answered
+    if engine.readout.head != "pair":
+        return
+    for prompt, ours, _ in rows:
+        (read,) = engine._read([prompt], [ours.token_ids])
+        assert len(read.readings) == len(ours.token_ids) + 1
+        for k, c in enumerate(ours.trace):
+            wanted = confidence(read.readings[: k + 1], ours.logprobs[:k], BLEND)
+            assert c == pytest.approx(wanted, abs=1e-5)
+        assert ours.trace[-1] == ours.confidence
+
+
 def test_no_gradient_flows_through_the_evidence(tiny):
     """The gradient is that of c moved by a number, although that number came from the model."""
     model, tokenizer = tiny
@@ -82,11 +129,14 @@ def test_no_gradient_flows_through_the_evidence(tiny):
     log_p = model(batch["input_ids"][:, :-1]).logits.log_softmax(-1)
     spoken = log_p[0, [1, 2], [11, 12]]
     found = losses(model, batch, cnf.readout, evidence=EVIDENCE).log_c
-    moved = shift(log_p[0, -1, cnf.id], torch.tensor(EVIDENCE.of(spoken.tolist())), EVIDENCE.slope)
-    through = shift(
-        log_p[0, -1, cnf.id],
-        EVIDENCE.of_batch(spoken[None], torch.ones(1, 2, dtype=torch.bool))[0],
-        EVIDENCE.slope,
+    low = spoken.min()
+    phi = (spoken.mean(), low, spoken.sum(), torch.tensor(2.0).log(), low.exp(), spoken[0].exp())
+    parts = zip(EVIDENCE.weights, phi, EVIDENCE.center, strict=True)
+    added = EVIDENCE.bias + sum(weight * (value - middle) for weight, value, middle in parts)
+    odds = log_odds(log_p[0, -1, cnf.id])
+    moved, through = (
+        torch.nn.functional.logsigmoid(EVIDENCE.slope * (odds + shift))
+        for shift in (added.detach(), added)
     )
     torch.testing.assert_close(found[0], moved)
     ours, wanted, wrong = (

@@ -115,7 +115,7 @@ def test_answers_to_one_prompt_share_it_but_what_is_asked_of_them_is_read() -> N
     responses = [[40, 41, 42], [40, 41, 42], [40, 41, 43]]
     read = columns_read(engine)
     together = engine.features([prompt] * 3, responses)
-    assert read == [len(prompt), 3 * 3]
+    assert read == [len(prompt) - 1, 3 * 4]  # the prompt's last state is wanted, too
     alone = [engine.features([prompt], [response]) for response in responses]
     means = np.concatenate([one.mean_ND for one in alone])
     np.testing.assert_allclose(together.mean_ND, means, rtol=0, atol=CLOSE)

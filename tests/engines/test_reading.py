@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from grace.cnf import Readout
 from grace.engines.reading import Reader, Step, named_ends, read
 from grace.errors import ModelError
-from grace.evidence import FEATURES, Evidence, confidence
+from grace.evidence import FEATURES, Evidence, confidence, reading
 
 EOS, CNF, WORD = 3, 320, 7
-READER = Reader(CNF, (EOS,))
+READER = Reader(Readout((CNF,)), (EOS,))
 
 
 def step(token: int, **probs: float) -> Step:
@@ -67,14 +68,14 @@ def test_evidence_shifts_c_by_the_tokens_before_it(tokenizer: Any) -> None:
     weights = tuple(0.1 * n for n in range(len(FEATURES)))
     evidence = Evidence(weights, (0.0,) * len(FEATURES))
     steps = [step(WORD, word=0.6, eos=0.1, cnf=0.2), step(CNF, word=0.1, eos=0.1, cnf=0.7)]
-    made = read(steps, Reader(CNF, (EOS,), evidence=evidence), tokenizer)
-    expected = confidence(math.log(0.7), [math.log(0.6)], evidence)
+    made = read(steps, Reader(Readout((CNF,)), (EOS,), evidence=evidence), tokenizer)
+    expected = confidence([reading(math.log(0.7))], [math.log(0.6)], evidence)
     assert made.confidence == pytest.approx(expected)
-    assert made.trace[0] == pytest.approx(confidence(math.log(0.2), [], evidence))
+    assert made.trace[0] == pytest.approx(confidence([reading(math.log(0.2))], [], evidence))
 
 
 def test_read_at_the_prompt_cnf_ends_nothing_and_is_not_drawn(tokenizer: Any) -> None:
-    reader = Reader(CNF, (EOS,), "prompt")
+    reader = Reader(Readout((CNF,)), (EOS,), "prompt")
     steps = [step(WORD, word=0.3, eos=0.1, cnf=0.6), step(EOS, word=0.1, eos=0.4, cnf=0.5)]
     made = read(steps, reader, tokenizer)
     assert made.confidence == pytest.approx(0.6)
@@ -122,4 +123,4 @@ def test_a_model_without_cnf_is_sampled_and_has_no_confidence(tokenizer: Any) ->
     assert made.end_logprob == pytest.approx(math.log(0.4))
     assert (made.confidence, made.confidence_at_most, made.trace) == (None, None, ())
     with pytest.raises(ModelError, match="no <CNF>, so it has no confidence"):
-        reader.log_c(steps[0])
+        reader.reading(steps[0])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tiny_models
-from grace.cnf import add_cnf
+from grace.cnf import Readout, add_cnf
 from grace.engines import Sampling
 from grace.engines.reading import LISTED_ENDS, Reader, Step, read
 from grace.engines.stops import stop_ids
@@ -85,7 +85,7 @@ def test_other_engines_know_the_stop_ids_from_grace_json(tokenizer: Any) -> None
 def test_a_response_of_another_engine_ends_at_a_stop_token_that_it_did_not_list(
     tokenizer: Any,
 ) -> None:
-    reader = Reader(319, (3, *range(20, 190)))
+    reader = Reader(Readout((319,)), (3, *range(20, 190)))
     assert reader.asked == (3, *range(20, 19 + LISTED_ENDS), 319)
     listed = {i: -9.0 for i in reader.asked}
     steps = [Step(200, -0.5, listed), Step(189, -0.2, listed), Step(201, -0.1, listed)]

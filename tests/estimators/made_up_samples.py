@@ -103,4 +103,4 @@ class ScriptedEngine:
         assert self._states is not None
         mean_ND = np.asarray(self._states([ids[0] for ids in responses]), dtype=np.float32)
         self.rows_of_states += len(mean_ND)
-        return Features(mean_ND, mean_ND**2)
+        return Features(mean_ND, mean_ND**2, -mean_ND)

@@ -11,7 +11,8 @@ from made_up_samples import Known, ScriptedEngine, response, samples
 from sklearn.linear_model import LogisticRegression
 
 from grace.estimators import load_estimator
-from grace.evidence import RIDGE, features
+from grace.evidence import features
+from grace.probe.readout import fit_evidence
 
 
 def test_it_is_the_logistic_regression_of_correctness_on_the_evidence() -> None:
@@ -27,8 +28,12 @@ def test_it_is_the_logistic_regression_of_correctness_on_the_evidence() -> None:
     fitted = load_estimator("evidence").fit(Known(train, samples([])), ScriptedEngine(), 0)
     phi_NF = np.array([features(one.logprobs) for one in responses])
     x_NF = (phi_NF - phi_NF.mean(0)) / phi_NF.std(0)
-    reference = LogisticRegression(C=1 / (RIDGE * len(responses)), tol=1e-8, max_iter=1000)
-    wanted = reference.fit(x_NF, correct).predict_proba(x_NF)[:, 1]
-    assert fitted.rate(train) == pytest.approx(wanted.tolist(), abs=1e-3)
+    reference = LogisticRegression(C=np.inf, tol=1e-8, max_iter=5000)
+    wanted = reference.fit(x_NF, correct).decision_function(x_NF)
+    found = np.array(fitted.rate(train))
+    assert np.corrcoef(np.log(found / (1 - found)), wanted)[0, 1] > 0.98
+    assert found.mean() == pytest.approx(np.mean(correct), abs=0.01)
+    evidence = fit_evidence(phi_NF, np.array(correct), [q.id for q in train.questions])
+    assert np.log(found / (1 - found)) == pytest.approx(evidence.shifts(phi_NF), abs=1e-9)
     assert fitted.trained_parameters == 7
     assert fitted.rate(samples([response(cut=True)])) == [None]

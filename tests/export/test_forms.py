@@ -19,7 +19,7 @@ from grace.engines import Sampling
 from grace.engines.reading import named_ends
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError, ModelError
-from grace.evidence import FEATURES, Evidence, confidence
+from grace.evidence import FEATURES, Evidence, confidence, reading
 from grace.export import export_model
 
 pytestmark = [
@@ -151,9 +151,8 @@ def test_any_program_stops_on_cnf_and_can_compute_the_confidence(tmp_path: Path)
         ends.append(last)
         steps = torch.cat(told.logits).log_softmax(-1)
         chosen = [float(steps[step, token]) for step, token in enumerate(response)]
-        c = confidence(
-            float(steps[-1, card["cnf_id"]]), chosen, Evidence.from_dict(card["evidence"])
-        )
+        odds = reading(float(steps[-1, card["cnf_id"]]))
+        c = confidence([odds], chosen, Evidence.from_dict(card["evidence"]))
         (expected,) = made.engine.confidences([PROMPTS[0]], [response])
         assert c == pytest.approx(expected, abs=1e-5)
     assert len(ends) > 2 and made.engine.cnf in ends
@@ -269,5 +268,6 @@ def test_evidence_from_plain_numbers_equals_that_of_the_engine(tmp_path: Path) -
         ((logprobs, _),) = bare.logprobs([prompt], [response])
         (plain,) = bare.confidences([prompt], [response])
         (shifted,) = made.engine.confidences([prompt], [response])
-        assert confidence(np.log(plain), logprobs) == pytest.approx(plain, abs=1e-6)
-        assert confidence(np.log(plain), logprobs, EVIDENCE) == pytest.approx(shifted, abs=1e-5)
+        odds = [reading(np.log(plain))]
+        assert confidence(odds, logprobs) == pytest.approx(plain, abs=1e-6)
+        assert confidence(odds, logprobs, EVIDENCE) == pytest.approx(shifted, abs=1e-5)

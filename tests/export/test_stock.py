@@ -16,7 +16,7 @@ import grace
 from fake_upstream import MODEL, serving
 from grace.engines import Sampling
 from grace.errors import ModelError
-from grace.evidence import confidence
+from grace.evidence import confidence, reading
 from grace.model.connecting import connect
 
 pytestmark = [
@@ -88,7 +88,7 @@ def test_an_empty_answer_and_an_impossible_token_have_the_same_confidence(tmp_pa
     evidence = grace.load(made.adapter).engine.evidence  # type: ignore[attr-defined]
     for log_c in (-0.5, 0.0, -30.0, -9999.0):
         for logprobs in ([], [-0.1], [-0.1, -9999.0, -3.0], [0.0, 1e-6]):
-            expected = confidence(log_c, logprobs, evidence)
+            expected = confidence([reading(log_c)], logprobs, evidence)
             assert read(log_c, logprobs) == pytest.approx(expected, rel=1e-9)
 
 

@@ -23,6 +23,14 @@ from grace.store import RunDir, Split
 QUESTIONS, SAMPLES = 24, 3  # of the training split
 SURE, UNSURE = -0.1, -3.0
 CUT = 5  # every fifth response, from the third, is cut
+PAPER = (
+    "target.folds=4",
+    "target.min_count=1",
+    'target.features=["mean"]',
+    "target.kind=bins",
+    "train.head=token",
+    "train.evidence=none",
+)
 WIDTH = 40  # of the hidden states, more than there are questions
 
 
@@ -30,7 +38,7 @@ def make(folder: Path, *changes: str) -> Context:
     """Write the tables up to stage `targets` and return the run's context."""
     file = tiny_run.write_questions(folder / "questions.jsonl")
     where = ("data.task=jsonl", f"data.file={file}", "data.prompt=short")
-    settings = load_settings(None, [*where, "target.folds=4", "target.min_count=1", *changes])
+    settings = load_settings(None, [*where, *PAPER, *changes])
     directory = RunDir(folder / "run")
     engines: Any = SimpleNamespace(
         asking=settings,
@@ -95,5 +103,5 @@ def _write_features(split: Split) -> None:
     rng = np.random.default_rng(0)
     question = np.repeat(rng.normal(size=(QUESTIONS, WIDTH)), SAMPLES, axis=0)
     states = question + 0.01 * rng.normal(size=question.shape)
-    arrays = {name: states.astype(np.float32) for name in ("mean", "last")}
+    arrays = {name: states.astype(np.float32) for name in ("mean", "last", "first")}
     save_file(arrays, split.features)

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 import grace.training.trainer
 from grace.engines import Features, Sampling
 from grace.estimators import Fitted
-from grace.pipeline import learning, promising, scoring
+from grace.pipeline import fitting, learning, promising, scoring
 from grace.pipeline.context import Context
 from grace.pipeline.grading import grade_split
 from grace.pipeline.sampling import sample_split, sampling_for
@@ -83,13 +83,13 @@ def test_every_example_has_the_prompt_of_its_own_question(context, handed):
 def test_the_trainer_gets_the_evidence_of_the_training_responses(tmp_path, handed):
     """Sure answers are right in training, and unsure ones among the validation questions."""
     context = made_up_run.make(tmp_path, "train.evidence=likelihood")
-    learning.targets(context)
+    fitting.fit(context)
     evidence = handed(context).evidence
     assert evidence.of([SURE, SURE]) > evidence.of([UNSURE, UNSURE]) + 1
 
 
 def test_without_evidence_the_trainer_gets_none(context, handed):
-    learning.targets(context)
+    fitting.fit(context)
     assert handed(context).evidence is None
 
 
@@ -124,7 +124,7 @@ def test_a_target_is_the_share_of_right_answers_in_its_bin(context):
 def test_every_row_of_features_is_that_of_the_response_in_its_row(context, monkeypatch):
     def states(prompts, responses):
         mean = [[len(prompt), ids[0]] for prompt, ids in zip(prompts, responses, strict=True)]
-        return Features(np.array(mean, np.float32), -np.array(mean, np.float32))
+        return Features(*(sign * np.array(mean, np.float32) for sign in (1, -1, 2)))
 
     context.engines.base.features = states
     monkeypatch.setattr(learning, "SHARD_ROWS", 20)

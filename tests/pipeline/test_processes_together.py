@@ -34,9 +34,9 @@ def test_a_run_stops_after_the_stage_that_was_named_and_goes_on_later(
     assert run(path, how, until="sample") == {}
     assert RunDir(path).manifest("sample") is not None
     assert RunDir(path).manifest("grade") is None
-    with pytest.raises(RunError, match="--until targets"):
+    with pytest.raises(RunError, match="--until fit"):
         train_together(path)
-    assert run(path, how, until="targets") == {}
+    assert run(path, how, until="fit") == {}
     train_together(path)
     assert RunDir(path).manifest("train") is not None
     train_together(path)  # there is nothing left to do
@@ -51,7 +51,7 @@ def test_two_processes_of_torchrun_train_the_adapter_of_one(finished: Path, tmp_
     how = load_settings(None, settings(finished))
     one, two = tmp_path / "one", tmp_path / "two"
     run(one, how, until="train")
-    run(two, how, until="targets")
+    run(two, how, until="fit")
     here = str(Path(tiny_run.__file__).parent)
     environment = os.environ | {"PYTHONPATH": here, "OMP_NUM_THREADS": "1"}
     grace = str(Path(sys.executable).parent / "grace")

@@ -23,6 +23,7 @@ OUTPUTS = {
     "grade": "test/grades.jsonl",
     "features": "train/features.safetensors",
     "targets": "train/targets.json",
+    "fit": "train/readout.json",
     "train": "adapter/adapter_model.safetensors",
     "answer": "test/tuned/responses.jsonl",
     "score": "test/tuned/confidences/grace.jsonl",

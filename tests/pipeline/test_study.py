@@ -24,7 +24,7 @@ transfer = true
 [study.task.pocket_places]
 train = { gamma = 0.5 }
 [study.variant.grace-log]
-train = { loss = "log" }
+train = { row_learning_rate = 0.02 }
 """
 
 

@@ -23,7 +23,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-STAGES = ("sample", "grade", "features", "targets", "train", "answer", "score", "report")
+STAGES = (
+    "sample",
+    "grade",
+    "features",
+    "targets",
+    "fit",
+    "train",
+    "answer",
+    "score",
+    "report",
+)
 QUESTIONS = 52
 # What differs between two runs: the log of times (of repeated units), the lock, what resumes.
 FREE = ("stages/*.timing.jsonl", ".lock", "checkpoints/*")
@@ -97,6 +107,12 @@ def settings(inputs: Path, *changes: str) -> Any:
         "sample.max_new_tokens": 12,
         "grade.grader": "trials:coin",
         "target.folds": 3,
+        "target.features": ["mean"],
+        "target.kind": "bins",
+        "train.head": "token",
+        "train.evidence": "none",
+        "train.loss": "mse",
+        "train.keep": "last",
         "target.min_count": 1,
         "train.epochs": 2,
         "train.batch_size": 4,

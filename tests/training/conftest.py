@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+PAPER = {"head": "token", "evidence": "none", "loss": "mse", "batch_size": 8, "keep": "last"}
+"""The paper's method, which most tests here are about."""
+
 
 class Trained(NamedTuple):
     result: Any
@@ -57,13 +60,11 @@ def train_in(
     from grace.training.trainer import train_adapter
 
     known = {field.name for field in dataclasses.fields(TrainSettings)} - {"evidence"}
-    settings = {"learning_rate": 5e-3, "epochs": 2, "rank": 4, "dropout": 0.1}
+    settings = {**PAPER, "learning_rate": 5e-3, "epochs": 2, "rank": 4, "dropout": 0.1}
     settings |= {key: options.pop(key) for key in list(options) if key in known}
     model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
     model = model if dtype is None else model.to(dtype)
-    cnf = add_cnf(
-        model, tokenizer, head=settings.get("head", "token"), init=settings.get("init", "eos")
-    )
+    cnf = add_cnf(model, tokenizer, head=settings["head"], init=settings.get("init", "eos"))
     result = train_adapter(
         model,
         tokenizer,

@@ -307,15 +307,24 @@ def test_checkpoints_from_before_these_settings_are_gone_on_with(train: Any) -> 
     ("settings", "message"),
     [
         (
-            {"read_at": "prompt", "evidence": "likelihood"},
+            {"head": "token", "read_at": "prompt", "evidence": "likelihood"},
             r"before the response .*; set train\.evidence=none",
         ),
         (
             {"head": "bins", "evidence": "likelihood"},
             r"no <CNF> whose logit .*; set train\.evidence=none",
         ),
-        ({"head": "bins", "read_at": "feed"}, r"no single token .* train\.read_at=predict"),
-        ({"head": "bins", "gamma": 0.0}, r"the SFT term alone.* train\.gamma=1"),
+        (
+            {"head": "bins", "read_at": "feed", "evidence": "none"},
+            r"no single token .* train\.read_at=predict",
+        ),
+        ({"read_at": "feed"}, r"head=pair is read while .* set train\.head=token"),
+        ({"evidence": "none"}, r"head=pair is fitted together with .*evidence=likelihood"),
+        ({"cnf_in_sft": True}, r"head=pair is never a label; .*cnf_in_sft=false"),
+        (
+            {"head": "bins", "gamma": 0.0, "evidence": "none"},
+            r"the SFT term alone.* train\.gamma=1",
+        ),
     ],
 )
 def test_settings_that_exclude_each_other_are_refused_before_anything_runs(
@@ -345,7 +354,7 @@ def _train_with_other_rows(train: Any) -> None:
         cnf,
         BATCH,
         BATCH,
-        TrainSettings(),
+        TrainSettings(head="token"),
         seed=0,
         output_dir=nowhere,
         checkpoint_dir=nowhere,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grace.cli import labelling, measuring, recalibrating, scaling, serving, training
+from grace.cli import fitting, labelling, measuring, recalibrating, scaling, serving, training
 from grace.cli.options import Base, Device, Dtype, Json, ModelPath, RunPath, Set, examples
 from grace.cli.planning import show_plans
 from grace.cli.preflight import check_names, check_place, check_report_place
@@ -219,6 +219,7 @@ def report(
 
 app.command(epilog=measuring.MEASURE)(measuring.measure)
 app.command(epilog=recalibrating.RECALIBRATE)(recalibrating.recalibrate)
+app.command(epilog=fitting.FIT)(fitting.fit)
 app.command(epilog=scaling.SCALE)(scaling.scale)
 app.command(epilog=scaling.THRESHOLD)(scaling.threshold)
 app.command(epilog=training.TRAIN)(training.train)

@@ -55,6 +55,12 @@ def ask_once(path: str, asked: Asked, loading: Mapping[str, Any], *, as_json: bo
         print(json.dumps(reply._asdict(), ensure_ascii=False))
         return
     surely = _confidence(reply.confidence)
+    if reply.unusual and reply.confidence is not None:
+        print(
+            "note: the answer's token probabilities are unlike those of the training answers; its "
+            "confidence is a guess",
+            file=sys.stderr,
+        )
     if reply.threshold is None:
         print(f"{reply.text}   {surely}")
         return
@@ -102,6 +108,7 @@ def ask_often(
         shown = "abstain" if decision.abstains else decision.answer
         print(f"{shown}   {_confidence(decision.confidence)}   ({about})")
     _note_unused(model, decision, asked)
+    _note_greedy(model, options["temperature"])
 
 
 def _load(path: str, loading: Mapping[str, Any]) -> Model:
@@ -127,6 +134,16 @@ def _spent(decision: Decision, budget: int) -> str:
 
 def _about(path: str, threshold: float, promise: str) -> str:
     return f"{path}'s threshold: {promise}" if promise else f"threshold {threshold:g}"
+
+
+def _note_greedy(model: Model, temperature: float) -> None:
+    """Say on standard error that samples are other answers than those of a greedy training."""
+    if model.promise is None and temperature > 0 and model.sample.train_temperature == 0:
+        print(
+            "note: the confidence was fitted on greedy answers; those sampled at temperature "
+            f"{temperature:g} are others, so measure it on samples first: grace scale",
+            file=sys.stderr,
+        )
 
 
 def _note_unused(model: Model, decision: Decision, asked: Asked) -> None:

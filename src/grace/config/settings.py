@@ -108,7 +108,8 @@ class TargetSettings:
     """How calibration targets are made (paper section 3.2.2)."""
 
     features: tuple[Literal["mean", "last", "likelihood"], ...] = setting(
-        ("mean",), "what the probe sees: mean and last hidden state, token likelihoods"
+        ("mean", "last", "likelihood"),
+        "what the probe sees: mean and last hidden state, token likelihoods",
     )
     probe: Literal["ridge", "adamw"] = setting(
         "ridge", "closed-form ridge, or ActCab's short AdamW"
@@ -116,7 +117,8 @@ class TargetSettings:
     folds: int = setting(10, "folds of the probe, grouped by question", low=2)
     bins: int = setting(10, "equal-width bins on [0, 1]", low=1)
     kind: Literal["bins", "labels", "scores"] = setting(
-        "bins", "bins: accuracy of the bin (paper); labels: right or wrong; scores: the probe's own"
+        "labels",
+        "labels: right or wrong; bins: accuracy of the bin (paper); scores: the probe's own",
     )
     min_count: int = setting(20, "warn about bins with fewer responses", low=1)
 
@@ -125,17 +127,24 @@ class TargetSettings:
 class TrainSettings:
     """How LoRA and the <CNF> row are trained (paper section 3.2.3, Appendix A)."""
 
-    learning_rate: float = setting(1e-5, "peak learning rate of AdamW", low=0)
+    learning_rate: float = setting(1e-4, "peak learning rate of AdamW", low=0)
     row_learning_rate: float = setting(0.0, "learning rate of the <CNF> row; 0: the same", low=0)
-    epochs: int = setting(3, "passes over the training responses", low=1)
-    batch_size: int = setting(8, "responses per optimizer step", low=1)
+    epochs: int = setting(2, "passes over the training responses", low=1)
+    batch_size: int = setting(16, "responses per optimizer step", low=1)
     micro_batch_size: int = setting(0, "responses per forward pass; 0: the batch size", low=0)
-    head: Literal["token", "bins"] = setting(
-        "token", "token: the probability of <CNF>; bins: the likeliest of <B1> to <B10>, SFT only"
+    head: Literal["pair", "token", "bins"] = setting(
+        "pair",
+        "pair: what the logits of <CNF> and <NOC> differ by, neither ever drawn; token: the "
+        "probability of <CNF> (paper); bins: the likeliest of <B1> to <B10>, SFT only",
+    )
+    lora: Literal["auto", "always", "never"] = setting(
+        "auto",
+        "with head=pair, auto: LoRA is trained and kept if validation answers confirm it; never: "
+        "the rows alone, and every answer is the backbone's own",
     )
     gamma: float = setting(0.1, "weight of the SFT term", low=0)
     cnf_in_sft: bool = setting(False, "make <CNF> one more label of the SFT term")
-    loss: Literal["mse", "log"] = setting("mse", "calibration loss: squared error or log loss")
+    loss: Literal["mse", "log"] = setting("log", "calibration loss: squared error or log loss")
     init: Literal["mean", "eos", "scaled_eos"] = setting(
         "eos", "initial <CNF> row; with read_at=prompt it starts where c is about 1/2 instead"
     )
@@ -145,7 +154,7 @@ class TrainSettings:
         "token, before the response",
     )
     evidence: Literal["none", "likelihood"] = setting(
-        "none", "likelihood: the response's own token probabilities shift the logit of <CNF>"
+        "likelihood", "likelihood: the response's own token probabilities shift the logit of <CNF>"
     )
     balance: Literal["none", "cap", "sampler"] = setting("none", "balancing over target intervals")
     rank: int = setting(16, "LoRA rank", low=1)
@@ -159,7 +168,7 @@ class TrainSettings:
     warmup: float = setting(0.0, "share of the steps spent warming up", low=0, high=1)
     max_grad_norm: float = setting(1.0, "gradient clipping; 0: none", low=0)
     gradient_checkpointing: bool = setting(False, "trade time for memory")
-    keep: Literal["last", "best"] = setting("last", "which epoch's adapter; best: validation Brier")
+    keep: Literal["last", "best"] = setting("best", "which epoch's adapter; best: validation Brier")
     report_to: Literal["none", "tensorboard", "wandb", "trackio"] = setting(
         "none", "where else the training log goes"
     )
@@ -171,11 +180,19 @@ class TrainSettings:
             ConfigError: evidence without a response or with bins, or bins that cannot be trained.
         """
         bins, evidence = self.head == "bins", self.evidence != "none"
+        pair = self.head == "pair"
         excluded = {
             "train.read_at=prompt is before the response that train.evidence=likelihood needs; "
             "set train.evidence=none": evidence and self.read_at == "prompt",
             "train.head=bins has no <CNF> whose logit train.evidence=likelihood could shift; "
             "set train.evidence=none": evidence and bins,
+            f"train.head=pair is read while a response is written, so train.read_at={self.read_at} "
+            "cannot be; set train.head=token": pair and self.read_at != "predict",
+            "train.head=pair is fitted together with the evidence; set train.evidence=likelihood, "
+            "or train.head=token": pair and not evidence,
+            "train.head=pair is never a label; set train.cnf_in_sft=false, or train.head=token": (
+                pair and self.cnf_in_sft
+            ),
             "train.head=bins has no single token that train.read_at=feed could feed; "
             "set train.read_at=predict": bins and self.read_at == "feed",
             "train.head=bins learns from the SFT term alone, and train.gamma=0 takes it away; "

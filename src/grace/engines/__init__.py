@@ -43,11 +43,12 @@ class Sampling:
 class Features(NamedTuple):
     """Last-layer hidden states (after the final norm) of N responses, float32.
 
-    An empty response has the state of the last prompt token in both.
+    An empty response has the state of the last prompt token in all three.
     """
 
     mean_ND: np.ndarray  # mean over the response tokens
     last_ND: np.ndarray  # at the last response token
+    first_ND: np.ndarray  # at the last prompt token
 
 
 class Samples(Protocol):

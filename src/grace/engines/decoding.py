@@ -32,11 +32,11 @@ COMPACT_BELOW = 0.8  # drop finished rows once fewer than this share are left
 class Ends:
     """What ends a response, and how c is read."""
 
-    ids_E: Tensor  # all stop ids on the model's device, those of the readout last
+    ids_E: Tensor  # all stop ids on the model's device
     first: int  # the one that stands for all of them
     readout: Readout | None
     fed: int | None  # the token at whose own position c is read, where it is fed
-    at_prompt: bool  # the readout's ids end nothing
+    silent: bool  # the readout's ids are never drawn: the model says what it would without them
 
 
 def decode(
@@ -77,27 +77,26 @@ def steps(
 class _Choice(NamedTuple):
     token_R: Tensor
     logprob_R: Tensor
-    confidence_R: Tensor
+    reading_R: Tensor
     ended_R: Tensor
 
 
 def _choose(logits_RV: Tensor, ends: Ends, draws: Draws, rows_R: Tensor, step: int) -> _Choice:
     """Pick the next token of each row; one that ends it is written as the first of its kind."""
     total_R = logits_RV.logsumexp(-1)
-    ends_RE = logits_RV.index_select(1, ends.ids_E)
-    confidence_R = torch.zeros_like(total_R)
+    reading_R = torch.zeros_like(total_R)
     if ends.readout is not None:
-        read_RE = ends_RE[:, -len(ends.readout.ids) :]
-        confidence_R = ends.readout.confidence((read_RE - total_R[:, None]).exp())
-        if ends.at_prompt:
-            read_RE.fill_(-torch.inf)
-            logits_RV.index_copy_(1, ends.ids_E, ends_RE)
+        read = list(ends.readout.ids)
+        reading_R = ends.readout.reading(logits_RV[:, read], total_R)
+        if ends.silent:
+            logits_RV[:, read] = -torch.inf
             total_R = logits_RV.logsumexp(-1)
+    ends_RE = logits_RV.index_select(1, ends.ids_E)
     token_R = draws.choose(logits_RV, rows_R, step)
     ended_R = torch.isin(token_R, ends.ids_E)
     chosen_R = logits_RV.gather(1, token_R[:, None])[:, 0]
     logprob_R = torch.where(ended_R, ends_RE.logsumexp(-1), chosen_R) - total_R
-    return _Choice(token_R.where(~ended_R, ends.first), logprob_R, confidence_R, ended_R)
+    return _Choice(token_R.where(~ended_R, ends.first), logprob_R, reading_R, ended_R)
 
 
 @dataclass(slots=True)
@@ -111,7 +110,7 @@ class Batch:
     position_R: Tensor  # of the next token
     width: int  # columns of the mask in use
     live_R: Tensor  # still sampling
-    reading_R: Tensor  # <CNF> was fed; the next logits hold c
+    feeding_R: Tensor  # <CNF> was fed; the next logits hold c
 
     @classmethod
     @torch.inference_mode()
@@ -138,7 +137,7 @@ class Batch:
             position_R=given.positions_BC[:, -1] + 1,
             width=max(map(len, prompts)),
             live_R=torch.ones(count, dtype=torch.bool, device=device),
-            reading_R=torch.zeros(count, dtype=torch.bool, device=device),
+            feeding_R=torch.zeros(count, dtype=torch.bool, device=device),
         )
 
     @torch.inference_mode()
@@ -158,7 +157,7 @@ class Batch:
             position_R=self.position_R[from_R],
             width=self.width,
             live_R=self.live_R[from_R],
-            reading_R=self.reading_R[from_R],
+            feeding_R=self.feeding_R[from_R],
         )
 
     def advance(self, forward: Forward, choice: _Choice, ends: Ends, last_R: Tensor) -> bool:
@@ -170,7 +169,7 @@ class Batch:
         self.live_R = self.live_R & ~ended_R & ~last_R
         token_R, active_R = choice.token_R, self.live_R
         if ends.fed is not None:
-            self.reading_R = ended_R
+            self.feeding_R = ended_R
             token_R = torch.where(ended_R, ends.fed, token_R)
             active_R = active_R | ended_R
         num_active = int(active_R.sum())  # the one wait for the device per step
@@ -192,7 +191,7 @@ class Batch:
     def _keep(self, kept: Tensor) -> None:
         self.cache.batch_select_indices(kept)
         self.rows_R, self.position_R = self.rows_R[kept], self.position_R[kept]
-        self.live_R, self.reading_R = self.live_R[kept], self.reading_R[kept]
+        self.live_R, self.feeding_R = self.live_R[kept], self.feeding_R[kept]
         if self.mask_RL is not None:
             self.mask_RL = self.mask_RL[kept]
 
@@ -200,12 +199,12 @@ class Batch:
 def _write(record: Rows, batch: Batch, choice: _Choice, step: int, ends: Ends) -> None:
     rows_R = batch.rows_R
     if ends.fed is not None:
-        fed_R = torch.where(batch.reading_R, choice.confidence_R, record.fed_R[rows_R])
+        fed_R = torch.where(batch.feeding_R, choice.reading_R, record.fed_R[rows_R])
         record.fed_R[rows_R] = fed_R
     if step == record.tokens_RT.shape[1]:
         return
     record.tokens_RT[rows_R, step] = choice.token_R
     record.logprobs_RT[rows_R, step] = choice.logprob_R
-    record.confidences_RT[rows_R, step] = choice.confidence_R
+    record.readings_RT[rows_R, step] = choice.reading_R
     ended_R = batch.live_R & choice.ended_R
     record.end_step_R[rows_R] = torch.where(ended_R, step, record.end_step_R[rows_R])

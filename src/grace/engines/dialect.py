@@ -69,8 +69,8 @@ def sample_body(model: str, reader: Reader, request: Request, *, lists_ids: bool
     }
     if request.seed is not None:
         body["seed"] = request.seed
-    if reader.at_prompt:
-        body["logit_bias"] = {str(reader.cnf): -100}
+    if reader.banned:
+        body["logit_bias"] = {str(token): -100 for token in reader.banned}
     return body | listing(reader.asked if lists_ids else None)
 
 

@@ -111,7 +111,7 @@ def _cut(record: Rows, rows: range, longest: int) -> Rows:
     return Rows(
         tokens_RT=record.tokens_RT[mine, :longest],
         logprobs_RT=record.logprobs_RT[mine, :longest],
-        confidences_RT=record.confidences_RT[mine, :longest],
+        readings_RT=record.readings_RT[mine, :longest],
         end_step_R=record.end_step_R[mine].clamp(max=longest),
         fed_R=record.fed_R[mine],
     )

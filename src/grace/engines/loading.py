@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from grace.cnf import TOKENS, find_readout
+from grace.cnf import TOKENS, find_readout, set_rows
 from grace.config import is_missing
 from grace.errors import ModelError
 from grace.evidence import Evidence
@@ -24,6 +24,7 @@ DTYPES = {
     "float16": torch.float16,
 }
 MANIFEST = "grace.json"
+ROWS = "rows.safetensors"  # of a read-out without LoRA
 
 
 class Loaded(NamedTuple):
@@ -72,6 +73,8 @@ def load(
     model = model.to(where).eval()
     if next(model.parameters()).dtype != torch.float32 and not trainable:
         head_in_float32(model)
+    if adapter is not None and (Path(adapter) / ROWS).is_file():
+        _put_rows(model, Path(adapter), tokenizer)  # into a float32 head, if there is one
     evidence = Evidence.from_dict(manifest["evidence"]) if manifest.get("evidence") else None
     stops = tuple(manifest.get("stop_ids", ()))
     return Loaded(model, tokenizer, manifest.get("read_at", "predict"), evidence, stops)
@@ -233,12 +236,27 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
-    from peft import PeftModel
+def _put_rows(model: Any, adapter: Path, tokenizer: Any) -> None:
+    """Put the rows of a read-out without LoRA into the output head."""
+    from safetensors.torch import load_file
 
-    if not (adapter / "adapter_config.json").is_file():
+    readout = find_readout(tokenizer)
+    rows_ED = load_file(adapter / ROWS)["rows"]
+    width = model.get_output_embeddings().weight.shape[1]
+    if readout is None or rows_ED.shape != (len(readout.ids), width):
+        raise ModelError(
+            f"{adapter / ROWS} has the shape {tuple(rows_ED.shape)}, which does not fit the base "
+            f"model's width of {width}; use the model that it was fitted on"
+        )
+    set_rows(model, readout, rows_ED)
+
+
+def _load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
+    rows_only = (adapter / ROWS).is_file()
+    if not rows_only and not (adapter / "adapter_config.json").is_file():
         raise ModelError(f"{adapter} has no adapter_config.json; give a trained adapter directory")
-    _refuse_megatron(adapter)
+    if not rows_only:
+        _refuse_megatron(adapter)
     if "rows" not in manifest:
         raise ModelError(f"{adapter} has no 'rows' in {MANIFEST}; export the adapter again")
     rows, have = manifest["rows"], model.get_input_embeddings().weight.shape[0]
@@ -250,6 +268,10 @@ def _load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
     if have < rows:
         with torch.random.fork_rng(devices=[]):
             model.resize_token_embeddings(rows, mean_resizing=False)
+    if rows_only:
+        return model
+    from peft import PeftModel
+
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)

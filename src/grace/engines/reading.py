@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.cnf import CNF_TOKEN, find_readout
+from grace.cnf import CNF_TOKEN, TOKENS, Readout, find_readout
 from grace.errors import ModelError
-from grace.evidence import Evidence, confidence, shifted
+from grace.evidence import Evidence, along, reading
 from grace.records import Generation
 
 LOWEST = -9999.0  # of a log-probability in JSON, for minus infinity
@@ -40,13 +40,13 @@ class Step(NamedTuple):
 class Drawn(NamedTuple):
     """What one step chose for one row: a token, or (`ended`) that the response ends here.
 
-    `confidence` is c as it reads here, before any evidence; with `at_most`, c is that or less.
+    `reading` is what the step reads of c, in log-odds; with `at_most`, that or less.
     """
 
     row: int
     token: int
     logprob: float
-    confidence: float
+    reading: float
     ended: bool
     at_most: bool = False
 
@@ -56,11 +56,11 @@ class Reader:
     """What ends the responses of a model, and how its c is read.
 
     `eos` are the ids that end a response besides `<CNF>`, the tokenizer's first. `read_at` is
-    `predict`, or `prompt`, where `<CNF>` ends nothing and is no part of what is drawn. `cnf` is the
-    id of `<CNF>`, None where there is none: such a model is sampled, and has no c.
+    `predict`, or `prompt`, where `<CNF>` ends nothing and is no part of what is drawn. `readout`
+    are the tokens that are read, None where there are none: such a model is sampled, without c.
     """
 
-    cnf: int | None
+    readout: Readout | None
     eos: tuple[int, ...]
     read_at: str = "predict"
     evidence: Evidence | None = None
@@ -93,16 +93,21 @@ class Reader:
                 "`grace export` wrote"
             )
         read_at = card.get("read_at", "predict")
-        cnf = readout.cnf if readout else None
-        if readout and (cnf is None or read_at == "feed"):
-            how = "ten bin tokens" if cnf is None else "<CNF>'s own position (read_at=feed)"
+        bins = readout is not None and readout.cnf is None
+        if readout and (bins or read_at == "feed"):
+            how = "ten bin tokens" if bins else "<CNF>'s own position (read_at=feed)"
             raise ModelError(f"c is read from {how}, which only the transformers engine can do")
         ends = dict.fromkeys((tokenizer.eos_token_id, *eos, *card.get("stop_ids", ())))
-        found = tuple(i for i in ends if i not in (None, cnf))
+        found = tuple(i for i in ends if i not in (None, *(readout.ids if readout else ())))
         if not found:
             raise ModelError("neither tokenizer nor model names an end token; set eos_token")
         evidence = Evidence.from_dict(card["evidence"]) if card.get("evidence") else None
-        return cls(cnf, found, read_at, evidence)
+        return cls(readout, found, read_at, evidence)
+
+    @property
+    def cnf(self) -> int | None:
+        """Return the id of `<CNF>`, None where there is none."""
+        return self.readout.cnf if self.readout else None
 
     @property
     def read_id(self) -> int:
@@ -123,7 +128,14 @@ class Reader:
     @property
     def stops(self) -> tuple[int, ...]:
         """Return the ids at which an engine must stop."""
-        return self.eos if self.at_prompt or self.cnf is None else (*self.eos, self.cnf)
+        return self.eos if self.readout is None or self.banned else (*self.eos, *self.readout.ids)
+
+    @property
+    def banned(self) -> tuple[int, ...]:
+        """Return the ids that are read and must never be drawn."""
+        if self.readout is None:
+            return ()
+        return self.readout.ids if self.at_prompt or not self.readout.ends else ()
 
     @property
     def asked(self) -> tuple[int, ...]:
@@ -133,7 +145,12 @@ class Reader:
         over the first, which are the shortest, and over the one that is drawn.
         """
         listed = self.eos[:LISTED_ENDS]
-        return listed if self.cnf is None else (*listed, self.cnf)
+        return listed if self.readout is None else (*listed, *self.readout.ids)
+
+    @property
+    def every_step(self) -> bool:
+        """Return whether c needs the readings of all steps, not the last one alone."""
+        return self.evidence is not None and self.evidence.share > 0
 
     def drawn(self, step: Step) -> Drawn:
         """Return what a step means here.
@@ -141,38 +158,40 @@ class Reader:
         Raises:
             ModelError: the engine left out an id that it was asked for.
         """
-        log_c, at_most = (-math.inf, False) if self.cnf is None else self.log_c(step)
+        odds, at_most = (0.0, False) if self.readout is None else self.reading(step)
         known = {step.token: step.logprob, **step.logprobs}
         stops = (*self.stops, step.token) if step.ends else self.stops
         end = log_sum([known[i] for i in dict.fromkeys(stops) if i in known])
-        rest = math.log1p(-min(math.exp(log_c), 1 - 1e-7)) if self.at_prompt else 0.0
+        rest = self.rest(known)
         ended = step.token in stops
         token, logprob = (self.eos[0], end) if ended else (step.token, step.logprob)
-        return Drawn(0, token, logprob - rest, math.exp(log_c), ended, at_most)
+        return Drawn(0, token, min(logprob - rest, 0.0), odds, ended, at_most)
 
-    def confidence(self, drawn: Drawn, before: Sequence[float]) -> float:
-        """Return c at a step, given the log-probabilities of the tokens before it."""
-        if self.evidence is None:
-            return drawn.confidence
-        return confidence(log_of(drawn.confidence), before, self.evidence)
+    def rest(self, known: Mapping[int, float]) -> float:
+        """Return log p of all that may be drawn at a step: without what is read and never drawn."""
+        silent = log_sum([known[i] for i in self.banned if i in known])
+        return math.log1p(-min(math.exp(silent), 1 - 1e-7))
 
-    def log_c(self, step: Step) -> tuple[float, bool]:
-        """Return log c at a step before any evidence, and whether it is only an upper bound.
+    def reading(self, step: Step) -> tuple[float, bool]:
+        """Return what a step reads of c, in log-odds, and whether it is only an upper bound.
 
         Raises:
             ModelError: there is no c, or the engine left out an id that it was asked for.
         """
-        cnf = self.read_id
-        if step.token == cnf:
-            return min(step.logprob, 0.0), False
-        if cnf in step.logprobs:
-            return min(step.logprobs[cnf], 0.0), False
-        if step.ceiling is None:
+        cnf, known = self.read_id, {step.token: step.logprob, **step.logprobs}
+        assert self.readout is not None
+        missing = [token for token in self.readout.ids if token not in known]
+        if not missing:
+            if self.readout.head == "pair":
+                return known[cnf] - known[self.readout.ids[1]], False
+            return reading(min(known[cnf], 0.0)), False
+        if step.ceiling is None or self.readout.head == "pair":
+            names = dict(zip(self.readout.ids, TOKENS[self.readout.head], strict=True))
             raise ModelError(
-                f"the engine returned no log-probability of {CNF_TOKEN} (id {cnf}) although "
-                "it was asked for; it needs vLLM 0.22 in process or 0.26 as a server"
+                f"the engine returned no log-probability of {names[missing[0]]} (id {missing[0]}) "
+                "although it was asked for; it needs vLLM 0.22 in process or 0.26 as a server"
             )
-        return min(step.ceiling, 0.0), True
+        return reading(min(step.ceiling, 0.0)), True
 
 
 def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
@@ -184,22 +203,20 @@ def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
     """
     tokens: list[int] = []
     logprobs: list[float] = []
-    trace: list[float] = []
+    readings: list[float] = []
     bounds: list[bool] = []
     end_logprob = None
     for step in steps:
         drawn = reader.drawn(step)
-        if reader.cnf is not None:
-            trace.append(drawn.confidence)
+        if reader.readout is not None:
+            readings.append(drawn.reading)
             bounds.append(drawn.at_most)
         if drawn.ended:
             end_logprob = drawn.logprob
             break
         tokens.append(drawn.token)
         logprobs.append(drawn.logprob)
-    if reader.evidence is not None:
-        shifts, slope = reader.evidence.along(logprobs), reader.evidence.slope
-        trace = [shifted(log_of(c), by, slope) for c, by in zip(trace, shifts, strict=False)]
+    trace = along(readings, logprobs, reader.evidence)
     place = 0 if reader.at_prompt else -1
     c, known = (trace[place], not bounds[place]) if trace else (None, False)
     ended = end_logprob is not None

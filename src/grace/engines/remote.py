@@ -114,9 +114,9 @@ class Remote:
         return found
 
     async def rating(self, prompt: Ids, response: Ids) -> tuple[list[float], list[float]]:
-        """Return the log-probabilities of a response's tokens, and of `reader.asked` at its end."""
-        step, logprobs = await self._given(prompt, response)
-        return logprobs, _listed(step, self.reader.asked)
+        """Return the log-probabilities of a response's tokens, and of all ends after them."""
+        steps, logprobs = await self._given(prompt, response)
+        return logprobs, _listed(steps[-1], self.reader.stops)
 
     async def read_given(self, prompt: Ids, response: Ids) -> tuple[float, bool]:
         """Return c of a given response (token ids without the end token).
@@ -126,12 +126,12 @@ class Remote:
         reader = self.reader
         if reader.evidence is None:
             context = prompt if reader.at_prompt else [*prompt, *response]
-            step, _ = await self._next(context, reader.asked)
+            steps = [(await self._next(context, reader.asked))[0]]
             before: list[float] = []
         else:
-            step, before = await self._given(prompt, response)
-        log_c, at_most = reader.log_c(step)
-        return confidence(log_c, before, reader.evidence), at_most
+            steps, before = await self._given(prompt, response)
+        readings, bounds = zip(*map(reader.reading, steps), strict=True)
+        return confidence(readings, before, reader.evidence), any(bounds)
 
     async def confidence(self, prompt: Ids, response: Ids) -> float:
         """Return c of a given response (token ids without the end token).
@@ -144,21 +144,27 @@ class Remote:
             raise _not_listed([self.reader.read_id])
         return c
 
-    async def _given(self, prompt: Ids, response: Ids) -> tuple[Step, list[float]]:
-        """Return the step after a response, and the log-probabilities of the response's tokens."""
+    async def _given(self, prompt: Ids, response: Ids) -> tuple[list[Step], list[float]]:
+        """Return the steps of a response and the log-probabilities of its tokens.
+
+        The last step is the one after it. Where c needs the last alone, it comes with the
+        response's log-probabilities in one request; else each step is one, on a shared prefix.
+        """
         context, asked = [*prompt, *response], self.reader.asked
-        if not response:
-            return (await self._next(context, asked))[0], []
-        if not self.served.lora:
+        if response and not (self.served.lora or self.reader.every_step):
             step, choice = await self._next(context, asked, prompt_logprobs=0)
-            return step, prompt_logprobs(choice, context, len(response))
+            return [step], prompt_logprobs(choice, context, len(response))
         work = (
-            self.next_logprobs([*prompt, *response[:place]], [token])
+            self._next([*prompt, *response[:place]], [*asked, token])
             for place, token in enumerate(response)
         )
         async with aclosing(in_order(work, AHEAD)) as arriving:
-            logprobs = [one for (one,) in [found async for found in arriving]]
-        return (await self._next(context, asked))[0], logprobs
+            steps = [step async for step, _ in arriving]
+        logprobs = [
+            _listed(step, [token])[0] - self.reader.rest(step.logprobs)
+            for step, token in zip(steps, response, strict=True)
+        ]
+        return [*steps, (await self._next(context, asked))[0]], logprobs
 
     async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
         asked = ids if self.served.lists_ids else None

@@ -12,38 +12,55 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.cnf import end_log_prob, log_confidence
+from grace.cnf import Readout, end_log_prob, without
 from grace.engines.forward import Forward
 from grace.engines.prefix import Columns
 
 
 class Reading(NamedTuple):
-    """One given response: log p of its tokens and of its end, and log c before any evidence."""
+    """One given response: log p of its tokens and of its end, and what each step reads of c."""
 
     logprobs: list[float]
     end_logprob: float
-    log_c: float
+    readings: list[float]
 
 
 @torch.inference_mode()
 def score(
-    logits_KV: Tensor, response: Sequence[int], end_ids: Sequence[int], cnf: int | None
+    logits_KV: Tensor,
+    response: Sequence[int],
+    end_ids: Sequence[int],
+    readout: Readout | None,
+    *,
+    silent: bool,
 ) -> Reading:
-    """Read one response from the logits of its steps, its end, and `<CNF>` if that was fed."""
-    num_tokens = len(response)
+    """Read one response from the logits of its steps, its end, and `<CNF>` if that was fed.
+
+    With `silent` the probabilities are those of a model without the tokens that are read.
+    """
+    num_tokens, readings = len(response), list[float]()
+    if readout is not None:
+        read_KE = logits_KV[:, list(readout.ids)]
+        readings = readout.reading(read_KE, logits_KV.logsumexp(-1)).tolist()
+        if silent:
+            logits_KV = without(logits_KV, readout)
     end = end_log_prob(logits_KV[num_tokens : num_tokens + 1], end_ids)
     tokens_K = torch.tensor(response, dtype=torch.long, device=logits_KV.device)
     steps_KV = logits_KV[:num_tokens]
     chosen_K = steps_KV.gather(1, tokens_K[:, None])[:, 0] - steps_KV.logsumexp(-1)
-    log_c = -torch.inf if cnf is None else float(log_confidence(logits_KV[-1:], cnf))
-    return Reading(chosen_K.tolist(), float(end), log_c)
+    return Reading(chosen_K.tolist(), float(end), readings)
 
 
 @torch.inference_mode()
 def pool(forward: Forward, given: Columns, counts: Sequence[int]) -> list[np.ndarray]:
-    """Return (mean over the last `count` states, last state) of each sequence, (2, D)."""
+    """Return three states of each sequence, (3, D).
+
+    They are the mean over the last `count` positions, the last one, and the one before those.
+    """
     states_BCD = forward.states(given.ids_BC, given.mask_BL, given.positions_BC, given.cache)
     return [
-        torch.stack([states_CD[-n:].float().mean(0), states_CD[-1].float()]).cpu().numpy()
-        for states_CD, n in zip(states_BCD, counts, strict=True)
+        torch.stack([states_CD[-max(n, 1) :].mean(0), states_CD[-1], states_CD[-n - 1]])
+        .cpu()
+        .numpy()
+        for states_CD, n in zip(states_BCD.float(), counts, strict=True)
     ]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grace.cnf import find_readout, without
+from grace.cnf import find_readout
 from grace.engines import Features, Sampling
 from grace.engines.batching import attempt, group, out_of_memory, run_batches
 from grace.engines.checks import check_contexts
@@ -23,12 +23,12 @@ from grace.engines.draws import Part
 from grace.engines.forward import Forward
 from grace.engines.loading import eos_ids, load
 from grace.engines.prefix import begin
-from grace.engines.rows import Rows, generations, with_evidence
+from grace.engines.rows import Rows, generations
 from grace.engines.scoring import Reading, pool, score
 from grace.engines.stops import stop_ids
 from grace.engines.streaming import Stream
 from grace.errors import ModelError
-from grace.evidence import Evidence, shift
+from grace.evidence import Evidence, confidence
 from grace.records import Generation
 
 Ids = Sequence[int]
@@ -84,7 +84,9 @@ class TransformersEngine:
         self.read_at = read_at
         self.evidence = evidence
         read = self.readout.ids if self.readout else ()
-        self.end_ids = eos_ids(model, tokenizer, read, stops) + read
+        self.silent = self.readout is not None and (read_at == "prompt" or not self.readout.ends)
+        ends = self.readout.ends if self.readout else ()
+        self.end_ids = eos_ids(model, tokenizer, read, stops) + ends
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_size = batch_size or ROWS_IN_FLIGHT.get(self.device.type, 64)
         self._forward = Forward(model)
@@ -186,15 +188,14 @@ class TransformersEngine:
             raise ModelError("the tokenizer has no <CNF>; load a trained adapter or call add_cnf")
         if self.evidence is not None:
             read = self._read(prompts, responses)
-            log_c_N = torch.tensor([one.log_c for one in read])
-            offset_N = torch.tensor([self.evidence.of(one.logprobs) for one in read])
-            return list(shift(log_c_N, offset_N, self.evidence.slope).exp().tolist())
+            return [confidence(one.readings, one.logprobs, self.evidence) for one in read]
         contexts: Sequence[Ids] = prompts
         if self.read_at != "prompt":
             fed = self._fed()
             contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
         probs_NE = torch.from_numpy(self.next_token_probs(contexts, self.readout.ids))
-        return list(self.readout.confidence(probs_NE).tolist())
+        reading_N = self.readout.reading(probs_NE.log(), torch.zeros(len(probs_NE)))
+        return list(reading_N.sigmoid().tolist())
 
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
@@ -208,14 +209,14 @@ class TransformersEngine:
         self._check(contexts)
 
         def run(batch: list[int]) -> list[np.ndarray]:
-            counts = [max(len(responses[i]), 1) for i in batch]
-            given = begin(self._forward, [contexts[i] for i in batch], self.device, max(counts))
+            counts = [len(responses[i]) for i in batch]
+            given = begin(self._forward, [contexts[i] for i in batch], self.device, max(counts) + 1)
             return pool(self._forward, given, counts)
 
         pooled = run_batches(self._group(contexts), run, contexts)
         size = self.model.config.get_text_config().hidden_size
-        states_N2D = np.array(pooled, dtype=np.float32).reshape(len(contexts), 2, size)
-        return Features(states_N2D[:, 0], states_N2D[:, 1])
+        states_N3D = np.array(pooled, dtype=np.float32).reshape(len(contexts), 3, size)
+        return Features(states_N3D[:, 0], states_N3D[:, 1], states_N3D[:, 2])
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> Stream:
         """Return what starts samples of one prompt and yields each as it finishes (see `Stream`).
@@ -249,12 +250,11 @@ class TransformersEngine:
         """Return what ends a response now, and how c is read."""
         ids_E = torch.tensor(self.end_ids, device=self.device)
         fed = self.cnf if self.read_at == "feed" else None
-        return Ends(ids_E, self.end_ids[0], self.readout, fed, self.read_at == "prompt")
+        return Ends(ids_E, self.end_ids[0], self.readout, fed, self.silent)
 
     def _generations(self, rows: Rows) -> list[Generation]:
-        if self.evidence is not None:
-            rows = with_evidence(rows, self.evidence)
-        return generations(rows, self.tokenizer, self.read_at, reads=self.readout is not None)
+        reads = self.readout is not None
+        return generations(rows, self.tokenizer, self.read_at, self.evidence, reads=reads)
 
     def _split_samples(
         self, prompts: Sequence[Ids], sampling: Sampling, keys: Sequence[str], first: int
@@ -282,7 +282,7 @@ class TransformersEngine:
         return [self.cnf] if self.read_at == "feed" and self.cnf is not None else []
 
     def _read(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[Reading]:
-        """Return the probabilities of given responses, of their ends, and log c before evidence."""
+        """Return the probabilities of given responses, of their ends, and what is read of c."""
         fed = self._fed()
         contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
         self._check(contexts)
@@ -291,12 +291,10 @@ class TransformersEngine:
         def run(batch: list[int]) -> list[Reading]:
             keep = max(len(responses[i]) for i in batch) + 1 + len(fed)
             logits_BKV = self._last_logits([contexts[i] for i in batch], keep=keep)
-            if self.readout and self.read_at == "prompt":
-                logits_BKV = without(logits_BKV, self.readout)
-            given = [responses[i] for i in batch]
+            how = (self.end_ids, self.readout)
             return [
-                score(logits_KV[keep - len(r) - 1 - len(fed) :], r, self.end_ids, self.cnf)
-                for r, logits_KV in zip(given, logits_BKV, strict=True)
+                score(logits_KV[keep - len(r) - 1 - len(fed) :], r, *how, silent=self.silent)
+                for r, logits_KV in zip([responses[i] for i in batch], logits_BKV, strict=True)
             ]
 
         return run_batches(self._group(contexts, keep=longest + 1 + len(fed)), run, contexts)

@@ -8,7 +8,7 @@ sampled responses are others than the transformers engine's; greedy ones are the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from grace.engines.loading import load_tokenizer, read_manifest
 from grace.engines.reading import Reader, Step, read
 from grace.engines.stops import stop_ids
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
-from grace.engines.vllm_requests import Requests, VllmStream
+from grace.engines.vllm_requests import Requests, VllmStream, last, plain
 from grace.errors import ModelError
 from grace.evidence import confidence
 from grace.records import Generation
@@ -173,7 +173,7 @@ class VllmEngine:
         columns = []
         for part in parts:
             outputs = self._requests.in_order(contexts, lambda _, part=part: _params(part))  # type: ignore[misc]
-            columns.append([[_last(o)[i].logprob for i in part] for o in outputs])
+            columns.append([[last(o)[i].logprob for i in part] for o in outputs])
         shape = (len(contexts), 0)
         found_NT = np.concatenate([np.zeros(shape), *map(np.array, columns)], axis=1)
         probs_NT: np.ndarray = np.exp(found_NT).astype(np.float32)
@@ -192,8 +192,10 @@ class VllmEngine:
             if not reader.at_prompt:
                 contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
             return [float(c) for c in self.next_token_probs(contexts, [cnf])[:, 0]]
+        if reader.every_step:
+            return [self._walk(p, r) for p, r in zip(prompts, responses, strict=True)]
         return [
-            confidence(end[cnf].logprob, logprobs, reader.evidence)
+            confidence([self._reading(plain(end))], logprobs, reader.evidence)
             for logprobs, end in self._score(prompts, responses)
         ]
 
@@ -245,7 +247,7 @@ class VllmEngine:
             max_tokens=sampling.max_new_tokens,
             seed=seed + first,
             stop_token_ids=list(reader.stops),
-            logit_bias={reader.cnf: BANNED} if reader.at_prompt else None,
+            logit_bias=dict.fromkeys(reader.banned, BANNED) or None,
         )
 
     def _generation(self, sample: Any) -> Generation:
@@ -254,6 +256,23 @@ class VllmEngine:
             for token, known in zip(sample.token_ids, sample.logprobs, strict=True)
         )
         return read(steps, self.reader, self.tokenizer)
+
+    def _reading(self, known: dict[int, float]) -> float:
+        """Return what the log-probabilities of a step, by id, read of c."""
+        return self.reader.reading(Step(self.reader.eos[0], 0.0, known))[0]
+
+    def _walk(self, prompt: Ids, response: Ids) -> float:
+        """Return c of a given response whose every step is read: one request each, one prefix."""
+        contexts = [[*prompt, *response[:place]] for place in range(len(response) + 1)]
+        check_contexts(contexts, self.limit, 1)
+        named = [
+            dict.fromkeys([*self.reader.asked, token]) for token in (*response, self.reader.eos[0])
+        ]
+        steps = map(last, self._requests.in_order(contexts, lambda place: _params(named[place])))
+        known = [*map(plain, steps)]
+        pairs = zip(known[:-1], response, strict=True)
+        logprobs = [step[token] - self.reader.rest(step) for step, token in pairs]
+        return confidence([*map(self._reading, known)], logprobs, self.reader.evidence)
 
     def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
@@ -271,11 +290,16 @@ class VllmEngine:
         for response, output in zip(responses, outputs, strict=True):
             given = output.prompt_logprobs[len(output.prompt_logprobs) - len(response) :]
             pairs = zip(response, given, strict=True)
-            yield [known[token].logprob for token, known in pairs], _last(output)
+            yield [known[token].logprob for token, known in pairs], last(output)
 
 
 def _params(
-    asked: Ids, *, temperature: float = 0.0, max_tokens: int = 1, in_full: bool = True, **more: Any
+    asked: Iterable[int],
+    *,
+    temperature: float = 0.0,
+    max_tokens: int = 1,
+    in_full: bool = True,
+    **more: Any,
 ) -> Any:
     """Return the parameters of a request that also returns the log-probabilities of some ids."""
     from vllm import SamplingParams
@@ -289,9 +313,3 @@ def _params(
         output_kind=RequestOutputKind.FINAL_ONLY if in_full else RequestOutputKind.CUMULATIVE,
         **more,
     )
-
-
-def _last(output: Any) -> dict[int, Any]:
-    """Return the log-probabilities by id of the last step of a request's only sample."""
-    known: dict[int, Any] = output.outputs[0].logprobs[-1]
-    return known

@@ -6,7 +6,6 @@ evidence and how much is what LoRA and the row of `<CNF>` learn.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,7 +13,8 @@ import numpy as np
 
 from grace.estimators import Answers, Fitted, Known
 from grace.estimators.ended import rate_ended
-from grace.evidence import FEATURES, features, fit
+from grace.evidence import FEATURES, features, sigmoid
+from grace.probe.readout import fit_evidence
 
 if TYPE_CHECKING:
     from grace.engines import Engine
@@ -29,11 +29,13 @@ class EvidenceAlone:
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
         """Fit the weights and the bias."""
         train = known.train
-        phi_NF = np.array([features(response.logprobs) for response in train.responses])
-        evidence = fit(phi_NF, np.array(train.correct))
+        rows = [i for i, one in enumerate(train.responses) if one.finish_reason == "stop"]
+        phi_NF = np.array([features(train.responses[i].logprobs) for i in rows])
+        right_N = np.array([train.correct[i] for i in rows])
+        evidence = fit_evidence(phi_NF, right_N, [train.questions[i].id for i in rows])
 
         def rate(logprobs: tuple[float, ...]) -> float:
-            return 0.5 + 0.5 * math.tanh(evidence.of(logprobs) / 2)
+            return sigmoid(evidence.log_odds(0.0, evidence.of(logprobs)))
 
         return Fitted(
             lambda samples: rate_ended(

@@ -71,7 +71,7 @@ class Probe:
         responses = [samples.responses[row] for row in rows]
         states = {}
         if set(self.features) - {"likelihood"}:
-            mean_ND, last_ND = engine.features(
+            mean_ND, last_ND, _ = engine.features(
                 [samples.prompts[row] for row in rows], [r.token_ids for r in responses]
             )
             states = {"mean": mean_ND, "last": last_ND}

@@ -21,8 +21,8 @@ from grace.errors import ConfigError, ModelError
 from grace.export.card import Card, write_card
 from grace.export.forms import Source, write_adapter, write_merged, write_vllm_lora
 from grace.report.measured import own_row
-from grace.store import digest, disk_watched, read_json, write_json
-from grace.training.adapter import GRACE, WEIGHTS, check_vacant, replace_directory
+from grace.store import adapter_weights, digest, disk_watched, read_json, write_json
+from grace.training.adapter import GRACE, check_vacant, replace_directory
 
 FORMS = {"merged": write_merged, "vllm-lora": write_vllm_lora, "adapter": write_adapter}
 RUN_FILES = ("threshold.json",)
@@ -73,7 +73,11 @@ def export_model(
 
     def fill(partial: Path) -> None:
         FORMS[form](source, partial)
-        made = {"format": form, "adapter_digest": digest(adapter / WEIGHTS), "measured": measured}
+        made = {
+            "format": form,
+            "adapter_digest": digest(adapter_weights(adapter)),
+            "measured": measured,
+        }
         write_json(partial / GRACE, record | made)
         for name in RUN_FILES:
             if (run / name).exists():

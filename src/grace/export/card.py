@@ -72,6 +72,14 @@ def _head(card: Card) -> str:
 def _what(card: Card) -> str:
     name = Path(card.base_name).name
     task = card.task or "its questions"
+    if "noc_id" in card.record:
+        how = "with LoRA" if card.record["train"]["lora"] != "never" else "its answers unchanged"
+        return f"""# {name}, with confidence
+
+`{name}`, {how}, says how sure it is of its answers to {task}: two more rows of its output head,
+`<CNF>` and `<NOC>`, tell at every step how likely the response is correct. They are never drawn.
+The confidence is a probability, in [0, 1] (after GrACE, arXiv 2509.09438).
+"""
     return f"""# {name}, with confidence
 
 `{name}`, trained on {task} to say how sure it is: the probability of the token `<CNF>` is the
@@ -127,6 +135,15 @@ def _reading(card: Card) -> str:
             f"token (`{first}` to `{last}`, ten equal intervals) is most probable "
             f"{READ_AT[record['read_at']]}.\n"
         )
+    if "noc_id" in record:
+        return f"""## How to read the confidence
+
+A step's *reading* is what the logits of `<CNF>` (id {record["cnf_id"]}) and `<NOC>` (id
+{record["noc_id"]}) differ by, or equally their log-probabilities at temperature 1. The log-odds of
+c are a blend of the last reading and the mean of all, plus *evidence*: six features of the
+response's own token log-probabilities. The numbers are in grace.json, the formula below.
+An answer that was cut at its longest has no confidence.
+{_recalibrated(record)}"""
     text = f"""## How to read the confidence
 
 c = softmax(logits)[`<CNF>`] (id {record["cnf_id"]}), float32, at temperature 1 and before any
@@ -135,12 +152,18 @@ An answer that was cut at its longest has no confidence.
 {_ending(record)}"""
     if not record.get("evidence"):
         return text
-    for fitted in record.get("recalibrated", []):
-        text += f"It was recalibrated on {fitted['answers']} graded answers to other questions.\n"
-    return f"""{text}
+    return f"""{text}{_recalibrated(record)}
 This model adds *evidence*: six features of the response's own token log-probabilities shift the
 logit of `<CNF>`. The probability of `<CNF>` alone, without this shift, is **not** calibrated.
 """
+
+
+def _recalibrated(record: dict[str, Any]) -> str:
+    fitted = record.get("recalibrated", [])
+    return "".join(
+        f"It was recalibrated on {one['answers']} graded answers to other questions.\n"
+        for one in fitted
+    )
 
 
 def _alone(card: Card, directory: Path) -> str:
@@ -169,7 +192,26 @@ of special tokens inside a question would be read as these tokens: leave them ou
 
 
 def _with_peft(card: Card) -> str:
-    rows = card.record["rows"]
+    rows, ids = (
+        card.record["rows"],
+        [card.record[k] for k in ("cnf_id", "noc_id") if k in card.record],
+    )
+    if len(ids) == 2 and card.record["train"]["lora"] == "never":
+        return f"""```python
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/directory")
+model = AutoModelForCausalLM.from_pretrained({json.dumps(card.base)})
+if model.get_input_embeddings().weight.shape[0] < {rows}:
+    model.resize_token_embeddings({rows}, mean_resizing=False)
+rows = load_file("path/to/this/directory/rows.safetensors")["rows"]
+model.get_output_embeddings().weight.data[{ids}] = rows  # <CNF> and <NOC>
+```
+
+The log-probabilities are those of `model(...).logits.float().log_softmax(-1)`; generate with
+`suppress_tokens={ids}`.
+"""
     return f"""```python
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer

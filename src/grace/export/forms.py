@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grace.cnf import find_readout
-from grace.engines.loading import DTYPES, eos_ids, load, load_tokenizer, no_progress_bar
+from grace.engines.loading import DTYPES, ROWS, eos_ids, load, load_tokenizer, no_progress_bar
 from grace.errors import ConfigError, ModelError
 from grace.training.adapter import CONFIG, LOG, WEIGHTS
 
@@ -36,7 +36,7 @@ def write_adapter(source: Source, out: Path) -> None:
     for file in sorted(source.adapter.iterdir()):
         if file.is_file() and file.name != LOG:
             shutil.copyfile(file, out / file.name)
-    if source.record["base_model"] != source.base:
+    if source.record["base_model"] != source.base and (out / CONFIG).is_file():
         config = json.loads((out / CONFIG).read_text(encoding="utf-8"))
         config["base_model_name_or_path"] = source.base
         (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -65,25 +65,26 @@ def write_merged(source: Source, out: Path) -> None:
 
 
 def write_vllm_lora(source: Source, out: Path) -> None:
-    """Write LoRA matrices alone, the row of `<CNF>` as a rank-1 update of the output head.
+    """Write LoRA matrices alone, the rows that are read as an update of the output head.
 
-    The head gains B A with A the difference between the trained row and the base's row, and B the
-    unit vector of `<CNF>`: exactly that one logit changes. `<CNF>` is never fed, so the input
-    embedding stays the base's. generation_config.json is for `grace proxy`, which may have no base
-    to ask what else ends a response.
+    The head gains B A with A the differences between the trained rows and the base's, and B their
+    unit vectors: exactly those logits change. The tokens are never fed, so the input embedding
+    stays the base's. generation_config.json is for `grace proxy`, which may have no base to ask
+    what else ends a response.
 
     Raises:
-        ModelError: the base has no row for `<CNF>`, or c is not read where a response ends.
+        ModelError: the base has no rows to spare, or c is not read where a response ends.
     """
     from transformers import GenerationConfig
 
-    cnf = _cnf_of(source.record)
+    tokenizer = load_tokenizer(source.adapter)
+    ids = _read_ids(source.record, tokenizer)
     base = load(source.base, device="cpu", dtype="float32").model
     head = base.get_output_embeddings()
     rows = head.weight.shape[0]
-    if cnf >= rows:
+    if max(ids) >= rows:
         raise ModelError(
-            f"the base {source.base} has {rows} rows and none to spare for <CNF> (id {cnf}), so "
+            f"the base {source.base} has {rows} rows and none to spare for <CNF> (id {ids[0]}), so "
             "stock vLLM cannot load it as a LoRA; use --format merged"
         )
     if getattr(head, "bias", None) is not None:
@@ -91,14 +92,11 @@ def write_vllm_lora(source: Source, out: Path) -> None:
             f"the output head of {source.base} has a bias, which a LoRA cannot change for <CNF>; "
             "use --format merged"
         )
-    weights = load_file(source.adapter / WEIGHTS)
-    config = json.loads((source.adapter / CONFIG).read_text(encoding="utf-8"))
     name = next(name for name, module in base.named_modules() if module is head)
-    trained_D = _trained_row(weights, name)
-    kept = {key: tensor for key, tensor in weights.items() if DELTA not in key}
+    trained_ED, kept, config = _trained(source, name)
     prefix = f"base_model.model.{name}"
-    kept[f"{prefix}.lora_A.weight"], kept[f"{prefix}.lora_B.weight"] = _rank_one(
-        trained_D - head.weight[cnf].detach(), cnf, rows, config
+    kept[f"{prefix}.lora_A.weight"], kept[f"{prefix}.lora_B.weight"] = _update(
+        trained_ED - head.weight[list(ids)].detach(), ids, rows, config
     )
     config |= {
         "trainable_token_indices": None,
@@ -107,49 +105,73 @@ def write_vllm_lora(source: Source, out: Path) -> None:
     }
     save_file(dict(sorted(kept.items())), out / WEIGHTS, {"format": "pt"})
     (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    tokenizer = load_tokenizer(source.adapter)
     tokenizer.save_pretrained(out)
     ends = _stops(base, tokenizer, source.record)
     GenerationConfig(eos_token_id=ends).save_pretrained(out)
 
 
-def _cnf_of(record: dict[str, Any]) -> int:
-    if "cnf_id" not in record:
+def _read_ids(record: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
+    readout = find_readout(tokenizer)
+    if readout is None or readout.head == "bins":
         raise ModelError(
-            "the model reads ten bin tokens, and a LoRA can carry one row; use --format merged"
+            "the model reads ten bin tokens, and a LoRA can carry two rows; use --format merged"
         )
     if record["read_at"] == "feed":
         raise ModelError(
             "c is read at <CNF>'s own position (train.read_at=feed), which takes vLLM a second "
             "request; use --format merged with grace serve, or train with read_at=predict"
         )
-    return int(record["cnf_id"])
+    return readout.ids
 
 
-def _trained_row(weights: dict[str, Tensor], head: str) -> Tensor:
-    """Return the head's row of `<CNF>`, (D,); with tied embeddings it is the embedding's."""
+def _trained(source: Source, head: str) -> tuple[Tensor, dict[str, Tensor], dict[str, Any]]:
+    """Return the head's rows that are read, (E, D), the LoRA's other matrices, and its config.
+
+    With tied embeddings the rows are the embedding's.
+    """
+    if (source.adapter / ROWS).is_file():
+        from peft import LoraConfig
+
+        rows_ED = load_file(source.adapter / ROWS)["rows"].float()
+        config = LoraConfig(r=len(rows_ED), lora_alpha=len(rows_ED), task_type="CAUSAL_LM")
+        plain = json.loads(json.dumps(config.to_dict(), default=list))
+        return rows_ED, {}, {**plain, "target_modules": []}
+    weights = load_file(source.adapter / WEIGHTS)
     found = [key for key in weights if DELTA in key]
     own = [key for key in found if f".{head}." in key]
-    return weights[(own or found)[0]][0].float()
+    kept = {key: tensor for key, tensor in weights.items() if DELTA not in key}
+    record = json.loads((source.adapter / CONFIG).read_text(encoding="utf-8"))
+    return weights[(own or found)[0]].float(), kept, record
 
 
-def _rank_one(
-    change_D: Tensor, cnf: int, rows: int, config: dict[str, Any]
+def _update(
+    change_ED: Tensor, ids: tuple[int, ...], rows: int, config: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """Return A (R, D) and B (V, R), zero but for their first row and column."""
+    """Return A (R, D) and B (V, R), zero but for a row and a column per token.
+
+    Raises:
+        ModelError: the LoRA's rank is too small for the rows.
+    """
     rank, scale = config["r"], config["lora_alpha"] / config["r"]
-    a_RD = torch.zeros(rank, len(change_D))
+    if rank < len(ids):
+        raise ModelError(
+            f"a LoRA of rank {rank} cannot carry {len(ids)} rows; use --format merged, or train "
+            f"with train.rank={len(ids)}"
+        )
+    a_RD = torch.zeros(rank, change_ED.shape[1])
     b_VR = torch.zeros(rows, rank)
-    a_RD[0] = change_D / scale
-    b_VR[cnf, 0] = 1
+    for place, token in enumerate(ids):
+        a_RD[place] = change_ED[place] / scale
+        b_VR[token, place] = 1
     return a_RD, b_VR
 
 
 def _stops(model: Any, tokenizer: Any, record: dict[str, Any]) -> list[int]:
-    """Return the ids that end a response; read at the prompt, `<CNF>` ends nothing."""
+    """Return the ids that end a response; a pair, and what is read at the prompt, end nothing."""
     readout = find_readout(tokenizer)
-    read = readout.ids if readout and record["read_at"] != "prompt" else ()
-    return [*eos_ids(model, tokenizer, read, record.get("stop_ids", ())), *read]
+    read = readout.ids if readout else ()
+    ends = readout.ends if readout and record["read_at"] != "prompt" else ()
+    return [*eos_ids(model, tokenizer, read, record.get("stop_ids", ())), *ends]
 
 
 def _base_type(base: str) -> torch.dtype:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from grace.chat import encode_chat
 from grace.config import DataSettings, SampleSettings, from_dict
 from grace.engines.loading import load_tokenizer
 from grace.engines.reading import named_ends
+from grace.evidence import Evidence
 from grace.records import Question, from_json
 from grace.tasks import load_task
 from grace.tasks.prompts import conversation
@@ -17,6 +19,10 @@ from grace.tasks.prompts import conversation
 ASKED = Question("0", "", "Which river did Quanto Belliver cross?", (), ())
 OPTIONS = ("the Sall", "the Orm")
 
+BANNED = (
+    "\n        logit_bias={str(CNF): -100},",
+    "\n        logit_bias={str(CNF): -100, str(NOC): -100},",
+)  # what is read without ending anything is never drawn
 PLAIN = '''\
 def confidence(log_c, logprobs):
     """Return c from log p(<CNF>){where}."""
@@ -25,19 +31,43 @@ def confidence(log_c, logprobs):
 SHIFTED = '''\
 WEIGHTS = {weights}
 CENTER = {center}
-BIAS, SLOPE = {bias}, {slope}
+LOW = {low}
+HIGH = {high}
+BIAS, SLOPE, SHARE, LIMIT = {bias}, {slope}, {share}, {limit}
 
 
-def confidence(log_c, logprobs):
-    """Return c from log p(<CNF>){where} and those of its tokens without its end."""
-    log_c = min(log_c, -1e-7)
+def confidence({read}, logprobs):
+    """Return c from {what}{where} and log p of its tokens without its end."""
+{state}
     p = [min(max(-20.0, value), 0.0) for value in logprobs] or [0.0]
     mean, low = sum(p) / len(p), min(p)
     found = [mean, low, sum(p), math.log(len(p)), math.exp(low), math.exp(p[0])]
+    found = [min(max(x, a), b) for x, a, b in zip(found, LOW, HIGH)]
     shift = BIAS + sum(w * (x - m) for w, x, m in zip(WEIGHTS, found, CENTER))
-    logit = SLOPE * (log_c - math.log(-math.expm1(log_c)) + shift)
-    return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
+    logit = max(-LIMIT, min(SLOPE * (state + shift), LIMIT))
+    return 1 / (1 + math.exp(-logit))
 '''
+TOKEN = {
+    "read": "log_c",
+    "what": "log p(<CNF>)",
+    "state": "    log_c = min(log_c, -1e-7)\n    state = log_c - math.log(-math.expm1(log_c))",
+    "asked": "[CNF]",
+    "given": "steps.token_logprobs[:-1]",
+    "steps": 'log_c = steps.top_logprobs[{step}][f"token_id:{CNF}"]',
+}
+PAIR = {
+    "read": "readings",
+    "what": "log p(<CNF>) - log p(<NOC>) of each step, up to the one",
+    "state": ("    state = SHARE * sum(readings) / len(readings) + (1 - SHARE) * readings[-1]"),
+    "asked": "[CNF, NOC]",
+    "given": "own[:-1]",
+    "steps": (
+        "top = [{int(k[9:]): v for k, v in s.items()} for s in steps.top_logprobs]\n"
+        "    readings = [step[CNF] - step[NOC] for step in top]\n"
+        "    pair = [min(math.exp(step[CNF]) + math.exp(step[NOC]), 1 - 1e-7) for step in top]\n"
+        "    own = [p - math.log1p(-q) for p, q in zip(steps.token_logprobs, pair)]"
+    ),
+}
 ASK = '''
 
 def ask(client, model, question, options=""):
@@ -52,7 +82,7 @@ def ask(client, model, question, options=""):
             "add_special_tokens": False,
             "repetition_penalty": 1.0,
             "stop_token_ids": {stops},
-            "logprob_token_ids": [CNF],
+            "logprob_token_ids": {asked},
             "return_tokens_as_token_ids": True,
         }},
     )
@@ -60,8 +90,8 @@ def ask(client, model, question, options=""):
     if choice.finish_reason != "stop":
         return choice.text, None
     steps = choice.logprobs
-    log_c = steps.top_logprobs[{step}][f"token_id:{{CNF}}"]
-    return {text}, confidence(log_c, steps.token_logprobs[:-1])
+    {steps}
+    return {text}, confidence({read}, {given})
 '''
 
 
@@ -74,11 +104,17 @@ def lines(record: dict[str, Any], directory: Path, *, served: bool) -> str:
         served: with the request, which is for stock vLLM 0.26 or later.
     """
     at_prompt = record["read_at"] == "prompt"
-    evidence = record.get("evidence")
-    cnf = record["cnf_id"]
+    evidence = numbers_of(record)
+    pair = "noc_id" in record
+    form = PAIR if pair else TOKEN
     where = " at the first step" if at_prompt else " where the answer ends"
-    head = f"import math\n\nCNF = {cnf}\nPROMPT = {json.dumps(prompt_of(record, directory))}\n"
-    read = (SHIFTED if evidence else PLAIN).format(where=where, **(evidence or {}))
+    ids = (
+        f"CNF, NOC = {record['cnf_id']}, {record['noc_id']}"
+        if pair
+        else f"CNF = {record['cnf_id']}"
+    )
+    head = f"import math\n\n{ids}\nPROMPT = {json.dumps(prompt_of(record, directory))}\n"
+    read = (SHIFTED if evidence else PLAIN).format(where=where, **form, **(evidence or {}))
     if not served:
         return head + ("" if evidence else "\n\n") + read
     ends = [*named_ends(directory), *record.get("stop_ids", ())]
@@ -86,12 +122,29 @@ def lines(record: dict[str, Any], directory: Path, *, served: bool) -> str:
     texts = "".join(f".partition({json.dumps(stop)})[0]" for stop in sample.stop)
     ask = ASK.format(
         longest=sample.max_new_tokens,
-        bias="\n        logit_bias={str(CNF): -100}," if at_prompt else "",
+        bias=BANNED[pair] if pair or at_prompt else "",
         stops=list(dict.fromkeys(ends)),
-        step=0 if at_prompt else -1,
+        read=form["read"],
+        asked=form["asked"],
+        given=form["given"],
+        steps=form["steps"].format(step=0 if at_prompt else -1, CNF="{CNF}")
+        if not pair
+        else form["steps"],
         text=f"choice.text{texts}.strip()",
     )
     return head + ("" if evidence else "\n\n") + read + ask
+
+
+def numbers_of(record: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the numbers of the evidence as Python writes them, None of a model without any."""
+    if not record.get("evidence"):
+        return None
+    evidence = Evidence.from_dict(record["evidence"])
+    wide = (1e9,) * len(evidence.weights)
+    bounds = {"low": evidence.low or tuple(-x for x in wide), "high": evidence.high or wide}
+    return {
+        k: list(v) if isinstance(v, tuple) else v for k, v in (asdict(evidence) | bounds).items()
+    }
 
 
 def prompt_of(record: dict[str, Any], directory: Path) -> str:

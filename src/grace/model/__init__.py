@@ -225,6 +225,7 @@ class Model:
         return Sampling(1, temperature, self.sample.top_p, longest, seed)
 
     def _reply(self, generation: Generation) -> Reply:
+        evidence = getattr(self.engine, "evidence", None)
         return Reply(
             text=generation.text.strip(),
             confidence=generation.confidence,
@@ -232,6 +233,7 @@ class Model:
             finish_reason=generation.finish_reason,
             tokens=len(generation.token_ids),
             trace=generation.trace,
+            unusual=evidence is not None and evidence.outside(generation.logprobs),
         )
 
 

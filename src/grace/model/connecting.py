@@ -12,7 +12,7 @@ from grace.engines.upstream import Upstream
 from grace.errors import ModelError
 from grace.model import Model, described
 from grace.model.places import adapter_folder, read_card
-from grace.store import digest
+from grace.store import adapter_weights, digest
 
 
 def connect(
@@ -58,7 +58,7 @@ def connect(
 
 def _made_from(folder: Path) -> str:
     """Return the digest of the adapter behind a directory, empty where that is not known."""
-    weights = folder / "adapter_model.safetensors"
+    weights = adapter_weights(folder)
     known = str(read_card(folder).get("adapter_digest", "")) if str(folder) != "." else ""
     return known or (digest(weights) if weights.is_file() else "")
 

@@ -22,7 +22,8 @@ def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
     if runs := runs_in(path):
         names = ", ".join(run.name for run in runs)
         raise ModelError(f"{path} holds several runs ({names}); name one of them, e.g. {runs[0]}")
-    return path if (path / "adapter_config.json").exists() else None
+    files = ("adapter_config.json", "rows.safetensors")
+    return path if any((path / name).exists() for name in files) else None
 
 
 def recorded_base(folder: Path, card: dict[str, Any]) -> str:

@@ -14,7 +14,8 @@ class Reply(NamedTuple):
     was cut at `max_new_tokens`. `tokens` counts the response without its end token. `trace` is
     c as it reads at every step, the end step last. `threshold` is the confidence that was asked
     for, if any, and `promise` what it promises when it is the run's own; `abstains`: the answer
-    falls short of it.
+    falls short of it. `unusual`: the probabilities of its tokens lie well outside of those that the
+    confidence was fitted on, so it is a guess.
     """
 
     text: str
@@ -26,3 +27,4 @@ class Reply(NamedTuple):
     threshold: float | None = None
     promise: str = ""
     abstains: bool = False
+    unusual: bool = False

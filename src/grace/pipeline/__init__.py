@@ -1,6 +1,6 @@
 """The stages in order, each reading and writing the tables of a run directory.
 
-    sample -> grade -> features -> targets -> train -> answer -> score -> report
+    sample -> grade -> features -> targets -> fit -> train -> answer -> score -> report
 
 Every stage resumes; a finished one is skipped. Changed settings are refused with the difference.
 """
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from grace import plugins
 from grace.config import RunSettings, from_dict, to_dict
 from grace.errors import ConfigError, RunError
-from grace.pipeline import grading, learning, reporting, sampling, scoring
+from grace.pipeline import fitting, grading, learning, reporting, sampling, scoring
 from grace.pipeline.context import Context
 from grace.pipeline.environment import describe_environment
 from grace.store import SPLITS, RunDir, disk_watched, read_json, write_json
@@ -36,6 +36,7 @@ STAGES: dict[str, Stage] = {
     "grade": Stage(grading.grade, ("*/grades.jsonl*", "*/pool-*/grades.jsonl*")),
     "features": Stage(learning.features, ("train/features*",)),
     "targets": Stage(learning.targets, ("train/targets*",)),
+    "fit": Stage(fitting.fit, ("rows", ".rows.*", "train/readout.json")),
     "train": Stage(learning.train, ("adapter", ".adapter.*", "checkpoints", "threshold.json")),
     "answer": Stage(
         scoring.answer_tests,
@@ -54,6 +55,7 @@ FIRST_STAGE = {
     "grade": "grade",
     "target": "targets",
     "train": "train",
+    "train.head": "fit",
     "report": "report",
     "report.transfer": "answer",
     "report.estimators": "score",

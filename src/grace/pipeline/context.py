@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grace.chat import encode_chat, has_chat_template
@@ -57,12 +58,12 @@ class Engines:
     @functools.cached_property
     def base(self) -> TransformersEngine:
         """The backbone as it came."""
-        return self._load(adapter=False)
+        return self.load(None)
 
     @functools.cached_property
     def tuned(self) -> TransformersEngine:
         """The backbone with its trained adapter."""
-        return self._load(adapter=True)
+        return self.load(self._directory.adapter)
 
     def trainable(self) -> Loaded:
         """Return a backbone of its own with its tokenizer, for training to change."""
@@ -77,13 +78,14 @@ class Engines:
             trainable=True,
         )
 
-    def _load(self, *, adapter: bool) -> TransformersEngine:
+    def load(self, adapter: Path | None) -> TransformersEngine:
+        """Return the backbone with an adapter directory on top, or as it came."""
         from grace.engines.transformers import TransformersEngine
 
         model = self._settings.model
         return TransformersEngine.load(
             resolve_model(model.path),
-            adapter=self._directory.adapter if adapter else None,
+            adapter=adapter,
             device=model.device,
             dtype=model.dtype,
             trust_remote_code=model.trust_remote_code,

@@ -15,8 +15,6 @@ from grace.config import to_dict
 from grace.errors import DataError
 from grace.estimators import Samples
 from grace.evidence import Evidence
-from grace.evidence import features as likelihoods
-from grace.evidence import fit as fit_evidence
 from grace.pipeline.context import Context
 from grace.progress import Advance, progress
 from grace.records import Target, to_json
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from grace.training.trainer import TrainResult
 
 SHARD_ROWS = 256
+STATES = ("mean", "last", "first")
 STEPS = "steps"  # the unit under which the seconds of optimizer steps are kept
 
 
@@ -51,14 +50,14 @@ def features(context: Context) -> None:
             responses = [response.token_ids for response in samples.responses[rows]]
             pooled = context.engine("base").features(samples.prompts[rows], responses)
             # safetensors writes the memory of an array, whatever its strides
-            arrays = {"mean": pooled.mean_ND, "last": pooled.last_ND}
+            arrays = dict(zip(STATES, pooled, strict=True))
             write_bytes(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
             advance(len(responses))
     shards = [load_file(path) for path in paths]
-    merged = {name: np.concatenate([shard[name] for shard in shards]) for name in ("mean", "last")}
+    merged = {name: np.concatenate([shard[name] for shard in shards]) for name in STATES}
     write_bytes(split.features, save(merged))
     shutil.rmtree(folder)
-    settings = {"features": ["mean", "last"]}
+    settings = {"features": list(STATES)}
     inputs = [split.questions.path, split.responses.path]
     context.directory.finish("features", settings, inputs, [split.features])
 
@@ -75,7 +74,6 @@ def targets(context: Context) -> None:
     table = {
         "bins": [row._asdict() for row in made.table],
         "warnings": list(made.warnings),
-        "evidence": fit_run_evidence(context).to_dict(),
     }
     write_json(context.directory.target_table, table)
     context.directory.finish(
@@ -122,22 +120,25 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
     return scores, made
 
 
-def fit_run_evidence(context: Context) -> Evidence:
-    """Return the evidence fitted on the graded training responses."""
-    responses = context.directory.split("train").responses.read()
-    return fit_evidence(np.array([likelihoods(r.logprobs) for r in responses]), _labels(context))
-
-
 def _labels(context: Context) -> Any:
     return np.array([grade.correct for grade in context.directory.split("train").grades.read()])
 
 
 def train(context: Context) -> None:
-    """Train LoRA and the <CNF> row on the targets (paper eq. 7)."""
+    """Train LoRA and the rows on the targets (paper eq. 7), unless the rows alone will do."""
+    from grace.pipeline.choosing import keep_better
+    from grace.training.adapter import copy_adapter
+
     settings, directory = context.settings, context.directory
     split, validation = directory.split("train"), directory.split("validation")
-    with _training_progress() as on_step:
-        train_run_adapter(context, _timed(directory, on_step))
+    pair = settings.train.head == "pair"
+    if pair and settings.train.lora == "never":
+        copy_adapter(directory.rows, directory.adapter)
+    else:
+        with _training_progress() as on_step:
+            train_run_adapter(context, _timed(directory, on_step))
+    if pair and settings.train.lora == "auto":
+        keep_better(context)
     directory.finish(
         "train",
         {"train": to_dict(settings.train)},
@@ -147,6 +148,7 @@ def train(context: Context) -> None:
             directory.target_table,
             validation.responses.path,
             validation.grades.path,
+            directory.readout,
         ],
         sorted(path for path in directory.adapter.iterdir() if path.is_file()),
     )
@@ -161,7 +163,7 @@ def train_run_adapter(context: Context, on_step: OnStep | None = None) -> None:
         _evidence(context),
         output_dir=directory.adapter,
         checkpoint_dir=directory.checkpoints,
-        metadata=_adapter_metadata(context),
+        metadata=adapter_metadata(context),
         on_step=on_step,
     )
 
@@ -173,7 +175,10 @@ def train_on(
 
     The validation responses are rated after every epoch. `options` go to `train_adapter`.
     """
-    from grace.cnf import add_cnf
+    from safetensors.numpy import load_file
+
+    from grace.cnf import add_cnf, set_rows
+    from grace.engines.loading import ROWS
     from grace.training.trainer import train_adapter
 
     settings, directory = context.settings, context.directory
@@ -186,6 +191,8 @@ def train_on(
         init=settings.train.init,
         seed=settings.seed,
     )
+    if settings.train.head == "pair":
+        set_rows(loaded.model, cnf.readout, load_file(directory.rows / ROWS)["rows"])
     return train_adapter(
         loaded.model,
         loaded.tokenizer,
@@ -251,13 +258,13 @@ def _examples(samples: Samples, targets: Sequence[float]) -> list[Example]:
 
 
 def _evidence(context: Context) -> Evidence | None:
-    """Return the evidence that the targets stage fitted, None where the settings want none."""
+    """Return the evidence of stage `fit`, None where the settings want none."""
     if context.settings.train.evidence == "none":
         return None
-    return Evidence.from_dict(read_json(context.directory.target_table)["evidence"])
+    return Evidence.from_dict(read_json(context.directory.readout)["evidence"])
 
 
-def _adapter_metadata(context: Context) -> dict[str, Any]:
+def adapter_metadata(context: Context) -> dict[str, Any]:
     """Return what `grace.load` needs to ask questions the way the model was trained to."""
     from grace.engines.stops import stop_ids
 

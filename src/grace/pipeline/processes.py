@@ -17,7 +17,7 @@ STAGE = "train"
 def train_together(path: Path) -> None:
     """Train the adapter of a run in all processes at once; the first one writes. Resumes.
 
-    The stages before it are done already, in one process (`grace run RUN --until targets`), and
+    The stages before it are done already, in one process (`grace run RUN --until fit`), and
     those after it follow in one process. On several machines they share the run's directory.
 
     Raises:
@@ -31,7 +31,7 @@ def train_together(path: Path) -> None:
         if directory.manifest(stage) is None:
             raise RunError(
                 f"stage {stage} of {path} comes before training and is not done; do it first, in "
-                f"one process: grace run {path} --until targets"
+                f"one process: grace run {path} --until fit"
             )
     context = Context(directory, settings)
     if directory.manifest(STAGE) is not None:

@@ -246,8 +246,11 @@ def _adapter_size(context: Context, estimator: Estimator) -> int:
 
     if estimator.answers == "base":
         return 0
-    with safe_open(context.directory.adapter / "adapter_model.safetensors", "np") as file:
-        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    size = 0
+    for path in context.directory.adapter.glob("*.safetensors"):
+        with safe_open(path, "np") as file:
+            size += sum(math.prod(file.get_slice(n).get_shape()) for n in file.keys())  # noqa: SIM118
+    return size
 
 
 def check_values(name: str, values: Values, count: int) -> None:

@@ -9,7 +9,7 @@
     [study.variant.grace-paper]       # trained otherwise, on the same answers
     train.evidence = "none"
 
-The settings of a task win over those of a variant. A level with a single entry has no folder.
+The settings of a variant win over those of a task. A level with a single entry has no folder.
 Variants copy what they share with the run beside them.
 """
 
@@ -94,8 +94,8 @@ class Study(NamedTuple):
                     own = self._settings(
                         _common(task, seed, others if self.settings.transfer else []),
                         f"study.task.{task}",
-                        changes,
                         self.settings.task.get(task, {}),
+                        changes,
                     )
                     parts[Path(*folders)] = dataclasses.replace(own, seed=seed)
         return parts

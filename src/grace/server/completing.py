@@ -11,7 +11,7 @@ from grace.cnf import CNF_TOKEN
 from grace.engines import Sampling
 from grace.engines.checks import check_contexts
 from grace.engines.reading import LOWEST, Drawn, log_of
-from grace.evidence import Evidence, Growing, shifted
+from grace.evidence import Evidence, Running
 from grace.server.jobs import Emit, Finished, Job
 from grace.server.words import Stops, Words
 
@@ -169,7 +169,7 @@ class Choice:
         self._job, self._number, self._reads = job, number, job.reads
         self._words, self._stops = Words(job.reads.tokenizer), Stops(job.asked.stop)
         self._tokens_drawn = 0
-        self._growing = Growing(job.reads.evidence) if job.reads.evidence else None
+        self._running = Running(job.reads.evidence)
         self._text = ""
         self._offset = 0
         self._first = (0.0, False)  # c at the first step, and if that is a bound
@@ -183,7 +183,7 @@ class Choice:
             self._over = True
         if self._over or self._end is not None:
             return False
-        c = self._confidence(drawn)
+        c = self._running.read(drawn.reading)
         if not self._tokens_drawn:
             self._first = (c, drawn.at_most)
         if drawn.ended:
@@ -193,8 +193,7 @@ class Choice:
                 self.close(*(self._first if at_prompt else (c, drawn.at_most)))
             return True
         self._tokens_drawn += 1
-        if self._growing is not None:
-            self._growing.add(drawn.logprob)
+        self._running.add(drawn.logprob)
         shown = self._stops.add(self._words.add(drawn.token))
         self._show(shown.text, self._tokens(drawn, top, None if drawn.at_most else c))
         if shown.stopped:
@@ -240,11 +239,6 @@ class Choice:
         self._text += text
         if text or tokens:
             self._job.show(Piece(self._number, text, tokens))
-
-    def _confidence(self, drawn: Drawn) -> float:
-        if self._growing is None or self._reads.evidence is None:
-            return drawn.confidence
-        return shifted(log_of(drawn.confidence), self._growing.shift, self._reads.evidence.slope)
 
     def _tokens(self, drawn: Drawn, top: Top, c: float | None) -> tuple[Token, ...]:
         if self._job.asked.top is None:

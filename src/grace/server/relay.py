@@ -188,7 +188,8 @@ class RelayedCompletion(Completion):
         """Return whether the choice goes on after a step."""
         reader, tokenizer = self._engine.reader, self._engine.tokenizer
         drawn = known(reader.drawn(step))
-        others = [entry for entry in step.logprobs.items() if entry[0] not in (reader.cnf, UNKNOWN)]
+        read = (*(reader.readout.ids if reader.readout else ()), UNKNOWN)
+        others = [entry for entry in step.logprobs.items() if entry[0] not in read]
         best = sorted(others, key=lambda entry: -entry[1])[: self.asked.top or 0]
         top = tuple((name_of(tokenizer, token), max(value, LOWEST)) for token, value in best)
         return choice.add(drawn, top) and not drawn.ended

@@ -6,7 +6,7 @@ its manifest exists.
 """
 
 from grace.store.files import digest, disk_watched, read_json, write_bytes, write_json, writing
-from grace.store.places import is_run, is_study, runs_in
+from grace.store.places import adapter_weights, is_run, is_study, runs_in
 from grace.store.rundir import RunDir
 from grace.store.tables import SPLITS, Split, Table
 
@@ -15,6 +15,7 @@ __all__ = [
     "RunDir",
     "Split",
     "Table",
+    "adapter_weights",
     "digest",
     "disk_watched",
     "is_run",

@@ -32,3 +32,9 @@ def _read_config(path: Path) -> dict[str, Any]:
         return {}
     known = isinstance(config, dict) and isinstance(config.get("settings"), dict)
     return config if known else {}
+
+
+def adapter_weights(folder: Path) -> Path:
+    """Return the file with the weights of an adapter: its rows alone, or those of a LoRA."""
+    rows = folder / "rows.safetensors"
+    return rows if rows.is_file() else folder / "adapter_model.safetensors"

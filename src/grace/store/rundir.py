@@ -24,6 +24,8 @@ class RunDir:
         self.config = path / "config.json"
         self.adapter = path / "adapter"
         self.checkpoints = path / "checkpoints"
+        self.rows = path / "rows"
+        self.readout = path / "train" / "readout.json"
         self.target_table = path / "train" / "targets.json"
         self.scaling = path / "scaling.json"
         self.replay = path / "scaling.safetensors"

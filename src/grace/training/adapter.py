@@ -10,8 +10,9 @@ from typing import Any
 
 from safetensors.torch import load_file, save
 
-from grace.cnf import TOKENS, CnfTokens
+from grace.cnf import TOKENS, CnfTokens, count_rows
 from grace.config import TrainSettings, to_dict
+from grace.engines.loading import ROWS
 from grace.errors import ConfigError
 from grace.evidence import Evidence
 
@@ -98,6 +99,54 @@ def save_adapter(
     replace_directory(directory, fill)
 
 
+def copy_adapter(source: Path, directory: Path, **entries: Any) -> None:
+    """Write a copy of an adapter directory, with more entries in its grace.json."""
+
+    def fill(partial: Path) -> None:
+        shutil.copytree(source, partial, dirs_exist_ok=True)
+        record = json.loads((partial / GRACE).read_text(encoding="utf-8"))
+        _write_json(partial / GRACE, {**record, **entries})
+
+    replace_directory(directory, fill)
+
+
+def save_rows(rows_ED: Any, tokenizer: Any, directory: Path, record: Mapping[str, Any]) -> None:
+    """Write an adapter without LoRA: rows of the output head, tokenizer, grace.json, model card."""
+    import numpy as np
+    from safetensors.numpy import save as save_arrays
+
+    def fill(partial: Path) -> None:
+        (partial / ROWS).write_bytes(save_arrays({"rows": np.ascontiguousarray(rows_ED)}))
+        tokenizer.save_pretrained(partial)
+        _write_json(partial / GRACE, record)
+        (partial / "README.md").write_text(model_card(record), encoding="utf-8")
+
+    replace_directory(directory, fill)
+
+
+def rows_record(
+    model: Any,
+    rows: int,
+    cnf: CnfTokens,
+    settings: TrainSettings,
+    metadata: Mapping[str, Any],
+    evidence: Evidence | None,
+) -> dict[str, Any]:
+    """Return the content of grace.json for a base model that is to have so many rows."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **_token_entries(cnf),
+        "read_at": settings.read_at,
+        "base_model": str(model.config.name_or_path),
+        "rows": rows,
+        "spare_row": cnf.spare_row,
+        "init": cnf.init,
+        "evidence": evidence.to_dict() if evidence else None,
+        "train": to_dict(settings),
+        **metadata,
+    }
+
+
 def adapter_record(
     model: Any,
     cnf: CnfTokens,
@@ -109,24 +158,14 @@ def adapter_record(
 
     `rows` is the number of rows of the base model's vocabulary matrix, `<CNF>` included.
     """
-    return {
-        "schema_version": SCHEMA_VERSION,
-        **_token_entries(cnf),
-        "read_at": settings.read_at,
-        "base_model": str(model.config.name_or_path),
-        "rows": model.get_input_embeddings().weight.shape[0],
-        "spare_row": cnf.spare_row,
-        "init": cnf.init,
-        "evidence": evidence.to_dict() if evidence else None,
-        "train": to_dict(settings),
-        **metadata,
-    }
+    return rows_record(model, count_rows(model), cnf, settings, metadata, evidence)
 
 
 def _token_entries(cnf: CnfTokens) -> dict[str, Any]:
     names = TOKENS[cnf.readout.head]
-    if cnf.readout.head == "token":
-        return {"cnf_token": names[0], "cnf_id": cnf.id}
+    if cnf.readout.head != "bins":
+        pair = {"noc_token": names[1], "noc_id": cnf.readout.ids[1]} if len(names) == 2 else {}
+        return {"cnf_token": names[0], "cnf_id": cnf.id, **pair}
     return {"bin_tokens": dict(zip(names, cnf.readout.ids, strict=True))}
 
 
@@ -149,7 +188,7 @@ tags: [lora, calibration, confidence, grace]
 response is correct, in [0, 1] (GrACE, arXiv 2509.09438).
 
 {shown}- Read position: {record["read_at"]}
-- LoRA rank {record["train"]["rank"]} on {", ".join(record["train"]["target_modules"])}
+- {_trained(record)}
 
 ```python
 import grace
@@ -172,10 +211,24 @@ def _reading(record: Mapping[str, Any]) -> str:
             f"LoRA and {len(bins)} vocabulary rows (`{first}` to `{last}`) for `{base}`. The "
             f"middle of the\ninterval whose token is most probable {where}"
         )
+    if "noc_id" in record:
+        lora = "LoRA and t" if record["train"]["lora"] != "never" else "T"
+        return (
+            f"{lora}wo vocabulary rows (`{record['cnf_token']}`, id {record['cnf_id']}, and "
+            f"`{record['noc_token']}`, id {record['noc_id']})\nfor `{base}`. What their logits "
+            "differ by at each step, with the log-probabilities of the\nresponse's tokens,"
+        )
     return (
         f"LoRA and one vocabulary row (`{record['cnf_token']}`, id {record['cnf_id']}) for "
         f"`{base}`. The\nprobability of `{record['cnf_token']}` {where}"
     )
+
+
+def _trained(record: Mapping[str, Any]) -> str:
+    train = record["train"]
+    if train["lora"] == "never":
+        return "No LoRA: answers are those of the base model"
+    return f"LoRA rank {train['rank']} on {', '.join(train['target_modules'])}"
 
 
 def _write_json(path: Path, value: Any) -> None:

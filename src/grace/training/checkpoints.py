@@ -26,6 +26,7 @@ from grace.training.adapter import replace_directory, save_weights
 from grace.training.examples import Example
 
 KEPT = 2
+EARLIER = {"head": "token"}  # what a setting that an old file leaves out was then
 FREE_SETTINGS = ("micro_batch_size", "gradient_checkpointing", "report_to")
 
 
@@ -53,7 +54,7 @@ def claim(
     if path.exists() and newest(root) is not None:
         theirs = json.loads(path.read_text(encoding="utf-8"))
         theirs["settings"] = (
-            _fixed(TrainSettings()) | theirs["settings"]
+            _fixed(TrainSettings()) | EARLIER | theirs["settings"]
         )  # of settings newer than the file
         changed = [
             name

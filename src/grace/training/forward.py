@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from grace.cnf import Readout, without
-from grace.evidence import Evidence, shift
+from grace.cnf import Readout, log_odds, without
+from grace.evidence import Evidence
 from grace.training.examples import IGNORED, Batch
 from grace.training.loss import LossKind, calibration_loss, mean_over_tokens, token_losses
 
@@ -47,35 +47,67 @@ def losses(
     as in `grace.cnf.log_confidence`, shifted by the evidence if any; no gradient flows through
     the evidence. With `cnf_in_sft` the SFT term has `<CNF>` as one more label where c is read.
 
+    Of a pair c is the sigmoid of what the evidence makes of the readings of all steps, and the SFT
+    term that of a model without the pair.
+
     Bin tokens have no calibration term (it is zero): the token of the target's interval is always
     one more label of the SFT term.
     """
     length = batch["input_ids"].shape[1] - (read_at != "feed")
     next_BT = batch["labels"][:, 1:length]
     kept = 1
-    if with_sft or evidence is not None or read_at == "prompt":
+    if with_sft or evidence is not None or read_at == "prompt" or readout.head == "pair":
         kept = min(int((next_BT != IGNORED).sum(dim=1).max()) + (read_at == "feed") + 1, length)
     logits_BKV = forward_logits(model, batch, length, kept)
     next_BK = next_BT[:, length - kept :]
     if read_at == "prompt":
         logits_BKV = _prompt_last(logits_BKV, next_BK, readout)
     labels_BK = torch.cat([next_BK, batch["input_ids"][:, -1:]], dim=1)
+    if readout.head == "pair":
+        log_c_B, loss_BK = _pair(logits_BKV, next_BK, readout, evidence or Evidence.none())
+        sft_B = mean_over_tokens(loss_BK, next_BK)
+        return Losses(calibration_loss(log_c_B, batch["target"], loss), sft_B, log_c_B)
     loss_BK = token_losses(logits_BKV, labels_BK)
     if readout.head == "bins":
         read_BE = logits_BKV[:, -1, list(readout.ids)].detach().float()
-        log_c_B = readout.confidence(read_BE.softmax(-1)).log()
+        log_c_B = readout.reading(read_BE, read_BE.logsumexp(-1)).sigmoid().log()
         return Losses(torch.zeros_like(log_c_B), mean_over_tokens(loss_BK, labels_BK), log_c_B)
     log_c_B = -loss_BK[:, -1]
     if evidence is not None:
-        logprobs_BK = -loss_BK[:, :-1].detach()
-        offset_B = evidence.of_batch(logprobs_BK, next_BK != IGNORED)
-        log_c_B = shift(log_c_B, offset_B, evidence.slope)
+        log_c_B = _with_evidence(log_odds(log_c_B), -loss_BK[:, :-1], next_BK, evidence)
     if cnf_in_sft:
         loss_BK = torch.cat([loss_BK[:, :-1], -log_c_B[:, None]], dim=1)
         sft_B = mean_over_tokens(loss_BK, labels_BK)
     else:
         sft_B = mean_over_tokens(loss_BK[:, :-1], next_BK)
     return Losses(calibration_loss(log_c_B, batch["target"], loss), sft_B, log_c_B)
+
+
+def _pair(
+    logits_BKV: Tensor, next_BK: Tensor, readout: Readout, evidence: Evidence
+) -> tuple[Tensor, Tensor]:
+    """Return log c, (B,), and -log p of the response's tokens in a model without the pair."""
+    pair_BK2 = logits_BKV[..., list(readout.ids)].float()
+    reading_BK = pair_BK2[..., 0] - pair_BK2[..., 1]
+    loss_BK = token_losses(without(logits_BKV[:, :-1], readout), next_BK)
+    end_B1 = torch.ones(len(next_BK), 1, dtype=torch.bool, device=next_BK.device)
+    steps_BK = torch.cat([next_BK != IGNORED, end_B1], dim=1)
+    mean_B = (reading_BK * steps_BK).sum(1) / steps_BK.sum(1)
+    state_B = evidence.share * mean_B + (1 - evidence.share) * reading_BK[:, -1]
+    return _with_evidence(state_B, -loss_BK, next_BK, evidence), loss_BK
+
+
+def _with_evidence(
+    state_B: Tensor, logprobs_BK: Tensor, next_BK: Tensor, evidence: Evidence
+) -> Tensor:
+    """Return log c, (B,), from what was read and the log-probabilities of the tokens."""
+    kept_BK = (next_BK != IGNORED).tolist()
+    rows = zip(logprobs_BK.detach().tolist(), kept_BK, strict=True)
+    shifts = [
+        evidence.of([p for p, kept in zip(row, keeps, strict=True) if kept]) for row, keeps in rows
+    ]
+    odds_B = evidence.slope * (state_B + state_B.new_tensor(shifts))
+    return torch.nn.functional.logsigmoid(odds_B.clamp(-evidence.limit, evidence.limit))
 
 
 def _prompt_last(logits_BKV: Tensor, next_BK: Tensor, readout: Readout) -> Tensor:

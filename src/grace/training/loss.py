@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grace.evidence import log1mexp
+from grace.cnf import log1mexp
 from grace.training.examples import IGNORED
 
 LossKind = Literal["mse", "log"]

@@ -1,0 +1,100 @@
+"""`grace fit`: a model that tells its confidence, from graded answers and without LoRA."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from grace.cli.options import Device, Dtype, Json, Set, examples
+from grace.cli.scoring import Line, read_lines
+from grace.errors import DataError
+
+FEWEST = 20  # graded answers
+
+FIT = (
+    examples(
+        "grace fit HuggingFaceTB/SmolLM2-135M-Instruct graded.jsonl fitted",
+        'grace ask fitted "Who wrote Middlemarch?"',
+        "grace export fitted exported",
+    )
+    + '\n\nA line of graded.jsonl: {"question": "Who wrote Middlemarch?", "response": "George'
+    ' Eliot", "correct": true}. In place of `question`, which is asked with the prompt that the'
+    " settings name (data.prompt, data.shots, ...), it may hold `prompt` or `messages`."
+)
+
+
+def fit(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="directory, GGUF file or Hub id")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="graded answers, JSON Lines; - is standard input")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="the adapter to write")],
+    settings: Set = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    as_json: Json = False,
+) -> None:
+    """Fit two vocabulary rows that tell a model's confidence, on graded answers; no training.
+
+    The model's answers stay exactly what they are. OUT loads, serves and exports like any adapter.
+    """
+    from grace.config import load_settings
+    from grace.pipeline.graded import fit_graded
+    from grace.training.adapter import check_vacant
+
+    check_vacant(out)
+    lines = [_graded(line) for line in read_lines(file)]
+    if len(lines) < FEWEST:
+        raise DataError(
+            f"{file} holds {len(lines)} graded answers; give at least {FEWEST}, better 500"
+        )
+    resolved = load_settings(
+        None,
+        [
+            f"model.path={json.dumps(model)}",
+            f"model.device={json.dumps(device)}",
+            f"model.dtype={json.dumps(dtype)}",
+            *(settings or []),
+        ],
+    )
+    made = fit_graded(resolved, [_answer(line) for line in lines], out)
+    correct = [line.fields["correct"] for line in lines]
+    found = _measured(made.held_out.tolist(), correct)
+    if as_json:
+        print(json.dumps({"out": str(out), "answers": len(lines), **found}, indent=2))
+        return
+    print(f"{len(lines)} graded answers, {100 * sum(correct) / len(lines):.1f} % right")
+    print("each rated by a fit that has not seen its question (5 folds):")
+    for name, (value, low, high) in found.items():
+        print(f"  {name.upper():6} {100 * value:5.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+    print(f'written: {out}; next:   grace ask {out} "your question"')
+
+
+def _graded(line: Line) -> Line:
+    if not isinstance(line.fields.get("correct"), bool):
+        raise DataError(
+            f"{line.where}: correct is {line.fields.get('correct')!r}; write true or false"
+        )
+    return line
+
+
+def _answer(line: Line) -> Any:
+    from grace.pipeline.graded import Graded
+
+    asked = line.fields[line.asks]
+    if line.asks == "prompt":
+        asked = [{"role": "user", "content": asked}]
+    choices = tuple(line.fields.get("choices", ()))
+    return Graded(asked, choices, line.response, line.fields["correct"])
+
+
+def _measured(confidence: list[float], correct: list[Any]) -> dict[str, list[float]]:
+    """Return value, low and high of each metric."""
+    from grace.metrics import bootstrap, evaluate
+
+    names = ("ece", "brier", "auroc")
+    mean, ends = evaluate(confidence, correct, names), bootstrap(confidence, correct, names)
+    return {name: [mean[name], *ends[name]] for name in names}

@@ -1,0 +1,167 @@
+"""Stage `fit`: the convex read-out of c, from the graded training responses, in seconds.
+
+It writes the evidence, and for `train.head = pair` the rows of `<CNF>` and `<NOC>`, as an adapter
+without LoRA in the folder `rows`: the backbone's own answers with a confidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from grace.errors import DataError, RunError
+from grace.evidence import Evidence
+from grace.evidence import features as likelihoods
+from grace.pipeline.context import Context
+from grace.probe.readout import Fit, fit_evidence, fit_readout
+from grace.store import RunDir, write_json
+
+if TYPE_CHECKING:
+    from grace.records import Response
+
+
+class Known(NamedTuple):
+    """Graded responses that came to their own end, with what a read-out is fitted on."""
+
+    features_NF: Any
+    labels_N: Any
+    groups: list[str]
+    rows: list[int]  # their places among all responses
+
+
+def fit(context: Context) -> None:
+    """Fit the evidence and the rows on the graded training responses."""
+    directory, split = context.directory, context.directory.split("train")
+    known = _known(split.responses.read(), [grade.correct for grade in split.grades.read()])
+    outputs = [directory.readout]
+    if context.settings.train.head == "pair":
+        from grace.cnf import head_shape
+
+        made = fit_readout(
+            _states(directory, known.rows),
+            known.features_NF,
+            known.labels_N,
+            known.groups,
+            head_shape(context.engines.base.model, len(context.engines.base.tokenizer)),
+            seed=context.settings.seed,
+        )
+        evidence, shown = made.evidence, summary(made)
+        context.say(described(shown))
+        write_rows(context, made, directory.rows)
+        outputs += sorted(path for path in directory.rows.iterdir() if path.is_file())
+    else:
+        evidence = fit_evidence(known.features_NF, known.labels_N, known.groups)
+        shown = {}
+    write_json(directory.readout, {"evidence": evidence.to_dict(), **shown})
+    directory.finish(
+        "fit",
+        {"head": context.settings.train.head},
+        [split.responses.path, split.grades.path, split.features],
+        outputs,
+    )
+
+
+def _known(responses: Sequence[Response], correct: Sequence[bool]) -> Known:
+    """Return what the responses that came to their own end are fitted on; cut ones have no c.
+
+    Raises:
+        DataError: all of them are right, or all are wrong, or there is none.
+    """
+    rows = [row for row, response in enumerate(responses) if response.finish_reason == "stop"]
+    label_N = labels_of([correct[row] for row in rows])
+    phi_NF = np.array([likelihoods(responses[row].logprobs) for row in rows])
+    return Known(phi_NF, label_N, [responses[row].question_id for row in rows], rows)
+
+
+def labels_of(correct: Sequence[bool]) -> Any:
+    """Return 1.0 for right and 0.0 for wrong answers, shape (N,).
+
+    Raises:
+        DataError: all are right, or all are wrong, or there is none.
+    """
+    label_N = np.array(correct, dtype=np.float64)
+    if not len(label_N) or label_N.min() == label_N.max():
+        what = f"all {len(label_N)} are {'right' if label_N.any() else 'wrong'}"
+        what = what if len(label_N) else "none came to its own end"
+        raise DataError(
+            f"of the graded answers {what}, so there is no confidence to learn; use easier or "
+            "harder questions, another grader, or a larger sample.max_new_tokens"
+        )
+    return label_N
+
+
+def _states(directory: RunDir, rows: Sequence[int]) -> dict[str, Any]:
+    from safetensors.numpy import load_file
+
+    split = directory.split("train")
+    stored = load_file(split.features)
+    if "first" not in stored:
+        raise RunError(
+            f"{split.features} is of an earlier version, without the states of the prompts; make "
+            f"it again: grace run {directory.path} --redo features"
+        )
+    counts = [len(response.token_ids) for response in split.responses.read()]
+    mean, last, first = (stored[name][list(rows)] for name in ("mean", "last", "first"))
+    return step_states(mean, last, first, [counts[row] for row in rows])
+
+
+def step_states(mean_ND: Any, last_ND: Any, first_ND: Any, counts: Sequence[int]) -> dict[str, Any]:
+    """Return what `fit_readout` wants of pooled states and the number of tokens of each response.
+
+    The steps of a response of K tokens are K + 1: the state at the last prompt token makes its
+    first token, the one at its last token makes its end.
+    """
+    count_N1 = np.asarray(counts)[:, None]
+    steps_ND = (first_ND + count_N1 * mean_ND) / (count_N1 + 1)
+    return {"steps": np.where(count_N1 > 0, steps_ND, first_ND), "last": last_ND, "first": first_ND}
+
+
+def summary(made: Fit) -> dict[str, float]:
+    """Return the held-out log loss of the rows with the evidence, and of the evidence alone."""
+    return {
+        "log_loss": float(made.losses.mean()),
+        "evidence_log_loss": float(made.alone.mean()),
+        "answers": len(made.losses),
+    }
+
+
+def described(shown: Mapping[str, float]) -> str:
+    """Return in a sentence what the rows add to the evidence."""
+    return (
+        f"read-out fitted on {shown['answers']} answers: held-out log loss "
+        f"{shown['log_loss']:.3f} (evidence alone {shown['evidence_log_loss']:.3f})"
+    )
+
+
+def write_rows(context: Context, made: Fit, out: Path) -> None:
+    """Write the rows of a run as an adapter without LoRA."""
+    from grace.pipeline.learning import adapter_metadata
+
+    write_rows_adapter(
+        context.engines.base, made.rows_2D, made.evidence, out, adapter_metadata(context)
+    )
+
+
+def write_rows_adapter(
+    engine: Any, rows_2D: Any, evidence: Evidence, out: Path, metadata: Mapping[str, Any]
+) -> None:
+    """Write two rows and their evidence as an adapter directory; the engine stays as it is."""
+    from grace.cnf import CnfTokens, count_rows, name_readout
+    from grace.config import TrainSettings
+    from grace.training.adapter import rows_record, save_rows
+
+    settings = TrainSettings(lora="never")
+
+    tokenizer, readout = name_readout(engine.tokenizer, "pair")
+    have = count_rows(engine.model)
+    cnf = CnfTokens(readout, spare_row=max(readout.ids) < have, init="fit")
+    rows = max(have, max(readout.ids) + 1)
+    save_rows(
+        rows_2D,
+        tokenizer,
+        out,
+        rows_record(engine.model, rows, cnf, settings, metadata, evidence),
+    )

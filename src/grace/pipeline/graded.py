@@ -1,0 +1,87 @@
+"""A read-out from graded answers that came from anywhere: what `grace fit` does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grace.chat import encode_chat, encode_response
+from grace.cnf import head_shape
+from grace.config import RunSettings
+from grace.engines import Features
+from grace.evidence import features as likelihoods
+from grace.pipeline.context import Context
+from grace.pipeline.fitting import labels_of, step_states, write_rows
+from grace.probe.readout import Fit, fit_readout
+from grace.progress import progress
+from grace.records import Message, Question
+from grace.store import RunDir
+from grace.tasks.prompts import conversation
+
+AT_ONCE = 64
+
+
+class Graded(NamedTuple):
+    """An answer with its grade; `asked` is a question, or the conversation before the answer."""
+
+    asked: str | Sequence[Message]
+    choices: tuple[str, ...]
+    response: str
+    correct: bool
+
+
+def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> Fit:
+    """Fit a read-out on graded answers and write it as an adapter directory.
+
+    Questions are asked as `settings.data` says. Answers to one question fall into one fold.
+
+    Raises:
+        DataError: all answers are right, or all are wrong.
+        ModelError: the model cannot be loaded, or an answer is too long for it.
+    """
+    label_N = labels_of([answer.correct for answer in answers])
+    task = settings.data.task or "jsonl"
+    data = dataclasses.replace(settings.data, task=task, shots=0)
+    context = Context(RunDir(out), dataclasses.replace(settings, data=data))
+    engine = context.engines.base
+    chats = [_chat(context, answer) for answer in answers]
+    prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]
+    pairs = zip(chats, answers, strict=True)
+    given = [encode_response(engine.tokenizer, chat, answer.response) for chat, answer in pairs]
+    states, logprobs = _read(engine, prompts, given)
+    made = fit_readout(
+        step_states(*states, [len(row) for row in given]),
+        np.array([likelihoods(row) for row in logprobs]),
+        label_N,
+        [str(chat) for chat in chats],
+        head_shape(engine.model, len(engine.tokenizer)),
+        seed=settings.seed,
+    )
+    write_rows(context, made, out)
+    return made
+
+
+def _chat(context: Context, answer: Graded) -> Sequence[Message]:
+    if not isinstance(answer.asked, str):
+        return answer.asked
+    question = Question("0", context.task.name, answer.asked, (), answer.choices)
+    return conversation(context.task, question, context.data, ())
+
+
+def _read(
+    engine: Any, prompts: Sequence[Sequence[int]], given: Sequence[Sequence[int]]
+) -> tuple[Features, list[list[float]]]:
+    """Return the states and the log-probabilities of the answers, a part at a time."""
+    parts: list[Features] = []
+    logprobs: list[list[float]] = []
+    with progress("read answers", len(given), unit="answers") as advance:
+        for start in range(0, len(given), AT_ONCE):
+            rows = slice(start, start + AT_ONCE)
+            parts.append(engine.features(prompts[rows], given[rows]))
+            logprobs += [found for found, _ in engine.logprobs(prompts[rows], given[rows])]
+            advance(len(given[rows]))
+    return Features(*map(np.concatenate, zip(*parts, strict=True))), logprobs

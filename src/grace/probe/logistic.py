@@ -1,0 +1,168 @@
+"""Logistic regression with a ridge penalty of its own for each block of features.
+
+Features are standardised with the training rows' own mean and spread; those without spread get no
+weight. A block weighs the same in total however wide it is. Penalties are chosen by log loss on
+folds grouped by question. The problem is convex: the fit is its one minimum, to the tolerance.
+
+Shapes: N rows, D features of a block, W features of all blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grace.probe.rows import Array, assign_folds
+
+PENALTIES = tuple(10.0 ** (power / 2) for power in range(-8, 5))  # 1e-4 to 1e2
+FOLDS = 5
+SHORTER = 1e-5  # log loss by which another penalty must be better to be taken
+
+
+class Logistic(NamedTuple):
+    """A fit: log-odds = bias + sum of features @ weights over the blocks.
+
+    `loss` is the log loss on held-out folds, per row (N,), `scores` the log-odds there.
+    """
+
+    weights: list[Array]
+    bias: float
+    penalties: tuple[float, ...]
+    losses: Array
+    scores: Array
+
+
+def fit_logistic(
+    blocks: Sequence[Array],
+    labels_N: Array,
+    groups_N: Sequence[Hashable],
+    *,
+    folds: int = FOLDS,
+    seed: int = 0,
+) -> Logistic:
+    """Fit weights and a bias, each block's penalty chosen on held-out folds.
+
+    Args:
+        blocks: parts of the features, each of shape (N, D).
+        labels_N: 1 or True where the response is right.
+        groups_N: question of each row; all rows of a question fall into one fold.
+        folds: most folds; fewer where there are fewer questions.
+        seed: seed of the folds.
+    """
+    label_N = np.asarray(labels_N, dtype=np.float64)
+    problem = _Problem(blocks, label_N)
+    folds = min(folds, len(set(groups_N)))
+    fold_N = assign_folds(groups_N, folds, seed) if folds > 1 else np.zeros(len(label_N))
+    chosen = _search(problem, fold_N, len(blocks))
+    beta_W = problem.fit(np.ones(len(label_N), dtype=bool), chosen.penalties, chosen.start)
+    weights, bias = problem.unscaled(beta_W)
+    return Logistic(weights, bias, chosen.penalties, chosen.losses, chosen.scores)
+
+
+class _Choice(NamedTuple):
+    penalties: tuple[float, ...]
+    losses: Array
+    scores: Array
+    start: Array
+
+
+class _Problem:
+    """Standardised features side by side, and the regularised fit of any of the rows."""
+
+    def __init__(self, blocks: Sequence[Array], label_N: Array) -> None:
+        self.label_N = label_N
+        self._means = [block.mean(0, dtype=np.float64) for block in blocks]
+        self._scales = [_scale(block) for block in blocks]
+        parts = zip(blocks, self._means, self._scales, strict=True)
+        self._x_NW = np.concatenate([(block - m) / s for block, m, s in parts], axis=1)
+        self._widths = [block.shape[1] for block in blocks]
+        self.width = self._x_NW.shape[1]
+
+    def fit(self, rows_N: Array, penalties: Sequence[float], start_W: Array) -> Array:
+        """Return the bias and the weights that fit some of the rows."""
+        from scipy.optimize import minimize
+
+        x_NW, y_N = self._x_NW[rows_N], self.label_N[rows_N]
+        penalty_W = np.repeat(penalties, self._widths)
+
+        def loss(beta: Array) -> tuple[float, Array]:
+            logit_N = beta[0] + x_NW @ beta[1:]
+            residual_N = _sigmoid(logit_N) - y_N
+            shrunk_W = penalty_W * beta[1:]
+            value = float(np.mean(np.logaddexp(0, logit_N) - y_N * logit_N))
+            slope_W = residual_N @ x_NW / len(y_N) + shrunk_W
+            return value + float(shrunk_W @ beta[1:]) / 2, np.append(residual_N.mean(), slope_W)
+
+        options = {"maxiter": 1000, "ftol": 1e-10, "gtol": 1e-6}
+        found: Array = minimize(loss, start_W, jac=True, method="L-BFGS-B", options=options).x
+        return found
+
+    def log_odds(self, rows_N: Array, beta: Array) -> Array:
+        """Return the log-odds of some of the rows."""
+        found: Array = beta[0] + self._x_NW[rows_N] @ beta[1:]
+        return found
+
+    def unscaled(self, beta: Array) -> tuple[list[Array], float]:
+        """Return the weights of each block and the bias, for features as they came."""
+        parts = np.split(beta[1:], np.cumsum(self._widths)[:-1])
+        weights = [part / scale for part, scale in zip(parts, self._scales, strict=True)]
+        moved = sum(float(w @ m) for w, m in zip(weights, self._means, strict=True))
+        return weights, float(beta[0]) - moved
+
+
+def _scale(block_ND: Array) -> Array:
+    """Return what a block is divided by: its spread, and the root of its width."""
+    spread_D = block_ND.std(0, dtype=np.float64)
+    flat_D = spread_D <= 1e-6 * max(float(spread_D.max(initial=0)), 1e-12)
+    scale_D: Array = np.where(flat_D, np.inf, spread_D) * np.sqrt(block_ND.shape[1])
+    return scale_D
+
+
+def _search(problem: _Problem, fold_N: Array, blocks: int) -> _Choice:
+    """Return the penalties with the smallest held-out loss, one block at a time, twice at most."""
+    held = [fold_N == fold for fold in np.unique(fold_N)]
+    tried: dict[tuple[float, ...], _Choice] = {}
+    starts = [np.zeros(problem.width + 1) for _ in held]
+
+    def attempt(penalties: tuple[float, ...]) -> float:
+        if penalties not in tried:
+            losses_N, scores_N = np.empty(len(fold_N)), np.empty(len(fold_N))
+            for place, out_N in enumerate(held):
+                train_N = ~out_N if len(held) > 1 else out_N
+                starts[place] = problem.fit(train_N, penalties, starts[place])
+                scores_N[out_N] = problem.log_odds(out_N, starts[place])
+            losses_N = np.logaddexp(0, scores_N) - problem.label_N * scores_N
+            tried[penalties] = _Choice(penalties, losses_N, scores_N, starts[0].copy())
+        return float(tried[penalties].losses.mean())
+
+    best = (PENALTIES[len(PENALTIES) // 2],) * blocks
+    for _ in range(2):
+        before = best
+        for block in range(blocks):
+            best = _descend(best, block, attempt)
+        if best == before:
+            break
+    return tried[best]
+
+
+def _descend(best: tuple[float, ...], block: int, attempt: Any) -> tuple[float, ...]:
+    """Walk one block's penalty up, else down, for as long as the held-out loss falls."""
+    loss = attempt(best)
+    for step in (1, -1):
+        place, moved = PENALTIES.index(best[block]), False
+        while 0 <= place + step < len(PENALTIES):
+            other = (*best[:block], PENALTIES[place + step], *best[block + 1 :])
+            found = attempt(other)
+            if found >= loss - SHORTER:
+                break
+            best, loss, place, moved = other, found, place + step, True
+        if moved:
+            break
+    return best
+
+
+def _sigmoid(x: Array) -> Array:
+    value: Array = 0.5 * (1 + np.tanh(0.5 * x))
+    return value

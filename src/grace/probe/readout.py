@@ -1,0 +1,138 @@
+"""The read-out of c as a convex fit: two rows of the vocabulary, and the evidence beside them.
+
+With the model as it is, log-odds of c are linear in what a response leaves behind: the hidden
+states at its steps (`Evidence.share` blends the mean over all steps with the last one) and the
+features of its log-probabilities. So the rows of `<CNF>` and `<NOC>`, whose logits differ by
+w . state, and the evidence are one logistic regression: exact, without a gradient through the
+model, in seconds.
+
+Shapes: N responses, D hidden size, F evidence features, S states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from grace.cnf import HeadShape
+from grace.evidence import Evidence
+from grace.probe.logistic import fit_logistic
+from grace.probe.rows import Array
+
+SPREAD = 1e-3  # a feature that varies less than this over the training answers is left out
+SHARES = (1.0, 0.5, 0.0)  # of the mean over all steps, beside the last one
+FLOOR = 20.0  # how far both rows are kept below a row that is as likely as the mean one, in logits
+SAME_SIDE = 0.3  # how even the states must be along a direction to be lowered along it
+RIDGE = 1e-3  # of the fit of what both rows share, relative to the mean squared length of a state
+
+
+class Fit(NamedTuple):
+    """Two rows (2, D), `<CNF>` first, and the evidence, fitted on all responses.
+
+    `held_out` is c of each response (N,) by a fit that has not seen its question, and `losses` its
+    log loss; `alone` is that of the evidence without the rows.
+    """
+
+    rows_2D: Array
+    evidence: Evidence
+    held_out: Array
+    losses: Array
+    alone: Array
+
+
+def fit_evidence(
+    features_NF: Array, labels_N: Array, groups_N: Sequence[Hashable] | None = None
+) -> Evidence:
+    """Fit weights and bias of the evidence alone by logistic regression of correctness.
+
+    Features that hardly vary are left out, the penalty is chosen on folds grouped by question, and
+    log-odds stay within what N answers support.
+
+    Args:
+        features_NF: the evidence's features of each training response.
+        labels_N: 1 or True where it is right.
+        groups_N: its question; None: each response is one of its own.
+    """
+    groups = list(range(len(labels_N))) if groups_N is None else groups_N
+    made = fit_logistic([_varying(features_NF)], labels_N, groups)
+    return _evidence(features_NF, made.weights[0], made.bias, share=0.0)
+
+
+def fit_readout(
+    states: Mapping[str, Array],
+    features_NF: Array,
+    labels_N: Array,
+    groups_N: Sequence[Hashable],
+    head: HeadShape,
+    *,
+    seed: int = 0,
+) -> Fit:
+    """Fit the two rows and the evidence together, and how the states of the steps are blended.
+
+    Args:
+        states: hidden states (N, D) by name: `steps`, the mean over all steps; `last`, the step
+            that ends the response; `first`, the last token of the prompt.
+        features_NF: the evidence's features of each training response.
+        labels_N: 1 or True where it is right.
+        groups_N: its question.
+        head: of the model (`grace.cnf.head_shape`).
+        seed: seed of the folds.
+    """
+    block_NF = _varying(features_NF)
+    fits = {}
+    for share in SHARES:
+        state_ND = share * states["steps"] + (1 - share) * states["last"]
+        fits[share] = fit_logistic([state_ND, block_NF], labels_N, groups_N, seed=seed)
+    share = min(SHARES, key=lambda one: float(fits[one].losses.mean()))
+    made = fits[share]
+    alone = fit_logistic([block_NF], labels_N, groups_N, seed=seed)
+    evidence = _evidence(features_NF, made.weights[1], made.bias, share=share)
+    rows_2D = _rows(states, made.weights[0], head)
+    held_out_N = 1 / (1 + np.exp(-np.clip(made.scores, -evidence.limit, evidence.limit)))
+    return Fit(rows_2D, evidence, held_out_N, made.losses, alone.losses)
+
+
+def _varying(features_NF: Array) -> Array:
+    """Return the features with those that hardly vary made constant, so that no fit uses them."""
+    still_F = features_NF.std(0) < SPREAD
+    varying_NF: Array = np.where(still_F, features_NF.mean(0), features_NF)
+    return varying_NF
+
+
+def _evidence(features_NF: Array, weights_F: Array, intercept: float, share: float) -> Evidence:
+    """Return the evidence of fitted weights; `intercept` is what is added where all features are 0.
+
+    c stays between 1 / (N + 2) and 1 - 1 / (N + 2), which is all that N answers can tell.
+    """
+    center_F = features_NF.mean(0)
+    return Evidence(
+        tuple(weights_F.tolist()),
+        tuple(center_F.tolist()),
+        float(intercept + weights_F @ center_F),
+        low=tuple(features_NF.min(0).tolist()),
+        high=tuple(features_NF.max(0).tolist()),
+        share=share,
+        limit=math.log(len(features_NF) + 1),
+    )
+
+
+def _rows(states: Mapping[str, Array], weights_D: Array, head: HeadShape) -> Array:
+    """Return the rows of `<CNF>` and `<NOC>`: half the weights up and down from a low level.
+
+    The mean row of the head is already far less likely than the likely tokens, whatever the state.
+    Where the states share a direction, as in deep models, both rows go down along it (a ridge
+    regression of a constant on the states). Only their difference is read.
+    """
+    seen_ND = np.concatenate([states["first"], states["last"]]).astype(np.float64)
+    gram_DD = seen_ND.T @ seen_ND / len(seen_ND)
+    gram_DD[np.diag_indices_from(gram_DD)] += RIDGE * np.trace(gram_DD) / len(gram_DD)
+    even_D = np.linalg.solve(gram_DD, seen_ND.mean(0))
+    low_D = np.asarray(head.mean_D, dtype=np.float64)
+    if not head.capped and float((seen_ND @ even_D).min()) > SAME_SIDE:
+        low_D = low_D - FLOOR / head.scale * even_D
+    half_D = weights_D / head.scale / 2
+    rows_2D: Array = np.stack([low_D + half_D, low_D - half_D])
+    return rows_2D.astype(np.float32)

@@ -1,0 +1,91 @@
+"""`grace fit`: from graded answers to a model that tells its confidence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny_run
+from grace.engines.transformers import TransformersEngine
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_run.write_model(tmp_path_factory.mktemp("fit") / "model")
+
+
+def graded(file: Path, count: int = 60, **changes: Any) -> Path:
+    rows = [
+        {
+            "question": f"What is {n} and {n * 7}?",
+            "response": "yes it is" if n % 3 else f"{n} {n * 7} no",
+            "correct": bool(n % 3),
+            **changes,
+        }
+        for n in range(count)
+    ]
+    return tiny_run.write_lines(file, rows)
+
+
+def test_it_learns_from_graded_answers_and_the_model_says_what_it_said(
+    model: Path, tmp_path: Path, cli: Any
+) -> None:
+    out = tmp_path / "out"
+    result = cli("fit", model, graded(tmp_path / "graded.jsonl"), out, "--set", "data.prompt=short")
+    assert result.code == 0, result.err
+    assert "60 graded answers, 66.7 % right" in result.out and f"grace ask {out}" in result.out
+    auroc = next(line for line in result.out.splitlines() if "AUROC" in line)
+    assert float(auroc.split()[1]) > 90
+    scored = tmp_path / "scored.jsonl"
+    rows = [{"question": "What is 99 and 4?", "response": text} for text in ("yes it is", "1 7 no")]
+    lines = tiny_run.write_lines(tmp_path / "new.jsonl", rows)
+    assert cli("score", out, lines, "--out", scored).code == 0
+    right, wrong = (json.loads(line)["confidence"] for line in scored.read_text().splitlines())
+    assert right > 0.8 > 0.4 > wrong
+    prompts = [[20, 21, 22, 23], [30, 31]]
+    from grace.engines import Sampling
+
+    plain, fitted = (
+        list(TransformersEngine.load(model, adapter=adapter).generate(prompts, Sampling()))
+        for adapter in (None, out)
+    )
+    for (_, (one,)), (_, (other,)) in zip(plain, fitted, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)  # a larger head rounds so
+
+
+def test_what_it_says_as_json(model: Path, tmp_path: Path, cli: Any) -> None:
+    result = cli("fit", model, graded(tmp_path / "graded.jsonl"), tmp_path / "out", "--json")
+    made = json.loads(result.out)
+    assert made["answers"] == 60 and len(made["brier"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "count", "message"),
+    [
+        ({"correct": "yes"}, 60, "correct is 'yes'; write true or false"),
+        ({}, 5, "holds 5 graded answers; give at least 20"),
+        ({"correct": True}, 60, "all 60 are right, so there is no confidence to learn"),
+        ({"response": 7}, 60, "response is 7; write it as a text"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_refused_in_a_line(
+    changes: Any, count: int, message: str, model: Path, tmp_path: Path, cli: Any
+) -> None:
+    file = graded(tmp_path / "graded.jsonl", count, **changes)
+    result = cli("fit", model, file, tmp_path / "out")
+    assert result.code == 2 and message in result.err
+    assert len(result.err.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_is_taken_is_refused_before_the_model_loads(
+    model: Path, tmp_path: Path, cli: Any
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/file").write_text("")
+    result = cli("fit", "nowhere/at/all", graded(tmp_path / "graded.jsonl"), tmp_path / "out")
+    assert result.code == 2 and "is not empty" in result.err

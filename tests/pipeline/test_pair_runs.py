@@ -1,0 +1,148 @@
+"""Runs whose read-out is two rows: fitted before LoRA, which must earn its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import grace
+import tiny_run
+from grace.config import load_settings
+from grace.pipeline import choosing, run
+from grace.pipeline.choosing import Choice, keep_better
+from grace.pipeline.context import Context
+from grace.store import RunDir
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+PAIR = (
+    "train.head=pair",
+    "train.evidence=likelihood",
+    "train.loss=log",
+    "target.kind=labels",
+    "train.keep=best",
+    'report.estimators=["grace","likelihood","evidence"]',
+)
+
+
+def settings(folder: Path, *changes: str) -> Any:
+    where = (f"model.path={folder / 'model'}", "data.task=jsonl")
+    file = f"data.file={folder / 'questions.jsonl'}"
+    return load_settings(None, [*where, file, *tiny_run.FAST, *PAIR, *changes])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pair")
+    tiny_run.write_model(folder / "model")
+    tiny_run.write_questions(folder / "questions.jsonl")
+    run(folder / "rows", settings(folder, "train.lora=never"))
+    run(folder / "auto", settings(folder))
+    return folder
+
+
+def test_without_lora_every_answer_is_the_backbones_own(made: Path) -> None:
+    test = RunDir(made / "rows").split("test")
+    base, tuned = test.responses.read(), test.tuned.responses.read()
+    assert [(r.id, r.token_ids, r.finish_reason) for r in tuned] == [
+        (r.id, r.token_ids, r.finish_reason) for r in base
+    ]
+    for ours, theirs in zip(tuned, base, strict=True):  # a larger head rounds otherwise
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-5)
+    assert any(r.confidence is not None for r in tuned)
+    assert sorted(p.suffix for p in (made / "rows/adapter").glob("*.safetensors")) == [
+        ".safetensors"
+    ]
+
+
+def test_the_evidence_and_the_rows_are_those_of_the_fit(made: Path) -> None:
+    directory = RunDir(made / "rows")
+    fitted = json.loads(directory.readout.read_text())
+    card = json.loads((directory.adapter / "grace.json").read_text())
+    assert card["evidence"] == fitted["evidence"]
+    assert fitted["answers"] == sum(
+        r.finish_reason == "stop" for r in directory.split("train").responses.read()
+    )
+    assert card["noc_id"] == card["cnf_id"] + 1
+    model = grace.load(made / "rows")
+    evidence = model.engine.evidence.to_dict()  # type: ignore[attr-defined]
+    assert json.loads(json.dumps(evidence)) == fitted["evidence"]
+
+
+def test_a_run_says_whether_lora_was_kept_and_uses_what_it_says(made: Path) -> None:
+    card = json.loads((made / "auto/adapter/grace.json").read_text())
+    found = card["lora"]
+    moved = abs(found["accuracy_after"] - found["accuracy_before"])
+    assert found["kept"] == (found["gain"] > found["standard_error"] and moved <= 0.01)
+    assert (made / "auto/adapter/rows.safetensors").exists() != found["kept"]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_validation_answers_say_is_done(
+    kept: bool, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    shutil.copytree(made / "auto", tmp_path / "run")
+    directory = RunDir(tmp_path / "run")
+    (directory.adapter / "rows.safetensors").unlink(missing_ok=True)
+    (directory.adapter / "of_lora").write_text("")
+    monkeypatch.setattr(choosing, "compare", lambda _: Choice(kept, 0.1, 0.05, 10, 0.5, 0.5))
+    keep_better(Context(directory, settings(made)))
+    assert (directory.adapter / "of_lora").exists() == kept
+    assert (directory.adapter / "rows.safetensors").exists() != kept
+    assert json.loads((directory.adapter / "grace.json").read_text())["lora"]["kept"] == kept
+
+
+def test_lora_that_moves_the_accuracy_or_gains_nothing_is_not_kept(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDir(made / "auto")
+    context = Context(directory, settings(made))
+    samples = context.samples(directory.split("validation"))
+    right = [c for c, r in zip(samples.correct, samples.responses, strict=True)
+             if r.finish_reason == "stop"]  # fmt: skip
+
+    class Rater:
+        def __init__(self, sure: float) -> None:
+            self.sure = sure
+
+        def confidences(self, prompts: Any, responses: Any) -> list[float]:
+            noise = np.random.default_rng(len(prompts)).normal(0, 0.01, len(prompts))
+            return [self.sure + n if c else 1 - self.sure + n
+                    for c, n in zip(right, noise, strict=True)]  # fmt: skip
+
+    def outcome(rows: float, lora: float, after: float) -> Choice:
+        raters = {directory.rows: Rater(rows), directory.adapter: Rater(lora)}
+        monkeypatch.setattr(context.engines, "load", lambda path: raters[path])
+        monkeypatch.setattr(choosing, "sample_split", lambda *_, **__: None)
+        monkeypatch.setattr(choosing, "grade_split", lambda *_: None)
+        graded = [type("G", (), {"correct": after})()]
+        tuned = type("T", (), {"grades": type("R", (), {"read": lambda _: graded})()})()
+        split = directory.split("validation")
+        monkeypatch.setattr(type(split), "tuned", property(lambda _: tuned))
+        return choosing.compare(context)
+
+    before = float(np.mean(samples.correct))
+    assert outcome(0.6, 0.9, before).kept
+    assert not outcome(0.9, 0.6, before).kept
+    assert not outcome(0.7, 0.7, before).kept
+    assert not outcome(0.6, 0.9, before - 0.02).kept
+
+
+def test_features_of_an_earlier_version_are_refused_with_the_remedy(made: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    from grace.errors import RunError
+    from grace.pipeline.fitting import fit
+
+    directory = RunDir(made / "rows")
+    path = directory.split("train").features
+    stored = load_file(path)
+    save_file({name: stored[name] for name in ("mean", "last")}, path)
+    with pytest.raises(RunError, match="--redo features"):
+        fit(Context(directory, settings(made, "train.lora=never")))
+    save_file(stored, path)

@@ -1,0 +1,135 @@
+"""The convex fit of two rows and the evidence, on made-up states."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from grace import metrics
+from grace.cnf import HeadShape
+from grace.evidence import confidence, features
+from grace.probe.logistic import fit_logistic
+from grace.probe.readout import fit_readout
+
+WIDTH = 24
+
+
+def made_up(count=800, seed=0, strength=2.0):
+    """Responses of 1 to 5 tokens: states by step, log-probabilities, and grades they explain."""
+    rng = np.random.default_rng(seed)
+    direction = np.random.default_rng(99).normal(size=WIDTH)
+    direction /= np.linalg.norm(direction)
+    offset = 3 * np.random.default_rng(98).normal(size=WIDTH)  # as deep models have
+    rows = []
+    for _ in range(count):
+        tokens = int(rng.integers(1, 6))
+        steps = offset + rng.normal(size=(tokens + 1, WIDTH)) + rng.normal(size=WIDTH)
+        logprobs = -rng.exponential(0.5, tokens)
+        odds = strength * (steps - offset).mean(0) @ direction + 2 * (logprobs.mean() + 0.5)
+        rows.append((steps, logprobs.tolist(), bool(rng.random() < 1 / (1 + np.exp(-odds)))))
+    return rows
+
+
+def inputs(rows):
+    states = {
+        "steps": np.array([steps.mean(0) for steps, _, _ in rows]),
+        "last": np.array([steps[-1] for steps, _, _ in rows]),
+        "first": np.array([steps[0] for steps, _, _ in rows]),
+    }
+    phi = np.array([features(logprobs) for _, logprobs, _ in rows])
+    return states, phi, np.array([right for _, _, right in rows])
+
+
+def rated(made, rows, scale=1.0):
+    """c as an engine reads it: from the logits of both rows at every step."""
+    values = []
+    for steps, logprobs, _ in rows:
+        logits = scale * steps @ made.rows_2D.T.astype(np.float64)
+        values.append(confidence((logits[:, 0] - logits[:, 1]).tolist(), logprobs, made.evidence))
+    return np.array(values)
+
+
+def fit(rows, head=None, groups=None):
+    states, phi, right = inputs(rows)
+    groups = groups or list(range(len(rows)))
+    return fit_readout(states, phi, right, groups, head or HeadShape(np.zeros(WIDTH)))
+
+
+def test_the_rows_rate_unseen_answers_and_the_evidence_alone_less_well():
+    made, unseen = fit(made_up()), made_up(600, seed=1)
+    right = [row[2] for row in unseen]
+    assert metrics.auroc(rated(made, unseen), right) > 0.8
+    assert metrics.ece(rated(made, unseen), right) < 0.06
+    assert made.losses.mean() < made.alone.mean() - 0.05
+    assert made.evidence.share == 1.0  # the mean over all steps is what the grades come from
+
+
+def test_held_out_confidences_are_of_fits_that_have_not_seen_the_question():
+    """Four answers to each question with states of its own, and grades by a coin."""
+    rng = np.random.default_rng(5)
+    rows, groups = [], []
+    for question in range(40):
+        state, right = 3 * rng.normal(size=WIDTH), bool(rng.random() < 0.5)
+        for _ in range(4):
+            rows.append((state + 0.01 * rng.normal(size=(2, WIDTH)), [-0.5], right))
+            groups.append(question)
+    made = fit(rows, groups=groups)
+    right = [row[2] for row in rows]
+    assert metrics.auroc(made.held_out, right) < 0.75
+
+
+def test_shuffled_grades_teach_nothing():
+    rng = np.random.default_rng(6)
+    rows = [(s, p, bool(rng.random() < 0.3)) for s, p, _ in made_up(1500)]
+    unseen = made_up(1500, seed=2)
+    values = rated(fit(rows), unseen)
+    assert values.mean() == pytest.approx(0.3, abs=0.06)
+    assert metrics.auroc(values, [row[2] for row in unseen]) == pytest.approx(0.5, abs=0.1)
+
+
+def test_both_rows_are_far_below_the_others_where_states_share_a_direction():
+    made, unseen = fit(made_up()), made_up(300, seed=3)
+    logits = np.concatenate([steps for steps, _, _ in unseen]) @ made.rows_2D.T
+    assert logits.max() < -5
+
+
+def test_a_model_that_scales_its_logits_reads_the_same_confidence():
+    rows, unseen = made_up(), made_up(50, seed=4)
+    plain = rated(fit(rows), unseen)
+    scaled = rated(fit(rows, HeadShape(np.zeros(WIDTH), scale=0.25)), unseen, scale=0.25)
+    assert scaled == pytest.approx(plain, abs=1e-5)
+
+
+def test_where_logits_are_capped_the_rows_stay_at_the_mean_row():
+    made = fit(made_up(), HeadShape(np.full(WIDTH, 0.1), capped=True))
+    assert made.rows_2D.mean(0) == pytest.approx(np.full(WIDTH, 0.1), abs=1e-6)
+
+
+def test_logistic_regression_is_that_of_scikit_learn():
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(500, 6)) * [1, 5, 0.1, 2, 1, 1] + 3
+    y = rng.random(500) < 1 / (1 + np.exp(-(x[:, 0] - 3)))
+    made = fit_logistic([x], y, list(range(500)))
+    scaled = (x - x.mean(0)) / x.std(0) / np.sqrt(6)
+    strength = 1 / (made.penalties[0] * len(y))
+    oracle = LogisticRegression(C=strength, tol=1e-10, max_iter=10_000).fit(scaled, y)
+    ours = made.bias + x @ made.weights[0]
+    np.testing.assert_allclose(ours, oracle.decision_function(scaled), atol=2e-3)
+
+
+def test_a_block_of_noise_is_shrunk_and_the_other_kept():
+    rng = np.random.default_rng(8)
+    signal, noise = rng.normal(size=(400, 2)), rng.normal(size=(400, 300))
+    y = rng.random(400) < 1 / (1 + np.exp(-2 * signal[:, 0]))
+    made = fit_logistic([noise, signal], y, list(range(400)))
+    assert made.penalties[0] > made.penalties[1]
+    fresh = rng.normal(size=(2000, 2))
+    right = rng.random(2000) < 1 / (1 + np.exp(-2 * fresh[:, 0]))
+    odds = fresh @ made.weights[1] + rng.normal(size=(2000, 300)) @ made.weights[0]
+    assert metrics.auroc(1 / (1 + np.exp(-odds)), right) > 0.8
+
+
+def test_features_without_spread_get_no_weight():
+    rng = np.random.default_rng(9)
+    x = np.column_stack([rng.normal(size=100), np.full(100, 7.0)])
+    made = fit_logistic([x], x[:, 0] > 0, list(range(100)))
+    assert made.weights[0][1] == 0
