@@ -6,6 +6,7 @@ without LoRA in the folder `rows`: the backbone's own answers with a confidence.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from grace.records import Response
 
 
+FIT = "fit"  # the unit under which the seconds of the fit are kept
+
+
 class Known(NamedTuple):
     """Graded responses that came to their own end, with what a read-out is fitted on."""
 
@@ -35,6 +39,7 @@ class Known(NamedTuple):
 def fit(context: Context) -> None:
     """Fit the evidence and the rows on the graded training responses."""
     directory, split = context.directory, context.directory.split("train")
+    start = time.perf_counter()
     known = _known(split.responses.read(), [grade.correct for grade in split.grades.read()])
     outputs = [directory.readout]
     if context.settings.train.head == "pair":
@@ -55,6 +60,7 @@ def fit(context: Context) -> None:
     else:
         evidence = fit_evidence(known.features_NF, known.labels_N, known.groups)
         shown = {}
+    directory.add_time("fit", f"{FIT}/1", time.perf_counter() - start, 1)
     write_json(directory.readout, {"evidence": evidence.to_dict(), **shown})
     directory.finish(
         "fit",

@@ -16,6 +16,7 @@ from grace.errors import DataError
 from grace.estimators import Samples
 from grace.evidence import Evidence
 from grace.pipeline.context import Context
+from grace.pipeline.fitting import FIT
 from grace.progress import Advance, progress
 from grace.records import Target, to_json
 from grace.store import RunDir, read_json, write_bytes, write_json
@@ -207,8 +208,11 @@ def train_on(
 
 
 def training_seconds(directory: RunDir) -> float | None:
-    """Return how long training took, None where that was not recorded."""
-    return directory.seconds_in(STEPS)
+    """Return how long the fit and the training took, None where neither was recorded."""
+    known = [
+        seconds for unit in (FIT, STEPS) if (seconds := directory.seconds_in(unit)) is not None
+    ]
+    return sum(known) if known else None
 
 
 def _timed(directory: RunDir, on_step: OnStep) -> OnStep:
