@@ -194,6 +194,7 @@ class Canned(BaseHTTPRequestHandler):
         pass
 
     def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))  # unread, it would reset the line
         self.send_response(self.status)
         self.send_header("content-type", self.kind)
         self.end_headers()
