@@ -78,6 +78,10 @@ def test_a_run_says_whether_lora_was_kept_and_uses_what_it_says(made: Path) -> N
     moved = abs(found["accuracy_after"] - found["accuracy_before"])
     assert found["kept"] == (found["gain"] > found["standard_error"] and moved <= 0.01)
     assert (made / "auto/adapter/rows.safetensors").exists() != found["kept"]
+    if not found["kept"]:
+        test = RunDir(made / "auto").split("test")
+        said = [response.token_ids for response in test.responses.read()]
+        assert [response.token_ids for response in test.tuned.responses.read()] == said
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -91,7 +95,11 @@ def test_what_validation_answers_say_is_done(
     (directory.adapter / "rows.safetensors").unlink(missing_ok=True)
     (directory.adapter / "of_lora").write_text("")
     monkeypatch.setattr(choosing, "compare", lambda _: Choice(kept, 0.1, 0.05, 10, 0.5, 0.5))
-    keep_better(Context(directory, settings(made)))
+    context = Context(directory, settings(made))
+    with_lora: Any = object()
+    context.engines.__dict__["tuned"] = with_lora  # the comparison has loaded and cached it
+    keep_better(context)
+    assert ("tuned" in context.engines.__dict__) == kept  # later stages must not answer with LoRA
     assert (directory.adapter / "of_lora").exists() == kept
     assert (directory.adapter / "rows.safetensors").exists() != kept
     assert json.loads((directory.adapter / "grace.json").read_text())["lora"]["kept"] == kept

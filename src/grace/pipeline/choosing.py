@@ -57,6 +57,7 @@ def keep_better(context: Context) -> None:
         return
     train = {**to_dict(context.settings.train), "lora": "never"}
     copy_adapter(directory.rows, directory.adapter, **entry, train=train)
+    context.engines.forget_tuned()
     shutil.rmtree(directory.split("validation").tuned.path, ignore_errors=True)
 
 

@@ -65,6 +65,10 @@ class Engines:
         """The backbone with its trained adapter."""
         return self.load(self._directory.adapter)
 
+    def forget_tuned(self) -> None:
+        """Load the tuned backbone anew when it is next used: its adapter has been replaced."""
+        self.__dict__.pop("tuned", None)
+
     def trainable(self) -> Loaded:
         """Return a backbone of its own with its tokenizer, for training to change."""
         from grace.engines.loading import load
