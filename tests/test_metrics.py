@@ -4,7 +4,6 @@ import itertools
 import math
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -300,11 +299,13 @@ def test_an_undefined_metric_has_an_undefined_interval():
     assert not any(math.isnan(end) for end in interval["brier"])
 
 
-def test_a_bootstrap_of_all_metrics_takes_a_few_seconds_at_most():
-    data = made_up(n=1000)
-    start = time.perf_counter()
-    bootstrap(*data, resamples=1000)
-    assert time.perf_counter() - start < 8  # about 0.6 s on an idle core
+def test_a_bootstrap_computes_many_resamples_in_one_call_of_a_metric(monkeypatch):
+    calls = []
+    brier_at = metrics.resampling.METRICS["brier"]
+    counted = {"brier": lambda at: calls.append(at) or brier_at(at)}
+    monkeypatch.setattr(metrics.resampling, "METRICS", counted)
+    bootstrap(*made_up(n=1000), "brier", resamples=1000)
+    assert 1 <= len(calls) <= 10
 
 
 def test_an_interval_of_ece_takes_off_what_noise_adds():
@@ -439,9 +440,7 @@ def test_unusable_options_are_refused_with_the_value():
         paired_bootstrap(*data, *data, "ece", a_ids="abca", b_ids="efgh")
 
 
-def test_metrics_import_fast_and_without_torch():
+def test_metrics_import_without_torch_or_scipy():
     code = "import sys, grace.metrics; print([m for m in ('torch', 'scipy') if m in sys.modules])"
-    start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    assert time.perf_counter() - start < 3

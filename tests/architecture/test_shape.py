@@ -1,7 +1,6 @@
 """The shape of the code is itself a test: sizes, public names, lazy imports."""
 
 import ast
-import resource
 import statistics
 import subprocess
 import sys
@@ -68,20 +67,23 @@ def test_light_modules_do_not_import_heavy_ones(module):
     assert _run(code).stdout.split() == []
 
 
-def _processor_seconds():
-    """What finished child processes have used, which other load hardly changes."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def test_help_takes_under_a_second():
-    command = [sys.executable, "-c", "from grace.cli import main; main()", "--help"]
-    subprocess.run(command, capture_output=True, check=True)  # writes the byte code
-    times = []
-    for _ in range(3):
-        start = _processor_seconds()
-        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        times.append(_processor_seconds() - start)
-    assert min(times) < 1.0
+def test_help_loads_nothing_heavy_and_names_the_commands():
+    heavy = {
+        "torch",
+        "transformers",
+        "peft",
+        "sklearn",
+        "datasets",
+        "matplotlib",
+        "scipy",
+        "pandas",
+    }
+    code = (
+        "import atexit, sys; from grace.cli import main; "
+        f"atexit.register(lambda: print('loaded', *sorted(set(sys.modules) & {heavy!r}))); "
+        "sys.argv[1:] = ['--help']; main()"
+    )
+    shown = _run(code).stdout
+    assert shown.splitlines()[-1] == "loaded"
     for command_name in ("demo", "run", "ask", "score", "report", "list", "check"):
         assert command_name in shown

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +81,10 @@ def test_help_and_version_and_the_list_of_settings_come_without_torch():
             "import sys, atexit; from grace.cli import main; "
             "atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr)); main()"
         )
-        start = time.perf_counter()
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments], capture_output=True, text=True
         )
         assert (done.returncode, done.stderr) == (0, "False\n")
-        assert time.perf_counter() - start < 5  # under a second when nothing else runs
 
 
 @pytest.mark.parametrize("kind", KINDS)

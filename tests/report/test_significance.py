@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 
 import numpy as np
 import pytest
@@ -247,17 +246,3 @@ def test_transfer_is_paired_by_question_and_averaged_over_seeds():
 def test_without_an_in_domain_result_there_is_no_delta():
     away = seeds("grace", train_task="rivers")
     assert list(transfers(trials(*away), cells(away))) == []
-
-
-@pytest.mark.slow
-def test_a_whole_study_takes_less_than_a_minute_on_one_core():
-    """One of four tasks: 16 estimators, 5 seeds, 1,000 questions, 1,000 resamples, in 15 s."""
-    names = [f"estimator {k}" for k in range(16)]
-    results = [
-        result(name, seed=seed, n=1000, noise=1 + k / 4, cut=50 * (k == 3))
-        for k, name in enumerate(names)
-        for seed in SEEDS
-    ]
-    start = time.process_time()
-    entries = summaries(results, resamples=1000)
-    assert len(entries) == 16 and time.process_time() - start < 15

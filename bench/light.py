@@ -1,0 +1,76 @@
+"""What must feel immediate: the start of `grace --help`, and a bootstrap of every metric.
+
+Each is a ratio within one run: `--help` against a bare Python, the bootstrap against its resamples
+evaluated one at a time.
+
+    OMP_NUM_THREADS=1 python bench/light.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from grace.metrics import bootstrap, evaluate
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--resamples", type=int, default=1000)
+    arguments = parser.parse_args()
+    help_command = "from grace.cli import main; import sys; sys.argv[1:] = ['--help']; main()"
+    help_s, bare_s = _alternately(
+        arguments.turns, lambda: _python(help_command), lambda: _python("pass")
+    )
+    rng = np.random.default_rng(0)
+    confidence = rng.beta(2, 1, 1000)
+    correct = rng.random(1000) < confidence
+    blocks_s, single_s = _alternately(
+        2,
+        lambda: bootstrap(confidence, correct, resamples=arguments.resamples),
+        lambda: _one_at_a_time(confidence, correct, arguments.resamples),
+    )
+    print(
+        json.dumps(
+            {
+                "help_seconds": round(help_s, 3),
+                "help_over_bare_python": round(help_s / bare_s, 1),
+                "bootstrap_seconds": round(blocks_s, 3),
+                "one_at_a_time_over_bootstrap": round(single_s / blocks_s, 1),
+            }
+        )
+    )
+
+
+def _python(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+
+def _alternately(turns: int, *sides: Callable[[], object]) -> list[float]:
+    """Return the median seconds of each side, taken in turns, so that a drifting load is shared."""
+    seconds: list[list[float]] = [[] for _ in sides]
+    for _ in range(turns):
+        for side, taken in zip(sides, seconds, strict=True):
+            start = time.perf_counter()
+            side()
+            taken.append(time.perf_counter() - start)
+    return [statistics.median(taken) for taken in seconds]
+
+
+def _one_at_a_time(confidence: np.ndarray, correct: np.ndarray, resamples: int) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(resamples):
+        drawn = rng.integers(len(confidence), size=len(confidence))
+        evaluate(confidence[drawn], correct[drawn])
+
+
+if __name__ == "__main__":
+    main()
