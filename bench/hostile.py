@@ -2,9 +2,11 @@
 
 Honest clients ask all the time, greedily, up to 24 tokens. In the rounds with hostile requests one
 in ten is hostile: a module named as a strategy, texts that are long, private or full of special
-tokens, foreign names, and connections left open with nothing, half a head or half a body. Rounds
+tokens, foreign names, connections left open with nothing, half a head or half a body, and what is
+legal but heavy: prompts that nearly fill the context, 64 samples, long responses to rate. Rounds
 take turns, so that both sides see the same machine. At the end the server gets a SIGTERM, with what
-is left open still open. Prints one line of JSON; `ratio` is p99 with / p99 without.
+is left open still open. Prints one line of JSON; `ratio` is p99 with / p99 without, `statuses`
+counts the answers to hostile requests.
 
     python bench/hostile.py --seconds 600
 """
@@ -37,12 +39,12 @@ QUESTION = "Question: Under whom did the poet study?"
 left_open: collections.deque[socket.socket] = collections.deque(maxlen=LEFT_OPEN)
 
 
-def send(port: int, body: Any, host: str = "localhost") -> int:
+def send(port: int, body: Any, host: str = "localhost", path: str = "chat/completions") -> int:
     """Send a hostile request and return the status of the answer."""
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with contextlib.closing(client):
         raw = json.dumps({"model": "pocket", **body}, ensure_ascii=False).encode()
-        client.request("POST", "/v1/chat/completions", raw, {
+        client.request("POST", f"/v1/{path}", raw, {
             "Content-Type": "application/json", "Host": host})  # fmt: skip
         answer = client.getresponse()
         answer.read()
@@ -60,6 +62,16 @@ def user(text: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}]}
 
 
+def long_prompt() -> dict[str, Any]:
+    """Return a legal request that nearly fills the model's context."""
+    return user(QUESTION * random.randrange(20, 46)) | {"max_tokens": 24}
+
+
+def long_responses() -> dict[str, Any]:
+    """Return a legal request that reads several thousand tokens."""
+    return {"input": [{"question": QUESTION, "response": QUESTION * 30}] * 16}
+
+
 BODY = b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 ATTACKS: tuple[Callable[[int], object], ...] = (
     lambda port: send(port, user(QUESTION) | {"grace": {"strategy": "venv.__main__:x"}}),
@@ -69,6 +81,10 @@ ATTACKS: tuple[Callable[[int], object], ...] = (
     lambda port: send(port, user("<CNF>") | {"max_tokens": 24}),
     lambda port: send(port, {"messages": [{"role": "user", "content": [1] * LONG}]}),
     lambda port: send(port, user(QUESTION) | {"temperature": 1e-38, "max_tokens": 1}),
+    lambda port: send(port, long_prompt()),
+    lambda port: send(port, long_prompt()),
+    lambda port: send(port, user(QUESTION) | {"max_tokens": 24, "n": 64}),
+    lambda port: send(port, long_responses(), path="score"),
     lambda port: send(port, user(QUESTION), host="evil.example"),
     lambda port: leave(port, b""),
     lambda port: leave(port, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: "),
@@ -83,6 +99,7 @@ class Round:
         self.times: list[float] = []
         self.failed: list[str] = []
         self.attacks = 0
+        self.statuses: collections.Counter[str] = collections.Counter()
         self._port, self._end = port, time.monotonic() + seconds
         self._due = threading.Semaphore(0)
         threads = [threading.Thread(target=self._honest, args=(i,)) for i in range(clients)]
@@ -111,7 +128,8 @@ class Round:
         while time.monotonic() < self._end:
             if self._due.acquire(timeout=1):
                 with contextlib.suppress(OSError, http.client.HTTPException):
-                    random.choice(ATTACKS)(self._port)
+                    status = random.choice(ATTACKS)(self._port)
+                    self.statuses[str(status or "left open")] += 1
                 self.attacks += 1
 
 
@@ -158,6 +176,7 @@ def main() -> None:
             "median_s": percentile(times, 50),
             "p99_s": percentile(times, 99),
         }
+    row["statuses"] = dict(sum((one.statuses for one in rounds[True]), collections.Counter()))
     row["ratio"] = round(row["with"]["p99_s"] / row["without"]["p99_s"], 2)
     print(json.dumps(row | {"sigterm_s": round(ended_s, 1), "exit_code": code}))
 

@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from grace.engines import Sampling
 from grace.errors import UserInputError
+from grace.model import Model
+from grace.server.completing import Asked
 from grace.server.errors import ApiError
 from grace.server.jobs import Failed, Finished, Job
+from grace.server.local import LocalCompletion
 from grace.server.worker import Cancelled, Worker
 
 
@@ -104,6 +108,35 @@ def test_jobs_of_one_group_run_together_and_others_in_order(model: Any, start: S
         assert job.done.wait(30)
     together = [job.events[-1].prompt_tokens for job in jobs]
     assert together == [4, 1, 4, 1, 4, 4, 1]  # at most four samples at a time
+
+
+@pytest.fixture
+def passes(tiny_model: Model) -> Iterator[list[tuple[int, int]]]:
+    """The rows and columns of every pass of the tiny model."""
+    seen: list[tuple[int, int]] = []
+
+    def note(_: Any, __: Any, given: dict[str, Any]) -> None:
+        seen.append(tuple(given["input_ids"].shape))
+
+    hook = tiny_model.engine.model.register_forward_pre_hook(note, with_kwargs=True)  # type: ignore[attr-defined]
+    yield seen
+    hook.remove()
+
+
+def test_short_prompts_are_not_padded_to_the_length_of_a_long_one(
+    model: Any, start: Start, tiny_model: Model, passes: list[tuple[int, int]]
+) -> None:
+    worker = start(max_together=8)
+    first = busy(worker, model)
+    events: list[Any] = []
+    for length in (3, 20, 200, 40, 5, 130):
+        asked = Asked(lambda n=length: [[n] * n], 1, Sampling(1, 0.0, 1.0, 2, 0), "key")  # type: ignore[misc]
+        job = LocalCompletion(tiny_model.engine, asked, events.append)  # type: ignore[arg-type]
+        job.prepare()
+        worker.submit(job)
+    first.release.set()
+    until(lambda: sum(isinstance(event, Finished) for event in events) == 6)
+    assert [one for one in passes if one[1] > 1] == [(4, 40), (2, 200)]
 
 
 def test_a_small_job_ends_while_a_large_one_runs(
