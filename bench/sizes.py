@@ -1,0 +1,247 @@
+"""What each part of the read-out adds, and from how many graded answers it learns.
+
+Refits every method on random parts of a run's training answers and rates the run's own test
+answers: the same n answers for each method, no LoRA, nothing written into the run. The hidden
+states of the test answers are computed once and kept in `--states`.
+
+    python bench/sizes.py runs/wiki --sizes 100 300 1000 2000 --draws 5 --states wiki.npz
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grace.calibration import Platt
+from grace.cnf import HeadShape
+from grace.estimators.likelihood import sequence_likelihood
+from grace.evidence import features as likelihoods
+from grace.metrics import auroc, brier, ece
+from grace.pipeline import load_run_settings
+from grace.pipeline.context import Context
+from grace.pipeline.fitting import step_states
+from grace.probe import fit_probe
+from grace.probe.features import feature_matrix
+from grace.probe.readout import fit_evidence, fit_readout
+from grace.probe.rows import Array, assign_folds
+from grace.store import RunDir
+
+RIDGES = tuple(10.0 ** (power / 2) for power in range(-10, 3))
+
+
+class Answers(NamedTuple):
+    """Answers that ended: states (N, D), evidence (N, F), the probe's input (N, W), grades (N,)."""
+
+    mean: Array
+    last: Array
+    first: Array
+    steps: Array
+    others: Array  # log-sum-exp of the logits at the last step, without the new token
+    phi: Array
+    probe: Array
+    likelihood: Array
+    right: Array
+    question: Array
+
+    def rows(self, chosen: Array) -> Answers:
+        """Return some of the answers."""
+        return Answers(*(column[chosen] for column in self))
+
+
+Rate = Callable[[Answers], Array]
+"""Confidences of answers, shape (N,)."""
+
+
+def two_rows(train: Answers, *, evidence: bool = True, last: bool = False) -> Rate:
+    """GrACE: the rows of `<CNF>` and `<NOC>`, with the evidence or without."""
+    states = {"steps": train.last if last else train.steps, "last": train.last}
+    states["first"] = train.first
+    phi = train.phi if evidence else np.zeros_like(train.phi)
+    head = HeadShape(np.zeros(train.last.shape[1]))
+    made = fit_readout(states, phi, train.right, list(train.question), head)
+    row_D = (made.rows_2D[0] - made.rows_2D[1]).astype(np.float64)
+    found = made.evidence
+
+    def rate(given: Answers) -> Array:
+        steps = given.last if last else given.steps
+        state_N = (found.share * steps + (1 - found.share) * given.last) @ row_D
+        shift_N = found.shifts(given.phi if evidence else np.zeros_like(given.phi))
+        return _sigmoid(np.clip(state_N + shift_N, -found.limit, found.limit))
+
+    return rate
+
+
+def one_row(train: Answers) -> Rate:
+    """The paper's read-out, c = softmax(E z)[`<CNF>`], as a convex fit of its one row."""
+    from scipy.optimize import minimize
+
+    center_D, scale = train.last.mean(0), train.last.std(0).max() * np.sqrt(train.last.shape[1])
+
+    def fit(rows: Array, ridge: float) -> Array:
+        x_ND = (train.last[rows] - center_D) / scale
+        offset_N, right_N = train.others[rows], train.right[rows]
+
+        def loss(beta: Array) -> tuple[float, Array]:
+            logit_N = beta[0] + x_ND @ beta[1:] - offset_N
+            wrong_N = _sigmoid(logit_N) - right_N
+            value = np.mean(np.logaddexp(0, logit_N) - right_N * logit_N)
+            slope_D = wrong_N @ x_ND / len(rows) + ridge * beta[1:]
+            return value + ridge * beta[1:] @ beta[1:] / 2, np.append(wrong_N.mean(), slope_D)
+
+        start = np.zeros(x_ND.shape[1] + 1)
+        start[0] = offset_N.mean()
+        found: Array = minimize(loss, start, jac=True, method="L-BFGS-B").x
+        return found
+
+    def log_odds(beta: Array, given: Answers) -> Array:
+        found: Array = beta[0] + (given.last - center_D) / scale @ beta[1:] - given.others
+        return found
+
+    fold_N = assign_folds(list(train.question), 5, 0)
+    held = {}
+    for ridge in RIDGES:
+        losses = []
+        for fold in range(5):
+            out_N = np.flatnonzero(fold_N == fold)
+            logit_N = log_odds(fit(np.flatnonzero(fold_N != fold), ridge), train.rows(out_N))
+            losses.append(np.logaddexp(0, logit_N) - train.right[out_N] * logit_N)
+        held[ridge] = float(np.concatenate(losses).mean())
+    beta = fit(np.arange(len(train.right)), min(held, key=lambda one: held[one]))
+    return lambda given: _sigmoid(log_odds(beta, given))
+
+
+def evidence_alone(train: Answers) -> Rate:
+    """Logistic regression on six numbers of the log-probabilities."""
+    made = fit_evidence(train.phi, train.right, list(train.question))
+    return lambda given: _sigmoid(np.clip(made.shifts(given.phi), -made.limit, made.limit))
+
+
+def platt(train: Answers) -> Rate:
+    """Two numbers on the sequence likelihood, fitted on the same answers."""
+    made = Platt.fit(train.likelihood, train.right)
+    return lambda given: np.asarray(made.transform(given.likelihood))
+
+
+def ridge_probe(train: Answers) -> Rate:
+    """Ridge regression on mean and last state and the likelihoods."""
+    widths = [train.mean.shape[1], train.last.shape[1]]
+    widths.append(train.probe.shape[1] - sum(widths))
+    made = fit_probe(train.probe, train.right, list(train.question), blocks=widths)
+    return lambda given: np.clip(made.predict(given.probe), 0, 1)
+
+
+METHODS: dict[str, Callable[[Answers], Rate]] = {
+    "two rows and evidence (GrACE)": two_rows,
+    "two rows": lambda train: two_rows(train, evidence=False),
+    "two rows, last step only": lambda train: two_rows(train, evidence=False, last=True),
+    "one row, softmax (the paper's c)": one_row,
+    "evidence alone": evidence_alone,
+    "Platt scaling": platt,
+    "ridge probe": ridge_probe,
+}
+
+
+def read(run: Path, kept: Path | None) -> tuple[Answers, Answers]:
+    """Return a run's training and test answers of the backbone, with their states."""
+    context = Context(RunDir(run), load_run_settings(run))
+    if kept is not None and kept.exists():
+        with np.load(kept, allow_pickle=False) as stored:
+            return tuple(  # type: ignore[return-value]
+                Answers(*(stored[f"{split}.{name}"] for name in Answers._fields))
+                for split in ("train", "test")
+            )
+    both = _answers(context, "train"), _answers(context, "test")
+    if kept is not None:
+        named = zip(("train", "test"), both, strict=True)
+        np.savez(kept, **{f"{s}.{k}": v for s, made in named for k, v in made._asdict().items()})
+    return both
+
+
+def _answers(context: Context, name: str) -> Answers:
+    engine = context.engines.base
+    samples = context.samples(context.directory.split(name))
+    done = [i for i, one in enumerate(samples.responses) if one.finish_reason == "stop"]
+    responses = [samples.responses[i] for i in done]
+    prompts = [samples.prompts[i] for i in done]
+    parts = [
+        engine.features(prompts[at : at + 64], [one.token_ids for one in responses[at : at + 64]])
+        for at in range(0, len(done), 64)
+    ]
+    mean, last, first = (np.concatenate(part) for part in zip(*parts, strict=True))
+    counts = [len(one.token_ids) for one in responses]
+    joined = feature_matrix(
+        ("mean", "last", "likelihood"), {"mean": mean, "last": last}, responses
+    )
+    return Answers(
+        mean,
+        last,
+        first,
+        step_states(mean, last, first, counts)["steps"],
+        _log_sum_exp(engine.model, last),
+        np.array([likelihoods(one.logprobs) for one in responses]),
+        joined,
+        np.array([sequence_likelihood(one) or 0.0 for one in responses]),
+        np.array([samples.correct[i] for i in done], dtype=np.float64),
+        np.array([one.question_id for one in responses]),
+    )
+
+
+def _log_sum_exp(model: Any, last_ND: Array) -> Array:
+    import torch
+
+    head = model.get_output_embeddings()
+    with torch.inference_mode():
+        parts = [
+            head(torch.from_numpy(part).to(head.weight)).float().logsumexp(-1).cpu().numpy()
+            for part in np.array_split(last_ND, max(1, len(last_ND) // 64))
+        ]
+    return np.concatenate(parts).astype(np.float64)
+
+
+def _sigmoid(x: Array) -> Array:
+    value: Array = 0.5 * (1 + np.tanh(0.5 * x))
+    return value
+
+
+def measured(train: Answers, test: Answers, sizes: Sequence[int], draws: int) -> list[list[str]]:
+    """Return a row per method: mean ECE / Brier / AUROC over the draws of each size."""
+    rows = []
+    for name, method in METHODS.items():
+        cells = []
+        for size in sizes:
+            found = []
+            for draw in range(draws if size < len(train.right) else 1):
+                chosen = np.random.default_rng([draw, size]).permutation(len(train.right))[:size]
+                c_N = method(train.rows(chosen))(test)
+                found.append([metric(c_N, test.right > 0) for metric in (ece, brier, auroc)])
+            mean = 100 * np.mean(found, axis=0)
+            cells.append(" / ".join(f"{value:.1f}" for value in mean))
+            line = {"method": name, "answers": size, "draws": np.round(found, 4).tolist()}
+            print(json.dumps(line), flush=True)
+        rows.append([name, *cells])
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 300, 1000, 2000])
+    parser.add_argument("--draws", type=int, default=5, help="random parts of each size")
+    parser.add_argument("--states", type=Path, help="file that keeps the hidden states")
+    arguments = parser.parse_args()
+    train, test = read(arguments.run, arguments.states)
+    sizes = [size for size in arguments.sizes if size <= len(train.right)] or [len(train.right)]
+    print(f"\n{len(test.right)} test answers, {100 * test.right.mean():.1f} % right\n")
+    rows = measured(train, test, sizes, arguments.draws)
+    head = ["ECE / Brier / AUROC (%)", *(f"{size} answers" for size in sizes)]
+    for row in (head, ["---"] * len(head), *rows):
+        print("| " + " | ".join(row) + " |")
+
+
+if __name__ == "__main__":
+    main()

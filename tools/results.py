@@ -1,0 +1,236 @@
+"""The tables of README.md and docs/results.md, written from the reports of runs.
+
+    python tools/results.py keep runs/study NAME    # what the tables need of RUN/report.json
+    python tools/results.py                         # write every table of the pages anew
+
+`keep` stores a few numbers per estimator in docs/reports/NAME.json. A table stands between two
+comments, `<!-- table: KIND NAME ... -->` and `<!-- end -->`; KINDS says which kinds there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from grace.report.names import estimator_order, label
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+REPORTS = ROOT / "docs" / "reports"
+METRICS = ("ece", "brier", "auroc")
+HEADS = {"ece": "ECE ↓", "brier": "Brier ↓", "auroc": "AUROC ↑", "accuracy": "Accuracy ↑"}
+COSTS = {
+    "extra_forward_tokens_per_answer": "extra tokens",
+    "trained_parameters": "fitted numbers",
+    "access": "needs",
+}
+BLOCK = re.compile(r"(<!-- table: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+Entry = dict[str, Any]
+
+
+# --- what is kept of a report
+
+
+def keep(run: Path, name: str) -> Path:
+    """Store what the tables need of a run's report and return the file."""
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    kept = {
+        "created": report["created"][:10],
+        "hardware": report["hardware"],
+        "cells": [_cell(entry, report["rows"]) for entry in report["summaries"]],
+        "against": list(_against(report["comparisons"])),
+    }
+    REPORTS.mkdir(exist_ok=True)
+    path = REPORTS / f"{name}.json"
+    lines = (f'"{key}": {_lines(value)}' for key, value in kept.items())
+    path.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+    return path
+
+
+def _lines(value: Any) -> str:
+    """Return JSON with one entry of a list to a line, so that a change is a readable diff."""
+    if not isinstance(value, list):
+        return json.dumps(value)
+    return "[\n" + ",\n".join(json.dumps(entry) for entry in value) + "\n]"
+
+
+def _cell(entry: Entry, rows: Iterable[Entry]) -> Entry:
+    where = ("task", "train_task", "backbone", "estimator")
+    kept = {key: entry[key] for key in (*where, "seeds")}
+    row = next(row for row in rows if all(row[key] == entry[key] for key in where))
+    for metric in (*METRICS, "accuracy"):
+        ends = entry["interval"].get(metric) or (None, None)
+        mark = (entry["mark"] or {}).get(metric)
+        kept[metric] = [*map(_round, (entry["mean"][metric], *ends)), mark]
+    return kept | {key: _round(row[key]) for key in COSTS}
+
+
+def _against(comparisons: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield GrACE minus another, over all seeds where there are several."""
+    for entry in comparisons:
+        several = any(
+            other["seed"] is None and (other["task"], other["b"]) == (entry["task"], entry["b"])
+            for other in comparisons
+        )
+        if entry["metric"] in METRICS and (entry["seed"] is None) == several:
+            keys = ("task", "train_task", "a", "b", "metric")
+            values = [_round(value) for value in (entry["difference"], *entry["interval"])]
+            yield {key: entry[key] for key in keys if key in entry} | {"values": values}
+
+
+def _round(value: Any) -> Any:
+    return round(value, 5) if isinstance(value, float) else value
+
+
+# --- tables
+
+
+def quality(name: str, task: str, train_task: str = "") -> list[str]:
+    """Every estimator on one task: each metric with its interval and mark, and what it costs."""
+    cells = _cells(name, task, train_task)
+    heads = [*HEADS.values(), *COSTS.values()]
+    rows = [
+        [
+            label(cell["estimator"]),
+            *(_marked(cell[metric]) for metric in METRICS),
+            _percent(cell["accuracy"][0]),
+            *(_cost(cell[key]) for key in COSTS),
+        ]
+        for cell in cells
+    ]
+    return _table(["", *heads], rows)
+
+
+def short(*cells: str) -> list[str]:
+    """One row per NAME/TASK, one column per estimator that all have: ECE / Brier / AUROC."""
+    found = {cell: _cells(*cell.split("/")) for cell in cells}
+    columns = [
+        estimator
+        for estimator in SHORT
+        if all(any(c["estimator"] == estimator for c in row) for row in found.values())
+    ]
+    rows = []
+    for cell, entries in found.items():
+        by = {entry["estimator"]: entry for entry in entries}
+        where = f"{entries[0]['backbone']}, {cell.split('/')[1]}"
+        rows.append([where, *(_three(by[estimator]) for estimator in columns)])
+    return _table(["backbone, questions", *(label(one) for one in columns)], rows)
+
+
+def differences(name: str, task: str, train_task: str = "") -> list[str]:
+    """GrACE minus each other, in points, with the paired interval; bold where it excludes 0."""
+    entries = [
+        entry
+        for entry in _report(name)["against"]
+        if entry["a"] == "grace"
+        and entry["task"] == task
+        and entry.get("train_task", task) == (train_task or task)
+    ]
+    by = {(entry["b"], entry["metric"]): entry["values"] for entry in entries}
+    others = sorted({other for other, _ in by}, key=estimator_order)
+    rows = [
+        [label(other), *(_points(metric, by.get((other, metric))) for metric in METRICS)]
+        for other in others
+    ]
+    return _table(["GrACE minus", "ECE", "Brier", "AUROC"], rows)
+
+
+SHORT = ("grace", "evidence", "platt", "probe", "likelihood")
+KINDS: dict[str, Callable[..., list[str]]] = {
+    "quality": quality,
+    "short": short,
+    "differences": differences,
+}
+
+
+def _report(name: str) -> Entry:
+    found: Entry = json.loads((REPORTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _cells(name: str, task: str, train_task: str = "") -> list[Entry]:
+    cells = [
+        cell
+        for cell in _report(name)["cells"]
+        if (cell["task"], cell["train_task"]) == (task, train_task or task)
+    ]
+    if not cells:
+        raise SystemExit(f"docs/reports/{name}.json has no results on {task}")
+    return sorted(cells, key=lambda cell: estimator_order(cell["estimator"]))
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _marked(values: Sequence[Any]) -> str:
+    mean, low, high, mark = values
+    shown = f"{_percent(mean)} [{_percent(low)}, {_percent(high)}]"
+    return f"**{shown}**" if mark == "best" else f"{shown} =" if mark == "tied" else shown
+
+
+def _three(cell: Entry) -> str:
+    shown = (
+        f"**{_percent(cell[metric][0])}**" if cell[metric][3] == "best" else _percent(cell[metric][0])
+        for metric in METRICS
+    )
+    return " / ".join(shown)
+
+
+def _points(metric: str, values: Sequence[float] | None) -> str:
+    if values is None or None in values:
+        return "-"
+    difference, low, high = (100 * value for value in values)
+    shown = f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]"
+    return f"**{shown}**" if low > 0 or high < 0 else shown
+
+
+def _cost(value: Any) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else f"{value:,.0f}"
+
+
+# --- pages
+
+
+def written(page: str) -> str:
+    """Return a page with each of its tables written anew."""
+
+    def fill(match: re.Match[str]) -> str:
+        kind, *arguments = match[2].split()
+        return match[1] + "\n".join(KINDS[kind](*arguments)) + "\n" + match[4]
+
+    return BLOCK.sub(fill, page)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command")
+    keeping = commands.add_parser("keep", help="store what the tables need of a run's report")
+    keeping.add_argument("run", type=Path)
+    keeping.add_argument("name")
+    arguments = parser.parse_args()
+    if arguments.command == "keep":
+        print(keep(arguments.run, arguments.name))
+        return
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        after = written(before)
+        page.write_text(after, encoding="utf-8")
+        print("changed" if after != before else "same   ", page.relative_to(ROOT), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
