@@ -174,9 +174,7 @@ def _answers(context: Context, name: str) -> Answers:
     ]
     mean, last, first = (np.concatenate(part) for part in zip(*parts, strict=True))
     counts = [len(one.token_ids) for one in responses]
-    joined = feature_matrix(
-        ("mean", "last", "likelihood"), {"mean": mean, "last": last}, responses
-    )
+    joined = feature_matrix(("mean", "last", "likelihood"), {"mean": mean, "last": last}, responses)
     return Answers(
         mean,
         last,

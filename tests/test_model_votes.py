@@ -16,7 +16,7 @@ from grace.model import Model
 from grace.records import Decision, Vote
 from grace.scaling import Pool
 from grace.scaling.replaying import outcomes
-from grace.strategies import POLICIES, decide, load
+from grace.strategies import POLICIES, chosen, decide, load
 from grace.strategies.tally import VoteTable
 
 QUESTIONS = ("What is 1?", "What is 2 and 14?")
@@ -148,9 +148,9 @@ def test_every_vote_that_is_used_is_told_as_it_comes(model: Model) -> None:
         on_vote=lambda vote, leading: told.append((vote, leading)),
     )
     assert tuple(vote for vote, _ in told) == decision.votes
-    chooses = load("grace-sc").choose
+    rule = load("grace-sc")
     assert [leading for _, leading in told] == [
-        chooses(decision.votes[: number + 1]) for number in range(len(told))
+        chosen(rule, decision.votes[: number + 1]) for number in range(len(told))
     ]
     assert told[-1][1] == decision.answer
     sure = model.vote(

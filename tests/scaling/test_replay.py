@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from grace.errors import UserInputError
-from grace.plugins import available
 from grace.records import Vote
 from grace.scaling import Pool, replay
 from grace.scaling.pool import first_seen
 from grace.scaling.replaying import outcomes
-from grace.strategies import POLICIES, Batched, Policy, decide, load, policy
+from grace.strategies import POLICIES, Policy, decide, policy
 from grace.strategies.tally import VoteTable
 
 BUDGETS = (1, 2, 3, 4, 7, 8, 16)
@@ -64,7 +63,6 @@ def name_of(answers: Sequence[int], position: int) -> str | None:
 @settings(max_examples=40, deadline=None)
 def test_every_strategy_decides_tables_as_it_decides_votes(name, pool):
     made = policy(name)
-    assert isinstance(made.strategy, Batched)
     confidence_QS = pool.confidence(made.estimator)
     table = VoteTable(pool.answer_QS, confidence_QS)
     for budget, found in zip(BUDGETS, outcomes(made.strategy, table, BUDGETS), strict=True):
@@ -112,23 +110,19 @@ def test_a_budget_of_one_is_plain_generation(pool):
         assert (curve.samples_BQ == 1).all()
 
 
-def test_every_strategy_of_the_package_decides_tables():
-    for name in available("grace.strategies"):
-        assert isinstance(load(name), Batched), name
-
-
 @dataclass(frozen=True)
 class LastAnswer:
-    """A strategy of one's own, without the fast form."""
+    """A strategy of one's own."""
 
-    def done(self, votes):
-        return len(votes) == 3
+    def stops(self, table):
+        return np.full(len(table.answer_RT), 3)
 
-    def choose(self, votes):
-        return next((vote.answer for vote in reversed(votes) if vote.answer), None)
+    def chooses(self, table):
+        answers = ([a for a in row if a >= 0] for row in table.answer_RT.tolist())
+        return np.array([row[-1] if row else -1 for row in answers])
 
 
-def test_a_strategy_of_ones_own_is_replayed_vote_by_vote():
+def test_a_strategy_of_ones_own_is_replayed():
     pool = Pool([[5, -1, 7, 5], [-1, -1, -1, 3]], [[1, 0, 0, 1], [0, 0, 0, 1]])
     curve = replay(pool, [Policy("last", LastAnswer(), None)], budgets=(1, 4), orders=200)
     curve = curve.curves["last"]

@@ -69,7 +69,7 @@ def test_the_compared_policies_all_exist_and_differ():
         ("es,threshold=-1", "at least 0"),
         ("asc,rule=alpha", "expected one of ratio, beta"),
         ("esc,window=0", "at least 1"),
-        ("grace.errors:GraceError", "must be a dataclass with choose"),
+        ("grace.errors:GraceError", "must be a dataclass with stops"),
     ],
 )
 def test_a_wrong_name_says_what_is_wrong(name, message):

@@ -27,7 +27,7 @@ from grace.model.reply import Reply as Reply
 from grace.model.rules import answering, usual_budget, voting
 from grace.records import Decision, Generation, Message, Question, Threshold, Vote
 from grace.store import RunDir
-from grace.strategies import Strategy, Waves, decide
+from grace.strategies import Strategy, Waves, chosen, decide, stopped
 from grace.tasks import Task, load_task
 from grace.tasks.prompts import conversation
 
@@ -162,7 +162,7 @@ class Model:
             issued=waves.issued,
             issued_tokens=stream.tokens,
             promise=rule.promise,
-            abstains=rule.covers_sure_only and not rule.strategy.done(decision.votes),
+            abstains=rule.covers_sure_only and not stopped(rule.strategy, decision.votes),
         )
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
@@ -243,7 +243,7 @@ def _told(votes: Waves, strategy: Strategy, on_vote: OnVote) -> Iterator[Vote]:
     with contextlib.closing(votes):
         for vote in votes:
             taken.append(vote)
-            on_vote(vote, strategy.choose(taken))
+            on_vote(vote, chosen(strategy, taken))
             yield vote
 
 

@@ -12,7 +12,7 @@ from grace.metrics import evaluate, wqd
 from grace.records import Grade, Question, Response, Vote
 from grace.scaling import Pool
 from grace.store import Split
-from grace.strategies import Majority, Policy, Weighted, decide
+from grace.strategies import Majority, Policy, Weighted, chosen, decide
 
 Judged = tuple[Response, Grade]
 METRICS = ("accuracy", "ece", "brier", "auroc")
@@ -71,7 +71,7 @@ def cases(pool: Split, policies: Sequence[Policy], seed: int) -> list[dict[str, 
     for question, samples in every:
         votes, right = _votes(samples), _right(samples)
         if len({vote.answer for vote in votes}) > 1:
-            counted, weighed = Majority().choose(votes), Weighted().choose(votes)
+            counted, weighed = chosen(Majority(), votes), chosen(Weighted(), votes)
             by_kind[counted in right, weighed in right].append((question, samples))
     rng = np.random.default_rng(seed)
     found = []

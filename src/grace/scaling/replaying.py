@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.errors import UserInputError
-from grace.records import Vote
 from grace.scaling.pool import Pool, first_seen
 from grace.scaling.results import Curve, Scaling
-from grace.strategies import POLICIES, Batched, Policy, Strategy, decide, policy
+from grace.strategies import POLICIES, Policy, Strategy, policy
 from grace.strategies.tally import Floats, Indices, VoteTable
 
 BUDGETS = (1, 2, 4, 8, 16, 32)
@@ -73,9 +72,6 @@ def replay(
 
 def outcomes(strategy: Strategy, table: VoteTable, budgets: Sequence[int]) -> Iterator[Outcome]:
     """Yield, budget by budget, what `decide` would do with every row."""
-    if not isinstance(strategy, Batched):
-        yield from (_one_by_one(strategy, table, budget) for budget in budgets)
-        return
     stop_R = strategy.stops(table)
     for budget in budgets:
         used_R = np.minimum(stop_R, budget)
@@ -129,20 +125,6 @@ def _rows(pool: Pool, orders: int, seed: int, width: int) -> Iterator[tuple[Indi
         samples = np.concatenate([order[:, :width] for order in block])
         for start in range(0, len(samples), _ROWS):
             yield questions[start : start + _ROWS], samples[start : start + _ROWS]
-
-
-def _one_by_one(strategy: Strategy, table: VoteTable, budget: int) -> Outcome:
-    """Decide row by row, for a strategy that does not decide many at once."""
-    chosen, used = [], []
-    for answers, values in zip(table.answer_RT.tolist(), table.confidence_RT.tolist(), strict=True):
-        votes = [
-            Vote(None if answer < 0 else str(answer), None if value != value else value)
-            for answer, value in zip(answers, values, strict=True)
-        ]
-        decision = decide(strategy, votes, budget)
-        chosen.append(-1 if decision.answer is None else int(decision.answer))
-        used.append(decision.samples)
-    return Outcome(np.array(chosen), np.array(used))
 
 
 def _policy(which: str | Policy) -> Policy:

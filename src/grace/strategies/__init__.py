@@ -1,17 +1,16 @@
 """Ways to spend samples on one question: when to stop, and which answer to choose.
 
-A strategy is two pure functions of the votes so far, in order of arrival: `done(votes)` and
-`choose(votes)`. `decide` feeds them from any iterator: a generator over an engine is a live run,
-a list is a replay, and closing the generator stops what is still being sampled.
+A strategy is two pure functions of a table of votes, one row per question, in order of arrival:
+`stops(table)` and `chooses(table)`. `decide` gives them the votes of one question as they come from
+any iterator: a generator over an engine is a live run, and closing it stops what is still being
+sampled. `grace.scaling` gives them whole tables, and so replays many questions at once.
 
 Two rules hold everywhere. A response without an extractable answer counts as a sample and casts
 no vote. A tie goes to the answer with more votes, then to the one that was seen first; sums of
 weights are exact (`tally`), so nothing else depends on the order of the votes.
 
-Adding one is one new file here whose `STRATEGY` is a frozen dataclass with `done` and `choose`:
+Adding one is one new file here whose `STRATEGY` is a frozen dataclass with `stops` and `chooses`:
 its fields are its settings, and `reads_confidence = False` marks one that only counts answers.
-With `stops` and `chooses`, the same two over a table of many questions, `grace.scaling` replays
-it fast; without them it is replayed vote by vote.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 from grace.strategies.asc import AdaptiveConsistency
 from grace.strategies.best import BestOfN
 from grace.strategies.cisc import SoftmaxWeighted
-from grace.strategies.deciding import Batched, Strategy, decide
+from grace.strategies.deciding import Strategy, chosen, decide, stopped
 from grace.strategies.es import EarlyStop
 from grace.strategies.esc import WindowConsistency
 from grace.strategies.policies import POLICIES, Policy, load, policy
@@ -30,7 +29,6 @@ from grace.strategies.weighted import Weighted
 __all__ = [
     "POLICIES",
     "AdaptiveConsistency",
-    "Batched",
     "BestOfN",
     "EarlyStop",
     "Majority",
@@ -40,8 +38,10 @@ __all__ = [
     "Waves",
     "Weighted",
     "WindowConsistency",
+    "chosen",
     "decide",
     "issued_samples",
     "load",
     "policy",
+    "stopped",
 ]

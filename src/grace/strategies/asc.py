@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal
@@ -13,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.config import setting
-from grace.records import Vote
-from grace.strategies.sc import Majority
 from grace.strategies.tally import Indices, VoteTable, heaviest_rows
 
 
@@ -37,20 +34,8 @@ class AdaptiveConsistency:
     rule: Literal["ratio", "beta"] = setting("ratio", "what has to reach the threshold")
     threshold: float = setting(0.95, "share, or probability, of the lead that is enough", low=0)
 
-    def done(self, votes: Sequence[Vote]) -> bool:
-        """Stop when the lead is large enough."""
-        counts = Counter(vote.answer for vote in votes if vote.answer is not None)
-        top, second = ([count for _, count in counts.most_common(2)] + [0, 0])[:2]
-        if self.rule == "ratio":
-            return len(votes) > 1 and top / len(votes) >= self.threshold
-        return lead_probability(top, second) >= self.threshold
-
-    def choose(self, votes: Sequence[Vote]) -> str | None:
-        """Return the answer with most votes."""
-        return Majority().choose(votes)
-
     def stops(self, table: VoteTable) -> Indices:
-        """As `done`, for every row."""
+        """Stop when the lead is large enough."""
         rows, width = table.answer_RT.shape
         stop_R = np.full(rows, width + 1)
         for taken, (top_R, second_R) in enumerate(_leads(table.answer_RT), start=1):
@@ -59,7 +44,7 @@ class AdaptiveConsistency:
         return stop_R
 
     def chooses(self, table: VoteTable) -> Indices:
-        """As `choose`, for every row."""
+        """Choose the answer with most votes."""
         return heaviest_rows(table.answer_RT)
 
     def _enough(self, taken: int, top_R: Indices, second_R: Indices) -> NDArray[np.bool_]:

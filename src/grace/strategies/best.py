@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from grace.records import Vote
 from grace.strategies.tally import Indices, VoteTable, never
 
 
@@ -23,22 +21,12 @@ class BestOfN:
 
     reads_confidence: ClassVar[bool] = True
 
-    def done(self, votes: Sequence[Vote]) -> bool:
-        """Never stop before the budget is spent."""
-        return False
-
-    def choose(self, votes: Sequence[Vote]) -> str | None:
-        """Return the answer of the surest sample."""
-        cast = [vote for vote in votes if vote.answer is not None]
-        best = max(cast, key=lambda v: -1 if v.confidence is None else v.confidence, default=None)
-        return best.answer if best else None
-
     def stops(self, table: VoteTable) -> Indices:
-        """As `done`, for every row."""
+        """Never stop before the budget is spent."""
         return never(table)
 
     def chooses(self, table: VoteTable) -> Indices:
-        """As `choose`, for every row."""
+        """Choose the answer of the surest sample."""
         sure_RT = np.nan_to_num(table.confidence_RT, nan=-1.0)
         sure_RT[table.answer_RT < 0] = -2
         best_R = sure_RT.argmax(axis=1)

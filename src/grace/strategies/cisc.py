@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from grace.config import setting
-from grace.records import Vote
-from grace.strategies.tally import Floats, Indices, VoteTable, heaviest, heaviest_rows, never
+from grace.strategies.tally import Floats, Indices, VoteTable, heaviest_rows, never
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +26,12 @@ class SoftmaxWeighted:
 
     temperature: float = setting(0.3, "temperature of the softmax", low=1e-3)
 
-    def done(self, votes: Sequence[Vote]) -> bool:
-        """Never stop before the budget is spent."""
-        return False
-
-    def choose(self, votes: Sequence[Vote]) -> str | None:
-        """Return the answer with the largest sum of weights."""
-        rated = [vote.confidence if vote.answer is not None else None for vote in votes]
-        row = np.array([[np.nan if value is None else value for value in rated]])
-        return heaviest(votes, self._weights(row)[0].tolist())
-
     def stops(self, table: VoteTable) -> Indices:
-        """As `done`, for every row."""
+        """Never stop before the budget is spent."""
         return never(table)
 
     def chooses(self, table: VoteTable) -> Indices:
-        """As `choose`, for every row."""
+        """Choose the answer with the largest sum of weights."""
         rated_RT = np.where(table.answer_RT >= 0, table.confidence_RT, np.nan)
         return heaviest_rows(table.answer_RT, self._weights(rated_RT))
 

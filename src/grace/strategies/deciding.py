@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from grace.errors import UserInputError
 from grace.records import Decision, Vote
@@ -11,23 +11,10 @@ from grace.strategies.tally import Indices, VoteTable
 
 
 class Strategy(Protocol):
-    """Decides after each vote whether to stop, and at the end which answer to give."""
-
-    def done(self, votes: Sequence[Vote]) -> bool:
-        """Return whether no further sample is needed."""
-        ...
-
-    def choose(self, votes: Sequence[Vote]) -> str | None:
-        """Return the answer, or None when no vote has one."""
-        ...
-
-
-@runtime_checkable
-class Batched(Protocol):
-    """A strategy that also decides many questions at once, with the same outcome."""
+    """Says of a table of votes, in order of arrival, where to stop and which answer to choose."""
 
     def stops(self, table: VoteTable) -> Indices:
-        """Return the number of votes after which each row is first done, width + 1 for never."""
+        """Return the number of votes after which each row first stops, width + 1 for never."""
         ...
 
     def chooses(self, table: VoteTable) -> Indices:
@@ -35,8 +22,19 @@ class Batched(Protocol):
         ...
 
 
+def stopped(strategy: Strategy, votes: Sequence[Vote]) -> bool:
+    """Return whether a strategy needs no sample beyond these votes of one question."""
+    return int(strategy.stops(VoteTable.of(votes))[0]) <= len(votes)
+
+
+def chosen(strategy: Strategy, votes: Sequence[Vote]) -> str | None:
+    """Return a strategy's answer after these votes of one question, None when none has one."""
+    place = int(strategy.chooses(VoteTable.of(votes))[0]) if votes else -1
+    return votes[place].answer if place >= 0 else None
+
+
 def decide(strategy: Strategy, votes: Iterable[Vote], budget: int) -> Decision:
-    """Take votes until the strategy is done or the budget is spent, then choose.
+    """Take votes until the strategy stops or the budget is spent, then choose.
 
     Raises:
         UserInputError: the budget is below one.
@@ -48,13 +46,13 @@ def decide(strategy: Strategy, votes: Iterable[Vote], budget: int) -> Decision:
     try:
         for vote in source:
             taken.append(vote)
-            if len(taken) >= budget or strategy.done(taken):
+            if len(taken) >= budget or stopped(strategy, taken):
                 break
     finally:
         close = getattr(source, "close", None)
         if close is not None:
             close()
-    answer = strategy.choose(taken)
+    answer = chosen(strategy, taken)
     tokens = sum(vote.tokens for vote in taken)
     return Decision(
         answer=answer,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.config import setting
-from grace.records import Vote
 from grace.strategies.tally import Indices, VoteTable
 from grace.strategies.weighted import Weighted
 
@@ -28,24 +26,15 @@ class EarlyStop:
 
     threshold: float = setting(0.8, "confidence from which a sample's answer is taken", low=0)
 
-    def done(self, votes: Sequence[Vote]) -> bool:
-        """Stop when the newest vote has an answer and reaches the threshold."""
-        return bool(votes) and self._sure(votes[-1])
-
-    def choose(self, votes: Sequence[Vote]) -> str | None:
-        """Return the sure answer, or the weighted vote over all samples."""
-        sure = next((vote for vote in votes if self._sure(vote)), None)
-        return sure.answer if sure else Weighted().choose(votes)
-
     def stops(self, table: VoteTable) -> Indices:
-        """As `done`, for every row."""
+        """Stop at the first vote that has an answer and reaches the threshold."""
         sure_RT = self._sure_rows(table)
         last_R = np.where(sure_RT.any(axis=1), sure_RT.argmax(axis=1), sure_RT.shape[1])
         stop_R: Indices = last_R + 1
         return stop_R
 
     def chooses(self, table: VoteTable) -> Indices:
-        """As `choose`, for every row."""
+        """Choose the sure answer, or the weighted vote over all samples."""
         sure_RT = self._sure_rows(table)
         first_R = sure_RT.argmax(axis=1)
         chosen_R: Indices = table.answer_RT[np.arange(len(first_R)), first_R]
@@ -53,13 +42,6 @@ class EarlyStop:
         rest = VoteTable(table.answer_RT[unsure_R], table.confidence_RT[unsure_R])
         chosen_R[unsure_R] = Weighted().chooses(rest)
         return chosen_R
-
-    def _sure(self, vote: Vote) -> bool:
-        return (
-            vote.answer is not None
-            and vote.confidence is not None
-            and vote.confidence >= self.threshold
-        )
 
     def _sure_rows(self, table: VoteTable) -> NDArray[np.bool_]:
         sure_RT: NDArray[np.bool_] = table.confidence_RT >= self.threshold

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from grace.config import setting
-from grace.records import Vote
-from grace.strategies.sc import Majority
 from grace.strategies.tally import Indices, VoteTable, heaviest_rows
 
 
@@ -30,35 +27,19 @@ class WindowConsistency:
 
     window: int = setting(4, "samples that must agree", low=1)
 
-    def done(self, votes: Sequence[Vote]) -> bool:
-        """Stop when a window has just ended and all its votes are for one answer."""
-        return len(votes) % self.window == 0 and self._agreed(votes[-self.window :]) is not None
-
-    def choose(self, votes: Sequence[Vote]) -> str | None:
-        """Return the answer of the first unanimous window, else the majority's."""
-        for end in range(self.window, len(votes) + 1, self.window):
-            agreed = self._agreed(votes[end - self.window : end])
-            if agreed is not None:
-                return agreed
-        return Majority().choose(votes)
-
     def stops(self, table: VoteTable) -> Indices:
-        """As `done`, for every row."""
+        """Stop where a window has just ended and all its votes are for one answer."""
         width = table.answer_RT.shape[1]
         agreed_RW = self._windows(table) >= 0
         ends_R: Indices = (agreed_RW.cumsum(axis=1) == 0).sum(axis=1) * self.window + self.window
         return np.where(agreed_RW.any(axis=1), ends_R, width + 1)
 
     def chooses(self, table: VoteTable) -> Indices:
-        """As `choose`, for every row."""
+        """Choose the answer of the first unanimous window, else the majority's."""
         chosen_R = heaviest_rows(table.answer_RT)
         for agreed_R in self._windows(table).T[::-1]:
             chosen_R = np.where(agreed_R >= 0, agreed_R, chosen_R)
         return chosen_R
-
-    def _agreed(self, votes: Sequence[Vote]) -> str | None:
-        answers = {vote.answer for vote in votes}
-        return answers.pop() if len(answers) == 1 else None
 
     def _windows(self, table: VoteTable) -> Indices:
         """Return the answer of each complete window, -1 where it is not unanimous."""

@@ -53,9 +53,9 @@ def policy(name: str, **settings: Any) -> Policy:
     if estimator:
         rule = "weighted" if rule == "sc" else rule
     kind = plugins.load("grace.strategies", rule)
-    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "choose")):
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "chooses")):
         raise ConfigError(
-            f"{rule!r} cannot serve as a strategy: it must be a dataclass with choose()"
+            f"{rule!r} is no strategy: it must be a dataclass with stops() and chooses()"
         )
     strategy: Any = from_dict(kind, dict(map(_setting, pairs)) | settings, f"strategy {plain}")
     reads = getattr(kind, "reads_confidence", True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from grace.records import Vote
-from grace.strategies.tally import Indices, VoteTable, heaviest, heaviest_rows, never
+from grace.strategies.tally import Indices, VoteTable, heaviest_rows, never
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +17,12 @@ class Majority:
 
     reads_confidence: ClassVar[bool] = False
 
-    def done(self, votes: Sequence[Vote]) -> bool:
-        """Never stop before the budget is spent."""
-        return False
-
-    def choose(self, votes: Sequence[Vote]) -> str | None:
-        """Return the answer with most votes."""
-        return heaviest(votes, (1.0 for _ in votes))
-
     def stops(self, table: VoteTable) -> Indices:
-        """As `done`, for every row."""
+        """Never stop before the budget is spent."""
         return never(table)
 
     def chooses(self, table: VoteTable) -> Indices:
-        """As `choose`, for every row."""
+        """Choose the answer with most votes."""
         return heaviest_rows(table.answer_RT)
 
 

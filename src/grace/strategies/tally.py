@@ -1,14 +1,14 @@
-"""Counting weighted votes: of one question as a list, of many as a table, with one outcome.
+"""Votes of many questions as a table, and the answer with the largest sum of weights.
 
 Weights are rounded to multiples of 2^-40 (1e-12) and added as whole numbers. So sums are exact:
-they depend neither on the order of the votes nor on which of the two functions adds them.
+they do not depend on the order of the votes.
 
 Shapes: R rows (a question in one order of its samples), T votes per row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +32,17 @@ class VoteTable(NamedTuple):
     answer_RT: Indices
     confidence_RT: Floats
 
+    @classmethod
+    def of(cls, votes: Sequence[Vote]) -> VoteTable:
+        """Return the votes of one question as a table of one row."""
+        first: dict[str, int] = {}
+        places = [
+            -1 if vote.answer is None else first.setdefault(vote.answer, place)
+            for place, vote in enumerate(votes)
+        ]
+        values = [np.nan if vote.confidence is None else vote.confidence for vote in votes]
+        return cls(np.array([places], dtype=np.intp), np.array([values], dtype=np.float64))
+
     def until(self, ends_R: Indices, width: int) -> VoteTable:
         """Return the first `ends_R` (at most `width`) votes of each row; the others lose theirs."""
         cut = VoteTable(self.answer_RT[:, :width], self.confidence_RT[:, :width])
@@ -41,23 +52,11 @@ class VoteTable(NamedTuple):
         return cut._replace(answer_RT=np.where(kept_RT, cut.answer_RT, -1))
 
 
-def heaviest(votes: Sequence[Vote], weights: Iterable[float]) -> str | None:
-    """Return the answer with the largest sum of weights in [0, 1], None without any vote.
-
-    A tie goes to the answer with more votes, then to the one that was seen first.
-    """
-    totals: dict[str, tuple[int, int]] = {}
-    for vote, weight in zip(votes, weights, strict=True):
-        if vote.answer is not None:
-            total, count = totals.get(vote.answer, (0, 0))
-            totals[vote.answer] = (total + round(weight * UNITS), count + 1)
-    return max(totals, key=lambda answer: totals[answer], default=None)
-
-
 def heaviest_rows(answer_RT: Indices, weight_RT: Floats | None = None) -> Indices:
-    """Return `heaviest` of each row, as the position of its first vote; -1 without any vote.
+    """Return the answer of each row with the largest sum of weights in [0, 1], -1 without a vote.
 
-    Without weights every vote weighs the same.
+    An answer is the position of its first vote; without weights every vote weighs the same. A tie
+    goes to the answer with more votes, then to the one that was seen first.
     """
     rows, width = answer_RT.shape
     place_RT = answer_RT + np.arange(rows)[:, None] * width
