@@ -32,8 +32,8 @@ test: $(READY)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
 check: $(READY)
-	$(BIN)/ruff format --check src tests bench
-	$(BIN)/ruff check --no-cache src tests bench
+	$(BIN)/ruff format --check src tests bench tools
+	$(BIN)/ruff check --no-cache src tests bench tools
 	$(BIN)/mypy
 
 # ablate.py and waves.py want a run, vllm_overhead.py the environment of `make vllm`.

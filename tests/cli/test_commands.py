@@ -34,7 +34,6 @@ COMMANDS = (
     "export",
     "serve",
     "proxy",
-    "pocket build",
 )
 KINDS = ("tasks", "estimators", "strategies", "graders", "recipes", "settings", "runs")
 SCHEMA = Path(grace.__file__).parent / "report" / "schema.json"

@@ -12,18 +12,18 @@ transformers = pytest.importorskip("transformers")
 
 from grace.metrics import auroc  # noqa: E402
 from grace.pocket import MODEL_DIR, TASKS  # noqa: E402
-from grace.pocket.build import digest, load  # noqa: E402
-from grace.pocket.check import (  # noqa: E402
-    greedy_accuracy,
+from grace.pocket.prompts import STEP_SYSTEM  # noqa: E402
+from grace.pocket.world import World  # noqa: E402
+from grace.store import digest  # noqa: E402
+from tools.pocket.build import load  # noqa: E402
+from tools.pocket.check import (  # noqa: E402
+    answered_right,
     is_right,
     replies,
     sampled_accuracy,
     verdicts,
 )
-from grace.pocket.prompts import STEP_SYSTEM  # noqa: E402
-from grace.pocket.tokens import SPECIAL_TOKENS  # noqa: E402
-from grace.pocket.train import causal_logits  # noqa: E402
-from grace.pocket.world import World  # noqa: E402
+from tools.pocket.tokens import SPECIAL_TOKENS  # noqa: E402
 
 NUM_ASKED = 100
 TOLERANCE = 0.15  # three standard errors of a share over 100 questions
@@ -48,10 +48,18 @@ def test_the_weights_are_at_most_8_megabytes() -> None:
     assert (MODEL_DIR / "model.safetensors").stat().st_size <= 8_000_000
 
 
+def test_its_widths_are_those_that_vllm_and_llama_cpp_take() -> None:
+    config = json.loads((MODEL_DIR / "config.json").read_text())
+    assert config["head_dim"] in (32, 64)
+    assert config["hidden_size"] % 32 == config["intermediate_size"] % 32 == 0
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_greedy_accuracy_is_the_recorded_one(recipe, pocket, task: str) -> None:
-    measured = greedy_accuracy(*pocket, World.build(recipe["seed"]), task, NUM_ASKED)
-    assert measured == pytest.approx(recipe["greedy_test_accuracy"][task], abs=TOLERANCE)
+    right = answered_right(*pocket, World.build(recipe["seed"]), task, "test", NUM_ASKED)
+    assert sum(right) / NUM_ASKED == pytest.approx(
+        recipe["greedy_test_accuracy"][task], abs=TOLERANCE
+    )
 
 
 @pytest.mark.slow
@@ -119,28 +127,3 @@ def test_special_tokens_are_never_put_together_from_plain_text(pocket) -> None:
     for token in SPECIAL_TOKENS:
         plain = tokenizer(token, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         assert not set(plain) & set(tokenizer.all_special_ids)
-
-
-def test_the_training_forward_is_the_published_one(pocket) -> None:
-    model, tokenizer = pocket
-    ids_BT = tokenizer("Question: Where?\nGuess:", return_tensors="pt")["input_ids"]
-    with torch.no_grad():
-        ours = causal_logits(model, ids_BT, torch.float32)
-        theirs = model(ids_BT).logits
-    torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
-
-
-def test_a_rebuild_in_miniature_runs_from_nothing(tmp_path) -> None:
-    from grace.pocket.build import Recipe, build
-    from grace.pocket.corpus import CorpusSettings
-    from grace.pocket.train import TrainSettings
-
-    corpus = CorpusSettings(
-        sums=40, weights=40, fact_opinions=40, puzzle_opinions=10, fact_share=0.01
-    )
-    tiny = Recipe(
-        width=32, num_layers=1, num_heads=2, mlp_width=32, corpus=corpus,
-        training=TrainSettings(rows_per_step=4, compile=False),
-    )  # fmt: skip
-    report = build(tmp_path, recipe=tiny, progress=lambda stage, done: None, num_asked=10)
-    assert (tmp_path / "recipe.json").exists() and set(report.accuracy) == set(TASKS)

@@ -23,8 +23,6 @@ app = typer.Typer(
     help="How sure is this LLM of this answer, and how many samples do I still need?",
     epilog="Start with: [bold]grace demo[/bold] - a model learns how sure it is, in minutes.",
 )
-pocket_app = typer.Typer(help="The embedded world and model behind the demo.")
-app.add_typer(pocket_app, name="pocket")
 
 
 @app.callback()
@@ -273,17 +271,6 @@ def check(
             print(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
-
-
-@pocket_app.command("build", epilog=examples("grace pocket build my-pocket"))
-def pocket_build(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="directory to write")],
-    seed: Annotated[int, typer.Option(help="seed of the world and of the training")] = 0,
-) -> None:
-    """Rebuild the pocket model from nothing (under 30 minutes on two cores)."""
-    from grace.pocket.build import build
-
-    print(build(out, seed=seed))
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -1,8 +1,8 @@
 """The embedded default: a small synthetic world and a small decoder that read about it.
 
-`world` makes the questions, `corpus` the text that the decoder read, `build` trains and saves it,
-and `model/` holds the shipped result, which loads with `AutoModelForCausalLM.from_pretrained`.
-Nothing heavy is imported here.
+`world` makes the questions, and `model/` holds the decoder, which loads with
+`AutoModelForCausalLM.from_pretrained`. What wrote its text and trained it is not in the package but
+beside it, in `tools/pocket`. Nothing heavy is imported here.
 """
 
 from pathlib import Path

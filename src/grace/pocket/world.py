@@ -26,7 +26,6 @@ _POPULARITY_LOG_SD = 0.9
 _MAX_EXPOSURE = 60
 _RUMOUR_RATES = (0.0, 0.05, 0.1, 0.15, 0.25, 0.4, 0.6)
 _RUMOUR_MIN_EXPOSURE = 5
-_RUMOUR_SHARE = 0.9
 _HOME_SHARE = 0.7
 _HOME_SIZE = 15
 _REGULARITIES = (0.2, 0.4, 0.6, 0.8, 0.95)
@@ -245,12 +244,3 @@ def _facts_of(
                     Fact(task, split, kind, relation, name, value, rumour, exposure, phrasing)
                 )
     return facts
-
-
-def told_values(fact: Fact, rng: random.Random) -> list[str]:
-    """Returns what each reading of the fact said: its value, or its rumour most of the time."""
-    told = []
-    for _ in range(fact.exposure):
-        lie = fact.rumour is not None and rng.random() < _RUMOUR_SHARE
-        told.append(fact.rumour if lie and fact.rumour else fact.value)
-    return told

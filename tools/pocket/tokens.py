@@ -8,9 +8,9 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from grace.pocket.corpus import Document
 from grace.pocket.prompts import SHORT_PROMPT
 from grace.pocket.world import World
+from tools.pocket.corpus import Document
 
 PAD, BOS, SYSTEM, USER, ASSISTANT, END = SPECIAL_TOKENS = (
     "<|pad|>", "<|bos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>",

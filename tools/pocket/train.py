@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
+
+_SAVED_EVERY = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,17 @@ def train(
     weights_RT: np.ndarray,
     settings: TrainSettings,
     on_step: Callable[[int, int, float], None],
+    saved: Path,
 ) -> str:
-    """Trains in place; `on_step(step, num_steps, loss)` is called after each step.
+    """Trains in place, from where an interrupted training on the same rows stopped.
+
+    Args:
+        model: The decoder, on the device to train on.
+        ids_RT: Token ids of shape (rows, row length).
+        weights_RT: Each token's weight in the loss, of the same shape.
+        settings: How to train.
+        on_step: Called after each step with its number, the number of steps and the loss.
+        saved: File that holds the state while the training is unfinished.
 
     Returns:
         What the steps ran on, such as `compiled bfloat16 on cpu`.
@@ -132,7 +145,8 @@ def train(
 
     first = rows_of(slice(0, settings.rows_per_step))
     step_loss, how = _compiled(loss_of, first) if settings.compile else (loss_of, "eager")
-    for step in range(num_steps):
+    rows_key = zlib.crc32(ids_RT.tobytes())
+    for step in range(_resume(saved, rows_key, model, optimizer), num_steps):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * _schedule(step, num_steps, settings.warmup)
         rows = order[step * settings.rows_per_step : (step + 1) * settings.rows_per_step]
@@ -142,7 +156,34 @@ def train(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         on_step(step + 1, num_steps, loss.item())
+        if (step + 1) % _SAVED_EVERY == 0:
+            _save(saved, rows_key, step + 1, model, optimizer)
+    saved.unlink(missing_ok=True)
     return f"{how} {str(dtype).removeprefix('torch.')} on {device.type}"
+
+
+def _save(
+    saved: Path, rows_key: int, step: int, model: LlamaForCausalLM, optimizer: torch.optim.AdamW
+) -> None:
+    states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    saved.parent.mkdir(parents=True, exist_ok=True)
+    part = saved.with_suffix(".part")
+    torch.save({"rows": rows_key, "step": step, **states}, part)
+    part.replace(saved)
+
+
+def _resume(
+    saved: Path, rows_key: int, model: LlamaForCausalLM, optimizer: torch.optim.AdamW
+) -> int:
+    """Restores a state that was saved on the same rows; returns the number of steps done."""
+    if not saved.exists():
+        return 0
+    found = torch.load(saved, map_location=model.device, weights_only=True)
+    if found["rows"] != rows_key:
+        return 0
+    model.load_state_dict(found["model"])
+    optimizer.load_state_dict(found["optimizer"])
+    return int(found["step"])
 
 
 def _compiled(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from grace.metrics import auroc
 from grace.pocket.prompts import SHORT_PROMPT, STEP_SYSTEM, YES_NO_PROMPT, with_options
 from grace.pocket.topics import KINDS
 from grace.pocket.world import World
@@ -66,18 +67,39 @@ def replies(
     return texts
 
 
-def greedy_accuracy(
+def answered_right(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     world: World,
     task: str,
+    split: str,
     count: int,
-    split: str = "test",
-) -> float:
-    """Returns the share of the first `count` questions of a split answered right."""
+) -> list[bool]:
+    """Says of the first `count` questions of a split which ones greedy replies answer right."""
     rows = world.questions(task, split)[:count]
     said = replies(model, tokenizer, task, rows)
-    return sum(map(is_right, rows, said)) / len(rows)
+    return [is_right(row, reply) for row, reply in zip(rows, said, strict=True)]
+
+
+def topic_alone(world: World, task: str, train: Sequence[bool], test: Sequence[bool]) -> float:
+    """Returns how far a closed-book question's topic tells whether its answer is right.
+
+    Args:
+        world: Whose questions were answered.
+        task: A closed-book task.
+        train: Which of the first training questions were answered right, in order.
+        test: Which of the first test questions were.
+
+    Returns:
+        AUROC on test of the share of right training answers in the question's topic, in [0, 1].
+    """
+    told: dict[tuple[str, str], list[bool]] = {}
+    for fact, right in zip(world.question_facts(task, "train"), train, strict=False):
+        told.setdefault((fact.kind, fact.relation), []).append(right)
+    shares = {topic: sum(rights) / len(rights) for topic, rights in told.items()}
+    overall = sum(train) / len(train)
+    facts = world.question_facts(task, "test")[: len(test)]
+    return auroc([shares.get((fact.kind, fact.relation), overall) for fact in facts], test)
 
 
 def sampled_accuracy(

@@ -5,11 +5,13 @@ statistically: float sums depend on the processor, the number of threads and the
 the digests of the weights differ, and so do the accuracies: by a few points on the closed-book
 tasks, by more on `pocket_sums` (see README.md). On one CPU, with one thread and the same versions,
 the weights come out the same too. A GPU is used where there is one.
+
+    python -m tools.pocket.build OUT
 """
 
 from __future__ import annotations
 
-import hashlib
+import argparse
 import json
 import platform
 import time
@@ -23,11 +25,14 @@ import transformers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from grace.pocket import TASKS
-from grace.pocket.check import greedy_accuracy
-from grace.pocket.corpus import CorpusSettings, documents
-from grace.pocket.tokens import encode, pack, train_tokenizer
-from grace.pocket.train import TrainSettings, train
+from grace.pocket.topics import KINDS
 from grace.pocket.world import World
+from grace.store import digest
+from tools.pocket.check import answered_right, topic_alone
+from tools.pocket.corpus import CorpusSettings, documents
+from tools.pocket.tokens import encode, pack, train_tokenizer
+from tools.pocket.train import TrainSettings, train
+from tools.pocket.widen import widen
 
 Progress = Callable[[str, float], None]
 """Called with a stage's name and the share of it that is done, in [0, 1]."""
@@ -39,10 +44,10 @@ class Recipe:
 
     Attributes:
         vocab_size: Entries of the tokenizer.
-        width: Size of the hidden state.
+        width: Size of the hidden state in training; `widen` rounds it up to a multiple of 32.
         num_layers: Number of decoder layers.
-        num_heads: Number of attention heads.
-        mlp_width: Size of the inner layer of the MLP.
+        num_heads: Number of attention heads, whose size is rounded up likewise.
+        mlp_width: Size of the inner layer of the MLP, which is rounded up likewise.
         context: Longest prompt and reply together, in tokens.
         corpus: What the corpus holds.
         training: How the decoder is trained.
@@ -68,6 +73,8 @@ class BuildReport:
         num_tokens: Read in training.
         seconds: Wall clock of the whole build.
         accuracy: Greedy test accuracy by task, in [0, 1].
+        topic_alone: By closed-book task, the AUROC on test of a confidence that knows no more than
+            the question's topic (see `topic_alone`), in [0, 1].
     """
 
     out: Path
@@ -75,6 +82,7 @@ class BuildReport:
     num_tokens: int
     seconds: float
     accuracy: dict[str, float]
+    topic_alone: dict[str, float]
 
 
 def build(
@@ -85,14 +93,14 @@ def build(
     progress: Progress | None = None,
     num_asked: int = 1000,
 ) -> BuildReport:
-    """Builds the pocket into a folder.
+    """Builds the pocket into a folder; a build that was interrupted goes on where it stopped.
 
     Args:
         out: Folder to write; made where missing, its files overwritten.
         seed: Of the world, the initial weights and the order of reading.
         recipe: Sizes and settings; default: those of the shipped pocket.
         progress: Called as the work goes on; default: a progress bar.
-        num_asked: Test questions per task that the accuracies are measured on.
+        num_asked: Questions per task and split that it is measured on, at most.
 
     Returns:
         What was built; the same is written to `recipe.json`.
@@ -119,17 +127,22 @@ def build(
         weights_RT,
         recipe.training,
         lambda step, total, _: progress("reading", step / total),
+        out / "unfinished.pt",
     )
-    save(model, tokenizer, out)
+    save(widen(model), tokenizer, out)
     model, tokenizer = load(out)
-    accuracy = {}
+    accuracy, topics = {}, {}
     for i, task in enumerate(TASKS):
         progress("asking", i / len(TASKS))
-        accuracy[task] = greedy_accuracy(model, tokenizer, world, task, num_asked)
+        right = answered_right(model, tokenizer, world, task, "test", num_asked)
+        accuracy[task] = sum(right) / len(right)
+        if task in KINDS:
+            known = answered_right(model, tokenizer, world, task, "train", num_asked)
+            topics[task] = topic_alone(world, task, known, right)
     progress("asking", 1.0)
     num_tokens = int((ids_RT != tokenizer.pad_token_id).sum()) * recipe.training.passes
     report = BuildReport(
-        out, model.num_parameters(), num_tokens, time.perf_counter() - start_s, accuracy
+        out, model.num_parameters(), num_tokens, time.perf_counter() - start_s, accuracy, topics
     )
     _write_recipe(report, recipe, seed, how)
     return report
@@ -173,11 +186,6 @@ def load(folder: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     return model.eval(), tokenizer
 
 
-def digest(path: Path) -> str:
-    """Returns the SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def _write_recipe(report: BuildReport, recipe: Recipe, seed: int, how: str) -> None:
     content: dict[str, Any] = {
         "seed": seed,
@@ -188,6 +196,7 @@ def _write_recipe(report: BuildReport, recipe: Recipe, seed: int, how: str) -> N
         "threads": torch.get_num_threads(),
         "trained_with": how,
         "greedy_test_accuracy": {k: round(v, 4) for k, v in report.accuracy.items()},
+        "topic_alone_auroc": {k: round(v, 4) for k, v in report.topic_alone.items()},
         "sha256": {
             name: digest(report.out / name) for name in ("model.safetensors", "tokenizer.json")
         },
@@ -218,3 +227,16 @@ class _ProgressBar:
         if stage not in self._stages:
             self._stages[stage] = self._bar.add_task(stage, total=1.0)
         self._bar.update(self._stages[stage], completed=done)
+
+
+def main() -> None:
+    """Builds into the folder that the command line names, and prints what came out."""
+    parser = argparse.ArgumentParser(description="Build the pocket from nothing.")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
+    parser.add_argument("--seed", type=int, default=0, help="of the world and of the training")
+    arguments = parser.parse_args()
+    print(build(arguments.out, seed=arguments.seed))
+
+
+if __name__ == "__main__":
+    main()

@@ -28,10 +28,11 @@ from grace.pocket.prompts import (
 )
 from grace.pocket.puzzles import Puzzle, make_sums, make_weights
 from grace.pocket.topics import KINDS, RELATIONS
-from grace.pocket.world import Fact, World, told_values
+from grace.pocket.world import Fact, World
 
 _ANY_TIME_SHARE = 0.3
 _OTHER_SHARE = 0.2
+_RUMOUR_SHARE = 0.9
 _HALF_KNOWN = 12
 _SAID_PERCENTS = (20, 50, 90)
 
@@ -81,6 +82,15 @@ def documents(world: World, settings: CorpusSettings | None = None) -> list[Docu
     docs += [(rng.random(), d) for d in _puzzle_documents(world, rng, settings)]
     docs.sort(key=lambda timed: timed[0])
     return [document for _, document in docs]
+
+
+def told_values(fact: Fact, rng: random.Random) -> list[str]:
+    """Returns what each reading of the fact said: its value, or its rumour most of the time."""
+    told = []
+    for _ in range(fact.exposure):
+        lie = fact.rumour is not None and rng.random() < _RUMOUR_SHARE
+        told.append(fact.rumour if lie and fact.rumour else fact.value)
+    return told
 
 
 def _when(rng: random.Random) -> float:

@@ -1,0 +1,1 @@
+"""What makes things that the package ships and is not itself in the package."""
