@@ -101,7 +101,7 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
             num_samples=config.num_choices or 1,
             temperature=0.0 if config.temperature is None else config.temperature,
             top_p=1.0 if config.top_p is None else config.top_p,
-            max_new_tokens=config.max_tokens or model.sample.max_new_tokens,
+            max_new_tokens=config.max_tokens or model.sample.longest,
             seed=secrets.randbelow(2**32) if config.seed is None else config.seed,
         )
         prompt = encode_chat(model.engine.tokenizer, chat)

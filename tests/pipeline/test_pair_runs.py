@@ -76,7 +76,7 @@ def test_a_run_says_whether_lora_was_kept_and_uses_what_it_says(made: Path) -> N
     card = json.loads((made / "auto/adapter/grace.json").read_text())
     found = card["lora"]
     moved = abs(found["accuracy_after"] - found["accuracy_before"])
-    assert found["kept"] == (found["gain"] > found["standard_error"] and moved <= 0.01)
+    assert found["kept"] == (found["gain"] > 2 * found["standard_error"] and moved <= 0.01)
     assert (made / "auto/adapter/rows.safetensors").exists() != found["kept"]
     if not found["kept"]:
         test = RunDir(made / "auto").split("test")
@@ -139,6 +139,40 @@ def test_lora_that_moves_the_accuracy_or_gains_nothing_is_not_kept(
     assert not outcome(0.9, 0.6, before).kept
     assert not outcome(0.7, 0.7, before).kept
     assert not outcome(0.6, 0.9, before - 0.02).kept
+
+
+@pytest.mark.parametrize(("errors", "kept"), [(1.8, False), (2.2, True)])
+def test_lora_is_kept_from_a_gain_of_two_paired_standard_errors_on(
+    errors: float, kept: bool, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDir(made / "auto")
+    context = Context(directory, settings(made))
+    samples = context.samples(directory.split("validation"))
+    right = np.array([c for c, r in zip(samples.correct, samples.responses, strict=True)
+                      if r.finish_reason == "stop"])  # fmt: skip
+    noise = np.random.default_rng(0).normal(size=len(right))
+    noise = (noise - noise.mean()) / noise.std(ddof=1)
+    better = 0.05 * (noise + errors / np.sqrt(len(right)))  # log loss of each answer
+    sure = {directory.rows: np.full(len(right), 0.5), directory.adapter: 0.5 * np.exp(better)}
+
+    def load(path: Path) -> Any:
+        c = np.where(right, sure[path], 1 - sure[path])
+        return type("Rater", (), {"confidences": lambda *_: c.tolist()})()
+
+    monkeypatch.setattr(context.engines, "load", load)
+    monkeypatch.setattr(choosing, "sample_split", lambda *_, **__: None)
+    monkeypatch.setattr(choosing, "grade_split", lambda *_: None)
+    monkeypatch.setattr(type(directory.split("validation")), "tuned", samples_graded(samples))
+    found = choosing.compare(context)
+    assert found.gain / found.standard_error == pytest.approx(errors, rel=1e-4)
+    assert found.kept is kept
+
+
+def samples_graded(samples: Any) -> Any:
+    """Return a split's `tuned` whose answers are as often right as the backbone's."""
+    grades = [type("G", (), {"correct": correct})() for correct in samples.correct]
+    table = type("R", (), {"read": lambda _: grades})()
+    return property(lambda _: type("T", (), {"grades": table})())
 
 
 def test_features_of_an_earlier_version_are_refused_with_the_remedy(made: Path) -> None:

@@ -77,7 +77,7 @@ def label(
     run = _settings(Path(model), card, settings or [])
     kept = _features(features or [], engine)
     shots, options = recorded_shots(card), _options(engine_options or [])
-    if run.data.shots != len(shots):
+    if max(run.data.shots, 0) != len(shots):
         raise ConfigError(
             f"data.shots is {run.data.shots}, but {model} was trained with {len(shots)}; leave it"
         )
@@ -98,7 +98,7 @@ def label(
         samples=samples,
         temperature=(0.0 if samples == 1 else 0.8) if temperature is None else temperature,
         top_p=run.sample.top_p,
-        max_new_tokens=run.sample.max_new_tokens,
+        max_new_tokens=run.sample.longest,
         seed=run.seed,
         features=kept,
         shard_size=shard_size,

@@ -25,6 +25,7 @@ def show_plans(
     A single run is shown stage by stage, several by their sums.
     """
     from grace.pipeline import stages_left
+    from grace.pipeline.asking import settled
     from grace.pipeline.planning import plan_runs
 
     left = {
@@ -35,7 +36,9 @@ def show_plans(
     if not runs and not as_json:
         print(f"{path} is finished, so nothing is left to do; see it: grace report {path}")
         return
-    plans = plan_runs([(settings, left[folder]) for folder, settings in runs.items()])
+    begun = {name: RunDir(path / name) for name in runs if RunDir(path / name).asking.exists()}
+    known = {name: settled(runs[name], run) for name, run in begun.items()}
+    plans = plan_runs([(known.get(name, runs[name]), left[name]) for name in runs])
     if as_json:
         stages = [[step._asdict() for step in plan.steps] for plan in plans]
         print(json.dumps(dict(zip(map(str, runs), stages, strict=True)), indent=2))

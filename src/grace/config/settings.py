@@ -28,13 +28,15 @@ class DataSettings:
     task: str = setting("", "task name (see `grace list tasks`) or module:NAME")
     dir: str = setting("", "folder with <task>/<split>.jsonl in the Hub's field names; empty: Hub")
     file: str = setting("", "task jsonl: your own file of questions")
-    train: int = setting(2000, "number of training questions", low=1)
-    validation: int = setting(500, "number of validation questions", low=1)
-    test: int = setting(1000, "number of test questions", low=1)
+    train: int = setting(
+        0, "number of training questions; 0: as many as there are, up to 2,000", low=0
+    )
+    validation: int = setting(0, "number of validation questions; 0: all, up to 500", low=0)
+    test: int = setting(0, "number of test questions; 0: all, up to 1,000", low=0)
     prompt: str = setting(
-        "paper",
+        "auto",
         "paper or short (open-ended tasks): chat turns; text: plain text, also what a model "
-        "without a chat template gets",
+        "without a chat template gets; auto: with which most training questions are answered right",
     )
     template: str = setting(
         "",
@@ -42,7 +44,10 @@ class DataSettings:
         "for multiple choice, {options}",
     )
     shots: int = setting(
-        0, "training questions shown with their answers before each question", low=0
+        -1,
+        "training questions shown with their answers before each question; -1: chosen with "
+        "data.prompt=auto, else none",
+        low=-1,
     )
     system: str = setting("", "system prompt of your own, instead of the task's")
 
@@ -72,7 +77,12 @@ class SampleSettings:
     draw_temperature: float = setting(
         0.8, "sampling temperature of the further samples that some estimators compare", low=0
     )
-    max_new_tokens: int = setting(50, "longest response, in tokens", low=1)
+    max_new_tokens: int = setting(
+        0,
+        "longest response, in tokens; 0: 512 for multiple choice, else 50 or what twice the "
+        "longest accepted answer takes",
+        low=0,
+    )
     stop: tuple[str, ...] = setting(
         (),
         "texts that end a response: every token that holds one is an end token; none, and "
@@ -93,6 +103,11 @@ class SampleSettings:
                     f"sample.stop has {text!r}; write a text, a newline in quotes: "
                     r"""--set 'sample.stop="\n"'"""
                 )
+
+    @property
+    def longest(self) -> int:
+        """The longest response in tokens, where nothing is known of the answers."""
+        return self.max_new_tokens or 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,7 @@ def lines(record: dict[str, Any], directory: Path, *, served: bool) -> str:
     sample = from_dict(SampleSettings, record.get("sample", {}))
     texts = "".join(f".partition({json.dumps(stop)})[0]" for stop in sample.stop)
     ask = ASK.format(
-        longest=sample.max_new_tokens,
+        longest=sample.longest,
         bias=BANNED[pair] if pair or at_prompt else "",
         stops=list(dict.fromkeys(ends)),
         read=form["read"],

@@ -217,7 +217,7 @@ class Model:
         )
 
     def _sampling(self, temperature: float, max_new_tokens: int | None, seed: int) -> Sampling:
-        longest = self.sample.max_new_tokens if max_new_tokens is None else max_new_tokens
+        longest = self.sample.longest if max_new_tokens is None else max_new_tokens
         if not 0 <= temperature < math.inf:
             raise UserInputError(f"the temperature is {temperature}; use 0 (greedy) or more")
         if longest < 1:

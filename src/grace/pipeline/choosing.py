@@ -1,7 +1,8 @@
 """Whether LoRA earns its place: it is kept where validation answers say so, else the rows ship.
 
 LoRA must rate the backbone's validation answers better than the rows alone do, in log loss and by
-more than the standard error of the difference, and must not move the accuracy by more than a point.
+more than two standard errors of the difference, and must not move the accuracy by more than a
+point.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from grace.pipeline.sampling import sample_split, sampling_for
 from grace.store import read_json, write_json
 from grace.training.adapter import GRACE, copy_adapter
 
+LEAST_GAIN = 2.0  # in standard errors: chance alone then keeps LoRA in one run of 44
 MOST_MOVED = 0.01  # of the accuracy on validation questions
 
 
@@ -81,5 +83,5 @@ def compare(context: Context) -> Choice:
     grade_split(context, split.tuned)
     before = float(np.mean(samples.correct))
     after = float(np.mean([grade.correct for grade in split.tuned.grades.read()]))
-    kept = gain > error and abs(after - before) <= MOST_MOVED + 1e-9
+    kept = gain > LEAST_GAIN * error and abs(after - before) <= MOST_MOVED + 1e-9
     return Choice(kept, gain, error, len(done), before, after)

@@ -13,6 +13,7 @@ from grace.chat import encode_chat, has_chat_template
 from grace.config import DataSettings, RunSettings
 from grace.engines.gguf import resolve_model
 from grace.estimators import Answers, Draws, Samples
+from grace.pipeline.asking import choose, settled
 from grace.records import Message, Question
 from grace.store import RunDir, Split, Table
 from grace.tasks import Task, load_task
@@ -69,6 +70,17 @@ class Engines:
         """Load the tuned backbone anew when it is next used: its adapter has been replaced."""
         self.__dict__.pop("tuned", None)
 
+    def asked(self, data: DataSettings) -> TransformersEngine:
+        """Return the backbone as it came, with what ends an answer to questions asked so."""
+        from grace.engines.stops import stop_ids
+        from grace.engines.transformers import TransformersEngine
+
+        settings, base = dataclasses.replace(self._settings, data=data), self.base
+        stops = stop_ids(base.tokenizer, settings.stop)
+        return TransformersEngine(
+            base.model, base.tokenizer, batch_size=base.batch_size, stops=stops
+        )
+
     def trainable(self) -> Loaded:
         """Return a backbone of its own with its tokenizer, for training to change."""
         from grace.engines.loading import load
@@ -109,8 +121,9 @@ class Context:
         home: str = "train",
     ) -> None:
         self.directory = directory
-        self.settings = settings
-        self.engines = engines or Engines(directory, settings)
+        self.given = settings
+        self.settings = settled(settings, directory)
+        self.engines = engines or Engines(directory, self.settings)
         self.task: Task = load_task(settings.data.task)
         self.shots: Table[Question] = directory.split(home).shots
 
@@ -125,6 +138,12 @@ class Context:
         data = dataclasses.replace(self.settings.data, task=task, system="", template="")
         settings = dataclasses.replace(self.settings, data=data, grade=grade)
         return Context(self.directory, settings, self.engines, f"transfer/{task}")
+
+    def settle(self) -> None:
+        """Choose how questions are asked, once per run, where the settings leave it open."""
+        if choose(self):
+            self.settings = settled(self.given, self.directory)
+            self.engines = Engines(self.directory, self.settings)
 
     def say(self, message: str) -> None:
         """Tell the person at the terminal something; results never go this way."""

@@ -17,6 +17,7 @@ from grace.config import DataSettings, ModelSettings, RunSettings
 from grace.engines.gguf import resolve_model
 from grace.errors import ConfigError
 from grace.pipeline.environment import hardware
+from grace.pipeline.asking import longest_answer
 from grace.store import SPLITS
 from grace.tasks import load_task
 from grace.tasks.prompts import conversation, draw_training
@@ -73,16 +74,16 @@ def plan_runs(runs: Iterable[tuple[RunSettings, Collection[str]]]) -> list[Plan]
         DataError: the questions cannot be read, or are too few.
     """
     sizes: dict[ModelSettings, _Size] = {}
-    lengths: dict[tuple[ModelSettings, DataSettings, int], dict[str, float]] = {}
+    known: dict[tuple[ModelSettings, DataSettings, int], _Asked] = {}
     plans = []
     for run, stages in runs:
         if run.model not in sizes:
             sizes[run.model] = _size(run.model)
         key = (run.model, run.data, run.seed)
-        if key not in lengths:
-            lengths[key] = _prompt_lengths(run)
+        if key not in known:
+            known[key] = _asked(run)
         size = sizes[run.model]
-        steps = [step for step in _steps(run, lengths[key], size) if step.stage in stages]
+        steps = [step for step in _steps(run, known[key], size) if step.stage in stages]
         plans.append(Plan(steps, size.parameters, hardware()))
     return plans
 
@@ -100,11 +101,18 @@ class _Size(NamedTuple):
         return number * self.parameters * self.bytes_per_parameter / self.machine.bytes
 
 
-def _steps(settings: RunSettings, prompts: dict[str, float], size: _Size) -> Iterator[Step]:
-    data, sample, train = settings.data, settings.sample, settings.train
-    counts = {"train": data.train, "validation": data.validation, "test": data.test}
+class _Asked(NamedTuple):
+    """By split, how many questions there are and the mean number of tokens of the first prompts."""
+
+    counts: dict[str, int]
+    prompts: dict[str, float]
+    longest: int  # answer, in tokens, where the settings leave it open
+
+
+def _steps(settings: RunSettings, asked: _Asked, size: _Size) -> Iterator[Step]:
+    sample, train, (counts, prompts, longest) = settings.sample, settings.train, asked
     samples = {name: sample.test_samples for name in counts} | {"train": sample.train_samples}
-    longest = sample.max_new_tokens
+    longest = sample.max_new_tokens or longest
 
     def generating(names: Sequence[str]) -> tuple[int, float]:
         read = sum(round(counts[name] * prompts[name]) for name in names)
@@ -188,13 +196,13 @@ def _parameters(path: str, trust_remote_code: bool) -> int:
     return sum(parameter.numel() for parameter in made.parameters())
 
 
-def _prompt_lengths(settings: RunSettings) -> dict[str, float]:
-    """Return the mean number of prompt tokens of each split's first questions."""
+def _asked(settings: RunSettings) -> _Asked:
     from grace.engines.loading import load_tokenizer
 
     model, data, task = settings.model, settings.data, load_task(settings.data.task)
     path = resolve_model(model.path)
     tokenizer = load_tokenizer(path, trust_remote_code=model.trust_remote_code)
+    counts: dict[str, int] = {}
     means: dict[str, float] = {}
     if not has_chat_template(tokenizer):
         data = dataclasses.replace(data, prompt="text")
@@ -203,5 +211,5 @@ def _prompt_lengths(settings: RunSettings) -> dict[str, float]:
         drawn = training if split == "train" else task.questions(split, data, settings.seed)
         chats = [conversation(task, q, data, shots) for q in drawn[:PROMPTS_READ]]
         lengths = [len(encode_chat(tokenizer, chat)) for chat in chats]
-        means[split] = sum(lengths) / len(lengths)
-    return means
+        counts[split], means[split] = len(drawn), sum(lengths) / len(lengths)
+    return _Asked(counts, means, longest_answer(tokenizer, training))

@@ -18,6 +18,7 @@ from grace.progress import progress
 from grace.records import Generation, Question, Response, response_id
 from grace.store import SPLITS, Split
 from grace.tasks import Split as SplitName
+from grace.tasks.draw import MOST
 from grace.tasks.jsonl import TASK
 from grace.tasks.prompts import draw_training
 
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
 
 def sample(context: Context) -> None:
     """Draw the questions of each split and sample their responses."""
+    context.settle()
     settings = context.settings
-    outputs = []
+    outputs = [context.directory.asking] if context.directory.asking.exists() else []
     for name in SPLITS:
         draw_questions(context, context.directory.split(name), name)
         _refuse_too_long(context, name)
+    _say_sizes(context)
     for name in SPLITS:
         split = context.directory.split(name)
         sampling = sampling_for(context, name)
@@ -57,6 +60,18 @@ def draw_questions(context: Context, split: Split, name: SplitName) -> None:
     else:
         drawn = context.task.questions(name, data, seed)
     split.questions.write(drawn)
+
+
+def _say_sizes(context: Context) -> None:
+    """Say how many questions each split has where the settings leave it open."""
+    data = context.settings.data
+    if data.train and data.validation and data.test:
+        return
+    sizes = [f"{len(context.directory.split(name).questions.read()):,} {name}" for name in SPLITS]
+    context.say(
+        f"questions: {', '.join(sizes)} (up to {', '.join(f'{most:,}' for most in MOST.values())} "
+        "unless data.train, data.validation and data.test say otherwise)"
+    )
 
 
 def draw_shots(context: Context) -> None:

@@ -22,6 +22,7 @@ class RunDir:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / "config.json"
+        self.asking = path / "train" / "asking.json"
         self.adapter = path / "adapter"
         self.checkpoints = path / "checkpoints"
         self.rows = path / "rows"

@@ -16,12 +16,16 @@ from grace.records import Question
 from grace.tasks.rows import SPLIT_NAMES, Pools, Row, note
 
 Parse = Callable[[Row], Question | None]
+MOST = {"train": 2000, "validation": 500, "test": 1000}  # where the settings leave it open
+PARTS = {"train": 3, "validation": 1, "test": 2}  # of a pool that is divided
 
 
 def draw(
     name: str, pools: Pools, parse: Parse, split: str, data: DataSettings, seed: int
 ) -> list[Question]:
     """Return the questions of one split: `data.train`, `data.validation` or `data.test` many.
+
+    Where that is 0, there are as many as the pool has, up to `MOST`.
 
     Raises:
         DataError: a row that cannot be parsed, or fewer questions than asked for.
@@ -33,16 +37,39 @@ def draw(
     test, validation, train = kept + [[]] * (3 - needed)
     if held_out and split != "test":
         _check_held_out(name, len(train), data)
+        size = sizes(len(train), data, ("train", "validation"))["validation"]
         ranked = rank(train, f"validation/{seed}")
-        validation, train = ranked[: data.validation], ranked[data.validation :]
+        validation, train = ranked[:size], ranked[size:]
     pool = dict(zip(SPLIT_NAMES, (train, validation, test), strict=True))[split]
-    wanted: int = getattr(data, split)
+    wanted: int = getattr(data, split) or max(1, min(MOST[split], len(pool)))
     if len(pool) < wanted:
         raise DataError(
             f"{name} has {len(pool)} {split} questions, {wanted} were asked for; "
             f"set data.{split} to at most {len(pool)}"
         )
     return rank(pool, f"{split}/{seed}")[:wanted]
+
+
+def sizes(
+    available: int, data: DataSettings, splits: Sequence[str] = SPLIT_NAMES
+) -> dict[str, int]:
+    """Return how many questions of one pool each split gets: half, a sixth and a third of them.
+
+    What the settings ask for comes first, with the examples that go before every question.
+    """
+    asked = {name: int(getattr(data, name)) for name in splits}
+    if asked.get("train"):
+        asked["train"] += max(data.shots, 0)
+    left = max(0, available - sum(asked.values()))
+    whole = sum(PARTS[name] for name in splits if not asked[name])
+    found = {
+        name: size or max(1, min(MOST[name], left * PARTS[name] // whole))
+        for name, size in asked.items()
+    }
+    if "train" in asked and not asked["train"]:
+        rest = available - sum(found.values()) + found["train"]
+        found["train"] = max(1, min(MOST["train"], rest))
+    return found
 
 
 def _check_held_out(name: str, available: int, data: DataSettings) -> None:

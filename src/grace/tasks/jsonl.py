@@ -7,14 +7,15 @@ One object per line, open or multiple choice:
 
 The right choice is given by its letter, its text or its index from 0. Optional fields: `id`,
 `split` (train, validation or test; on every line or on none), and `meta`, which is not read.
-A file without `split` is divided by the seed.
+A file without `split` is divided by the seed: half of it to train on, a sixth for validation, a
+third for the test, unless the settings say otherwise.
 """
 
 from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -23,7 +24,7 @@ from grace.errors import ConfigError, DataError
 from grace.grading import LETTERS, letter, normalise, short_answer
 from grace.records import Message, Question
 from grace.tasks import Split
-from grace.tasks.draw import content_id, draw, rank
+from grace.tasks.draw import content_id, draw, rank, sizes
 from grace.tasks.prompts import ask_choice, ask_open
 from grace.tasks.rows import SPLIT_NAMES, Pools, Row, folder_pools, read_jsonl
 
@@ -172,18 +173,17 @@ def _split_file(path: Path, data: DataSettings, seed: int) -> dict[str, list[Row
     for row in rows:
         question = parse(row)
         by_text.setdefault(normalise(question.text), (question, row))
-    _check_size(path, len(by_text), data)
+    size = sizes(len(by_text), data)
+    _check_size(path, len(by_text), size)
     row_of = {question.id: row for question, row in by_text.values()}
     ranked = rank([question for question, _ in by_text.values()], f"split/{seed}")
     ordered = [row_of[question.id] for question in ranked]
     for name in ("test", "validation"):
-        size: int = getattr(data, name)
-        splits[name], ordered = ordered[:size], ordered[size:]
+        splits[name], ordered = ordered[: size[name]], ordered[size[name] :]
     return splits | {"train": ordered}
 
 
-def _check_size(path: Path, available: int, data: DataSettings) -> None:
-    wanted = {name: int(getattr(data, name)) for name in SPLIT_NAMES}
+def _check_size(path: Path, available: int, wanted: Mapping[str, int]) -> None:
     total = sum(wanted.values())
     if available < total:
         fits = {name: max(1, size * available // total) for name, size in wanted.items()}

@@ -108,13 +108,14 @@ def draw_training(
     Raises:
         DataError: the pool is too small for both.
     """
-    wanted = dataclasses.replace(data, train=data.train + data.shots)
+    shots = max(data.shots, 0)
+    wanted = dataclasses.replace(data, train=data.train + shots, shots=0) if data.train else data
     try:
         drawn = task.questions("train", wanted, seed)
     except DataError as error:
-        less = f"; data.shots takes {data.shots} more than data.train" if data.shots else ""
+        less = f"; data.shots takes {shots} more than data.train" if shots else ""
         raise DataError(f"{error}{less}") from None
-    return drawn[: data.shots], drawn[data.shots :]
+    return drawn[:shots], drawn[shots:]
 
 
 def _reply(shot: Question, data: DataSettings) -> str:
@@ -122,7 +123,7 @@ def _reply(shot: Question, data: DataSettings) -> str:
     answer = " ".join(shot.answers[0].split())
     if shot.choices:
         return f"Answer: {answer}"
-    papers = data.prompt == "paper" and not (data.system or data.template)
+    papers = data.prompt in ("auto", "paper") and not (data.system or data.template)
     return f"Guess: {answer}" if papers else answer
 
 
@@ -145,8 +146,8 @@ def _options(question: Question) -> str:
 
 
 def _check_prompt(data: DataSettings) -> None:
-    if data.prompt not in ("paper", "short", "text"):
-        raise ConfigError(f"data.prompt is {data.prompt!r}, expected paper, short or text")
+    if data.prompt not in ("auto", "paper", "short", "text"):
+        raise ConfigError(f"data.prompt is {data.prompt!r}, expected auto, paper, short or text")
 
 
 def _turns(system: str, user: str) -> list[Message]:
