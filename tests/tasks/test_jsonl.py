@@ -13,6 +13,7 @@ from grace.config import DataSettings
 from grace.errors import ConfigError, DataError
 from grace.records import Question
 from grace.tasks import load_task
+from grace.tasks.prompts import draw_training
 
 SPLITS = ("train", "validation", "test")
 
@@ -185,8 +186,46 @@ def test_a_file_that_is_too_small_is_told_which_sizes_fit(tmp_path: Path) -> Non
         match=r"70 different questions, 3500 were asked for; set e\.g\. "
         r"data\.train=40 data\.validation=10 data\.test=20",
     ):
-        read(DataSettings(task="jsonl", file=file))
+        read(settings(file, 2000, 500, 1000))
     assert read(settings(file, 40, 10, 20))
+
+
+@pytest.mark.parametrize(
+    ("available", "asked", "sizes"),
+    [
+        (600, {}, (300, 100, 200)),
+        (601, {}, (301, 100, 200)),
+        (3, {}, (1, 1, 1)),
+        (6000, {}, (2000, 500, 1000)),
+        (3500, {}, (2000, 500, 1000)),
+        (600, {"train": 100}, (100, 166, 333)),
+        (600, {"train": 100, "shots": 5}, (100, 165, 330)),
+        (600, {"test": 300, "shots": 5}, (225, 75, 300)),
+        (60, {"train": 20, "validation": 20}, (20, 20, 20)),
+    ],
+)
+def test_without_settings_all_questions_are_used_in_three_disjoint_parts(
+    available: int, asked: dict[str, int], sizes: tuple[int, int, int], tmp_path: Path
+) -> None:
+    file = write(tmp_path / "own.jsonl", map(open_row, range(available)))
+    drawn = {split: read(DataSettings(task="jsonl", file=file, **asked))[split] for split in SPLITS}
+    shots, training = draw_training(load_task("jsonl"), DataSettings(file=file, **asked), 0)
+    assert len(shots) == asked.get("shots", 0)
+    parts = [shots + training, drawn["validation"], drawn["test"]]
+    assert tuple(map(len, parts)) == (sizes[0] + len(shots) * ("train" in asked), *sizes[1:])
+    assert len({q.id for part in parts for q in part}) == sum(map(len, parts))
+
+
+def test_split_files_are_used_whole_without_settings(tmp_path: Path) -> None:
+    count = {"train": 30, "validation": 4, "test": 7}
+    for place, split in enumerate(SPLITS):
+        rows = [open_row(100 * place + n) for n in range(count[split])]
+        write(tmp_path / f"{split}.jsonl", rows)
+    drawn = read(DataSettings(task="jsonl", dir=str(tmp_path)))
+    assert {split: len(drawn[split]) for split in SPLITS} == count
+    (tmp_path / "validation.jsonl").unlink()
+    held_out = read(DataSettings(task="jsonl", dir=str(tmp_path)))
+    assert [len(held_out[split]) for split in SPLITS] == [23, 7, 7]
 
 
 def test_the_split_field_is_followed(tmp_path: Path) -> None:

@@ -63,7 +63,9 @@ def test_a_system_prompt_of_ones_own_leaves_the_bare_question() -> None:
 
 
 def test_an_unknown_prompt_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"data\.prompt is 'long', expected paper, short or text"):
+    with pytest.raises(
+        ConfigError, match=r"data\.prompt is 'long', expected auto, paper, short or text"
+    ):
         load_task("sciq").messages(OPEN, DataSettings(prompt="long"))
 
 

@@ -31,7 +31,13 @@ class Stage(NamedTuple):
 STAGES: dict[str, Stage] = {
     "sample": Stage(
         sampling.sample,
-        ("train/asking.json*", "*/questions.jsonl*", "*/shots.jsonl*", "*/responses.jsonl*", "*/pool-*"),
+        (
+            "train/asking.json*",
+            "*/questions.jsonl*",
+            "*/shots.jsonl*",
+            "*/responses.jsonl*",
+            "*/pool-*",
+        ),
     ),
     "grade": Stage(grading.grade, ("*/grades.jsonl*", "*/pool-*/grades.jsonl*")),
     "features": Stage(learning.features, ("train/features*",)),

@@ -1,0 +1,138 @@
+"""What a run does where its settings leave open how questions are asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny_run
+from grace.config import RunSettings, load_settings
+from grace.pipeline import asking, run
+from grace.pipeline.context import Context
+from grace.store import RunDir, read_json
+
+OPEN = [one for one in tiny_run.FAST if not one.startswith(("data.", "sample.max_new"))]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("asking")
+    tiny_run.write_model(folder / "chat")
+    tiny_run.write_model(folder / "plain", chat_template=None)
+    tiny_run.write_questions(folder / "questions.jsonl")
+    return folder
+
+
+def settings(inputs: Path, model: str, *changes: str) -> RunSettings:
+    where = (f"model.path={inputs / model}", "data.task=jsonl")
+    return load_settings(None, [*where, f"data.file={inputs / 'questions.jsonl'}", *OPEN, *changes])
+
+
+def chosen(path: Path, given: RunSettings, monkeypatch: pytest.MonkeyPatch, **right: int) -> Any:
+    """Return the context of a run in which a prompt has so many right answers."""
+    monkeypatch.setattr(
+        asking, "_right", lambda _, way, *__: right.get(f"{way.prompt}{way.shots}", 0)
+    )
+    context = Context(RunDir(path), given)
+    context.settle()
+    return context
+
+
+def test_a_run_without_settings_asks_as_most_training_questions_are_answered_right(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = settings(inputs, "chat")
+    run(tmp_path / "run", given, until="train")
+    found = read_json(tmp_path / "run/train/asking.json")
+    tried = {(row["prompt"], row["shots"]): row["right"] for row in found["tried"]}
+    assert list(tried) == [("paper", 0), ("short", 0), ("text", 5)]
+    assert found["of"] == 16  # of 21 training questions, five are examples
+    assert tried[found["prompt"], found["shots"]] == max(tried.values()) > 0
+    card = read_json(tmp_path / "run/adapter/grace.json")
+    assert (card["data"]["prompt"], card["data"]["shots"]) == (found["prompt"], found["shots"])
+    assert card["sample"]["max_new_tokens"] == found["max_new_tokens"] == 50
+    said = capsys.readouterr().err
+    assert said.count("prompts tried on 16 training questions") == 1
+    assert " train, 6 validation, 13 test (up to" in said
+    assert read_json(tmp_path / "run/config.json")["settings"]["data"]["prompt"] == "auto"
+    run(tmp_path / "run", given, until="train")  # and goes on as it began
+
+
+@pytest.mark.parametrize(
+    ("right", "prompt", "shots"),
+    [
+        ({"paper0": 3, "short0": 2, "text5": 2}, "paper", 0),
+        ({"paper0": 2, "short0": 3, "text5": 3}, "short", 0),
+        ({"paper0": 2, "short0": 3, "text5": 4}, "text", 5),
+        ({}, "paper", 0),
+    ],
+)
+def test_the_first_of_the_best_prompts_is_used_and_kept(
+    right: dict[str, int],
+    prompt: str,
+    shots: int,
+    inputs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = settings(inputs, "chat")
+    context = chosen(tmp_path / "run", given, monkeypatch, **right)
+    again = Context(RunDir(tmp_path / "run"), given)
+    for data in (context.settings.data, again.settings.data, again.data):
+        assert (data.prompt, data.shots) == (prompt, shots)
+    assert again.engines.asking.stop == (("\n",) if prompt == "text" else ())
+
+
+def test_a_model_without_a_chat_template_gets_examples_where_they_help(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings(inputs, "plain")
+    helped = chosen(tmp_path / "helped", given, monkeypatch, text0=2, text5=3)
+    assert (helped.settings.data.prompt, helped.settings.data.shots) == ("text", 5)
+    without = chosen(tmp_path / "without", given, monkeypatch, text0=3, text5=3)
+    assert (without.settings.data.prompt, without.settings.data.shots) == ("text", 0)
+
+
+def test_what_is_set_is_not_chosen(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = {"text5": 9, "text0": 8, "text2": 7}
+    named = settings(inputs, "chat", "data.prompt=short")
+    context = chosen(tmp_path / "named", named, monkeypatch, **best)
+    assert (context.settings.data.prompt, context.settings.data.shots) == ("short", 0)
+    shots = settings(inputs, "chat", "data.shots=2", "sample.max_new_tokens=7")
+    context = chosen(tmp_path / "shots", shots, monkeypatch, **best)
+    assert (context.settings.data.prompt, context.settings.data.shots) == ("text", 2)
+    assert context.settings.sample.max_new_tokens == 7
+    none = settings(inputs, "chat", "data.shots=0")
+    context = chosen(tmp_path / "none", none, monkeypatch, **best)
+    assert (context.settings.data.prompt, context.settings.data.shots) == ("text", 0)
+    whole = settings(inputs, "chat", "data.prompt=short", "sample.max_new_tokens=7")
+    chosen(tmp_path / "whole", whole, monkeypatch)
+    assert not (tmp_path / "whole").exists()
+
+
+def test_answers_have_room_for_explanations_and_for_what_is_accepted(inputs: Path) -> None:
+    from grace.engines.loading import load_tokenizer
+    from grace.records import Question
+
+    tokenizer = load_tokenizer(str(inputs / "chat"))
+    short, long = (Question("1", "jsonl", "?", (answer,)) for answer in ("x", "why " * 60))
+    choice = Question("2", "jsonl", "?", ("A",), ("x", "y"))
+    assert asking.longest_answer(tokenizer, [short]) == 50
+    assert asking.longest_answer(tokenizer, [short, long]) > 2 * 60
+    assert asking.longest_answer(tokenizer, [short, choice]) == 512
+
+
+def test_a_prompt_that_the_model_cannot_hold_is_not_chosen(inputs: Path, tmp_path: Path) -> None:
+    long = {"question": "word " * 60, "answers": ["a"]}
+    rows = [long | {"id": str(n), "question": f"{n} {long['question']}"} for n in range(30)]
+    file = tmp_path / "long.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    context = Context(RunDir(tmp_path / "run"), settings(inputs, "chat", f"data.file={file}"))
+    context.settle()
+    tried = read_json(tmp_path / "run/train/asking.json")["tried"]
+    assert {row["prompt"]: row["right"] for row in tried}["text"] == 0
