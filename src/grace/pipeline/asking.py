@@ -93,7 +93,7 @@ def _tried(
     longest: int,
 ) -> dict[str, Any]:
     """Return the way of asking with most right answers, the first of equals, and how all did."""
-    rows = [{"prompt": way.prompt, "shots": way.shots} for way in ways]
+    rows: list[dict[str, Any]] = [{"prompt": w.prompt, "shots": w.shots} for w in ways]
     if len(ways) > 1:
         for row, way in zip(rows, ways, strict=True):
             row["right"] = _right(context, way, shots, asked, longest)
