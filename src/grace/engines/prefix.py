@@ -47,19 +47,30 @@ def begin(forward: Forward, sequences: Sequence[Ids], device: torch.device, keep
         device: the model's.
         keep: columns at the end that the model must still read, for their outputs are wanted.
     """
-    ids_BL, mask_BL, positions_BL = left_pad(sequences, device, pad=0)
-    ragged = len(set(map(len, sequences))) > 1
+    return read(forward, *left_pad(sequences, device, pad=0), shared(sequences), keep)
+
+
+def read(
+    forward: Forward, ids_BL: Tensor, mask_BL: Tensor, positions_BL: Tensor, length: int, keep: int
+) -> Columns:
+    """Return a left-padded batch of which the first `length` tokens of every sequence are read.
+
+    Fewer, so that `keep` columns are left, or none, where that is not worth while. A gradient
+    goes through what was read.
+    """
+    count_B1, width = mask_BL.sum(1, keepdim=True), ids_BL.shape[1]
+    ragged = bool((count_B1 != width).any())
     whole = Columns(ids_BL, mask_BL if ragged else None, positions_BL)
-    length = min(shared(sequences), ids_BL.shape[1] - keep)
-    if len(sequences) == 1 or length < SHORTEST:
+    length = min(length, width - keep)
+    if len(ids_BL) == 1 or length < SHORTEST:
         return whole
     cache = forward.empty_cache()
     if cache is None:
         return whole
-    at_P = torch.arange(length, device=device)
-    prefix = torch.tensor([list(sequences[0][:length])], device=device)
-    forward.states(prefix, None, at_P[None], cache)
-    places_BP = (at_P - (ids_BL.shape[1] - mask_BL.sum(1, keepdim=True))).clamp_min(0)
+    at_P = torch.arange(length, device=ids_BL.device)
+    prefix_1P = ids_BL[:1, width - int(count_B1[0]) :][:, :length]
+    forward.states(prefix_1P, None, at_P[None], cache)
+    places_BP = (at_P - (width - count_B1)).clamp_min(0)
     return Columns(
         ids_BL[:, length:], whole.mask_BL, positions_BL[:, length:], _laid_out(cache, places_BP)
     )

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from grace.cnf import Readout, log_odds, without
+from grace.engines.forward import Forward
+from grace.engines.prefix import read, shared
 from grace.evidence import Evidence
 from grace.training.examples import IGNORED, Batch
 from grace.training.loss import LossKind, calibration_loss, mean_over_tokens, token_losses
@@ -119,10 +121,24 @@ def _prompt_last(logits_BKV: Tensor, next_BK: Tensor, readout: Readout) -> Tenso
 
 
 def forward_logits(model: Any, batch: Batch, length: int, kept: int) -> Tensor:
-    """Return the logits of the last `kept` of the first `length` positions, shape (B, K, V)."""
+    """Return the logits of the last `kept` of the first `length` positions, shape (B, K, V).
+
+    What all sequences begin with is read once, with one draw of dropout for all of them, unless
+    activations are computed again in the backward pass or the model is spread over processes.
+    """
+    ids_BT = batch["input_ids"][:, :length]
+    mask_BT = batch["attention_mask"][:, :length]
+    if _may_share(model):
+        forward, positions_BT = Forward(model), batch["position_ids"][:, :length]
+        rows = zip(ids_BT.tolist(), mask_BT.sum(1).tolist(), strict=True)
+        common = shared([ids[length - count :] for ids, count in rows])
+        given = read(forward, ids_BT, mask_BT, positions_BT, common, kept)
+        if given.cache is not None:
+            columns = (given.ids_BC, given.mask_BL, given.positions_BC)
+            return forward(*columns, keep=kept, cache=given.cache, use_cache=True)[0]
     inputs: dict[str, Any] = {
-        "input_ids": batch["input_ids"][:, :length],
-        "attention_mask": batch["attention_mask"][:, :length],
+        "input_ids": ids_BT,
+        "attention_mask": mask_BT,
         "use_cache": False,
     }
     accepted = _forward_arguments(model)
@@ -132,6 +148,11 @@ def forward_logits(model: Any, batch: Batch, length: int, kept: int) -> Tensor:
         inputs["logits_to_keep"] = kept
     logits_BKV: Tensor = model(**inputs).logits
     return logits_BKV[:, -kept:]
+
+
+def _may_share(model: Any) -> bool:
+    modules = [] if hasattr(model, "module") else list(model.modules())
+    return bool(modules) and not any(getattr(m, "gradient_checkpointing", 0) for m in modules)
 
 
 def _forward_arguments(model: Any) -> set[str]:
