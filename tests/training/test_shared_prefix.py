@@ -9,21 +9,20 @@ import pytest
 import torch
 
 import tiny_models
-from conftest import make_examples
 from grace.cnf import add_cnf
 from grace.config import TrainSettings
 from grace.engines import prefix
 from grace.evidence import Evidence
 from grace.training.examples import collate
 from grace.training.forward import losses
-from grace.training.lora import add_lora, light_rows
 from grace.training.loop import set_activation_checkpointing
+from grace.training.lora import add_lora, light_rows
 
 EVIDENCE = Evidence((0.1, -0.2, 0.3, 0.0, 0.2, -0.1), (0.0,) * 6, 0.3, share=0.5)
 LEAD = tuple(range(20, 60))
 
 
-def prepared(name: str, head: str) -> Any:
+def prepared(name: str, head: str, examples: list[Any]) -> Any:
     """Return a model with LoRA that is not zero, what is read, and a ragged few-shot batch."""
     torch.manual_seed(0)
     model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
@@ -36,7 +35,7 @@ def prepared(name: str, head: str) -> Any:
     for parameter_name, parameter in peft_model.named_parameters():
         if "lora_B" in parameter_name:
             torch.nn.init.normal_(parameter, std=0.05)
-    rows = [dataclasses.replace(row, prompt_ids=LEAD + row.prompt_ids) for row in make_examples(5)]
+    rows = [dataclasses.replace(row, prompt_ids=LEAD + row.prompt_ids) for row in examples[:5]]
     return peft_model.train(), cnf.readout, collate(rows, cnf.readout, 0)
 
 
@@ -65,9 +64,9 @@ def columns_read(peft_model: Any) -> list[int]:
     [("pair", "predict"), ("token", "predict"), ("token", "feed"), ("token", "prompt")],
 )
 def test_loss_and_gradients_are_those_of_prompts_read_whole(
-    name: str, head: str, read_at: str, monkeypatch: pytest.MonkeyPatch
+    name: str, head: str, read_at: str, examples: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = prepared(name, head)
+    given = prepared(name, head, examples)
     read = columns_read(given[0])
     fast, fast_gradients = step(*given, read_at)
     assert read[0] == len(LEAD)
@@ -83,8 +82,10 @@ def test_loss_and_gradients_are_those_of_prompts_read_whole(
     assert max(float(gradient.abs().max()) for gradient in slow_gradients.values()) > 1e-2
 
 
-def test_prompts_are_read_whole_where_activations_are_computed_again() -> None:
-    peft_model, readout, batch = prepared("llama_untied", "pair")
+def test_prompts_are_read_whole_where_activations_are_computed_again(
+    examples: list[Any],
+) -> None:
+    peft_model, readout, batch = prepared("llama_untied", "pair", examples)
     set_activation_checkpointing(peft_model.get_base_model(), True)
     read = columns_read(peft_model)
     step(peft_model, readout, batch, "predict")
