@@ -182,7 +182,9 @@ def _marked(values: Sequence[Any]) -> str:
 
 def _three(cell: Entry) -> str:
     shown = (
-        f"**{_percent(cell[metric][0])}**" if cell[metric][3] == "best" else _percent(cell[metric][0])
+        f"**{_percent(cell[metric][0])}**"
+        if cell[metric][3] == "best"
+        else _percent(cell[metric][0])
         for metric in METRICS
     )
     return " / ".join(shown)
