@@ -14,8 +14,7 @@ from typing import Any
 import openai
 
 from grace.model import Model
-from grace.server import ServerSettings, create_app
-from grace.server.about import about
+from grace.server import ServerSettings, about, create_app
 from grace.server.running import Server
 
 NAME = "tiny"

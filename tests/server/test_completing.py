@@ -17,9 +17,9 @@ from grace.engines.reading import Drawn
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence
-from grace.server.completing import Asked, Ended, Piece
-from grace.server.jobs import Finished
-from grace.server.local import LocalCompletion
+from grace.server.backends import draw
+from grace.server.completing import Asked, Completion, Ended, Piece
+from grace.server.queue import Finished
 from grace.server.words import Stops, Words
 
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
@@ -45,7 +45,7 @@ def run(engine: TransformersEngine, **options: Any) -> tuple[dict[int, Any], lis
     events: list[Any] = []
     options = {"sampling": SAMPLING, "key": None, "top": 2, **options}
     asked = Asked(lambda: PROMPTS, len(PROMPTS), **options)
-    job = LocalCompletion(engine, asked, events.append)
+    job = Completion(engine, asked, events.append, draw)
     job.prepare()
     job.run([job])
     choices = {}
@@ -111,7 +111,7 @@ def test_requests_that_run_together_get_what_they_get_alone() -> None:
         events: list[Any] = []
         seen.append(events)
         asked = Asked(lambda: PROMPTS, 2, greedy, key=f"k{number}")
-        jobs.append(LocalCompletion(engine, asked, events.append))
+        jobs.append(Completion(engine, asked, events.append, draw))
         jobs[-1].prepare()
     assert len({job.group for job in jobs}) == 1
     jobs[1].cancel()
@@ -146,7 +146,7 @@ def test_requests_of_any_settings_run_together_and_get_what_they_get_alone(
         events: list[Any] = []
         seen.append(events)
         asked = Asked(lambda: PROMPTS, 2, sampling, None)
-        jobs.append(LocalCompletion(engine, asked, events.append))
+        jobs.append(Completion(engine, asked, events.append, draw))
         jobs[-1].prepare()
     assert len({job.group for job in jobs}) == 1
     jobs[0].run(jobs)
@@ -168,7 +168,7 @@ def test_evidence_costs_the_same_at_every_token(monkeypatch: pytest.MonkeyPatch)
         evidence=EVIDENCE, cnf=0, read_at="predict", limit=None,
     )  # fmt: skip
     asked = Asked(lambda: [[1]], 1, SAMPLING, None, top=None)
-    job = LocalCompletion(reads, asked, lambda _: None)  # type: ignore[arg-type]
+    job = Completion(reads, asked, lambda _: None, draw)  # type: ignore[arg-type]
     job.prepare()
     choice = job.choices()[0]
     for _ in range(300):

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import pytest
 from live_server import NAME, Live, running
 
-from grace.server import connections, guard
+from grace.server import guard
 
 FILES = 256  # as a small `ulimit -n`
 ENDS_S = 10
@@ -102,7 +102,7 @@ def test_only_the_servers_own_names_are_answered(
 def test_a_head_that_does_not_arrive_ends_the_connection(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    monkeypatch.setattr("grace.server.running.HEAD_S", 0.3)
     silent, slow, second = connect(live.url), connect(live.url), connect(live.url)
     slow.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ")
     second.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -6,8 +6,8 @@ it in a bounded queue and receive what they asked for as events, token by token.
 
 from __future__ import annotations
 
-from grace.server.app import create_app
-from grace.server.running import serve
+from grace.server.app import about, create_app
+from grace.server.running import leave, serve
 from grace.server.settings import ServerSettings
 
-__all__ = ["ServerSettings", "create_app", "serve"]
+__all__ = ["ServerSettings", "about", "create_app", "leave", "serve"]

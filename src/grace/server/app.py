@@ -1,31 +1,33 @@
-"""The application: its routes, and errors in OpenAI's form."""
+"""The application: its routes, its OpenAPI document, and errors in OpenAI's form."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from grace import __version__
 from grace.errors import GraceError
+from grace.records import to_json
+from grace.report.measured import own_row
+from grace.server.completing import Reads
 from grace.server.counters import Counters
-from grace.server.document import ERRORS, answers, describe
-from grace.server.errors import ApiError, as_api_error
-from grace.server.frame import Frame
-from grace.server.guard import Guard
-from grace.server.invalid import explain
+from grace.server.errors import ApiError, as_api_error, explain
+from grace.server.guard import Frame, Guard
 from grace.server.line import ClientGone
 from grace.server.requests import ChatRequest, CompletionRequest, ScoreRequest
 from grace.server.schemas import (
     ChatCompletion,
     ChatCompletionChunk,
+    ErrorBody,
     Health,
     ModelCard,
     ModelList,
@@ -39,6 +41,57 @@ from grace.server.settings import ServerSettings
 if TYPE_CHECKING:
     from grace.model import Model
 
+REFERENCE = "#/components/schemas/{model}"
+CHUNKS = (ChatCompletionChunk, TextCompletionChunk)
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody}
+    for status in (400, 401, 404, 408, 413, 415, 421, 429, 500, 501, 502, 503, 504)
+}
+
+
+def answers(model: type[BaseModel], chunk: type[BaseModel] | None = None) -> dict[Any, Any]:
+    """Return what an operation answers: an object, events if it streams, or an error."""
+    found: dict[str, Any] = {"model": model}
+    if chunk is not None:
+        text = f"server-sent events; the data of each is a {chunk.__name__}, of the last [DONE]"
+        schema = {
+            "type": "string",
+            "description": text,
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": REFERENCE.format(model=chunk.__name__)},
+        }
+        found["content"] = {"text/event-stream": {"schema": schema}}
+    return {200: found, **ERRORS}
+
+
+def describe(app: FastAPI, *, protected: bool) -> None:
+    """Complete the document of an application; `protected`: `/v1` needs a key."""
+    plain = app.openapi
+
+    def complete() -> dict[str, Any]:
+        if app.openapi_schema is not None:
+            return app.openapi_schema
+        document = plain()
+        parts = document["components"]
+        for chunk in CHUNKS:
+            schema = chunk.model_json_schema(mode="serialization", ref_template=REFERENCE)
+            parts["schemas"] |= schema.pop("$defs", {}) | {chunk.__name__: schema}
+        for name in ("HTTPValidationError", "ValidationError"):  # what is invalid is a 400 here
+            parts["schemas"].pop(name, None)
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                operation["responses"].pop("422", None)
+        if protected:
+            parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+            for path, operations in document["paths"].items():
+                for operation in operations.values() if path.startswith("/v1/") else ():
+                    operation["security"] = [{"key": []}]
+        return document
+
+    app.openapi = complete  # type: ignore[method-assign]
+
+
+MEASURED = ("task", "n", "accuracy", "ece", "brier", "auroc", "interval", "reliability")
 PAGE = Path(__file__).parent / "page"
 FILES = {
     "/": ("index.html", "text/html"),
@@ -58,6 +111,21 @@ PAGE_HEADERS = {
 }
 
 
+def about(model: Model, path: Path, most_tokens: int) -> dict[str, Any]:
+    """Return what `/v1/models` tells besides; `path` is what was loaded, a run if possible."""
+    row, engine = own_row(path, model.task.name), cast(Reads, model.engine)
+    return {
+        "created": int(path.stat().st_mtime) if path.exists() else 0,
+        "task": model.task.name,
+        "kind": model.task.kind,
+        "read_at": engine.read_at,
+        "evidence": engine.evidence is not None,
+        "max_tokens": min(model.sample.max_new_tokens, most_tokens),
+        "threshold": to_json(model.promise) if model.promise else None,
+        "measured": {key: row[key] for key in MEASURED if key in row} if row else None,
+    }
+
+
 def create_app(
     model: Model, settings: ServerSettings | None = None, about: Mapping[str, Any] | None = None
 ) -> FastAPI:
@@ -75,7 +143,6 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.line.start()
         yield
         service.line.close()
 
@@ -121,16 +188,16 @@ def _add_watching(app: FastAPI, counters: Counters, service: Service) -> None:
     @app.get("/health", response_model=Health, responses={503: ERRORS[503]})
     async def health() -> dict[str, Any]:
         """Say that the process works, and how many requests wait; restart it if this fails."""
-        if not service.backend.alive:
+        if not service.backend.queue.alive:
             raise ApiError(503, "a thread of the model has died; restart the server", code="dead")
-        return {"status": "ok", "waiting": service.backend.waiting}
+        return {"status": "ok", "waiting": len(service.backend.queue.waiting)}
 
     @app.get("/ready", response_model=Health, responses={503: ERRORS[503]})
     async def ready() -> dict[str, Any]:
         """Say that requests are answered: the model computes, or the upstream is there."""
         if trouble := await service.backend.trouble():
             raise ApiError(503, f"not ready: {trouble}", code="not_ready")
-        return {"status": "ok", "waiting": service.backend.waiting}
+        return {"status": "ok", "waiting": len(service.backend.queue.waiting)}
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:

@@ -1,68 +1,185 @@
-"""What answers the requests: a model in this process, or a server upstream."""
+"""What answers the requests: a model in this process, or one on a server upstream."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+import copy
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from grace.engines.openai import OpenAIEngine
+from grace.engines.background import as_finished
+from grace.engines.dialect import UNKNOWN, Request, known
+from grace.engines.openai import OpenAIEngine, seed_of
+from grace.engines.reading import LOWEST, Step
 from grace.records import Message
-from grace.server.completing import Asked
-from grace.server.jobs import Emit, Job
+from grace.server.completing import Asked, Choice, Completion, Top, name_of
+from grace.server.errors import ApiError
+from grace.server.queue import Emit, Queue
 from grace.server.settings import ServerSettings
-from grace.server.voting import VoteRequest
+from grace.server.voting import Rating, VoteRequest, Voting
 
 if TYPE_CHECKING:
+    from grace.engines.drawing import Drawing
     from grace.model import Model
 
+LANES = 4  # batches at a time of a model in this process
 
-class Backend(Protocol):
-    """Makes jobs and does them."""
 
-    model: Model
+@dataclass(frozen=True)
+class Backend:
+    """Makes jobs, and has the queue that does them.
 
-    @property
-    def waiting(self) -> int:
-        """How many jobs wait."""
+    Attributes:
+        queue: the jobs.
+        lists_tokens: whether it can list the most probable tokens at each step.
+        trouble: returns why no request is answered, empty where nothing is wrong.
+        caller: returns the model as one request calls it, and what hangs up for that request.
+        draw: draws the samples of requests that run together.
+    """
 
-    @property
-    def alive(self) -> bool:
-        """Whether it works without a restart."""
+    queue: Queue
+    lists_tokens: bool
+    trouble: Callable[[], Awaitable[str]]
+    caller: Callable[[], tuple[Any, Callable[[], None] | None]]
+    draw: Callable[[Sequence[Completion]], None]
 
-    async def trouble(self) -> str:
-        """Return why no request is answered, empty where nothing is wrong."""
-
-    def start(self) -> None:
-        """Start to work."""
-
-    def close(self) -> None:
-        """Take no more jobs, and wait for what runs."""
-
-    def submit(self, job: Job) -> None:
-        """Queue a job.
+    def completion(self, asked: Asked, emit: Emit) -> Completion:
+        """Return the job that draws samples.
 
         Raises:
-            ApiError: too many wait already (429), or the server is shutting down (503).
+            ApiError: the upstream cannot list what is asked for.
         """
+        if asked.top and not self.lists_tokens:
+            raise ApiError(
+                400,
+                "the upstream lists either the most probable tokens or <CNF>; ask for none of them "
+                "(top_logprobs 0, or logprobs 0 of a completion)",
+                param="top_logprobs",
+            )
+        model, hang_up = self.caller()
+        return Completion(model.engine, asked, emit, self.draw, hang_up)
 
-    def completion(self, asked: Asked, emit: Emit) -> Job:
-        """Return the job that draws samples."""
-
-    def voting(self, request: VoteRequest, emit: Emit) -> Job:
+    def voting(self, request: VoteRequest, emit: Emit) -> Voting:
         """Return the job that votes."""
+        model, hang_up = self.caller()
+        return Voting(model, request, emit, hang_up)
 
     def rating(
         self, prompts: Sequence[Sequence[Message]], responses: Sequence[str], emit: Emit
-    ) -> Job:
+    ) -> Rating:
         """Return the job that rates given responses."""
+        model, hang_up = self.caller()
+        return Rating(model, prompts, responses, emit, hang_up)
 
 
 def backend(model: Model, settings: ServerSettings) -> Backend:
     """Return what answers the requests to a model; only for one in this process torch is loaded."""
-    if isinstance(model.engine, OpenAIEngine):
-        from grace.server.relay import Relay
+    engine: Any = model.engine
+    if isinstance(engine, OpenAIEngine):
+        return _upstream(model, engine, settings)
+    queue = Queue(
+        threads=LANES,
+        max_waiting=settings.max_waiting,
+        max_together=engine.batch_size,
+        model=engine.model,
+    )
 
-        return Relay(model, settings)
-    from grace.server.local import Local
+    async def trouble() -> str:
+        return queue.trouble()
 
-    return Local(model, settings)
+    return Backend(queue, True, trouble, lambda: (model, None), draw)
+
+
+def draw(jobs: Sequence[Completion]) -> None:
+    """Draw the samples of several requests side by side from a model in this process."""
+    from grace.engines.draws import Part
+
+    engine: Any = jobs[0].reads
+    rows = [choice for job in jobs for choice in job.choices()]
+    tops = [job.asked.top for job in jobs for _ in range(job.size)]
+    drawing = engine.draw(
+        [Part(job.prompts, job.asked.sampling, job.prompt_keys()) for job in jobs]
+    )
+
+    def rate(choice: Choice) -> None:
+        if choice.to_rate is not None:
+            (c,) = engine.confidences([choice.prompt], [choice.to_rate])
+            choice.rated(c)
+
+    for step in drawing:
+        for drawn in step:
+            choice = rows[drawn.row]
+            if not choice.add(drawn, _most_probable(engine, drawing, drawn.row, tops[drawn.row])):
+                drawing.stop(drawn.row)
+            rate(choice)
+    for choice, generation in zip(rows, drawing.generations(), strict=True):
+        choice.close(generation.confidence)
+        rate(choice)
+
+
+def _most_probable(engine: Any, drawing: Drawing, row: int, count: int | None) -> Top:
+    found = drawing.most_probable(row, count) if count else []
+    return tuple((name_of(engine.tokenizer, token), max(value, LOWEST)) for token, value in found)
+
+
+def _upstream(model: Model, engine: OpenAIEngine, settings: ServerSettings) -> Backend:
+    queue = Queue(threads=settings.max_running, max_waiting=settings.max_waiting)
+
+    def caller() -> tuple[Model, Callable[[], None]]:
+        """Return the model with an engine that hangs up, at the latest when its client has."""
+        own = copy.copy(model)
+        own.engine = hangs_up = engine.caller(time.monotonic() + settings.timeout_s)
+        return own, hangs_up.cancel
+
+    async def trouble() -> str:
+        return await asyncio.wrap_future(engine.reachable())
+
+    return Backend(queue, not engine.served.lists_ids, trouble, caller, _relay)
+
+
+def _relay(jobs: Sequence[Completion]) -> None:
+    """Draw the samples of one request upstream; every choice is a request of its own."""
+    (job,) = jobs
+    engine: Any = job.reads
+    sampling = job.asked.sampling
+    engine.check(job.prompts, sampling.max_new_tokens)
+    numbers = [
+        (key, sampling.first_sample + sample)
+        for key in job.prompt_keys()
+        for sample in range(sampling.num_samples)
+    ]
+    choices = zip(job.choices(), numbers, strict=True)
+    engine.wait(_all([_fill(engine, job.asked, choice, *number) for choice, number in choices]))
+
+
+async def _fill(engine: OpenAIEngine, asked: Asked, choice: Choice, key: str, number: int) -> None:
+    seed = seed_of(asked.sampling, key, number) if asked.key is None else None
+    request = Request(choice.prompt, asked.sampling, seed, stream=True)
+    async with aclosing(engine.remote.steps(request)) as arriving:
+        async for steps in arriving:
+            if not all(_add(engine, asked, choice, step) for step in steps):
+                break
+    choice.close(None)
+    if choice.to_rate is not None:
+        choice.rated(*await engine.remote.read_given(choice.prompt, choice.to_rate))
+
+
+def _add(engine: OpenAIEngine, asked: Asked, choice: Choice, step: Step) -> bool:
+    """Return whether the choice goes on after a step."""
+    reader, tokenizer = engine.reader, engine.tokenizer
+    drawn = known(reader.drawn(step))
+    read = (*(reader.readout.ids if reader.readout else ()), UNKNOWN)
+    others = [entry for entry in step.logprobs.items() if entry[0] not in read]
+    best = sorted(others, key=lambda entry: -entry[1])[: asked.top or 0]
+    top = tuple((name_of(tokenizer, token), max(value, LOWEST)) for token, value in best)
+    return choice.add(drawn, top) and not drawn.ended
+
+
+async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines side by side; the first error cancels the others."""
+    async with aclosing(as_finished(work)) as arriving:
+        async for _ in arriving:
+            pass

@@ -1,4 +1,4 @@
-"""Before any handler: names, API keys, the size and type of bodies, and what is counted."""
+"""Before any handler: names, API keys, the size and type of bodies, ids, and what is counted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import contextlib
 import hmac
 import ipaddress
 import json
+import logging
+import re
 import time
+import uuid
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
@@ -16,6 +19,39 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from grace.server.counters import Counters
 from grace.server.errors import ApiError
 from grace.server.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+NAME = b"x-request-id"
+GIVEN = re.compile(rb"[\w.:-]{1,128}")  # what a client may name its request
+
+
+class Frame:
+    """ASGI middleware around an application and its guard."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; what goes wrong within is logged under the request's name."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        name = _name(dict(scope["headers"]).get(NAME, b""))
+
+        async def named(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (NAME, name)]
+                if message["status"] == 500:
+                    log.error("request %s failed", name.decode())
+            await send(message)
+
+        asked = "GET" if scope["method"] == "HEAD" else scope["method"]  # the server drops the body
+        await self._app({**scope, "method": asked}, receive, named)
+
+
+def _name(given: bytes) -> bytes:
+    return given if GIVEN.fullmatch(given) else f"req-{uuid.uuid4().hex}".encode()
+
 
 PROTECTED = "/v1/"
 READ_ON = 8  # times the largest body

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from grace.server.backends import Backend
 from grace.server.errors import ApiError, as_api_error
-from grace.server.jobs import Emit, Failed, Finished, Job
+from grace.server.queue import Emit, Failed, Finished, Job
 
 LONG = 2**15  # bytes of a body; longer ones are prepared one at a time, and hold up no others
 
@@ -34,10 +34,6 @@ class Line:
         self._long = ThreadPoolExecutor(1, "grace-long-text")
         self._waiting: set[Emit] = set()
 
-    def start(self) -> None:
-        """Start to work."""
-        self._backend.start()
-
     def end(self) -> None:
         """Tell everybody who waits that the server is shutting down."""
         for emit in list(self._waiting):
@@ -47,7 +43,7 @@ class Line:
         """Take no more jobs, and end those that run."""
         for threads in (self._short, self._long):
             threads.shutdown(wait=False, cancel_futures=True)
-        self._backend.close()
+        self._backend.queue.close()
 
     async def events(
         self, make: Callable[[Emit], Job], request: Request
@@ -89,7 +85,7 @@ class Line:
         """Prepare a job and queue it; what is wrong with it is its last event."""
         try:
             await asyncio.get_running_loop().run_in_executor(lane, job.prepare)
-            self._backend.submit(job)
+            self._backend.queue.submit(job)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # the server outlives even a SystemExit

@@ -6,24 +6,23 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from grace.chat import encode_chat, encode_prompt, encode_text
 from grace.engines import Sampling
+from grace.errors import UserInputError
 from grace.model.rules import answering, usual_budget
 from grace.records import Message
-from grace.server.answers import Answer, Extra
-from grace.server.asking import Asking
 from grace.server.backends import backend
 from grace.server.completing import Asked, Ended
 from grace.server.counters import Counters
 from grace.server.errors import ApiError
-from grace.server.jobs import Emit, Finished, Job
 from grace.server.line import Line
-from grace.server.replies import Json, Reply, usage
+from grace.server.queue import Emit, Finished, Job
+from grace.server.replies import Answer, Extra, Json, Reply, usage
 from grace.server.requests import ChatRequest, CompletionRequest, GraceOptions, ScoreRequest
 from grace.server.settings import ServerSettings
 from grace.server.voting import VoteRequest
@@ -46,7 +45,7 @@ class Service:
         self.line = Line(self.backend, settings.timeout_s)
         self._asking = Asking(model)
         encode_text(model.engine.tokenizer, "")  # copies the tokenizer now, not for a request
-        self.counters = Counters(lambda: self.backend.waiting)
+        self.counters = Counters(lambda: len(self.backend.queue.waiting))
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """Answer `/v1/chat/completions`."""
@@ -233,3 +232,52 @@ class Service:
 
 def _refused(param: str, message: str) -> ApiError:
     return ApiError(400, message, param=param)
+
+
+MARK = "\ue0f2"  # stands for a question
+
+
+class Conversation(NamedTuple):
+    """What the model is asked; `calibrated`: with the prompt of its training run."""
+
+    messages: Sequence[Message]
+    calibrated: bool
+
+
+class Asking:
+    """The prompt of a model's training run."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        try:
+            self._trained: Sequence[Message] = model.messages(MARK)
+        except UserInputError:  # a task that asks no question without options
+            self._trained = ()
+
+    def conversation(self, given: Sequence[Message], *, raw: bool) -> Conversation:
+        """Return what a conversation asks; one user turn is a question, unless `raw`.
+
+        Raises:
+            UserInputError: the question is empty.
+        """
+        alone = len(given) == 1 and given[0]["role"] == "user"
+        if self.is_trained(given):
+            return Conversation(given, calibrated=True)
+        if raw or not alone or not self._trained:
+            return Conversation(given, calibrated=False)
+        return Conversation(self._model.messages(given[0]["content"]), calibrated=True)
+
+    def is_trained(self, given: Sequence[Message]) -> bool:
+        """Return whether messages are a question as the training run asks it."""
+        return bool(self._trained) and len(given) == len(self._trained) and all(
+            message["role"] == own["role"] and _fits(message["content"], own["content"])
+            for message, own in zip(given, self._trained, strict=True)
+        )  # fmt: skip
+
+
+def _fits(text: str, own: str) -> bool:
+    before, mark, after = own.partition(MARK)
+    if not mark:
+        return text == own
+    inside = len(text) - len(before) - len(after)
+    return inside > 0 and text.startswith(before) and text.endswith(after)

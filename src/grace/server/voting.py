@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grace.records import Decision, Message, Vote, to_json
 from grace.server.completing import Ended, Piece
-from grace.server.jobs import Emit, Finished, Job
+from grace.server.queue import Emit, Finished, Job
 
 if TYPE_CHECKING:
     from grace.model import Model
@@ -46,18 +46,14 @@ class Voting(Job):
     ) -> None:
         super().__init__(emit, hang_up)
         self._model, self._request = model, request
+        self.size = min(request.parallel, request.budget)
         self._prompt: list[int] = []
 
     def prepare(self) -> None:
         """Encode the question."""
         self._prompt = self._model.encode(self._request.question, self._request.choices)
 
-    @property
-    def size(self) -> int:
-        """Return how many samples are drawn at a time."""
-        return min(self._request.parallel, self._request.budget)
-
-    def run(self, together: Sequence[Job]) -> None:
+    def run(self, together: Sequence[Any]) -> None:
         """Sample and vote until the strategy is sure or the budget is spent."""
         options = self._request._asdict()
         decision = self._model.vote(**options, on_vote=self._show, prompt=self._prompt)
@@ -102,7 +98,7 @@ class Rating(Job):
         """Encode all prompts and responses."""
         self._encoded = self._model.encode_all(self._prompts, self._responses)
 
-    def run(self, together: Sequence[Job]) -> None:
+    def run(self, together: Sequence[Any]) -> None:
         """Rate all responses."""
         values = self._model.engine.confidences(*self._encoded)
         tokens = sum(len(ids) for side in self._encoded for ids in side)

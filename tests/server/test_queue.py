@@ -13,20 +13,17 @@ import torch
 from grace.engines import Sampling
 from grace.errors import UserInputError
 from grace.model import Model
-from grace.server.completing import Asked
+from grace.server.backends import draw
+from grace.server.completing import Asked, Completion
 from grace.server.errors import ApiError
-from grace.server.jobs import Failed, Finished, Job
-from grace.server.local import LocalCompletion
-from grace.server.worker import Cancelled, Worker
+from grace.server.queue import Cancelled, Failed, Finished, Job, Queue
 
 
 class Steps(Job):
     """Calls the model until told to stop, and says how many jobs ran together."""
 
-    size = 1
-
     def __init__(self, model: Any, group: Any = None, fails: bool = False, size: int = 1) -> None:
-        self.size = size  # type: ignore[misc]
+        self.size = size
         self.events: list[Any] = []
         self.done = threading.Event()
         super().__init__(self._emit)
@@ -62,17 +59,16 @@ def model() -> Any:
     return torch.nn.Identity()
 
 
-Start = Callable[..., Worker]
+Start = Callable[..., Queue]
 
 
 @pytest.fixture
 def start(model: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    monkeypatch.setattr("grace.server.worker.PATIENCE_S", 1e6)
-    made: list[Worker] = []
+    monkeypatch.setattr("grace.server.queue.PATIENCE_S", 1e6)
+    made: list[Queue] = []
 
-    def run(**options: Any) -> Worker:
-        worker = Worker(model, **{"max_waiting": 8, "max_together": 4, **options})
-        worker.start()
+    def run(**options: Any) -> Queue:
+        worker = Queue(threads=4, model=model, **{"max_waiting": 8, "max_together": 4, **options})
         made.append(worker)
         return worker
 
@@ -88,7 +84,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def busy(worker: Worker, model: Any) -> Steps:
+def busy(worker: Queue, model: Any) -> Steps:
     """Submit a job and wait until it runs."""
     job = Steps(model)
     worker.submit(job)
@@ -131,7 +127,7 @@ def test_short_prompts_are_not_padded_to_the_length_of_a_long_one(
     events: list[Any] = []
     for length in (3, 20, 200, 40, 5, 130):
         asked = Asked(lambda n=length: [[n] * n], 1, Sampling(1, 0.0, 1.0, 2, 0), "key")  # type: ignore[misc]
-        job = LocalCompletion(tiny_model.engine, asked, events.append)  # type: ignore[arg-type]
+        job = Completion(tiny_model.engine, asked, events.append, draw)  # type: ignore[arg-type]
         job.prepare()
         worker.submit(job)
     first.release.set()
@@ -143,7 +139,7 @@ def test_a_small_job_ends_while_a_large_one_runs(
     model: Any, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = start(max_together=64)
-    monkeypatch.setattr("grace.server.worker.PATIENCE_S", 0.01)
+    monkeypatch.setattr("grace.server.queue.PATIENCE_S", 0.01)
     large = Steps(model, size=64)
     worker.submit(large)
     until(lambda: large.calls > 0)
@@ -183,7 +179,7 @@ def test_a_worker_says_when_its_model_is_stuck_or_dead(
     model.register_forward_pre_hook(lambda *_: held.wait(60))
     job = Steps(model)
     worker.submit(job)
-    monkeypatch.setattr("grace.server.worker.STUCK_S", 0.05)
+    monkeypatch.setattr("grace.server.queue.STUCK_S", 0.05)
     until(lambda: "computed nothing" in worker.trouble())
     assert worker.alive
     held.set()
