@@ -33,9 +33,10 @@ class Platt:
     """sigmoid(a * confidence + b).
 
     `loss="mse"` is the paper's baseline, fitted to convergence; `"log"` is Platt's own
-    maximum likelihood. `a` may come out negative, when surer answers are wrong more often.
-    Separable labels give a steep but finite map. With constant confidence a = 0 and the map is
-    the accuracy; with one class a = 0 and it is (right + 1) / (n + 2), which is never 0 or 1.
+    maximum likelihood, which takes any finite score, such as a log-probability. `a` may come out
+    negative, when surer answers are wrong more often. Separable labels give a steep but finite
+    map. With constant confidence a = 0 and the map is the accuracy; with one class a = 0 and it is
+    (right + 1) / (n + 2), which is never 0 or 1.
     Source: Platt 1999; arXiv 2509.09438 section 4.1.
     """
 
@@ -49,7 +50,7 @@ class Platt:
         """Fit a and b on validation labels."""
         from scipy.optimize import minimize
 
-        confidence_N, correct_N = _check(confidence, correct)
+        confidence_N, correct_N = _check(confidence, correct, bounded=loss == "mse")
         center, scale = confidence_N.mean(), confidence_N.std()
         one_class = correct_N.min() == correct_N.max()
         if one_class or np.ptp(confidence_N) < CLIP:
@@ -234,7 +235,9 @@ def _logit(confidence: Floats) -> Floats:
     return logit
 
 
-def _check(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
+def _check(
+    confidence: ArrayLike, correct: ArrayLike, *, bounded: bool = True
+) -> tuple[Floats, Floats]:
     confidence_N = np.asarray(confidence, dtype=np.float64)
     correct_N = np.asarray(correct, dtype=np.float64)
     if confidence_N.ndim != 1 or confidence_N.shape != correct_N.shape or not len(confidence_N):
@@ -242,8 +245,9 @@ def _check(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
             f"confidence has shape {confidence_N.shape} and correct {correct_N.shape}; "
             "give two lists of the same length, not empty"
         )
+    outside_N = (confidence_N < 0) | (confidence_N > 1)
     for name, bad in (
-        ("confidence", ~((confidence_N >= 0) & (confidence_N <= 1))),
+        ("confidence", ~np.isfinite(confidence_N) | (outside_N & bounded)),
         ("correct", (correct_N != 0) & (correct_N != 1)),
     ):
         if bad.any():

@@ -26,6 +26,7 @@ RECALIBRATED = ("likelihood+isotonic", "grace+platt", "likelihood+temperature")
 QUICK: dict[str, dict[str, Any]] = {
     "apricot": {"encoder": "TINY", "steps": 8, "validate_every": 4, "learning_rate": 1e-2},
     "verbal": {"unparsed": "half"},  # a random model never says a number
+    "verbal_tuned": {"unparsed": "half"},
 }
 """Settings that make an estimator quick enough, or give it values, in these tests."""
 
@@ -45,8 +46,11 @@ def estimator(request: pytest.FixtureRequest, encoder: str) -> Estimator:
 
 @pytest.fixture
 def backbone(tiny: Any) -> Engine:
+    """The tiny model, which has `<CNF>` for what asks the tuned model."""
+    from grace.cnf import add_cnf
     from grace.engines.transformers import TransformersEngine
 
+    add_cnf(*tiny)
     return TransformersEngine(*tiny)
 
 

@@ -14,8 +14,9 @@ from grace.chat import encode_text
 from grace.engines import Sampling
 from grace.errors import DataError, ModelError
 from grace.estimators import Samples, load_estimator
+from grace.estimators.asking import Verdicts
 from grace.estimators.likelihood import sequence_likelihood
-from grace.estimators.p_true import TEMPLATES, Template, verdict_tokens
+from grace.estimators.p_true import TEMPLATES, verdict_tokens
 from grace.pocket.prompts import TRUE_FALSE_PROMPT, YES_NO_PROMPT
 from grace.records import Question
 
@@ -149,7 +150,7 @@ def test_real_tokenizers_have_two_tokens_per_verdict(shared: Path, name: str):
 
 
 def test_words_that_begin_alike_are_refused(tokenizer: Any):
-    alike = Template(TEMPLATES["words"].prompt, "Xa", "Xb")
+    alike = Verdicts(TEMPLATES["words"].prompt, "Xa", "Xb")
     with pytest.raises(ModelError, match="begins 'Xa' and 'Xb' with the same token"):
         verdict_tokens(tokenizer, alike)
 

@@ -88,3 +88,26 @@ def test_actcabs_folds_are_of_questions() -> None:
     fold_N = ActCab(folds=5)._folds(SEVERAL, 0)
     assert len(set(fold_N)) == 5
     assert len(set(zip(ASKED, fold_N, strict=True))) == QUESTIONS
+
+
+@pytest.mark.parametrize(
+    ("name", "score_N"),
+    [
+        ("loglik", LOGPROBS.sum(1) + ENDS),
+        (
+            "deepconf_logistic",
+            np.minimum.reduce([LOGPROBS[:, :2].mean(1), LOGPROBS[:, 1:].mean(1),
+                               (LOGPROBS[:, 2] + ENDS) / 2]),
+        ),
+    ],
+)  # fmt: skip
+def test_raw_scores_go_through_a_logistic_regression_fitted_on_validation_answers(
+    name: str, score_N: Any
+) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    made = load_estimator(name).fit(KNOWN, ScriptedEngine(), 0)
+    theirs = LogisticRegression(C=np.inf, tol=1e-10).fit(score_N[:, None], RIGHT)
+    expected = theirs.predict_proba(score_N[:, None])[:, 1].tolist()
+    assert made.rate(KNOWN.validation) == pytest.approx(expected, abs=1e-3)
+    assert made.trained_parameters == 2

@@ -54,6 +54,11 @@ class Samples:
     correct: Sequence[bool]
     draw: Callable[[int], Draws] = _no_draws
 
+    def part(self, rows: range) -> Samples:
+        """Return consecutive rows, without further samples."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "draw"]
+        return Samples(**{name: getattr(self, name)[rows.start : rows.stop] for name in names})
+
 
 class Known(Protocol):
     """What an estimator may fit on: the responses, as `Estimator.answers` says, of two splits."""
@@ -90,9 +95,24 @@ class Estimator(Protocol):
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
         """Return what gives every response one value in [0, 1], or None.
 
-        `engine` runs the model whose answers are rated; it loads when it is first asked.
+        `engine` runs the model whose answers are rated (see `Asks`); it loads when first asked.
         """
         ...
+
+
+@runtime_checkable
+class Asks(Protocol):
+    """An estimator that asks another model than the one whose answers it rates."""
+
+    @property
+    def asks(self) -> Answers:
+        """Which model the engine given to `fit` runs."""
+        ...
+
+
+def asked_by(estimator: Estimator) -> Answers:
+    """Return which model an estimator asks: that whose answers it rates, unless it says so."""
+    return estimator.asks if isinstance(estimator, Asks) else estimator.answers
 
 
 @runtime_checkable

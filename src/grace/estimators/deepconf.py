@@ -43,12 +43,17 @@ class DeepConf:
         return Fitted(self._rate)
 
     def _rate(self, samples: Samples) -> Values:
+        scores = self.score(samples)
+        return [None if score is None else min(1.0, math.exp(score)) for score in scores]
+
+    def score(self, samples: Samples) -> Values:
+        """Return the mean log-probability over the stretch, None for a response that was cut."""
+
         def value(row: int) -> float | None:
             response = samples.responses[row]
             if response.end_logprob is None:
                 return None
-            groups = group_means([*response.logprobs, response.end_logprob], self.window)
-            return min(1.0, math.exp(self._pick(groups)))
+            return self._pick(group_means([*response.logprobs, response.end_logprob], self.window))
 
         return rate_ended(samples, lambda rows: map(value, rows))
 

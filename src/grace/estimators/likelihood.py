@@ -37,12 +37,15 @@ class Likelihood:
 
 def sequence_likelihood(response: Response, *, with_end: bool = True) -> float | None:
     """Return exp(mean log p) over the response's tokens, None if it was cut or has no token."""
+    logprobs = counted_logprobs(response, with_end=with_end)
+    return min(1.0, math.exp(math.fsum(logprobs) / len(logprobs))) if logprobs else None
+
+
+def counted_logprobs(response: Response, *, with_end: bool) -> list[float]:
+    """Return the log-probabilities of a response's tokens and of its end; none if it was cut."""
     if response.end_logprob is None:
-        return None
-    logprobs = [*response.logprobs, *([response.end_logprob] if with_end else [])]
-    if not logprobs:
-        return None
-    return min(1.0, math.exp(math.fsum(logprobs) / len(logprobs)))
+        return []
+    return [*response.logprobs, *([response.end_logprob] if with_end else [])]
 
 
 ESTIMATOR = Likelihood

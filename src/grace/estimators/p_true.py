@@ -8,28 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from grace.chat import encode_chat, encode_text
+from grace.chat import encode_text
 from grace.config import setting
-from grace.errors import DataError, ModelError
+from grace.errors import ModelError
 from grace.estimators import Answers, Fitted, Known, Samples, Values
-from grace.estimators.asking import Prompt
-from grace.estimators.ended import ended_rows, rate_ended
-from grace.records import Message
+from grace.estimators.asking import Prompt, Shots, Verdicts, draw_shots
+from grace.estimators.ended import rate_ended
 
 if TYPE_CHECKING:
     from grace.engines import Engine
-
-
-class Template(NamedTuple):
-    """A prompt, and the words that begin the reply where the response is right or wrong."""
-
-    prompt: Prompt
-    right: str
-    wrong: str
 
 
 TRUE_FALSE = Prompt(
@@ -38,10 +29,10 @@ TRUE_FALSE = Prompt(
 )
 YES_NO = Prompt("Is the answer correct? (Yes/No)", second_turn=True)
 
-TEMPLATES: Mapping[str, Template] = {
-    "true_false": Template(TRUE_FALSE, "A", "B"),
-    "words": Template(TRUE_FALSE, "True", "False"),
-    "yes_no": Template(YES_NO, "Yes", "No"),
+TEMPLATES: Mapping[str, Verdicts] = {
+    "true_false": Verdicts(TRUE_FALSE, "A", "B"),
+    "words": Verdicts(TRUE_FALSE, "True", "False"),
+    "yes_no": Verdicts(YES_NO, "Yes", "No"),
 }
 """The wording is that of LM-Polygraph's `PromptCalculator` (which reads the word `True`), and that
 of the published code of Self-Calibration (arXiv 2503.00031)."""
@@ -71,20 +62,17 @@ class PTrue:
             DataError: fewer training responses than shots.
         """
         template = TEMPLATES[self.template]
-        shots = _shots(known.train, template, self.shots, seed) if self.shots else []
+        shots = draw_shots(template, self.shots, known, engine, name="p_true", seed=seed)
 
         def rate(samples: Samples) -> Values:
             return rate_ended(samples, lambda rows: self._rate(samples, rows, engine, shots))
 
         return Fitted(rate)
 
-    def _rate(
-        self, samples: Samples, rows: Sequence[int], engine: Engine, shots: Sequence[Message]
-    ) -> Values:
+    def _rate(self, samples: Samples, rows: Sequence[int], engine: Engine, shots: Shots) -> Values:
         template, tokenizer = TEMPLATES[self.template], engine.tokenizer
         right, wrong = verdict_tokens(tokenizer, template)
-        turns = [joined(shots, template.prompt.turns(samples, row)) for row in rows]
-        contexts = [encode_chat(tokenizer, messages) for messages in turns]
+        contexts = shots.contexts(tokenizer, template.prompt, samples, rows)
         probs_NE = engine.next_token_probs(contexts, [*right, *wrong]).astype(np.float64)
         true_N, false_N = probs_NE[:, : len(right)].sum(1), probs_NE[:, len(right) :].sum(1)
         return [self._value(*pair) for pair in zip(true_N.tolist(), false_N.tolist(), strict=True)]
@@ -95,7 +83,7 @@ class PTrue:
         return true / (true + false) if true + false > 0 else None
 
 
-def verdict_tokens(tokenizer: Any, template: Template) -> tuple[list[int], list[int]]:
+def verdict_tokens(tokenizer: Any, template: Verdicts) -> tuple[list[int], list[int]]:
     """Return the tokens that begin the right word and the wrong one, however they are spaced.
 
     A reply may begin with the word, with a space and the word, or on a new line: three different
@@ -124,27 +112,6 @@ def _first_token(tokenizer: Any, lead: str, word: str) -> int:
     while ids[shared : shared + 1] == before[shared : shared + 1] and shared < len(ids) - 1:
         shared += 1
     return ids[shared]
-
-
-def joined(shots: Sequence[Message], asked: Sequence[Message]) -> list[Message]:
-    """Return one conversation of the shots and what is asked, with the first system turn alone."""
-    turns = [*shots, *asked]
-    return [turn for i, turn in enumerate(turns) if i == 0 or turn["role"] != "system"]
-
-
-def _shots(train: Samples, template: Template, count: int, seed: int) -> list[Message]:
-    """Return the conversations about `count` training responses, each with its verdict."""
-    rows = ended_rows(train)
-    if len(rows) < count:
-        raise DataError(
-            f"{count} shots need as many training responses that ended, there are {len(rows)}; "
-            "lower estimators.p_true.shots"
-        )
-    turns: list[Message] = []
-    for row in np.random.default_rng(seed).choice(rows, size=count, replace=False):
-        verdict = template.right if train.correct[row] else template.wrong
-        turns += [*template.prompt.turns(train, row), {"role": "assistant", "content": verdict}]
-    return turns
 
 
 ESTIMATOR = PTrue

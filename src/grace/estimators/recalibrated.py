@@ -1,8 +1,9 @@
-"""Any estimator with a map fitted on validation answers after it: `NAME+platt` and so on."""
+"""Maps fitted on validation answers, after an estimator (`NAME+platt`) or after any score."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,16 @@ import numpy as np
 
 from grace.calibration import Isotonic, Platt, Temperature
 from grace.errors import ConfigError, DataError
-from grace.estimators import Answers, Checks, Estimator, Fitted, Known, Samples, Values
+from grace.estimators import (
+    Answers,
+    Checks,
+    Estimator,
+    Fitted,
+    Known,
+    Samples,
+    Values,
+    asked_by,
+)
 
 if TYPE_CHECKING:
     from grace.engines import Engine
@@ -30,6 +40,11 @@ class Recalibrated:
         """Whose answers the inner estimator rates."""
         return self.inner.answers
 
+    @property
+    def asks(self) -> Answers:
+        """Which model the inner estimator asks."""
+        return asked_by(self.inner)
+
     def check(self) -> None:
         """Ask the inner estimator."""
         if isinstance(self.inner, Checks):
@@ -42,24 +57,7 @@ class Recalibrated:
             DataError: no validation answer has a value, so there is nothing to fit on.
         """
         inner = self.inner.fit(known, engine, seed)
-        validation = known.validation
-        rated = [
-            (value, correct)
-            for value, correct in zip(inner.rate(validation), validation.correct, strict=True)
-            if value is not None
-        ]
-        if not rated:
-            raise DataError(
-                f"{self.how} recalibration has nothing to fit on: no validation answer has a value "
-                "(all were cut at sample.max_new_tokens, or no reply could be read)"
-            )
-        values, labels = (np.array(column) for column in zip(*rated, strict=True))
-        scaler = MAPS[self.how].fit(values, labels)
-
-        def rate(samples: Samples) -> Values:
-            return _through(scaler, inner.rate(samples))
-
-        return Fitted(rate, inner.trained_parameters + _size(scaler))
+        return _after(inner, MAPS[self.how].fit, known.validation, f"{self.how} recalibration")
 
 
 def recalibrate(estimator: Estimator, how: str) -> Estimator:
@@ -71,6 +69,36 @@ def recalibrate(estimator: Estimator, how: str) -> Estimator:
     if how not in MAPS:
         raise ConfigError(f"unknown recalibration {how!r}; choose from {', '.join(MAPS)}")
     return Recalibrated(estimator, how)
+
+
+def logistic(score: Callable[[Samples], Values], known: Known) -> Fitted:
+    """Return sigmoid(a * score + b) of any score, fitted on validation answers by log loss.
+
+    Raises:
+        DataError: no validation answer has a score, so there is nothing to fit on.
+    """
+    fit = functools.partial(Platt.fit, loss="log")
+    return _after(Fitted(score), fit, known.validation, "logistic regression")
+
+
+def _after(inner: Fitted, fit: Callable[[Any, Any], Any], validation: Samples, what: str) -> Fitted:
+    rated = [
+        (value, correct)
+        for value, correct in zip(inner.rate(validation), validation.correct, strict=True)
+        if value is not None
+    ]
+    if not rated:
+        raise DataError(
+            f"{what} has nothing to fit on: no validation answer has a value "
+            "(all were cut at sample.max_new_tokens, or no reply could be read)"
+        )
+    values, labels = (np.array(column) for column in zip(*rated, strict=True))
+    scaler = fit(values, labels)
+
+    def rate(samples: Samples) -> Values:
+        return _through(scaler, inner.rate(samples))
+
+    return Fitted(rate, inner.trained_parameters + _size(scaler))
 
 
 def _through(scaler: Any, values: Sequence[float | None]) -> Values:

@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from grace.chat import encode_chat
 from grace.config import setting
 from grace.engines import Sampling
 from grace.estimators import Answers, Fitted, Known, Samples, Values
-from grace.estimators.asking import Prompt
+from grace.estimators.asking import Prompt, Shots, Verdicts, draw_shots
 from grace.estimators.ended import rate_ended
 
 if TYPE_CHECKING:
@@ -56,20 +55,29 @@ class Verbal:
     unparsed: Literal["none", "half"] = setting(
         "none", "a reply without a number: none leaves the response out, half counts it as 0.5"
     )
+    shots: int = setting(
+        0, "training responses shown first: sure of the right ones, of wrong ones not at all", low=0
+    )
 
     answers: ClassVar[Answers] = "base"
 
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Return what asks the model; nothing is fitted."""
+        """Choose the shots, if any; nothing is fitted.
+
+        Raises:
+            DataError: fewer training responses than shots.
+        """
+        sure = ("1.0", "0.0") if self.template == "probability" else ("100%", "0%")
+        replies = Verdicts(PROMPTS[self.template], *sure)
+        shots = draw_shots(replies, self.shots, known, engine, name="verbal", seed=seed)
 
         def rate(samples: Samples) -> Values:
-            return rate_ended(samples, lambda rows: self._rate(samples, rows, engine))
+            return rate_ended(samples, lambda rows: self._rate(samples, rows, engine, shots))
 
         return Fitted(rate)
 
-    def _rate(self, samples: Samples, rows: Sequence[int], engine: Engine) -> Values:
-        prompt = PROMPTS[self.template]
-        contexts = [encode_chat(engine.tokenizer, prompt.turns(samples, row)) for row in rows]
+    def _rate(self, samples: Samples, rows: Sequence[int], engine: Engine, shots: Shots) -> Values:
+        contexts = shots.contexts(engine.tokenizer, PROMPTS[self.template], samples, rows)
         greedy = Sampling(max_new_tokens=self.max_new_tokens)
         values: Values = [None] * len(rows)
         for position, (reply,) in engine.generate(contexts, greedy):

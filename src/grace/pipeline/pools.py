@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grace.estimators import Answers, Samples
+from grace.estimators import Answers, asked_by
 from grace.pipeline.context import Context
 from grace.pipeline.cost import Meter, MeteredEngine
 from grace.pipeline.sampling import sampling_for
@@ -55,7 +55,7 @@ def rate_pool(context: Context, name: str, pool: Split) -> None:
     done = table.resume([[ids[i] for i in unit] for unit in units])
     if done == len(units):
         return
-    engine = MeteredEngine(lambda: context.engine(estimator.answers), Meter())
+    engine = MeteredEngine(lambda: context.engine(asked_by(estimator)), Meter())
     known = KnownSplits(context, estimator.answers)
     fitted = estimator.fit(known, engine, context.settings.seed)
     samples = context.samples(pool)
@@ -63,7 +63,7 @@ def rate_pool(context: Context, name: str, pool: Split) -> None:
     label = f"scale {name}"
     with progress(label, len(ids), done=finished, unit="samples") as advance:
         for unit in units[done:]:
-            values = fitted.rate(_part(samples, unit))
+            values = fitted.rate(samples.part(unit))  # each is rated by itself
             check_values(name, values, len(unit))
             pairs = zip(unit, values, strict=True)
             table.append([Confidence(ids[i], value) for i, value in pairs])
@@ -90,13 +90,3 @@ def read_pool(pool: Split, estimators: Sequence[str] = ()) -> Pool:
         [[tokens[i] for i in row] for row in places],
         {name: np.array(value, dtype=np.float64)[places] for name, value in values.items()},
     )
-
-
-def _part(samples: Samples, rows: range) -> Samples:
-    """Return some of the samples; each is rated by itself, so this changes no value."""
-    cut = {
-        field.name: getattr(samples, field.name)[rows.start : rows.stop]
-        for field in dataclasses.fields(samples)
-        if field.name != "draw"
-    }
-    return dataclasses.replace(samples, **cut)

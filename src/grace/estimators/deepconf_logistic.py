@@ -1,0 +1,25 @@
+"""DeepConf's score before it is squashed, through a logistic regression on validation answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from grace.estimators import Fitted, Known
+from grace.estimators.deepconf import DeepConf
+from grace.estimators.recalibrated import logistic
+
+if TYPE_CHECKING:
+    from grace.engines import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class DeepConfLogistic(DeepConf):
+    """sigmoid(a * score + b), the score a mean log-probability; two parameters by log loss."""
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Fit slope and offset on validation answers."""
+        return logistic(self.score, known)
+
+
+ESTIMATOR = DeepConfLogistic

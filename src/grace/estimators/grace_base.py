@@ -1,0 +1,39 @@
+"""GrACE on the backbone's answers: c of the tuned model for the text that every method rates.
+
+Where LoRA is kept, the tuned model answers a little otherwise than its backbone, and `grace` rates
+its own answers. Cost: one forward over prompt and response for each response.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.estimators.ended import rate_ended
+
+if TYPE_CHECKING:
+    from grace.engines import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class GraceBase:
+    """The tuned model's confidence in the answers of the backbone."""
+
+    answers: ClassVar[Answers] = "base"
+    asks: ClassVar[Answers] = "tuned"
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Return what scores given text; the adapter was fitted before."""
+
+        def rate(samples: Samples) -> Values:
+            def read(rows: list[int]) -> list[float]:
+                tokens = [samples.responses[row].token_ids for row in rows]
+                return engine.confidences([samples.prompts[row] for row in rows], tokens)
+
+            return rate_ended(samples, read)
+
+        return Fitted(rate)
+
+
+ESTIMATOR = GraceBase

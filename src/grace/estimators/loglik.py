@@ -1,0 +1,39 @@
+"""Log-likelihood: logistic regression on the log-probability of the whole response.
+
+The sum that Sequence Likelihood divides by the length, so a longer answer is less likely; two
+parameters, fitted on validation answers by log loss. It costs what Platt scaling costs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from grace.config import setting
+from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.estimators.likelihood import counted_logprobs
+from grace.estimators.recalibrated import logistic
+
+if TYPE_CHECKING:
+    from grace.engines import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class LogLikelihood:
+    """sigmoid(a * sum of log p + b), from the raw softmax at temperature 1."""
+
+    with_end: bool = setting(True, "count the end token as one more token")
+
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Fit slope and offset on validation answers."""
+        return logistic(self._score, known)
+
+    def _score(self, samples: Samples) -> Values:
+        rows = [counted_logprobs(one, with_end=self.with_end) for one in samples.responses]
+        return [math.fsum(row) if row else None for row in rows]
+
+
+ESTIMATOR = LogLikelihood

@@ -1,0 +1,51 @@
+"""Supervised P(True): a logistic regression on the state in which the model gives its verdict.
+
+The hidden state at the end of the P(True) prompt, instead of the probabilities of two words; fitted
+on the training responses. Cost: one more forward per response, over the question and the response.
+Source: the supervised variants of Kadavath et al. 2022 (arXiv 2207.05221).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from grace.config import setting
+from grace.estimators import Answers, Fitted, Known, Samples
+from grace.estimators.asking import Shots, asks_in_text
+from grace.estimators.p_true import TEMPLATES
+from grace.estimators.states import fit_on_states
+from grace.probe.rows import Array
+
+if TYPE_CHECKING:
+    from grace.engines import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class PTrueSupervised:
+    """sigmoid(w . state + bias); the penalty is chosen on folds of the training questions."""
+
+    template: Literal["true_false", "words", "yes_no"] = setting(
+        "true_false", "the prompt, as for p_true"
+    )
+
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Fit weights and bias on the training responses.
+
+        Raises:
+            DataError: all of them are right, or all are wrong.
+        """
+        prompt = TEMPLATES[self.template].prompt
+
+        def read(samples: Samples, rows: Sequence[int]) -> list[Array]:
+            asked = Shots(text=asks_in_text(samples, engine.tokenizer))
+            contexts = asked.contexts(engine.tokenizer, prompt, samples, rows)
+            return [engine.features(contexts, [()] * len(contexts)).last_ND]
+
+        return fit_on_states(read, known, seed)
+
+
+ESTIMATOR = PTrueSupervised

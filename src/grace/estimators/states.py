@@ -1,0 +1,48 @@
+"""A logistic regression of correctness on a hidden state, fitted on training responses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from grace.estimators import Fitted, Known, Samples, Values
+from grace.estimators.ended import ended_rows, rate_ended
+from grace.estimators.probe import labels_of
+from grace.evidence import sigmoid
+from grace.probe.logistic import fit_logistic
+from grace.probe.rows import Array
+
+Read = Callable[[Samples, Sequence[int]], Sequence[Array]]
+
+
+def fit_on_states(read: Read, known: Known, seed: int) -> Fitted:
+    """Fit on one of several states, chosen with the penalty on folds grouped by question.
+
+    c stays within [1 / (n + 2), 1 - 1 / (n + 2)] for n training responses.
+
+    Args:
+        read: returns the states of some rows of samples, each of shape (rows, D).
+        known: the training responses, of which those that were cut are left out.
+        seed: seed of the folds.
+
+    Raises:
+        DataError: all training responses are right, or all are wrong.
+    """
+    rows = ended_rows(known.train)
+    label_N = labels_of(known.train)[rows]
+    questions = [known.train.questions[row].id for row in rows]
+    states = read(known.train, rows)
+    fits = [fit_logistic([state_ND], label_N, questions, seed=seed) for state_ND in states]
+    best = min(range(len(fits)), key=lambda one: float(fits[one].losses.mean()))
+    weights_D, bias, limit = fits[best].weights[0], fits[best].bias, math.log(len(rows) + 1)
+
+    def rate_rows(samples: Samples, rows: Sequence[int]) -> list[float]:
+        logit_N = read(samples, rows)[best] @ weights_D + bias
+        return [sigmoid(value) for value in np.clip(logit_N, -limit, limit).tolist()]
+
+    def rate(samples: Samples) -> Values:
+        return rate_ended(samples, lambda rows: rate_rows(samples, rows))
+
+    return Fitted(rate, len(weights_D) + 1)

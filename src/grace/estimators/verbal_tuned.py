@@ -1,0 +1,41 @@
+"""Verbalised confidence at its best: prompt and shots chosen on validation, then calibrated there.
+
+Cost: one more request per response, as Verbal; choosing takes one per prompt and number of shots
+for each of at most 200 validation answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from grace.config import setting
+from grace.estimators import Answers, Fitted, Known
+from grace.estimators.tuning import candidates, tuned
+from grace.estimators.verbal import PROMPTS, Verbal
+
+if TYPE_CHECKING:
+    from grace.engines import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class VerbalTuned:
+    """sigmoid(a * stated confidence + b), with the template and 0, 4 or 8 shots that do best."""
+
+    max_new_tokens: int = setting(20, "longest reply, in tokens", low=1)
+    unparsed: Literal["none", "half"] = setting("none", "a reply without a number, as for verbal")
+
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+        """Choose template and shots, then fit slope and offset.
+
+        Raises:
+            ModelError: the model can take none of the prompts.
+        """
+        ways: Any = candidates(known, list(PROMPTS))
+        choices = [Verbal(t, self.max_new_tokens, self.unparsed, n) for t, n in ways]
+        return tuned(choices, float, known, engine, seed)
+
+
+ESTIMATOR = VerbalTuned

@@ -1,0 +1,87 @@
+"""Estimators on hidden states of the backbone: rows without evidence, and supervised P(True)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_samples import Known, response, samples
+
+from grace.engines import Features
+from grace.estimators import asked_by, load_estimator
+from grace.evidence import sigmoid
+from grace.probe.logistic import fit_logistic
+
+RNG = np.random.default_rng(0)
+COUNT, WIDTH = 60, 8
+STATES = {name: RNG.normal(size=(COUNT, WIDTH)).astype(np.float32) for name in ("a", "b", "c")}
+DIRECTION = RNG.normal(size=WIDTH)
+ROWS = [response(n, f"city {n}", cut=n == 7) for n in range(COUNT)]
+ENDED = [n for n in range(COUNT) if n != 7]
+
+
+class Reads:
+    """States by the number that the response is, or that stands in the prompt."""
+
+    def __init__(self, tokenizer: Any = None) -> None:
+        self.tokenizer = tokenizer
+        self.seen: list[Any] = []
+
+    def features(self, prompts: Any, responses: Any) -> Features:
+        self.seen.append((prompts, responses))
+        rows = [
+            ids[0] if ids else int(self.tokenizer.decode(p).rpartition("city ")[2].split()[0])
+            for p, ids in zip(prompts, responses, strict=True)
+        ]
+        return Features(*(STATES[name][rows] for name in "abc"))
+
+    def confidences(self, prompts: Any, responses: Any) -> list[float]:
+        return [ids[0] / COUNT for ids in responses]
+
+
+def known(state_ND: Any) -> Any:
+    right = state_ND @ DIRECTION + RNG.normal(0, 0.5, COUNT) > 0
+    rows = samples(ROWS, correct=right.tolist())
+    return Known(rows, samples([]))
+
+
+def expected(state_ND: Any, given: Any) -> list[float]:
+    right = np.array(given.train.correct)[ENDED]
+    groups = [given.train.questions[n].id for n in ENDED]
+    made = fit_logistic([state_ND[ENDED]], right, groups)
+    limit = np.log(len(ENDED) + 1)
+    logits = np.clip(state_ND[ENDED] @ made.weights[0] + made.bias, -limit, limit)
+    return [sigmoid(value) for value in logits.tolist()]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
+def test_rows_without_evidence_are_a_logistic_regression_on_the_blend_that_does_best(share: float):
+    steps = (STATES["c"] + STATES["a"]) / 2  # one token: two steps
+    state = share * steps + (1 - share) * STATES["b"]
+    given = known(state)
+    made = load_estimator("rows").fit(given, Reads(), 0)  # type: ignore[arg-type]
+    values = made.rate(given.train)
+    assert values[7] is None and made.trained_parameters == WIDTH + 1
+    assert [values[n] for n in ENDED] == pytest.approx(expected(state, given), abs=1e-6)
+
+
+def test_supervised_p_true_reads_the_state_in_which_the_verdict_is_given(tokenizer: Any):
+    given, engine = known(STATES["b"]), Reads(tokenizer)
+    made = load_estimator("p_true_supervised").fit(given, engine, 0)  # type: ignore[arg-type]
+    values = made.rate(given.train)
+    assert values[7] is None
+    assert [values[n] for n in ENDED] == pytest.approx(expected(STATES["b"], given), abs=1e-6)
+    prompts, responses = engine.seen[0]
+    assert len(prompts) == len(ENDED) and {tuple(ids) for ids in responses} == {()}
+    text = tokenizer.decode(prompts[0])
+    assert text.endswith("The possible answer is:<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_grace_rates_the_backbones_answers_with_the_tuned_model():
+    estimator = load_estimator("grace_base")
+    assert (estimator.answers, asked_by(estimator)) == ("base", "tuned")
+    assert asked_by(load_estimator("grace_base+platt")) == "tuned"
+    assert asked_by(load_estimator("platt")) == "base"
+    values = estimator.fit(known(STATES["a"]), Reads(), 0).rate(samples(ROWS[6:9]))  # type: ignore[arg-type]
+    assert values == [6 / COUNT, None, 8 / COUNT]
