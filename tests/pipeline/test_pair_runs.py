@@ -188,3 +188,97 @@ def test_features_of_an_earlier_version_are_refused_with_the_remedy(made: Path) 
     with pytest.raises(RunError, match="--redo features"):
         fit(Context(directory, settings(made, "train.lora=never")))
     save_file(stored, path)
+
+
+def test_every_report_of_two_rows_says_what_they_and_the_evidence_say_alone(made: Path) -> None:
+    rows = json.loads((made / "rows/report.json").read_text())["rows"]
+    assert {row["estimator"] for row in rows} == {"grace", "likelihood", "evidence", "rows"}
+    found = {row["estimator"]: row for row in rows}
+    assert found["rows"]["access"] == "hidden states"
+    kept = json.loads((made / "auto/adapter/grace.json").read_text())["lora"]["kept"]
+    rows = json.loads((made / "auto/report.json").read_text())["rows"]
+    assert ("grace@base" in {row["estimator"] for row in rows}) == kept
+
+
+def test_validation_answers_are_rated_once_and_compared_in_the_report(made: Path) -> None:
+    directory = RunDir(made / "rows")
+    report = json.loads((made / "rows/report.json").read_text())
+    assert {(row["a"], row["b"], row["metric"]) for row in report["validation"]} == {
+        ("grace", b, metric)
+        for b in ("platt", "evidence", "probe")
+        for metric in ("log_loss", "brier")
+    }
+    split = directory.split("validation")
+    c, right = (
+        np.array([getattr(row, key) for row in table.read()], dtype=float)
+        for table, key in (
+            (split.confidences("grace_base"), "confidence"),
+            (split.grades, "correct"),
+        )
+    )
+    theirs = np.array([row.confidence for row in split.confidences("probe").read()], dtype=float)
+    both = np.isfinite(c)
+    ours_N, theirs_N = ((x - right)[both] ** 2 for x in (c, theirs))
+    row = next(r for r in report["validation"] if (r["b"], r["metric"]) == ("probe", "brier"))
+    assert (row["a_value"], row["b_value"]) == pytest.approx(
+        (ours_N.mean(), theirs_N.mean()), abs=1e-6
+    )
+    error = (ours_N - theirs_N).std(ddof=1) / np.sqrt(both.sum())
+    assert row["standard_error"] == pytest.approx(error, abs=1e-6)
+
+
+def test_a_run_that_an_earlier_version_rated_still_has_its_report(
+    made: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    from grace.pipeline.study import report_runs
+
+    run_path = Path(shutil.copytree(made / "rows", tmp_path / "run"))
+    shutil.rmtree(run_path / "validation/confidences")
+    for file in (run_path / "test/confidences").glob("rows.*"):
+        file.unlink()
+    report = report_runs([run_path], tmp_path / "out")
+    assert {r["estimator"] for r in report["rows"]} == {"grace", "likelihood", "evidence"}
+    assert report["validation"] == []
+
+
+def test_the_states_of_training_answers_are_not_computed_twice(made: Path) -> None:
+    from grace.pipeline.stored import StoredTraining
+
+    directory = RunDir(made / "rows")
+    context = Context(directory, settings(made, "train.lora=never"))
+    samples = context.samples(directory.split("train"))
+    tokens = [response.token_ids for response in samples.responses]
+    found = StoredTraining(context)(samples.prompts[3:7], tokens[3:7])
+    assert found is not None
+    fresh = context.engine("base").features(samples.prompts[3:7], tokens[3:7])
+    for ours, theirs in zip(found, fresh, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert StoredTraining(context)(samples.prompts[3:4], [(*tokens[3], 5)]) is None
+
+
+def test_without_lora_both_pools_of_a_vote_are_drawn_once(made: Path, tmp_path: Path) -> None:
+    import shutil
+
+    from grace.engines.transformers import TransformersEngine
+    from grace.pipeline.scaling import ScaleSettings, scale_runs
+
+    run_path = Path(shutil.copytree(made / "rows", tmp_path / "run"))
+    drawn = []
+    generate = TransformersEngine.generate_batch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            TransformersEngine,
+            "generate_batch",
+            lambda self, prompts, *rest, **how: (
+                drawn.append(len(prompts)) or generate(self, prompts, *rest, **how)
+            ),
+        )
+        found = scale_runs(run_path, ScaleSettings(samples=2, orders=2))
+    test = RunDir(run_path).split("test")
+    assert sum(drawn) == len(test.questions.read())
+    base, tuned = (split.pool(2, 0.8).responses.path.read_bytes() for split in (test, test.tuned))
+    assert base == tuned
+    votes = {row["strategy"]: row["accuracy"] for row in found["rows"] if row["budget"] == 2}
+    assert votes["sc"] == votes["sc@grace"] and "grace-sc" in votes

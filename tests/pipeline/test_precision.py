@@ -19,6 +19,13 @@ def test_a_half_precision_run_ends_and_its_engine_reads_what_was_trained(
     file = tiny_run.write_questions(tmp_path / "questions.jsonl")
     where = (f"model.path={model}", "data.task=jsonl", f"data.file={file}", f"model.dtype={dtype}")
     report = run(tmp_path / "run", load_settings(None, [*where, *tiny_run.FAST]))
-    assert {row["estimator"] for row in report["rows"]} == {"grace", "likelihood", "platt"}
+    assert {row["estimator"] for row in report["rows"]} == {
+        "grace",
+        "grace@base",
+        "likelihood",
+        "platt",
+        "loglik",
+        "deepconf_logistic",
+    }
     log = (tmp_path / "run" / "adapter" / "training_log.jsonl").read_text("utf-8")
     assert "nan" not in log.lower()

@@ -139,12 +139,12 @@ def test_a_further_estimator_is_rated_beside_those_that_are_done(
         "stage report",
     ]
     rows = json.loads((run / "report.json").read_text())["rows"]
-    assert {row["estimator"] for row in rows} == {"grace", "platt", "deepconf"}
+    assert {row["estimator"] for row in rows} == {"grace", "grace@base", "platt", "deepconf"}
     assert kept.stat().st_mtime_ns == before
     ended = finish(run, 'report.estimators=["grace", "platt"]')
     assert ended.code == 0, ended.said
     rows = json.loads((run / "report.json").read_text())["rows"]
-    assert {row["estimator"] for row in rows} == {"grace", "platt"}
+    assert {row["estimator"] for row in rows} == {"grace", "grace@base", "platt"}
     kept.write_text("")
     ended = finish(run, 'report.estimators=["grace"]')
     assert ended.code == 2

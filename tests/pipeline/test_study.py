@@ -47,7 +47,8 @@ def report_of(path: Path) -> dict[str, Any]:
 def test_every_method_is_rated_in_domain_and_out_of_domain(study: Path):
     rows = report_of(study)["rows"]
     found = {(row["train_task"], row["task"], row["estimator"]) for row in rows}
-    methods = ("grace", "grace-log", "platt", "likelihood+isotonic")
+    methods = ("grace", "grace@base", "grace-log", "grace-log@base")
+    methods += ("platt", "likelihood+isotonic")
     tasks = (PEOPLE, PLACES)
     assert found == {(a, b, method) for a in tasks for b in tasks for method in methods}
     assert {row["n"] + row["missing"] for row in rows} == {10}
@@ -85,8 +86,10 @@ def test_costs_are_measured(study: Path):
     rows = {row["estimator"]: row for row in report_of(study / PEOPLE / "grace")["rows"]}
     assert rows["platt"]["access"] == "logprobs" and rows["platt"]["trained_parameters"] == 2
     assert rows["grace"]["access"] == "weights" and rows["grace"]["trained_parameters"] > 100
-    for row in rows.values():
-        assert row["extra_forward_tokens_per_answer"] == row["extra_requests_per_answer"] == 0
+    assert rows["grace@base"]["access"] == "weights"
+    for name, row in rows.items():
+        assert (row["extra_forward_tokens_per_answer"] == 0) == (name != "grace@base")
+        assert (row["extra_requests_per_answer"] == 0) == (name != "grace@base")
         assert row["seconds_per_answer"] > 0 and row["fit_seconds"] >= 0
     timed = (study / PEOPLE / "grace" / "stages" / "train.timing.jsonl").read_text("utf-8")
     steps = [json.loads(line) for line in timed.splitlines()]
@@ -115,13 +118,13 @@ def test_an_estimator_can_be_added_without_answering_again(study: Path, tmp_path
     before = answers.stat().st_ino
     added = 'report.estimators=["grace", "likelihood"]'
     report = run_study(run, resolve_study(run, None, [added]))
-    assert {row["estimator"] for row in report["rows"]} == {"grace", "likelihood"}
+    assert {row["estimator"] for row in report["rows"]} == {"grace", "grace@base", "likelihood"}
     assert answers.stat().st_ino == before
     changed = "estimators.likelihood.with_end=false"
     with pytest.raises(RunError, match="--redo score"):
         run_study(run, resolve_study(run, None, [added, changed]))
     report = run_study(run, resolve_study(run, None, [added, changed]), redo="score")
-    assert {row["estimator"] for row in report["rows"]} == {"grace", "likelihood"}
+    assert {row["estimator"] for row in report["rows"]} == {"grace", "grace@base", "likelihood"}
     assert answers.stat().st_ino == before
     assert not (run / "test" / "confidences" / "platt.jsonl").exists()
 

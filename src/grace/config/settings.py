@@ -223,7 +223,7 @@ class ReportSettings:
     """What is compared, and how it is shown."""
 
     estimators: tuple[str, ...] = setting(
-        ("grace", "likelihood", "platt"),
+        ("grace", "likelihood", "platt", "loglik", "deepconf_logistic"),
         "estimators in the table (see `grace list estimators`); NAME+platt, NAME+isotonic and "
         "NAME+temperature are recalibrated on validation answers",
     )

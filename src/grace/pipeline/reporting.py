@@ -12,14 +12,14 @@ from grace.errors import RunError, UserInputError
 from grace.estimators import Estimator
 from grace.pipeline.context import Context
 from grace.pipeline.replays import read_replay
-from grace.pipeline.scoring import TestSet, load_estimators, test_sets
+from grace.pipeline.scoring import TRAINED, TestSet, rated_estimators, test_sets
+from grace.pipeline.validating import validated
 from grace.report import build_report
 from grace.report.inputs import EstimatorResult, Example, ReportInput, TargetRow
 from grace.report.merging import merge
 from grace.store import read_json
 
 FIGURE_SUFFIXES = (".png", ".svg")
-TRAINED = "grace"
 
 
 def report(context: Context) -> None:
@@ -46,7 +46,7 @@ def report_input(context: Context) -> ReportInput:
     directory, settings = context.directory, context.settings
     config = read_json(directory.config)
     table = read_json(directory.target_table)
-    estimators = load_estimators(settings)
+    estimators = _with_tables(context)
     return ReportInput(
         name=directory.path.name,
         created=config["created"],
@@ -63,7 +63,19 @@ def report_input(context: Context) -> ReportInput:
         settings=to_dict(settings),
         examples=list(_examples(context)),
         replays=[replay] if (replay := read_replay(context)) else (),
+        validation=list(validated(context)),
     )
+
+
+def _with_tables(context: Context) -> dict[str, Estimator]:
+    """Return the estimators of the report; a run of an earlier version has not rated them all."""
+    asked, sets = context.settings.report.estimators, list(test_sets(context))
+    return {
+        name: estimator
+        for name, estimator in rated_estimators(context).items()
+        if name in asked
+        or all(t.answered(estimator.answers).confidences(name).path.exists() for t in sets)
+    }
 
 
 def read_reports(contexts: Sequence[Context], out: Path) -> dict[str, Any]:
@@ -95,12 +107,11 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
     cost = read_json(split.cost(name))
     generating = context.directory.seconds_per_answer(split)
     beyond = cost.pop("extra_seconds_per_answer")
-    plain, plus, how = name.partition("+")
     return EstimatorResult(
         task=test.context.settings.data.task,
         train_task=settings.data.task,
         backbone=Path(settings.model.path).name,
-        estimator=(settings.report.name if plain == TRAINED else plain) + plus + how,
+        estimator=_called(name, settings.report.name),
         seed=settings.seed,
         confidence=[row.confidence for row in rows],
         correct=[grade.correct for grade in split.grades.read()],
@@ -108,6 +119,12 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
         seconds_per_answer=None if generating is None else generating + beyond,
         **cost,
     )
+
+
+def _called(name: str, trained: str) -> str:
+    """Return what the rows call an estimator: what the run has trained goes by the run's name."""
+    plain, plus, how = name.partition("+")
+    return {TRAINED: trained, "grace_base": f"{trained}@base"}.get(plain, plain) + plus + how
 
 
 def _examples(context: Context) -> Iterator[Example]:

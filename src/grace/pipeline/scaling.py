@@ -2,8 +2,9 @@
 
 A pool of samples per test question is drawn from the backbone and from the tuned model. Strategies
 that only count answers vote over both: `sc` is over the backbone's samples, `sc@grace` over those
-of the model that the run calls `grace`. The others vote over the samples that their estimator
-rates. The result is `scaling.json`, and the report is made again with it.
+of the model that the run calls `grace`, which without LoRA are the same. The others vote over the
+samples that their estimator rates. The result is `scaling.json`, and the report is made again
+with it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from grace.pipeline.promising import kept_promises
 from grace.pipeline.replays import VERSION, write_replay
 from grace.pipeline.reporting import report
 from grace.pipeline.samplewise import cases, describe
-from grace.pipeline.scoring import estimator_of, is_answered
+from grace.pipeline.scoring import answers_alike, estimator_of, is_answered
 from grace.pipeline.study import report_runs
 from grace.report import Replay
 from grace.scaling import BUDGETS, Curve, Pool, pair_wins, replay
@@ -94,6 +95,9 @@ def _scale(context: Context, chosen: ScaleSettings) -> Row:
     """Sample and rate the pools of a run, replay them, and write what is found."""
     directory, names = context.directory, (OWN, *chosen.estimators)
     by_side = _policies(context, chosen)
+    if answers_alike(context):
+        drawn = _pool(context, "tuned", chosen.samples)
+        _copy(drawn, _base_pool(context, chosen.samples), chosen.samples)
     stored = {side: _pool(context, side, chosen.samples) for side in SIDES}
     pools = {}
     for side in SIDES:
@@ -240,15 +244,23 @@ def _called(context: Context, side: Answers) -> str:
 
 def _share(context: Context, others: Sequence[Context], samples: int) -> None:
     """Copy the backbone's pool of a run whose questions, samples and grades are the same."""
-    temperature = context.settings.sample.draw_temperature
-    target = context.directory.split("test").pool(samples, temperature)
     for other in others:
-        source = other.directory.split("test").pool(samples, temperature)
-        alike = "grade" in stages_alike(other.settings, context.settings)
-        if not alike or is_answered(target, samples) or not is_answered(source, samples):
-            continue
-        target.path.mkdir(exist_ok=True)
-        for name in (source.responses.path.name, source.grades.path.name):  # the grades last
-            partial = target.path / f"{name}.copying"
-            shutil.copyfile(source.path / name, partial)
-            partial.rename(target.path / name)
+        if "grade" in stages_alike(other.settings, context.settings):
+            _copy(_base_pool(other, samples), _base_pool(context, samples), samples)
+
+
+def _base_pool(context: Context, samples: int) -> Split:
+    """Return where a run's backbone has its pool, drawn or not."""
+    temperature = context.settings.sample.draw_temperature
+    return context.directory.split("test").pool(samples, temperature)
+
+
+def _copy(source: Split, target: Split, samples: int) -> None:
+    """Copy a pool that is complete to where there is none."""
+    if is_answered(target, samples) or not is_answered(source, samples):
+        return
+    target.path.mkdir(exist_ok=True)
+    for name in (source.responses.path.name, source.grades.path.name):  # the grades last
+        partial = target.path / f"{name}.copying"
+        shutil.copyfile(source.path / name, partial)
+        partial.rename(target.path / name)

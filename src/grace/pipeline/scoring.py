@@ -12,7 +12,16 @@ from typing import NamedTuple
 from grace.config import RunSettings
 from grace.engines import Sampling
 from grace.errors import RunError
-from grace.estimators import Answers, Checks, Estimator, Fitted, Samples, Values, load_estimator
+from grace.estimators import (
+    Answers,
+    Checks,
+    Estimator,
+    Fitted,
+    Samples,
+    Values,
+    asked_by,
+    load_estimator,
+)
 from grace.pipeline.context import Context
 from grace.pipeline.cost import Meter, MeteredEngine, watched
 from grace.pipeline.grading import grade_split
@@ -24,9 +33,14 @@ from grace.pipeline.sampling import (
     sample_split,
     sampling_for,
 )
+from grace.pipeline.stored import StoredTraining
 from grace.progress import progress
 from grace.records import Confidence
 from grace.store import Split, write_json
+
+TRAINED = "grace"
+COMPARED = ("grace_base", "platt", "evidence", "probe")
+"""What is rated on validation answers, too, to say what is better there than GrACE."""
 
 
 class TestSet(NamedTuple):
@@ -81,7 +95,7 @@ def answer_tests(context: Context) -> None:
 def score(context: Context) -> None:
     """Write one confidence table per estimator and test set."""
     directory, names = context.directory, context.settings.report.estimators
-    estimators = load_estimators(context.settings)
+    estimators = rated_estimators(context)
     sets = list(test_sets(context))
     models = {estimator.answers for estimator in estimators.values()}
     answered = [test.answered(who) for test in sets for who in sorted(models)]
@@ -90,9 +104,13 @@ def score(context: Context) -> None:
         for test in sets[1:]:
             answer(test.context, "base", test.split, stage="score")
             outputs += [test.split.responses.path, test.split.grades.path]
-    with progress("score estimators", len(names), unit="estimators") as advance:
-        for name, estimator in estimators.items():
-            outputs += _rate_all(context, name, estimator, sets)
+    held_out = [TestSet(context, directory.split("validation"))]
+    compared = COMPARED if TRAINED in estimators else ()
+    with progress("score estimators", len({*estimators, *compared}), unit="estimators") as advance:
+        for name in dict.fromkeys([*estimators, *compared]):
+            estimator = estimators.get(name) or estimator_of(context.settings, name)
+            rated = [*(sets if name in estimators else ()), *(held_out if name in compared else ())]
+            outputs += _rate_all(context, name, estimator, rated)
             advance(1, name)
     inputs = [path for split in answered for path in (split.responses.path, split.grades.path)]
     inputs += [directory.split(name).grades.path for name in ("train", "validation")]
@@ -107,6 +125,28 @@ def load_estimators(settings: RunSettings) -> dict[str, Estimator]:
         ConfigError: an unknown estimator or an unknown setting of one.
     """
     return {name: estimator_of(settings, name) for name in settings.report.estimators}
+
+
+def rated_estimators(context: Context) -> dict[str, Estimator]:
+    """Return the estimators of a run's report: those of its settings, and what goes with `grace`.
+
+    That is `rows` and `evidence`, of which c is made up where it is read from two rows, and
+    `grace_base` where the model's answers are not its backbone's.
+    """
+    settings = context.settings
+    found = load_estimators(settings)
+    more: list[str] = []
+    if TRAINED in found:
+        more += ["rows", "evidence"] if settings.train.head == "pair" else []
+        more += [] if answers_alike(context) else ["grace_base"]
+    return found | {name: estimator_of(settings, name) for name in more if name not in found}
+
+
+def answers_alike(context: Context) -> bool:
+    """Return whether the tuned model's answers are its backbone's: it has rows, but no LoRA."""
+    from grace.engines.loading import ROWS
+
+    return (context.directory.adapter / ROWS).exists()
 
 
 def check_estimators(settings: RunSettings) -> None:
@@ -180,8 +220,9 @@ def _rate_all(
     """Rate every test set with one fit; what is already there stays."""
     tables = [test.answered(estimator.answers).confidences(name).path for test in sets]
     if not all(_is_rated(test.answered(estimator.answers), name) for test in sets):
-        meter = Meter()
-        engine = MeteredEngine(lambda: context.engine(estimator.answers), meter)
+        asked = asked_by(estimator)
+        stored = StoredTraining(context) if asked == "base" else None
+        engine = MeteredEngine(lambda: context.engine(asked), Meter(), stored)
         start = time.perf_counter()
         known = KnownSplits(context, estimator.answers)
         fitted = estimator.fit(known, engine, context.settings.seed)
@@ -189,14 +230,16 @@ def _rate_all(
             "fit_seconds": _with_training(context, estimator, time.perf_counter() - start),
             "trained_parameters": fitted.trained_parameters + _adapter_size(context, estimator),
         }
+        engine.stored = None
         for test in sets:
-            _rate(test, name, estimator, fitted, engine, fit)
+            if not _is_rated(test.answered(estimator.answers), name):
+                _rate(test, name, estimator, fitted, engine, fit)
     return tables
 
 
 def _with_training(context: Context, estimator: Estimator, seconds: float) -> float | None:
     """Add the training of the adapter that gave the answers, if any; None if it was not timed."""
-    if estimator.answers == "base":
+    if asked_by(estimator) == "base":
         return seconds
     training = training_seconds(context.directory)
     return None if training is None else training + seconds
@@ -244,7 +287,7 @@ def _adapter_size(context: Context, estimator: Estimator) -> int:
     """Return the number of trained parameters in the adapter that gave the answers, if any."""
     from safetensors import safe_open
 
-    if estimator.answers == "base":
+    if asked_by(estimator) == "base":
         return 0
     size = 0
     for path in context.directory.adapter.glob("*.safetensors"):

@@ -130,7 +130,7 @@ class ReportInput:
 
     `target_values` are the targets of the training responses (for their density), by task if
     there are several. `settings` (may be nested) are shown as text, `examples` may be all
-    responses: a few are picked.
+    responses: a few are picked. `validation` are rows as in schema.json.
     """
 
     name: str
@@ -144,3 +144,4 @@ class ReportInput:
     notes: Sequence[str] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
     examples: Sequence[Example] = ()
+    validation: Sequence[Mapping[str, Any]] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,7 @@ def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
         notes=_notes(inputs),
         settings=_settings(inputs),
         examples=_examples(inputs),
+        validation=_validation(inputs),
     )
 
 
@@ -107,6 +109,13 @@ def _replays(inputs: Sequence[ReportInput]) -> list[Replay]:
     for replay in itertools.chain.from_iterable(data.replays for data in inputs):
         found.setdefault((replay.task, replay.backbone, replay.name, replay.seed), replay)
     return list(found.values())
+
+
+def _validation(inputs: Sequence[ReportInput]) -> list[Mapping[str, Any]]:
+    """Return what validation answers say, once for each run: a run may be in two inputs."""
+    about = ("task", "backbone", "seed", "a", "b", "metric")
+    rows = itertools.chain.from_iterable(data.validation for data in inputs)
+    return list({tuple(row[key] for key in about): row for row in rows}.values())
 
 
 def _targets(inputs: Sequence[ReportInput]) -> list[TargetRow]:

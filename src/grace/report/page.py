@@ -11,6 +11,7 @@ from grace.report.budgets import Cell, Table, scaling_tables
 from grace.report.canvas import INK, Figure
 from grace.report.differences import comparisons, difference, seeds_of, transfers, verdict
 from grace.report.figures import GENERALIZATION, TARGETS, scaling_group
+from grace.report.headline import headlines
 from grace.report.inputs import ACCESS
 from grace.report.names import label
 from grace.report.scaling import strategy_name
@@ -57,6 +58,7 @@ def render_page(report: Report, figures: Sequence[Figure]) -> str:
         report=report,
         how_to_read=how_to_read(report),
         notes=notes(report),
+        headlines=headlines(report),
         costs=costs,
         groups=[_group(group, costs, inline.get(group.title, [])) for group in groups(report)],
         generalization=inline.get(GENERALIZATION, []),

@@ -61,6 +61,7 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         "evaluation": {"bins": bins, "resamples": resamples, "level": 0.95, "seed": seed},
         "settings": dict(flat(data.settings)),
         "notes": list(data.notes),
+        "validation": [dict(row) for row in data.validation],
         "examples": _pick(examples),
     }
     rounded: Report = finite(report)

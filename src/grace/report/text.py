@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from grace.report.budgets import Cell, scaling_tables
 from grace.report.differences import comparisons, difference, seeds_of, transfers
+from grace.report.headline import headlines
 from grace.report.names import label
 from grace.report.table import (
     DETAIL,
@@ -51,7 +52,8 @@ def render_table(report: Report) -> RenderableType:
     meanings = "; ".join(f"{c.short}: {c.meaning}" for c in _on_console(costs))
     legend += f" {meanings}." if meanings else ""
     lines = [Text(line, style="dim") for line in (legend, *_few(notes(report)))]
-    return Together(Text(report["name"], style="bold"), *tables, *lines)
+    first = [Text(line, style="bold") for line in headlines(report)]
+    return Together(Text(report["name"], style="bold"), *first, *tables, *lines)
 
 
 def _on_console(costs: Sequence[CostColumn]) -> list[CostColumn]:
@@ -139,9 +141,11 @@ def _with_tie(summary: Summary, metric: str) -> str:
 
 def markdown(report: Report) -> str:
     """Return report.md."""
-    lines = [f"# {report['name']}", "", f"{report['created']}, GrACE {report['grace_version']}"]
+    lines = [f"# {report['name']}", ""]
+    lines += [line for first in headlines(report) for line in (f"**{first}**", "")]
+    lines += [f"{report['created']}, GrACE {report['grace_version']}"]
     lines += [f"Hardware: {report['hardware']}", "", how_to_read(report), ""]
-    lines += [line for note in notes(report) for line in (f"> {note}", "")]
+    lines += [line for note in notes(report) for line in (f"> {_code(note)}", "")]
     costs = cost_columns(report)
     for group in groups(report):
         lines += [f"## {group.title}", "", *_markdown_main(group, costs), ""]
@@ -245,4 +249,9 @@ def _head(titles: Sequence[str]) -> tuple[str, str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(text.replace("|", r"\|") for text in cells) + " |"
+    return "| " + " | ".join(_code(text.replace("|", r"\|")) for text in cells) + " |"
+
+
+def _code(text: str) -> str:
+    """Return a text with the token's name set as code, as it would be read as a tag."""
+    return text.replace("<CNF>", "`<CNF>`")
