@@ -25,6 +25,11 @@ def made_up() -> Any:
     ("name", "options", "access", "requests"),
     [
         ("p_true", {}, "logprobs", COUNT),
+        ("p_true_tuned", {}, "logprobs", COUNT),
+        ("p_true_supervised", {}, "hidden states", COUNT),
+        ("rows", {}, "hidden states", COUNT),
+        ("loglik", {}, "logprobs", 0),
+        ("deepconf_logistic", {}, "logprobs", 0),
         ("verbal", {}, "text", COUNT),
         ("probe", {}, "hidden states", COUNT),
         ("probe", {"features": ["likelihood"]}, "logprobs", 0),
