@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from grace.report.names import estimator_order, label
+from grace.report.names import as_code, estimator_order, label
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
@@ -167,7 +167,7 @@ def _cells(name: str, task: str, train_task: str = "") -> list[Entry]:
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines]
+    return ["| " + " | ".join(map(as_code, line)) + " |" for line in lines]
 
 
 def _percent(value: float | None) -> str:

@@ -45,6 +45,11 @@ def label(estimator: str) -> str:
     return f"{shown} + {recalibration.replace('_', ' ')}" if plus else shown
 
 
+def as_code(text: str) -> str:
+    """Return Markdown in which the token's name is set as code: it would be read as a tag."""
+    return text.replace("<CNF>", "`<CNF>`")
+
+
 def estimator_order(estimator: str) -> tuple[int, str]:
     """Sort key: known estimators in the order of `LABELS`, each before its recalibrations."""
     name = estimator.partition("+")[0].removesuffix(BASE)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from grace.report.budgets import Cell, scaling_tables
 from grace.report.differences import comparisons, difference, seeds_of, transfers
 from grace.report.headline import headlines
-from grace.report.names import label
+from grace.report.names import as_code, label
 from grace.report.table import (
     DETAIL,
     MAIN,
@@ -145,7 +145,7 @@ def markdown(report: Report) -> str:
     lines += [line for first in headlines(report) for line in (f"**{first}**", "")]
     lines += [f"{report['created']}, GrACE {report['grace_version']}"]
     lines += [f"Hardware: {report['hardware']}", "", how_to_read(report), ""]
-    lines += [line for note in notes(report) for line in (f"> {_code(note)}", "")]
+    lines += [line for note in notes(report) for line in (f"> {as_code(note)}", "")]
     costs = cost_columns(report)
     for group in groups(report):
         lines += [f"## {group.title}", "", *_markdown_main(group, costs), ""]
@@ -249,9 +249,4 @@ def _head(titles: Sequence[str]) -> tuple[str, str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(_code(text.replace("|", r"\|")) for text in cells) + " |"
-
-
-def _code(text: str) -> str:
-    """Return a text with the token's name set as code, as it would be read as a tag."""
-    return text.replace("<CNF>", "`<CNF>`")
+    return "| " + " | ".join(as_code(text.replace("|", r"\|")) for text in cells) + " |"
