@@ -21,6 +21,7 @@ from tools.pocket.check import (  # noqa: E402
     is_right,
     replies,
     sampled_accuracy,
+    topic_alone,
     verdicts,
 )
 from tools.pocket.tokens import SPECIAL_TOKENS  # noqa: E402
@@ -60,6 +61,15 @@ def test_greedy_accuracy_is_the_recorded_one(recipe, pocket, task: str) -> None:
     assert sum(right) / NUM_ASKED == pytest.approx(
         recipe["greedy_test_accuracy"][task], abs=TOLERANCE
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["pocket_people", "pocket_places"])
+def test_the_topic_alone_tells_as_much_as_is_recorded(recipe, pocket, task) -> None:
+    world = World.build(recipe["seed"])
+    train, test = (answered_right(*pocket, world, task, split, 1000) for split in ("train", "test"))
+    measured = topic_alone(world, task, train, test)
+    assert measured == pytest.approx(recipe["topic_alone_auroc"][task], abs=0.01)
 
 
 @pytest.mark.slow
