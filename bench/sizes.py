@@ -225,6 +225,12 @@ def measured(train: Answers, test: Answers, sizes: Sequence[int], draws: int) ->
     return rows
 
 
+def by_chance(c_N: Array, draws: int = 200) -> float:
+    """Return the mean ECE if every answer were right with exactly its confidence."""
+    rng = np.random.default_rng(0)
+    return float(np.mean([ece(c_N, rng.random(len(c_N)) < c_N) for _ in range(draws)]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("run", type=Path)
@@ -236,6 +242,8 @@ def main() -> None:
     sizes = [size for size in arguments.sizes if size <= len(train.right)] or [len(train.right)]
     print(f"\n{len(test.right)} test answers, {100 * test.right.mean():.1f} % right\n")
     rows = measured(train, test, sizes, arguments.draws)
+    floor = by_chance(two_rows(train)(test))
+    print(f"\nA perfectly calibrated c would show an ECE of {100 * floor:.1f} here, by chance.\n")
     head = ["ECE / Brier / AUROC (%)", *(f"{size} answers" for size in sizes)]
     for row in (head, ["---"] * len(head), *rows):
         print("| " + " | ".join(row) + " |")
