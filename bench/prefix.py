@@ -1,7 +1,8 @@
 """What it saves to read the examples that all prompts begin with once for a batch.
 
 Questions per second with the shared prefix / without, in one run, the sides taking turns, for
-sampling, for scoring given responses, and for their features; the responses must be the same.
+sampling, for scoring given responses, for their features and for training steps; the responses must
+be the same.
 
     python bench/prefix.py
     python bench/prefix.py --model DIR --questions FILE.jsonl --template "{question}"
@@ -18,17 +19,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from grace.chat import encode_chat
-from grace.cnf import add_cnf
-from grace.config import DataSettings
+from grace.cnf import CnfTokens, add_cnf
+from grace.config import DataSettings, TrainSettings
 from grace.engines import Sampling, prefix
 from grace.engines.gguf import resolve_model
 from grace.engines.stops import stop_ids
 from grace.engines.transformers import TransformersEngine
+from grace.evidence import Evidence
 from grace.records import Question
 from grace.tasks import load_task
 from grace.tasks.prompts import conversation
+from grace.training.examples import Example, collate
+from grace.training.forward import losses
+from grace.training.lora import add_lora
 
 
 def questions(path: Path | None, count: int) -> list[Question]:
@@ -72,6 +78,28 @@ def check(engine: TransformersEngine, prompts: list[list[int]], sampling: Sampli
     return [made.token_ids for made in fast]
 
 
+def training(engine: TransformersEngine, cnf: CnfTokens, prompts: Any, responses: Any) -> Any:
+    """Return what trains LoRA and the rows on the responses for one epoch."""
+    settings = TrainSettings()
+    peft_model = add_lora(engine.model, cnf, settings).train()
+    trained = [parameter for parameter in peft_model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-6)
+    rows = [
+        Example(str(n), tuple(prompt), tuple(response), 0.5)
+        for n, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
+    ]
+
+    def epoch() -> None:
+        for start in range(0, len(rows), settings.batch_size):
+            batch = collate(rows[start : start + settings.batch_size], cnf.readout, 0)
+            terms = losses(peft_model, batch, cnf.readout, loss="log", evidence=Evidence.none())
+            (terms.calibration + 0.1 * terms.sft).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return epoch
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="pocket")
@@ -81,9 +109,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=16)
+    parser.add_argument("--only", nargs="+", help="what to measure; default: everything")
     arguments = parser.parse_args()
     made = TransformersEngine.load(resolve_model(arguments.model))
-    add_cnf(made.model, made.tokenizer)
+    cnf = add_cnf(made.model, made.tokenizer, head="pair")
     engine = TransformersEngine(made.model, made.tokenizer, stops=stop_ids(made.tokenizer, ["\n"]))
     drawn = questions(arguments.questions, arguments.shots + arguments.count)
     shots, asked = drawn[: arguments.shots], drawn[arguments.shots :]
@@ -96,12 +125,16 @@ def main() -> None:
     print(
         f"{lengths[0]:.0f} tokens a prompt, {prefix.shared(prompts)} shared; {lengths[1]:.1f} said"
     )
-    for name, work in (
-        ("sampling", lambda: list(engine.generate(prompts, sampling))),
-        ("scoring", lambda: engine.confidences(prompts, responses)),
-        ("log-probabilities", lambda: engine.logprobs(prompts, responses)),
-        ("features", lambda: engine.features(prompts, responses)),
+    for name, make in (
+        ("sampling", lambda: lambda: list(engine.generate(prompts, sampling))),
+        ("scoring", lambda: lambda: engine.confidences(prompts, responses)),
+        ("log-probabilities", lambda: lambda: engine.logprobs(prompts, responses)),
+        ("features", lambda: lambda: engine.features(prompts, responses)),
+        ("training", lambda: training(engine, cnf, prompts, responses)),  # changes the model
     ):
+        if arguments.only and name not in arguments.only:
+            continue
+        work = make()
         speed, times = ratio(work, len(prompts), arguments.rounds)
         print(f"{name}: {speed:.1f} questions/s, {times:.2f} times those without", flush=True)
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 import tiny_run
@@ -61,6 +63,39 @@ def test_what_it_says_as_json(model: Path, tmp_path: Path, cli: Any) -> None:
     result = cli("fit", model, graded(tmp_path / "graded.jsonl"), tmp_path / "out", "--json")
     made = json.loads(result.out)
     assert made["answers"] == 60 and len(made["brier"]) == 3
+
+
+def test_what_label_wrote_is_read_without_cut_and_ungraded_answers(
+    model: Path, tmp_path: Path, cli: Any
+) -> None:
+    rows = [
+        {"question": f"What is {n} and {n * 7}?", **({"answers": ["yes"]} if n else {})}
+        for n in range(40)
+    ]
+    questions = tiny_run.write_lines(tmp_path / "questions.jsonl", rows)
+    how = ("--set", "grade.grader=tiny_run:coin", "--set", "sample.max_new_tokens=24")
+    how = (*how, "--set", "data.prompt=short", "--shard-size", "16")
+    labelled = tmp_path / "labelled"
+    made = cli("label", questions, labelled, "--model", model, *how)
+    assert made.code == 0, made.err
+    parts = [pyarrow.parquet.read_table(part) for part in sorted(labelled.glob("*.parquet"))]
+    found = pyarrow.concat_tables(parts).to_pylist()
+    assert [row["question"] for row in found] == [row["question"] for row in rows]
+    usable = [
+        {"question": row["question"], "response": row["text"], "correct": row["correct"]}
+        for row in found
+        if row["correct"] is not None and row["finish_reason"] == "stop"
+    ]
+    assert 20 <= len(usable) < 40
+    lines = tiny_run.write_lines(tmp_path / "same.jsonl", usable)
+    results = []
+    for file in (labelled, lines):
+        out = tmp_path / f"from_{file.name}"
+        results.append(cli("fit", model, file, out, "--set", "data.prompt=short", "--json"))
+        assert results[-1].code == 0, results[-1].err
+    one, other = (json.loads(result.out) for result in results)
+    assert {**one, "out": ""} == {**other, "out": ""}
+    assert one["answers"] == len(usable)
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from grace.cli.measuring import read_rows
 from grace.cli.options import Device, Dtype, Json, Set, examples
-from grace.cli.scoring import Line, read_lines
+from grace.cli.scoring import Line, checked_line, read_lines
 from grace.errors import DataError
 
 FEWEST = 20  # graded answers
+COLUMNS = ("question", "choices", "text", "response", "finish_reason", "correct")
 
 FIT = (
     examples(
@@ -29,7 +32,11 @@ FIT = (
 def fit(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="directory, GGUF file or Hub id")],
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="graded answers, JSON Lines; - is standard input")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="graded answers: JSON Lines, Parquet, or what `grace label` wrote; - for stdin",
+        ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="the adapter to write")],
     settings: Set = None,
@@ -46,7 +53,8 @@ def fit(
     from grace.training.adapter import check_vacant
 
     check_vacant(out)
-    lines = [_graded(line) for line in read_lines(file)]
+    labelled = file.is_dir() or file.suffix == ".parquet"
+    lines = [_graded(line) for line in (_labelled(file) if labelled else read_lines(file))]
     if len(lines) < FEWEST:
         raise DataError(
             f"{file} holds {len(lines)} graded answers; give at least {FEWEST}, better 500"
@@ -71,6 +79,16 @@ def fit(
     for name, (value, low, high) in found.items():
         print(f"  {name.upper():6} {100 * value:5.1f} [{100 * low:.1f}, {100 * high:.1f}]")
     print(f'written: {out}; next:   grace ask {out} "your question"')
+
+
+def _labelled(file: Path) -> Iterator[Line]:
+    """Yield the answers in Parquet that were graded and came to their own end."""
+    for where, row in read_rows(file, COLUMNS):
+        if row.get("correct") is None or row.get("finish_reason") == "length":
+            continue
+        given = {"response": row.get("response", row.get("text")), "correct": row["correct"]}
+        asked = {key: row[key] for key in ("question", "choices") if row.get(key)}
+        yield checked_line(where, {**asked, **given})
 
 
 def _graded(line: Line) -> Line:

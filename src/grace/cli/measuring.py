@@ -100,7 +100,7 @@ def read_answers(file: Path) -> Answers:
     rated: list[Rated] = []
     count: Counter[str] = Counter()
     ungraded = 0
-    for where, fields in _rows(file):
+    for where, fields in read_rows(file):
         confidence, correct = _confidence(fields, where), _correct(fields, where)
         question = _question(fields)
         number, count[question] = count[question], count[question] + 1
@@ -116,22 +116,22 @@ def read_answers(file: Path) -> Answers:
     return Answers(rated, ungraded)
 
 
-def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place and the fields of every response."""
+def read_rows(file: Path, fields: Sequence[str] = FIELDS) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place and the fields of every response; of Parquet those that are named."""
     parts = sorted(file.glob("*.parquet")) if file.is_dir() else [file]
     if not parts:
         raise DataError(f"{file} holds no .parquet files; name a JSONL file, or what label wrote")
     if parts[0].suffix == ".parquet":
         for part in parts:
-            yield from _parquet(part)
+            yield from _parquet(part, fields)
         return
     with open_input(file) as source:
         yield from read_objects(source, file)
 
 
-def _parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parquet(file: Path, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     opened, number = open_parquet(file), 0
-    columns = [name for name in FIELDS if name in opened.schema_arrow.names]
+    columns = [name for name in wanted if name in opened.schema_arrow.names]
     for batch in opened.iter_batches(columns=columns):
         for fields in batch.to_pylist():
             yield f"{file} row {number}", fields

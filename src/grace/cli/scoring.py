@@ -72,7 +72,7 @@ def read_lines(file: Path) -> Iterator[Line]:
     """
     with open_input(file) as source:
         for where, fields in read_objects(source, file):
-            yield _line(where, fields)
+            yield checked_line(where, fields)
 
 
 def _rate(model: Model, batch: Sequence[Line]) -> Iterator[tuple[Line, float]]:
@@ -97,7 +97,12 @@ def _chat(model: Model, line: Line) -> Any:
     return asked if line.asks == "messages" else [{"role": "user", "content": asked}]
 
 
-def _line(where: str, fields: dict[str, Any]) -> Line:
+def checked_line(where: str, fields: dict[str, Any]) -> Line:
+    """Return a line that holds one response and what it answers.
+
+    Raises:
+        DataError: names the line and what is expected there.
+    """
     given = [key for key in PROMPT_KEYS if key in fields]
     if len(given) != 1:
         have = " and ".join(given) or "none"

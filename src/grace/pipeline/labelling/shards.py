@@ -111,6 +111,8 @@ class Labeller:
         known = bool(question.answers)
         return {
             **to_json(response),
+            "question": question.text,
+            "choices": list(question.choices),
             "answer": self._task.answer(response.text),
             "correct": self._grade(response.text, question) if known else None,
         }
@@ -141,6 +143,8 @@ def _schema() -> pyarrow.Schema:
         {
             "id": pa.string(),
             "question_id": pa.string(),
+            "question": pa.string(),
+            "choices": pa.list_(pa.string()),
             "sample": pa.int32(),
             "text": pa.string(),
             "token_ids": pa.list_(pa.int32()),
