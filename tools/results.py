@@ -118,7 +118,8 @@ def short(*cells: str) -> list[str]:
     rows = []
     for cell, entries in found.items():
         by = {entry["estimator"]: entry for entry in entries}
-        where = f"{entries[0]['backbone']}, {cell.split('/')[1]}"
+        backbone = BACKBONES.get(entries[0]["backbone"], entries[0]["backbone"])
+        where = f"{backbone}, {cell.split('/')[1]}"
         rows.append([where, *(_three(by[estimator]) for estimator in columns)])
     return _table(["backbone, questions", *(label(one) for one in columns)], rows)
 
@@ -141,7 +142,13 @@ def differences(name: str, task: str, train_task: str = "") -> list[str]:
     return _table(["GrACE minus", "ECE", "Brier", "AUROC"], rows)
 
 
-SHORT = ("grace", "evidence", "platt", "probe", "likelihood")
+SHORT = ("grace", "rows", "evidence", "platt", "probe", "likelihood")
+BACKBONES = {
+    "smollm2": "SmolLM2-135M-Instruct",
+    "gemma": "Gemma 3 270M",
+    "closedbook-llama": "closed-book Llama (7 M)",
+    "pocket": "pocket (2.8 M)",
+}
 KINDS: dict[str, Callable[..., list[str]]] = {
     "quality": quality,
     "short": short,
