@@ -108,20 +108,18 @@ def quality(name: str, task: str, train_task: str = "") -> list[str]:
 
 
 def short(*cells: str) -> list[str]:
-    """One row per NAME/TASK, one column per estimator that all have: ECE / Brier / AUROC."""
+    """One row per NAME/TASK, one column per estimator of `SHORT`: ECE / Brier / AUROC."""
     found = {cell: _cells(*cell.split("/")) for cell in cells}
-    columns = [
-        estimator
-        for estimator in SHORT
-        if all(any(c["estimator"] == estimator for c in row) for row in found.values())
-    ]
     rows = []
     for cell, entries in found.items():
         by = {entry["estimator"]: entry for entry in entries}
         backbone = BACKBONES.get(entries[0]["backbone"], entries[0]["backbone"])
         where = f"{backbone}, {cell.split('/')[1]}"
-        rows.append([where, *(_three(by[estimator]) for estimator in columns)])
-    return _table(["backbone, questions", *(label(one) for one in columns)], rows)
+        seeds = str(len(by["grace"]["seeds"]))
+        shown = (_three(by[one]) if one in by else "-" for one in SHORT)
+        rows.append([where, seeds, *shown])
+    heads = [f"**{label(SHORT[0])}**", *map(label, SHORT[1:])]
+    return _table(["backbone, questions", "seeds", *heads], rows)
 
 
 def differences(name: str, task: str, train_task: str = "") -> list[str]:

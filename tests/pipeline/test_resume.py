@@ -44,7 +44,7 @@ def test_torn_last_lines_of_all_tables_are_made_again(
     run = reference.copy(tmp_path)
     unfinish(run, "sample")
     tables = [p for n in TABLES for p in run.rglob(n)]
-    assert len(tables) == 11
+    assert len(tables) == 16
     for table in tables:
         os.truncate(table, max(0, table.stat().st_size - cut))
     ended = finish(run)

@@ -68,7 +68,8 @@ def test_a_loaded_model_asks_with_the_same_examples_prompt_and_stops(shown: Path
     question = _questions(shown / "test" / "questions.jsonl")[0]
     stored = json.loads((shown / "test/tuned/responses.jsonl").read_text().splitlines()[0])
     reply = model.ask(question.text)
-    assert (reply.text, reply.confidence) == (stored["text"].strip(), stored["confidence"])
+    assert reply.text == stored["text"].strip()  # a batch rounds otherwise than one row alone
+    assert reply.confidence == pytest.approx(stored["confidence"], abs=1e-6)
     prompt = encode_chat(model.engine.tokenizer, model.messages(question.text))
     spaced = encode_text(model.engine.tokenizer, " 7")
     assert model.score([question.text], ["7"]) == model.engine.confidences([prompt], [spaced])
