@@ -53,7 +53,7 @@ $(VLLM_READY): pyproject.toml
 	touch $@
 
 vllm: $(VLLM_READY)
-	$(VLLM)/bin/python -m pytest -m vllm tests/engines
+	$(VLLM)/bin/python -m pytest -m vllm tests/engines/test_vllm*.py
 
 ray: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[ray]'
