@@ -24,10 +24,9 @@ from grace.evidence import features as likelihoods
 from grace.metrics import auroc, brier, ece
 from grace.pipeline import load_run_settings
 from grace.pipeline.context import Context
-from grace.pipeline.fitting import step_states
 from grace.probe import fit_probe
 from grace.probe.features import feature_matrix
-from grace.probe.readout import fit_evidence, fit_readout
+from grace.probe.readout import fit_evidence, fit_readout, step_states
 from grace.probe.rows import Array, assign_folds
 from grace.store import RunDir
 

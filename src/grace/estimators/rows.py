@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
 from grace.estimators import Answers, Fitted, Known, Samples
 from grace.estimators.states import fit_on_states
-from grace.probe.readout import SHARES
+from grace.probe.readout import SHARES, blend, step_states
 from grace.probe.rows import Array
 
 if TYPE_CHECKING:
@@ -41,10 +39,8 @@ class RowsAlone:
         def read(samples: Samples, rows: Sequence[int]) -> list[Array]:
             tokens = [samples.responses[row].token_ids for row in rows]
             made = engine.features([samples.prompts[row] for row in rows], tokens)
-            count_N1 = np.array([len(ids) for ids in tokens])[:, None]
-            steps_ND = (made.first_ND + count_N1 * made.mean_ND) / (count_N1 + 1)
-            # an empty response has one step, and the same state in all three
-            return [share * steps_ND + (1 - share) * made.last_ND for share in SHARES]
+            states = step_states(*made, [len(ids) for ids in tokens])
+            return [blend(states, share) for share in SHARES]
 
         return fit_on_states(read, known, seed)
 

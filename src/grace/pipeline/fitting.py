@@ -17,7 +17,7 @@ from grace.errors import DataError, RunError
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
 from grace.pipeline.context import Context
-from grace.probe.readout import Fit, fit_evidence, fit_readout
+from grace.probe.readout import Fit, fit_evidence, fit_readout, step_states
 from grace.store import RunDir, write_json
 
 if TYPE_CHECKING:
@@ -113,17 +113,6 @@ def _states(directory: RunDir, rows: Sequence[int]) -> dict[str, Any]:
     counts = [len(response.token_ids) for response in split.responses.read()]
     mean, last, first = (stored[name][list(rows)] for name in ("mean", "last", "first"))
     return step_states(mean, last, first, [counts[row] for row in rows])
-
-
-def step_states(mean_ND: Any, last_ND: Any, first_ND: Any, counts: Sequence[int]) -> dict[str, Any]:
-    """Return what `fit_readout` wants of pooled states and the number of tokens of each response.
-
-    The steps of a response of K tokens are K + 1: the state at the last prompt token makes its
-    first token, the one at its last token makes its end.
-    """
-    count_N1 = np.asarray(counts)[:, None]
-    steps_ND = (first_ND + count_N1 * mean_ND) / (count_N1 + 1)
-    return {"steps": np.where(count_N1 > 0, steps_ND, first_ND), "last": last_ND, "first": first_ND}
 
 
 def summary(made: Fit) -> dict[str, float]:

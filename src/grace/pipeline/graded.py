@@ -15,8 +15,8 @@ from grace.config import RunSettings
 from grace.engines import Features
 from grace.evidence import features as likelihoods
 from grace.pipeline.context import Context
-from grace.pipeline.fitting import labels_of, step_states, write_rows
-from grace.probe.readout import Fit, fit_readout
+from grace.pipeline.fitting import labels_of, write_rows
+from grace.probe.readout import Fit, fit_readout, step_states
 from grace.progress import progress
 from grace.records import Message, Question
 from grace.store import RunDir

@@ -61,6 +61,26 @@ def fit_evidence(
     return _evidence(features_NF, made.weights[0], made.bias, share=0.0)
 
 
+def step_states(
+    mean_ND: Array, last_ND: Array, first_ND: Array, counts: Sequence[int]
+) -> dict[str, Array]:
+    """Return what `fit_readout` wants of pooled states and the number of tokens of each response.
+
+    The steps of a response of K tokens are K + 1: the state at the last prompt token makes its
+    first token, the one at its last token makes its end. An empty response has the same state in
+    all three.
+    """
+    count_N1 = np.asarray(counts)[:, None]
+    steps_ND = (first_ND + count_N1 * mean_ND) / (count_N1 + 1)
+    return {"steps": steps_ND, "last": last_ND, "first": first_ND}
+
+
+def blend(states: Mapping[str, Array], share: float) -> Array:
+    """Return the state that is read, (N, D): `share` of the mean over all steps, else the last."""
+    state_ND: Array = share * states["steps"] + (1 - share) * states["last"]
+    return state_ND
+
+
 def fit_readout(
     states: Mapping[str, Array],
     features_NF: Array,
@@ -84,8 +104,7 @@ def fit_readout(
     block_NF = _varying(features_NF)
     fits = {}
     for share in SHARES:
-        state_ND = share * states["steps"] + (1 - share) * states["last"]
-        fits[share] = fit_logistic([state_ND, block_NF], labels_N, groups_N, seed=seed)
+        fits[share] = fit_logistic([blend(states, share), block_NF], labels_N, groups_N, seed=seed)
     share = min(SHARES, key=lambda one: float(fits[one].losses.mean()))
     made = fits[share]
     alone = fit_logistic([block_NF], labels_N, groups_N, seed=seed)
