@@ -16,6 +16,9 @@ import traceback
 import unicodedata
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from grace import plugins
 from grace.errors import ConfigError, DataError, GraceError
 from grace.records import Question
@@ -264,3 +267,20 @@ GRADERS: dict[str, Callable[[str, Question, float], bool]] = {
     "number": _number,
     "auto": _auto,
 }
+
+
+def labels_of(correct: Sequence[bool], what: str = "training responses") -> NDArray[np.float64]:
+    """Return 1.0 for right and 0.0 for wrong answers, shape (N,), to fit a confidence on.
+
+    Raises:
+        DataError: all are right, or all are wrong, or there is none.
+    """
+    label_N = np.array(correct, dtype=np.float64)
+    if not len(label_N):
+        raise DataError(f"none of the {what} came to its own end; raise sample.max_new_tokens")
+    if label_N.min() == label_N.max():
+        raise DataError(
+            f"all {len(label_N)} {what} are {'right' if label_N.all() else 'wrong'}, so there is "
+            "no confidence to learn; use easier or harder questions, or another grader"
+        )
+    return label_N

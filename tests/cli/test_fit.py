@@ -103,7 +103,11 @@ def test_what_label_wrote_is_read_without_cut_and_ungraded_answers(
     [
         ({"correct": "yes"}, 60, "correct is 'yes'; write true or false"),
         ({}, 5, "holds 5 graded answers; give at least 20"),
-        ({"correct": True}, 60, "all 60 are right, so there is no confidence to learn"),
+        (
+            {"correct": True},
+            60,
+            "all 60 graded answers are right, so there is no confidence to learn",
+        ),
         ({"response": 7}, 60, "response is 7; write it as a text"),
     ],
 )

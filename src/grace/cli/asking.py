@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from grace.model import Model
     from grace.records import Decision
 
-VOTE_TEMPERATURE = 0.8
-
 
 class Asked(NamedTuple):
     """What was asked, and how."""
@@ -29,10 +27,12 @@ class Asked(NamedTuple):
         """Return the arguments of `Model.ask` and `Model.vote`.
 
         Raises:
-            ConfigError: the threshold is no confidence.
+            UserInputError: the threshold is not a confidence.
         """
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise ConfigError(f"--threshold is {self.threshold}; a confidence lies between 0 and 1")
+        from grace.model.rules import check_threshold
+
+        if self.threshold is not None:
+            check_threshold(self.threshold, "--threshold")
         given = self.temperature
         return {
             "choices": self.choices,
@@ -85,11 +85,11 @@ def ask_often(
     """
     from grace.model.rules import usual_budget
     from grace.records import to_json
-    from grace.strategies import load
+    from grace.strategies import TEMPERATURE, load
 
     if budget is not None and budget < 1:
         raise ConfigError(f"--budget is {budget}; at least one sample is needed")
-    options = asked.options(VOTE_TEMPERATURE)
+    options = asked.options(TEMPERATURE)
     if strategy is not None:
         load(strategy)  # before the model: a misspelt name is told at once
     model = _load(path, loading)

@@ -4,7 +4,14 @@ Order of precedence: defaults, then the recipe (TOML), then `section.key=value` 
 `config.json` of a run holds the resolved tree.
 """
 
-from grace.config.fields import describe, from_dict, sections, setting, to_dict
+from grace.config.fields import (
+    describe,
+    differences,
+    from_dict,
+    sections,
+    setting,
+    to_dict,
+)
 from grace.config.recipes import is_missing, load_settings, override_settings, read_recipe
 from grace.config.settings import (
     DataSettings,
@@ -27,6 +34,7 @@ __all__ = [
     "TargetSettings",
     "TrainSettings",
     "describe",
+    "differences",
     "from_dict",
     "is_missing",
     "load_settings",

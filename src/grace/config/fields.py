@@ -112,3 +112,23 @@ def _check_scalar(hint: Any, value: Any, metadata: Mapping[str, Any], where: str
         if high is not None and value > high:
             raise ConfigError(f"{where} is {value}, expected at most {high}")
     return value
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that two trees do not share, by dotted name: the values in each.
+
+    None stands for a setting that a tree does not have.
+    """
+    one, other = _flatten(before), _flatten(after)
+    pairs = {key: (one.get(key), other.get(key)) for key in one | other}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -17,14 +17,13 @@ from grace.cnf import TOKENS, find_readout, set_rows
 from grace.config import is_missing
 from grace.errors import ModelError
 from grace.evidence import Evidence
+from grace.store import CARD, LORA_CONFIG, ROWS
 
 DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-MANIFEST = "grace.json"
-ROWS = "rows.safetensors"  # of a read-out without LoRA
 
 
 class Loaded(NamedTuple):
@@ -226,7 +225,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         ModelError: it is not JSON.
     """
-    file = folder / MANIFEST
+    file = folder / CARD
     if not file.is_file():
         return {}
     try:
@@ -253,12 +252,12 @@ def _put_rows(model: Any, adapter: Path, tokenizer: Any) -> None:
 
 def _load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
     rows_only = (adapter / ROWS).is_file()
-    if not rows_only and not (adapter / "adapter_config.json").is_file():
-        raise ModelError(f"{adapter} has no adapter_config.json; give a trained adapter directory")
+    if not rows_only and not (adapter / LORA_CONFIG).is_file():
+        raise ModelError(f"{adapter} has no {LORA_CONFIG}; give a trained adapter directory")
     if not rows_only:
         _refuse_megatron(adapter)
     if "rows" not in manifest:
-        raise ModelError(f"{adapter} has no 'rows' in {MANIFEST}; export the adapter again")
+        raise ModelError(f"{adapter} has no 'rows' in {CARD}; export the adapter again")
     rows, have = manifest["rows"], model.get_input_embeddings().weight.shape[0]
     if have > rows:
         raise ModelError(
@@ -288,7 +287,7 @@ def _load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
 def _refuse_megatron(adapter: Path) -> None:
     """Refuse an adapter for Megatron: peft imports whatever module its configuration names."""
     try:
-        config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+        config = json.loads((adapter / LORA_CONFIG).read_text(encoding="utf-8"))
     except ValueError:
         return  # peft says so
     if isinstance(config, dict) and config.get("megatron_config"):

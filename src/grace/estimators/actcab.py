@@ -20,7 +20,8 @@ from grace.config import setting
 from grace.errors import DataError
 from grace.estimators import Answers, Fitted, Known, Samples, Values
 from grace.estimators.ended import ended_rows, rate_ended
-from grace.estimators.probe import labels_of, usable_folds
+from grace.estimators.probe import usable_folds
+from grace.grading import labels_of
 from grace.metrics import brier
 from grace.metrics.samples import bin_index
 from grace.probe import assign_folds
@@ -95,7 +96,7 @@ class ActCab:
                 two questions, or no validation response ended.
         """
         train = known.train
-        label_N, fold_N = labels_of(train), self._folds(train, seed)
+        label_N, fold_N = labels_of(train.correct), self._folds(train, seed)
         states_ND = _states(train, range(len(label_N)), engine)
         used_N = np.arange(len(label_N)) < self._used(len(label_N))
         scale = self._scale(states_ND)

@@ -16,6 +16,7 @@ from grace.config import setting
 from grace.errors import DataError
 from grace.estimators import Answers, Fitted, Known, Samples, Values
 from grace.estimators.ended import rate_ended
+from grace.grading import labels_of
 from grace.probe import fit_probe
 from grace.probe.features import feature_matrix
 from grace.probe.rows import Array
@@ -50,7 +51,7 @@ class Probe:
         questions = [question.id for question in train.questions]
         probe = fit_probe(
             np.concatenate(parts, axis=1),
-            labels_of(train),
+            labels_of(train.correct),
             questions,
             folds=usable_folds(train, self.folds),
             blocks=[part.shape[1] for part in parts] if len(parts) > 1 else (),
@@ -76,22 +77,6 @@ class Probe:
             )
             states = {"mean": mean_ND, "last": last_ND}
         return [feature_matrix((part,), states, responses) for part in self.features]
-
-
-def labels_of(samples: Samples) -> Array:
-    """Return 1.0 where a response is right and 0.0 where it is wrong.
-
-    Raises:
-        DataError: all are right or all are wrong.
-    """
-    label_N = np.array(samples.correct, dtype=np.float64)
-    if not len(label_N) or label_N.min() == label_N.max():
-        says = "right" if label_N.any() else "wrong"
-        raise DataError(
-            f"all {len(label_N)} training responses are {says}, so a probe has nothing to learn; "
-            "use easier or harder questions, or another grader"
-        )
-    return label_N
 
 
 def usable_folds(samples: Samples, folds: int) -> int:

@@ -9,8 +9,8 @@ import numpy as np
 
 from grace.estimators import Fitted, Known, Samples, Values
 from grace.estimators.ended import ended_rows, rate_ended
-from grace.estimators.probe import labels_of
 from grace.evidence import sigmoid
+from grace.grading import labels_of
 from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Array
 
@@ -31,7 +31,7 @@ def fit_on_states(read: Read, known: Known, seed: int) -> Fitted:
         DataError: all training responses are right, or all are wrong.
     """
     rows = ended_rows(known.train)
-    label_N = labels_of(known.train)[rows]
+    label_N = labels_of(known.train.correct)[rows]
     questions = [known.train.questions[row].id for row in rows]
     states = read(known.train, rows)
     fits = [fit_logistic([state_ND], label_N, questions, seed=seed) for state_ND in states]

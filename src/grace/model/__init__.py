@@ -27,7 +27,7 @@ from grace.model.reply import Reply as Reply
 from grace.model.rules import answering, usual_budget, voting
 from grace.records import Decision, Generation, Message, Question, Threshold, Vote
 from grace.store import RunDir
-from grace.strategies import Strategy, Waves, chosen, decide, stopped
+from grace.strategies import TEMPERATURE, Strategy, Waves, chosen, decide, stopped
 from grace.tasks import Task, load_task
 from grace.tasks.prompts import conversation
 
@@ -113,7 +113,7 @@ class Model:
         parallel: int = 1,
         threshold: float | None = None,
         choices: Sequence[str] = (),
-        temperature: float = 0.8,
+        temperature: float = TEMPERATURE,
         max_new_tokens: int | None = None,
         seed: int = 0,
         on_vote: OnVote | None = None,

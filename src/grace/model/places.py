@@ -8,7 +8,7 @@ from typing import Any
 from grace import plugins
 from grace.errors import ModelError
 from grace.records import Question, from_json
-from grace.store import is_run, read_json, runs_in
+from grace.store import CARD, LORA_CONFIG, ROWS, is_run, read_json, runs_in
 
 
 def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
@@ -16,14 +16,13 @@ def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
     if adapter is not None:
         return adapter
     if is_run(path):
-        if not (path / "adapter" / "grace.json").exists():
+        if not (path / "adapter" / CARD).exists():
             raise ModelError(f"run {path} has no trained adapter yet; finish it: grace run {path}")
         return path / "adapter"
     if runs := runs_in(path):
         names = ", ".join(run.name for run in runs)
         raise ModelError(f"{path} holds several runs ({names}); name one of them, e.g. {runs[0]}")
-    files = ("adapter_config.json", "rows.safetensors")
-    return path if any((path / name).exists() for name in files) else None
+    return path if any((path / name).exists() for name in (LORA_CONFIG, ROWS)) else None
 
 
 def recorded_base(folder: Path, card: dict[str, Any]) -> str:
@@ -54,7 +53,7 @@ def recorded_shots(card: dict[str, Any]) -> tuple[Question, ...]:
 
 def read_card(folder: Path) -> dict[str, Any]:
     """Return the grace.json of a directory, empty if it has none."""
-    card = folder / "grace.json"
+    card = folder / CARD
     value = read_json(card) if card.exists() else {}
     if not isinstance(value, dict):
         raise ModelError(f"{card} is not an object; restore it, or train again")

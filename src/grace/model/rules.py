@@ -12,9 +12,8 @@ from typing import Any, Literal, NamedTuple
 from grace import strategies
 from grace.errors import UserInputError
 from grace.records import Threshold
-from grace.strategies import EarlyStop, Strategy
+from grace.strategies import BUDGET, EarlyStop, Strategy
 
-BUDGET = 8  # of a vote, the paper's
 EARLY_STOP = (None, "es", "grace-es")
 """The names under which early stopping takes over the run's threshold."""
 
@@ -47,7 +46,7 @@ def answering(
         UserInputError: the threshold is no confidence.
     """
     if threshold is not None:
-        return Answering(_checked(threshold), "")
+        return Answering(check_threshold(threshold), "")
     found = _in_force(chosen, "answer", 1, temperature, longest)
     return Answering(found.tau, found.promise) if found else Answering(None, "")
 
@@ -75,7 +74,7 @@ def voting(
                 f"a threshold of {threshold} was given, but {strategy!r} has none; leave it out, "
                 "or use the strategy es or asc"
             )
-        return Voting(dataclasses.replace(made, threshold=_checked(threshold)))
+        return Voting(dataclasses.replace(made, threshold=check_threshold(threshold)))
     found = _in_force(chosen, "early-stop", budget, temperature, longest)
     if found is None or found.tau is None or strategy not in EARLY_STOP:
         return Voting(made)
@@ -103,7 +102,12 @@ def _in_force(
     return chosen if held == (mode, budget, temperature) else None
 
 
-def _checked(threshold: float) -> float:
-    if not threshold >= 0:
-        raise UserInputError(f"the threshold is {threshold}; give a confidence of 0 or more")
+def check_threshold(threshold: float, name: str = "the threshold") -> float:
+    """Return a threshold, refusing one that is not a confidence.
+
+    Raises:
+        UserInputError: it lies outside [0, 1].
+    """
+    if not 0 <= threshold <= 1:
+        raise UserInputError(f"{name} is {threshold}; a confidence lies between 0 and 1")
     return threshold

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace import plugins
-from grace.config import RunSettings, from_dict, to_dict
+from grace.config import RunSettings, differences, from_dict, to_dict
 from grace.errors import ConfigError, RunError
 from grace.pipeline import fitting, grading, learning, reporting, sampling, scoring
 from grace.pipeline.context import Context
@@ -238,22 +238,18 @@ def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> Non
     """
     if not has_begun(directory):
         return
-    before, after = _flatten(to_dict(read_run_settings(directory.path))), _flatten(to_dict(new))
-    if directory.manifest("train") is None:
-        before |= {key: after[key] for key in FREE_WHILE_TRAINING}
+    free = [GROWING, *(FREE_WHILE_TRAINING if directory.manifest("train") is None else ())]
     order = list(STAGES)
     reach = order.index(redo) if redo else len(order)
-    changes = {
-        key: _first_stage(key)
-        for key in before | after
-        if key != GROWING and before.get(key) != after.get(key)
+    changes = differences(to_dict(read_run_settings(directory.path)), to_dict(new))
+    refused = {
+        key: pair
+        for key, pair in changes.items()
+        if key not in free and order.index(_first_stage(key)) < reach
     }
-    refused = [key for key, stage in changes.items() if order.index(stage) < reach]
     if refused:
-        difference = ", ".join(
-            f"{key}: {before.get(key)!r} -> {after.get(key)!r}" for key in refused
-        )
-        earliest = min((changes[key] for key in refused), key=order.index)
+        difference = ", ".join(f"{key}: {old!r} -> {new!r}" for key, (old, new) in refused.items())
+        earliest = min(map(_first_stage, refused), key=order.index)
         raise RunError(
             f"{directory.path} was started with other settings ({difference}); start a new run in "
             f"another directory, or do the stages again that depend on them: --redo {earliest}"
@@ -268,22 +264,11 @@ def has_begun(directory: RunDir) -> bool:
 
 def stages_alike(one: RunSettings, other: RunSettings) -> list[str]:
     """Return the stages, from the first on, that two runs' settings make do the same."""
-    flat = [_flatten(to_dict(settings)) for settings in (one, other)]
     order = list(STAGES)
-    changed = [_first_stage(k) for k in flat[0] | flat[1] if flat[0].get(k) != flat[1].get(k)]
+    changed = map(_first_stage, differences(to_dict(one), to_dict(other)))
     return order[: min(map(order.index, changed), default=len(order))]
 
 
 def _first_stage(key: str) -> str:
     prefix = max((p for p in FIRST_STAGE if key == p or key.startswith(p + ".")), key=len)
     return FIRST_STAGE[prefix]
-
-
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat

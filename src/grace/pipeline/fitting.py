@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from grace.errors import DataError, RunError
+from grace.errors import RunError
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
+from grace.grading import labels_of
 from grace.pipeline.context import Context
 from grace.probe.readout import Fit, fit_evidence, fit_readout, step_states
 from grace.store import RunDir, write_json
@@ -81,23 +82,6 @@ def _known(responses: Sequence[Response], correct: Sequence[bool]) -> Known:
     label_N = labels_of([correct[row] for row in rows])
     phi_NF = np.array([likelihoods(responses[row].logprobs) for row in rows])
     return Known(phi_NF, label_N, [responses[row].question_id for row in rows], rows)
-
-
-def labels_of(correct: Sequence[bool]) -> Any:
-    """Return 1.0 for right and 0.0 for wrong answers, shape (N,).
-
-    Raises:
-        DataError: all are right, or all are wrong, or there is none.
-    """
-    label_N = np.array(correct, dtype=np.float64)
-    if not len(label_N) or label_N.min() == label_N.max():
-        what = f"all {len(label_N)} are {'right' if label_N.any() else 'wrong'}"
-        what = what if len(label_N) else "none came to its own end"
-        raise DataError(
-            f"of the graded answers {what}, so there is no confidence to learn; use easier or "
-            "harder questions, another grader, or a larger sample.max_new_tokens"
-        )
-    return label_N
 
 
 def _states(directory: RunDir, rows: Sequence[int]) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from grace.cnf import head_shape
 from grace.config import RunSettings
 from grace.engines import Features
 from grace.evidence import features as likelihoods
+from grace.grading import labels_of
 from grace.pipeline.context import Context
-from grace.pipeline.fitting import labels_of, write_rows
+from grace.pipeline.fitting import write_rows
 from grace.probe.readout import Fit, fit_readout, step_states
 from grace.progress import progress
 from grace.records import Message, Question
@@ -43,7 +44,7 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
         DataError: all answers are right, or all are wrong.
         ModelError: the model cannot be loaded, or an answer is too long for it.
     """
-    label_N = labels_of([answer.correct for answer in answers])
+    label_N = labels_of([answer.correct for answer in answers], "graded answers")
     task = settings.data.task or "jsonl"
     data = dataclasses.replace(settings.data, task=task, shots=0)
     context = Context(RunDir(out), dataclasses.replace(settings, data=data))

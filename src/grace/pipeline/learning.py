@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grace.config import to_dict
-from grace.errors import DataError
 from grace.estimators import Samples
 from grace.evidence import Evidence
+from grace.grading import labels_of
 from grace.pipeline.context import Context
 from grace.pipeline.fitting import FIT
 from grace.progress import Advance, progress
 from grace.records import Target, to_json
-from grace.store import RunDir, read_json, write_bytes, write_json
+from grace.store import ROWS, RunDir, read_json, write_bytes, write_json
 
 if TYPE_CHECKING:
     from grace.training.examples import Example
@@ -98,12 +98,8 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
     from grace.training.targets import make_targets
 
     settings, split = context.settings.target, context.directory.split("train")
-    responses, labels = split.responses.read(), _labels(context)
-    if labels.all() or not labels.any():
-        raise DataError(
-            f"all {len(labels)} training responses are {'right' if labels.all() else 'wrong'}, so "
-            "there is no confidence to learn; use easier or harder questions, or another grader"
-        )
+    responses = split.responses.read()
+    labels = labels_of([grade.correct for grade in split.grades.read()])
     states = load_file(split.features)
     parts = [feature_matrix((part,), states, responses) for part in settings.features]
     scores = kfold_scores(
@@ -119,10 +115,6 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
         scores, labels, kind=settings.kind, bins=settings.bins, min_count=settings.min_count
     )
     return scores, made
-
-
-def _labels(context: Context) -> Any:
-    return np.array([grade.correct for grade in context.directory.split("train").grades.read()])
 
 
 def train(context: Context) -> None:
@@ -179,7 +171,6 @@ def train_on(
     from safetensors.numpy import load_file
 
     from grace.cnf import add_cnf, set_rows
-    from grace.engines.loading import ROWS
     from grace.training.trainer import train_adapter
 
     settings, directory = context.settings, context.directory

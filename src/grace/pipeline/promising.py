@@ -25,9 +25,9 @@ from grace.scaling import (
 )
 from grace.scaling.promises import early_stops, majority_right
 from grace.store import RunDir, Split, is_run, runs_in, write_json
+from grace.strategies import BUDGET
 from grace.thresholds import AccuracyPromise, NoWorsePromise, check_level, selective
 
-BUDGET = 8
 MODES = ("answer", "early-stop")
 STAGE = "threshold"
 TARGETS = (0.7, 0.8, 0.9)

@@ -36,7 +36,7 @@ from grace.pipeline.sampling import (
 from grace.pipeline.stored import StoredTraining
 from grace.progress import progress
 from grace.records import Confidence
-from grace.store import Split, write_json
+from grace.store import ROWS, Split, write_json
 
 TRAINED = "grace"
 COMPARED = ("grace_base", "platt", "evidence", "probe")
@@ -144,8 +144,6 @@ def rated_estimators(context: Context) -> dict[str, Estimator]:
 
 def answers_alike(context: Context) -> bool:
     """Return whether the tuned model's answers are its backbone's: it has rows, but no LoRA."""
-    from grace.engines.loading import ROWS
-
     return (context.directory.adapter / ROWS).exists()
 
 

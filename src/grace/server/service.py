@@ -26,13 +26,13 @@ from grace.server.replies import Answer, Extra, Json, Reply, usage
 from grace.server.requests import ChatRequest, CompletionRequest, GraceOptions, ScoreRequest
 from grace.server.settings import ServerSettings
 from grace.server.voting import VoteRequest
+from grace.strategies import TEMPERATURE
 
 if TYPE_CHECKING:
     from grace.model import Model
 
 Make = Callable[[Emit], Job]
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-VOTE_TEMPERATURE = 0.8  # as of `Model.vote`
 SEEDS = 2**31
 
 
@@ -136,7 +136,7 @@ class Service:
         self, body: ChatRequest, options: GraceOptions, budget: int, request: Request
     ) -> Response:
         self._check_vote(body, options, budget)
-        temperature = VOTE_TEMPERATURE if body.temperature is None else body.temperature
+        temperature = TEMPERATURE if body.temperature is None else body.temperature
         seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed
         vote = VoteRequest(
             question=body.question,

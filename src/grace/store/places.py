@@ -8,6 +8,10 @@ from typing import Any
 from grace.errors import GraceError
 from grace.store.files import read_json
 
+CARD = "grace.json"  # of an adapter, or of an exported model
+ROWS = "rows.safetensors"  # the weights of an adapter without LoRA
+LORA_WEIGHTS, LORA_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
 
 def is_run(path: Path) -> bool:
     """Return whether a directory is a single run, finished or not."""
@@ -36,5 +40,5 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def adapter_weights(folder: Path) -> Path:
     """Return the file with the weights of an adapter: its rows alone, or those of a LoRA."""
-    rows = folder / "rows.safetensors"
-    return rows if rows.is_file() else folder / "adapter_model.safetensors"
+    rows = folder / ROWS
+    return rows if rows.is_file() else folder / LORA_WEIGHTS

@@ -18,7 +18,14 @@ from __future__ import annotations
 from grace.strategies.asc import AdaptiveConsistency
 from grace.strategies.best import BestOfN
 from grace.strategies.cisc import SoftmaxWeighted
-from grace.strategies.deciding import Strategy, chosen, decide, stopped
+from grace.strategies.deciding import (
+    BUDGET,
+    TEMPERATURE,
+    Strategy,
+    chosen,
+    decide,
+    stopped,
+)
 from grace.strategies.es import EarlyStop
 from grace.strategies.esc import WindowConsistency
 from grace.strategies.policies import POLICIES, Policy, load, policy
@@ -27,7 +34,9 @@ from grace.strategies.waves import Waves, issued_samples
 from grace.strategies.weighted import Weighted
 
 __all__ = [
+    "BUDGET",
     "POLICIES",
+    "TEMPERATURE",
     "AdaptiveConsistency",
     "BestOfN",
     "EarlyStop",

@@ -9,6 +9,12 @@ from grace.errors import UserInputError
 from grace.records import Decision, Vote
 from grace.strategies.tally import Indices, VoteTable
 
+BUDGET = 8
+"""Most samples of a vote for which no number is given: the paper's."""
+
+TEMPERATURE = 0.8
+"""Sampling temperature of a vote for which none is given."""
+
 
 class Strategy(Protocol):
     """Says of a table of votes, in order of arrival, where to stop and which answer to choose."""

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save
 
 from grace.cnf import TOKENS, CnfTokens, count_rows
 from grace.config import TrainSettings, to_dict
-from grace.engines.loading import ROWS
 from grace.errors import ConfigError
 from grace.evidence import Evidence
+from grace.store import ROWS
 
 SCHEMA_VERSION = 1
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from grace.config import differences
 from grace.errors import RunError
 from grace.pipeline.labelling.questions import count_questions
 from grace.pipeline.labelling.settings import Feature, Labelling
@@ -94,11 +95,8 @@ def _claim(questions: Path, out: Path, settings: Labelling) -> None:
     path = out / RECORD
     mine: dict[str, Any] = {"settings": settings.fixed(), "questions": digest(questions)}
     known = read_json(path) if path.exists() else mine
-    changed = [
-        f"{key} ({known['settings'].get(key)!r} -> {value!r})"
-        for key, value in mine["settings"].items()
-        if known["settings"].get(key) != value
-    ]
+    changes = differences(known["settings"], mine["settings"])
+    changed = [f"{key} ({old!r} -> {new!r})" for key, (old, new) in changes.items()]
     if known["questions"] != mine["questions"]:
         changed.append(f"the content of {questions}")
     if changed:
