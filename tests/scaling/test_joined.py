@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 from grace.errors import UserInputError
+from grace.metrics import Resamples, over_seeds
 from grace.scaling import Curve, Pool, Scaling, joined, replay
-from grace.scaling.resampling import estimate, ratios
+from grace.scaling.results import estimate
 
 BUDGETS = (1, 4)
 
@@ -52,9 +53,10 @@ def test_few_seeds_widen_every_difference_by_students_t(seeds):
     # Without noise of questions only the seeds are left: two figures, and their difference.
     value_SF = np.random.default_rng(1).normal(0.5, 0.1, (seeds, 2))
     tops = [np.tile(value_F[:, None], 6) for value_F in value_SF]
-    ids = [[f"q{n}" for n in range(6)]] * seeds
-    each_SF, drawn_DF = ratios(ids, tops, [np.ones(6)] * seeds, resamples=40_000)
-    assert each_SF == pytest.approx(value_SF)
+    resamples = Resamples(range(6), resamples=40_000)
+    drawn_SDF = [resamples.ratios(range(6), top_FQ) for top_FQ in tops]
+    assert [drawn_DF[0] for drawn_DF in drawn_SDF] == [pytest.approx(v) for v in value_SF]
+    drawn_DF = over_seeds(drawn_SDF)
     for weights in ([1, 0], [0, 1], [1, -1]):
         drawn_D, value_S = drawn_DF @ weights, value_SF @ weights
         found = estimate(drawn_D)
@@ -66,9 +68,10 @@ def test_few_seeds_widen_every_difference_by_students_t(seeds):
 
 
 def test_a_seed_that_a_resample_misses_is_left_out_of_its_mean():
-    tops = [np.array([[1.0, 1.0]]), np.array([[0.0]])]
-    _, drawn_DF = ratios([["a", "b"], ["c"]], tops, [np.ones(2), np.ones(1)], resamples=200)
-    assert set(drawn_DF[1:, 0]) == {0.0, 0.5, 1.0}
+    resamples = Resamples(["a", "b", "c"], resamples=200)
+    one_DF = resamples.ratios(["a", "b"], np.array([[1.0, 1.0]]))
+    other_DF = resamples.ratios(["c"], np.array([[0.0]]))
+    assert set(over_seeds([one_DF, other_DF])[1:, 0]) == {0.0, 0.5, 1.0}
 
 
 def curve(name: str, accuracy: list[float], samples: list[float]) -> Curve:

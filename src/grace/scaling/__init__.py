@@ -16,8 +16,7 @@ from grace.scaling.discrimination import PairWins, discrimination, pair_wins
 from grace.scaling.pool import Pool
 from grace.scaling.promises import Accurate, NoWorse, accuracy_threshold, no_worse_threshold
 from grace.scaling.replaying import BUDGETS, replay
-from grace.scaling.resampling import Estimate
-from grace.scaling.results import Curve, Point, Reach, Scaling, joined
+from grace.scaling.results import Curve, Estimate, Point, Reach, Scaling, joined
 
 __all__ = [
     "BUDGETS",

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from grace.metrics import Resamples, interval, over_seeds
 from grace.scaling.pool import Pool
-from grace.scaling.resampling import Estimate, estimate, ratios
+from grace.scaling.results import Estimate
 from grace.strategies.tally import Floats
 
 
@@ -55,10 +56,13 @@ def discrimination(
         questions: of each seed its question ids.
         parts: of each seed the wins in its pool.
     """
-    tops = [part.wins_Q[None] for part in parts]
-    _, drawn_DF = ratios(questions, tops, [part.pairs_Q for part in parts])
-    drawn_D = drawn_DF[:, 0]
+    resamples = Resamples([name for part in questions for name in part])
+    drawn_D = over_seeds(
+        [
+            resamples.ratios(own, part.wins_Q[None], part.pairs_Q)[:, 0]
+            for own, part in zip(questions, parts, strict=True)
+        ]
+    )
     if np.isnan(drawn_D[0]):
         return None
-    found = estimate(np.append(drawn_D[:1], drawn_D[1:][~np.isnan(drawn_D[1:])]))
-    return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))
+    return Estimate(float(drawn_D[0]), *interval("wqd", drawn_D))

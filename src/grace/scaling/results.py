@@ -15,12 +15,31 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from grace.errors import UserInputError
-from grace.scaling.resampling import Estimate, estimate, ratios
+from grace.metrics import Resamples, over_seeds
 from grace.strategies import issued_samples
 from grace.strategies.tally import Floats
 
 Measure = Literal["accuracy", "samples", "tokens"]
 MEASURES: tuple[Measure, ...] = ("accuracy", "samples", "tokens")
+
+
+class Estimate(NamedTuple):
+    """A mean over questions and seeds with its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        """Width of the interval."""
+        return self.high - self.low
+
+
+def estimate(draw_D: Floats) -> Estimate:
+    """Return the value and the percentiles of its draws, which may be infinite."""
+    low, high = np.quantile(draw_D[1:], [0.025, 0.975], method="inverted_cdf")
+    return Estimate(float(draw_D[0]), float(low), float(high))
 
 
 class Point(NamedTuple):
@@ -224,18 +243,19 @@ class Scaling:
     @cached_property
     def _values(self) -> tuple[Floats, Floats]:
         """The means of each seed (S, P, B, M) and the draws of the joint mean (D, P, B, M)."""
-        tops = []
-        for part in self._seeds:
+        asked = [name for part in self._questions for name in part]
+        resamples = Resamples(asked, resamples=self._resamples, seed=self._seed)
+        drawn_SDF = []
+        for questions, part in zip(self._questions, self._seeds, strict=True):
             value_PMBQ = np.array(
                 [(c.accuracy_BQ, c.samples_BQ, c.tokens_BQ) for c in part.values()]
             )
-            tops.append(value_PMBQ.swapaxes(1, 2).reshape(-1, value_PMBQ.shape[-1]))
-        ones = [np.ones(len(part)) for part in self._questions]
-        value_SF, drawn_DF = ratios(
-            self._questions, tops, ones, resamples=self._resamples, seed=self._seed
-        )
+            top_FQ = value_PMBQ.swapaxes(1, 2).reshape(-1, value_PMBQ.shape[-1])
+            drawn_SDF.append(resamples.ratios(questions, top_FQ))
         shape = (-1, len(self.curves), len(self.budgets), len(MEASURES))
-        return value_SF.reshape(shape), drawn_DF.reshape(shape)
+        value_SF = np.array([drawn_DF[0] for drawn_DF in drawn_SDF])
+        joint_DF = over_seeds(drawn_SDF, seed=self._seed)
+        return value_SF.reshape(shape), joint_DF.reshape(shape)
 
 
 def joined(parts: Sequence[tuple[Sequence[str], Scaling]]) -> Scaling:
