@@ -92,7 +92,9 @@ def training(engine: TransformersEngine, cnf: CnfTokens, prompts: Any, responses
     def epoch() -> None:
         for start in range(0, len(rows), settings.batch_size):
             batch = collate(rows[start : start + settings.batch_size], cnf.readout, 0)
-            terms = losses(peft_model, batch, cnf.readout, loss="log", evidence=Evidence.none())
+            terms = losses(
+                peft_model, batch, cnf.readout, loss="log", evidence=Evidence.none(), end_ids=[0]
+            )
             (terms.calibration + 0.1 * terms.sft).mean().backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -1,3 +1,4 @@
+import json
 import math
 
 import numpy as np
@@ -20,7 +21,9 @@ from grace.evidence import (
 )
 from grace.probe.readout import SPREAD, fit_evidence
 
-EVIDENCE = Evidence((2.0, 0.5, 0.1, -0.4, 1.5, 0.8), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6), 0.7)
+EVIDENCE = Evidence(
+    (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.5), 0.7
+)
 BLEND = Evidence(EVIDENCE.weights, EVIDENCE.center, 0.7, 0.8, share=0.5)
 
 
@@ -30,8 +33,10 @@ def test_evidence_equals_adding_to_the_logit_before_the_softmax(offset):
     logits = torch.randn(200, 7, generator=generator, dtype=torch.float64) * 5
     moved = logits.clone()
     moved[:, 3] += offset
-    shifted = Evidence((0.0,) * 6, (0.0,) * 6, offset)
-    found = [confidence([reading(float(p))], [], shifted) for p in logits.log_softmax(-1)[:, 3]]
+    shifted = Evidence((0.0,) * 7, (0.0,) * 7, offset)
+    found = [
+        confidence([reading(float(p))], [], -0.3, shifted) for p in logits.log_softmax(-1)[:, 3]
+    ]
     wanted = moved.softmax(-1)[:, 3].tolist()
     assert found == pytest.approx(wanted, abs=1e-6, rel=1e-5)
 
@@ -51,31 +56,32 @@ def test_step_by_step_and_whole_confidences_agree(evidence):
     for length in (0, 1, 4, 7):
         readings = generator.normal(0, 2, length + 1).tolist()
         logprobs = (-generator.exponential(1.0, length)).tolist()
-        trace = along(readings, logprobs, evidence)
+        ends = (-generator.exponential(1.0, length + 1)).tolist()
+        trace = along(readings, logprobs, ends, evidence)
         for k in range(length + 1):
-            whole = confidence(readings[: k + 1], logprobs[:k], evidence)
+            whole = confidence(readings[: k + 1], logprobs[:k], ends[k], evidence)
             assert trace[k] == pytest.approx(whole, abs=1e-12)
 
 
 def test_the_share_blends_the_mean_of_all_steps_with_the_last():
     readings = [3.0, -1.0, 0.5]
-    shift = BLEND.of([-0.2, -0.7])
+    shift = BLEND.of([-0.2, -0.7], -0.4)
     wanted = 0.8 * (0.5 * np.mean(readings) + 0.5 * 0.5 + shift)
-    assert confidence(readings, [-0.2, -0.7], BLEND) == pytest.approx(sigmoid(wanted))
+    assert confidence(readings, [-0.2, -0.7], -0.4, BLEND) == pytest.approx(sigmoid(wanted))
 
 
 def test_a_running_confidence_takes_constant_memory():
     running = Running(BLEND)
     before = {name: type(getattr(running, name)) for name in vars(running)}
     for _ in range(1000):
-        running.read(0.1)
+        running.read(0.1, -2.0)
         running.add(-0.1)
     assert {name: type(getattr(running, name)) for name in vars(running)} == before
     assert not any(isinstance(value, list | tuple) for value in vars(running).values())
 
 
 def test_features_are_what_their_names_say():
-    values = dict(zip(FEATURES, features([-0.5, -2.0, -0.1]), strict=True))
+    values = dict(zip(FEATURES, features([-0.5, -2.0, -0.1], -0.6), strict=True))
     assert values == pytest.approx(
         {
             "mean_logprob": -2.6 / 3,
@@ -84,27 +90,29 @@ def test_features_are_what_their_names_say():
             "log_length": np.log(3),
             "min_prob": np.exp(-2.0),
             "first_prob": np.exp(-0.5),
+            "likelihood": np.exp(-3.2 / 4),
         }
     )
 
 
 def test_an_impossible_token_and_an_empty_response_stay_finite():
-    assert features([float("-inf"), 0.0])[:2] == (-10.0, -20.0)
-    assert features([]) == (0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
+    assert features([float("-inf"), 0.0], -1.0)[:2] == (-10.0, -20.0)
+    assert features([], -1.0) == (0.0, 0.0, 0.0, 0.0, 1.0, 1.0, np.exp(-1.0))
+    assert features([], float("-inf"))[-1] == np.exp(-20.0)
 
 
 def test_an_impossible_token_counts_the_same_however_the_evidence_is_computed():
     logprobs = [-0.5, float("-inf"), -400.0, -0.1]
-    expected = EVIDENCE.of([-0.5, LOWEST, LOWEST, -0.1])
-    together = EVIDENCE.shifts(np.array([features(logprobs)]))[0]
-    stepwise = along([0.0] * 5, logprobs, EVIDENCE)[-1]
-    assert [EVIDENCE.of(logprobs), together] == pytest.approx([expected] * 2)
+    expected = EVIDENCE.of([-0.5, LOWEST, LOWEST, -0.1], -0.2)
+    together = EVIDENCE.shifts(np.array([features(logprobs, -0.2)]))[0]
+    stepwise = along([0.0] * 5, logprobs, [-0.2] * 5, EVIDENCE)[-1]
+    assert [EVIDENCE.of(logprobs, -0.2), together] == pytest.approx([expected] * 2)
     assert stepwise == pytest.approx(sigmoid(expected))
 
 
 def test_fit_finds_what_logistic_regression_finds():
     rng = np.random.default_rng(0)
-    x = np.array([features(-rng.exponential(0.7, n)) for n in rng.integers(1, 8, 4000)])
+    x = np.array([features(-rng.exponential(0.7, n), -0.2) for n in rng.integers(1, 8, 4000)])
     y = rng.random(4000) < 1 / (1 + np.exp(-(1.0 + 2.0 * x[:, 0] + 0.4 * x[:, 1])))
     oracle = LogisticRegression(C=np.inf, max_iter=5000).fit(x, y)
     found = fit_evidence(x, y)
@@ -116,30 +124,32 @@ def test_fit_finds_what_logistic_regression_finds():
 def test_fitted_evidence_says_how_often_answers_are_right(share):
     rng = np.random.default_rng(1)
     logprobs = [-rng.exponential(0.7, n) for n in rng.integers(1, 8, 2000)]
-    found = fit_evidence(np.array([features(row) for row in logprobs]), rng.random(2000) < share)
+    found = fit_evidence(
+        np.array([features(row, -0.2) for row in logprobs]), rng.random(2000) < share
+    )
     half = reading(np.log(0.5))  # <CNF> as likely as EOS, and nothing else
-    mean = np.mean([confidence([half], row, found) for row in logprobs])
+    mean = np.mean([confidence([half], row, -0.2, found) for row in logprobs])
     assert mean == pytest.approx(share, abs=0.03)
 
 
 def test_nonsense_gets_no_certainty_from_a_feature_that_was_rounding_noise():
     """The first token's probability was 1 up to rounding in training; elsewhere it is not."""
     rng = np.random.default_rng(2)
-    phi = np.array([features(-rng.exponential(0.5, n)) for n in rng.integers(2, 9, 300)])
+    phi = np.array([features(-rng.exponential(0.5, n), -0.2) for n in rng.integers(2, 9, 300)])
     noise = rng.normal(0, SPREAD / 100, len(phi))
     phi[:, FEATURES.index("first_prob")] = 1 - np.abs(noise)
     right = noise > 0
     found = fit_evidence(phi, right)
     assert found.weights[FEATURES.index("first_prob")] == 0
-    nonsense = confidence([0.0], [-18.0, -9.0, -14.0], found)
+    nonsense = confidence([0.0], [-18.0, -9.0, -14.0], -0.2, found)
     assert abs(nonsense - right.mean()) < 0.25
 
 
 def test_answers_unlike_any_of_training_count_as_the_most_extreme_of_training():
     rng = np.random.default_rng(3)
-    phi = np.array([features(-rng.exponential(0.5, n)) for n in rng.integers(2, 9, 500)])
+    phi = np.array([features(-rng.exponential(0.5, n), -0.2) for n in rng.integers(2, 9, 500)])
     found = fit_evidence(phi, rng.random(500) < 1 / (1 + np.exp(-2 - 2 * phi[:, 0])))
-    far, edge = np.array([[-19.0] * 3 + [9.0, 0.0, 0.0]]), phi.min(0, keepdims=True)
+    far, edge = np.array([[-19.0] * 3 + [9.0, 0.0, 0.0, 0.0]]), phi.min(0, keepdims=True)
     edge[:, FEATURES.index("log_length")] = phi.max(0)[FEATURES.index("log_length")]
     assert found.shifts(far)[0] == pytest.approx(found.shifts(edge)[0])
 
@@ -147,9 +157,9 @@ def test_answers_unlike_any_of_training_count_as_the_most_extreme_of_training():
 @pytest.mark.parametrize("count", [30, 300, 3000])
 def test_c_never_says_more_than_the_number_of_answers_supports(count):
     rng = np.random.default_rng(4)
-    phi = np.array([features(-rng.exponential(0.5, n)) for n in rng.integers(2, 9, count)])
+    phi = np.array([features(-rng.exponential(0.5, n), -0.2) for n in rng.integers(2, 9, count)])
     found = fit_evidence(phi, phi[:, 0] > np.median(phi[:, 0]))  # separable
-    values = [confidence([r], [], found) for r in (-1e6, 1e6)]
+    values = [confidence([r], [], -0.2, found) for r in (-1e6, 1e6)]
     assert values == pytest.approx([1 / (count + 2), (count + 1) / (count + 2)])
 
 
@@ -159,6 +169,19 @@ def test_evidence_of_a_model_made_before_bias_range_and_share_has_none():
         del data[name]
     found = Evidence.from_dict(data)
     assert (found.bias, found.slope, found.low, found.share) == (0.0, 1.0, (), 0.0)
+
+
+def test_a_model_made_before_the_last_feature_keeps_its_confidence():
+    data = json.loads(json.dumps(BLEND.to_dict() | {"low": [-9.0] * 7, "high": [3.0] * 7}))
+    for name in ("features", "weights", "center", "low", "high"):
+        data[name] = data[name][:-1]
+    found, unused = Evidence.from_dict(data), Evidence.from_dict(data | {"low": [], "high": []})
+    for end in (-9.0, -0.1):
+        shift = BLEND.of([-0.4, -1.0], end) - BLEND.weights[-1] * (
+            features([-0.4, -1.0], end)[-1] - BLEND.center[-1]
+        )
+        assert found.of([-0.4, -1.0], end) == pytest.approx(shift)
+        assert unused.of([-0.4, -1.0], end) == pytest.approx(shift)
 
 
 def test_evidence_survives_grace_json_and_refuses_other_features():
@@ -171,13 +194,13 @@ def test_evidence_survives_grace_json_and_refuses_other_features():
 def test_a_slope_multiplies_the_log_odds(slope):
     mapped = EVIDENCE.mapped(slope, 0.0)
     for r in (-7.0, -0.3, 2.0):
-        odds = slope * (r + EVIDENCE.of([-0.4]))
-        assert confidence([r], [-0.4], mapped) == pytest.approx(1 / (1 + math.exp(-odds)))
+        odds = slope * (r + EVIDENCE.of([-0.4], -0.2))
+        assert confidence([r], [-0.4], -0.2, mapped) == pytest.approx(1 / (1 + math.exp(-odds)))
 
 
 def test_a_map_after_a_map_is_one_map_after_the_other():
     def log_odds_of(evidence):
-        c = confidence([reading(-0.6)], [-0.3, -1.2], evidence)
+        c = confidence([reading(-0.6)], [-0.3, -1.2], -0.2, evidence)
         return np.log(c / (1 - c))
 
     once = EVIDENCE.mapped(0.4, -0.8)
@@ -188,7 +211,7 @@ def test_a_map_after_a_map_is_one_map_after_the_other():
 def test_a_response_unlike_those_of_training_is_told():
     rng = np.random.default_rng(5)
     rows = [(-rng.exponential(0.5, n)).tolist() for n in rng.integers(2, 9, 400)]
-    phi = np.array([features(row) for row in rows])
+    phi = np.array([features(row, -0.2) for row in rows])
     found = fit_evidence(phi, rng.random(400) < 1 / (1 + np.exp(-2 - 2 * phi[:, 0])))
     assert not any(found.outside(row) for row in rows)
     assert found.outside([-19.0, -15.0, -18.0]) and found.outside([-0.1] * 200)

@@ -35,7 +35,7 @@ def inputs(rows):
         "last": np.array([steps[-1] for steps, _, _ in rows]),
         "first": np.array([steps[0] for steps, _, _ in rows]),
     }
-    phi = np.array([features(logprobs) for _, logprobs, _ in rows])
+    phi = np.array([features(logprobs, -0.2) for _, logprobs, _ in rows])
     return states, phi, np.array([right for _, _, right in rows])
 
 
@@ -44,7 +44,8 @@ def rated(made, rows, scale=1.0):
     values = []
     for steps, logprobs, _ in rows:
         logits = scale * steps @ made.rows_2D.T.astype(np.float64)
-        values.append(confidence((logits[:, 0] - logits[:, 1]).tolist(), logprobs, made.evidence))
+        readings = (logits[:, 0] - logits[:, 1]).tolist()
+        values.append(confidence(readings, logprobs, -0.2, made.evidence))
     return np.array(values)
 
 

@@ -15,7 +15,9 @@ from grace.cnf import add_cnf, trainable_rows
 from grace.evidence import Evidence
 from grace.export import export_model
 
-EVIDENCE = Evidence((0.3, -0.2, 0.1, 0.2, 1.5, -0.7), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5), 0.4, 0.8)
+EVIDENCE = Evidence(
+    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5), 0.4, 0.8
+)
 SPARE_ROWS = 7
 SEED = 7  # with it most greedy answers end, some are cut
 

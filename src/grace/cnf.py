@@ -235,6 +235,12 @@ def end_log_prob(logits_BV: Tensor, end_ids: Sequence[int]) -> Tensor:
     return logits_BV[..., list(end_ids)].logsumexp(-1) - logits_BV.logsumexp(-1)
 
 
+def unread_end(logits_BV: Tensor, end_ids: Sequence[int], readout: Readout) -> Tensor:
+    """Return the log-probability of ending, shape (B,), in a model without the tokens read."""
+    unread = [token for token in end_ids if token not in readout.ids]
+    return end_log_prob(without(logits_BV, readout), unread)
+
+
 def log_odds(log_c: Tensor) -> Tensor:
     """Return the log-odds of probabilities given by their logs."""
     return log_c.clamp(max=-1e-7) - log1mexp(log_c)

@@ -33,7 +33,15 @@ from grace.errors import ModelError
 
 Array = NDArray[Any]
 
-FEATURES = ("mean_logprob", "min_logprob", "sum_logprob", "log_length", "min_prob", "first_prob")
+FEATURES = (
+    "mean_logprob",
+    "min_logprob",
+    "sum_logprob",
+    "log_length",
+    "min_prob",
+    "first_prob",
+    "likelihood",  # exp of the mean log-probability of the tokens and the end: Seq. Likelihood
+)
 LOWEST = -20.0  # log-probabilities below this count as this
 MARGIN = 0.1  # of the range seen in training, beyond which a response is unlike those
 CERTAIN = 40.0  # log-odds beyond these are as good as certain
@@ -74,14 +82,16 @@ class Evidence:
         Raises:
             ModelError: the features are not those of this version.
         """
-        if tuple(data.get("features", ())) != FEATURES:
+        named = tuple(data.get("features", ()))
+        if not named or named != FEATURES[: len(named)]:
             raise ModelError(
                 f"grace.json has evidence on {data.get('features')}, this version knows "
                 f"{list(FEATURES)}; install the version that trained the model"
             )
         values: dict[str, Any] = {k: v for k, v in data.items() if k != "features"}
+        later = (0.0,) * (len(FEATURES) - len(named))  # what earlier versions did not use
         made: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+            k: (*v, *(later if v else ())) if isinstance(v, list) else v for k, v in values.items()
         }
         return cls(**made)
 
@@ -96,9 +106,9 @@ class Evidence:
         together = self.slope * slope
         return replace(self, bias=self.bias + offset / together, slope=together)
 
-    def of(self, logprobs: Sequence[float]) -> float:
+    def of(self, logprobs: Sequence[float], end: float) -> float:
         """Return what the log-probabilities of one response add to the log-odds."""
-        return self.shift_of(features(logprobs))
+        return self.shift_of(features(logprobs, end))
 
     def shift_of(self, found: Sequence[float]) -> float:
         """Return what these features add to the log-odds."""
@@ -115,11 +125,11 @@ class Evidence:
         return shift_N
 
     def outside(self, logprobs: Sequence[float]) -> bool:
-        """Return whether a response's features lie well outside of what was seen in training.
+        """Return whether the features of a response's tokens lie well outside those of training.
 
         Its confidence is then that of the nearest one seen, and a guess.
         """
-        rows = zip(features(logprobs), self.low, self.high, self.weights, strict=False)
+        rows = zip(features(logprobs, 0.0)[:-1], self.low, self.high, self.weights, strict=False)
         return any(
             weight and not a - MARGIN * (b - a) <= value <= b + MARGIN * (b - a)
             for value, a, b, weight in rows
@@ -133,8 +143,9 @@ class Evidence:
 class Running:
     """c at every step of one response, while it is written; constant work per step.
 
-    Call `read` once per step with the step's reading, then `add` with the log-probability of the
-    token that the step chose, unless it ended the response. `evidence` None: the paper's c.
+    Call `read` once per step with the step's reading and the log-probability of ending there, then
+    `add` with that of the token that the step chose, unless it ended the response. `evidence` None:
+    the paper's c.
     """
 
     def __init__(self, evidence: Evidence | None) -> None:
@@ -142,16 +153,15 @@ class Running:
         self._readings, self._steps = 0.0, 0
         self._total, self._low, self._first, self._count = 0.0, 0.0, 0.0, 0
 
-    def read(self, reading: float) -> float:
-        """Return c at this step."""
+    def read(self, reading: float, end: float) -> float:
+        """Return c of a response that ends at this step."""
         self._steps += 1
         self._readings += reading
         if self._evidence is None:
             return sigmoid(reading)
         share = self._evidence.share
         state = share * self._readings / self._steps + (1 - share) * reading
-        count = max(self._count, 1)
-        found = _features(self._total, self._low, self._first, count)
+        found = _features(self._total, self._low, self._first, self._count, end)
         return sigmoid(self._evidence.log_odds(state, self._evidence.shift_of(found)))
 
     def add(self, logprob: float) -> None:
@@ -163,19 +173,28 @@ class Running:
 
 
 def along(
-    readings: Sequence[float], logprobs: Sequence[float], evidence: Evidence | None
+    readings: Sequence[float],
+    logprobs: Sequence[float],
+    ends: Sequence[float],
+    evidence: Evidence | None,
 ) -> list[float]:
-    """Return c at every step of a response; without an end there is one reading per token."""
+    """Return c at every step of a response; without an end there is one reading per token.
+
+    `ends` are the log-probabilities of ending at each step.
+    """
     running, trace = Running(evidence), []
-    for step, reading in enumerate(readings):
-        trace.append(running.read(reading))
+    for step, (reading, end) in enumerate(zip(readings, ends, strict=True)):
+        trace.append(running.read(reading, end))
         if step < len(logprobs):
             running.add(logprobs[step])
     return trace
 
 
 def confidence(
-    readings: Sequence[float], logprobs: Sequence[float], evidence: Evidence | None = None
+    readings: Sequence[float],
+    logprobs: Sequence[float],
+    end: float,
+    evidence: Evidence | None = None,
 ) -> float:
     """Return c from what any server can return.
 
@@ -184,13 +203,15 @@ def confidence(
             `reading(log p(<CNF>))`, and only the last counts; with two rows it is
             log p(<CNF>) - log p(<NOC>). All at temperature 1.
         logprobs: natural-log probabilities of the response's tokens, without its end token.
+        end: log of the probability of ending there, all end tokens together, in a model without
+            the tokens that are read: log p(end) - log(1 - p(<CNF>) - p(<NOC>)).
         evidence: the numbers in grace.json; None: the paper's c.
     """
     if evidence is None:
         return sigmoid(readings[-1])
     mean = math.fsum(readings) / len(readings)
     state = evidence.share * mean + (1 - evidence.share) * readings[-1]
-    return sigmoid(evidence.log_odds(state, evidence.of(logprobs)))
+    return sigmoid(evidence.log_odds(state, evidence.of(logprobs, end)))
 
 
 def reading(cnf_logprob: float) -> float:
@@ -206,15 +227,18 @@ def sigmoid(log_odds: float) -> float:
     return math.exp(log_odds) / (1 + math.exp(log_odds))
 
 
-def features(logprobs: Sequence[float]) -> tuple[float, ...]:
-    """Return the `FEATURES` of a response; an empty one counts as certain (log p = 0)."""
+def features(logprobs: Sequence[float], end: float) -> tuple[float, ...]:
+    """Return the `FEATURES` of a response; the tokens of an empty one count as certain."""
     kept = [_clipped(value) for value in logprobs] or [0.0]
-    return _features(math.fsum(kept), min(kept), kept[0], len(kept))
+    return _features(math.fsum(kept), min(kept), kept[0], len(logprobs), end)
 
 
 def _clipped(logprob: float) -> float:
     return min(max(LOWEST, logprob), 0.0)  # nan: the lowest
 
 
-def _features(total: float, low: float, first: float, count: int) -> tuple[float, ...]:
-    return (total / count, low, total, math.log(count), math.exp(low), math.exp(first))
+def _features(total: float, low: float, first: float, tokens: int, end: float) -> tuple[float, ...]:
+    count = max(tokens, 1)
+    likelihood = math.exp((total + _clipped(end)) / (tokens + 1))
+    mean = total / count
+    return (mean, low, total, math.log(count), math.exp(low), math.exp(first), likelihood)

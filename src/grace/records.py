@@ -44,8 +44,7 @@ class Generation(NamedTuple):
     probabilities under the raw temperature-1 softmax, one per token, `end_logprob` is
     log(p(EOS) + p(<CNF>)) at the end step, and `trace` is p(<CNF>) at every step (the end step
     last; empty without <CNF>). `end_logprob` and `confidence` are None when the response was
-    cut (`finish_reason == "length"`). An engine that could not see <CNF> among the most probable
-    tokens gives `confidence_at_most` in place of a confidence.
+    cut (`finish_reason == "length"`).
     """
 
     text: str
@@ -55,7 +54,6 @@ class Generation(NamedTuple):
     end_logprob: float | None
     confidence: float | None
     trace: tuple[float, ...] = ()
-    confidence_at_most: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import math
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ import pytest
 from grace.cnf import Readout
 from grace.engines import Sampling
 from grace.engines.dialect import (
-    UNKNOWN,
     Names,
     Request,
     prompt_logprobs,
@@ -28,7 +26,7 @@ from grace.engines.said import UpstreamError
 from grace.engines.upstream import Upstream
 
 EOS, CNF = 3, 320
-NAMES = Names(SimpleNamespace(get_vocab=dict), rows=400)
+NAMES = Names(400)
 
 
 def choice(tops: list[dict[int, float]], chosen: list[int], **more: Any) -> dict[str, Any]:
@@ -42,9 +40,7 @@ def choice(tops: list[dict[int, float]], chosen: list[int], **more: Any) -> dict
 
 def test_what_is_asked_leaves_nothing_to_the_server() -> None:
     sampling = Sampling(temperature=0.8, top_p=0.9, max_new_tokens=7)
-    body = sample_body(
-        "m", Reader(Readout((CNF,)), (EOS,)), Request([5, 6], sampling, 11), lists_ids=True
-    )
+    body = sample_body("m", Reader(Readout((CNF,)), (EOS,)), Request([5, 6], sampling, 11))
     assert body == {
         "model": "m",
         "prompt": [5, 6],
@@ -64,27 +60,8 @@ def test_what_is_asked_leaves_nothing_to_the_server() -> None:
         "logprobs": 1,
         "logprob_token_ids": [EOS, CNF],
     }
-    at_prompt = sample_body(
-        "m", Reader(Readout((CNF,)), (EOS,), "prompt"), Request([5], sampling), lists_ids=False
-    )
+    at_prompt = sample_body("m", Reader(Readout((CNF,)), (EOS,), "prompt"), Request([5], sampling))
     assert (at_prompt["logit_bias"], at_prompt["stop_token_ids"]) == ({"320": -100}, [EOS])
-    assert (at_prompt["logprobs"], "logprob_token_ids" in at_prompt) == (20, False)
-
-
-def test_the_bound_of_what_is_not_listed_is_that_of_the_least_probable_one() -> None:
-    (step,) = read_steps(choice([{7: 0.5, 8: 0.2, 9: 0.1}], [7]), NAMES, None)
-    assert step.ceiling == pytest.approx(math.log(0.1))
-    (step,) = read_steps(choice([{7: 0.5, 8: 0.2, 9: 0.1, 40: 0.001}], [40]), NAMES, None)
-    assert step.ceiling == pytest.approx(math.log(0.1))  # 40 is there because it was drawn
-    (step,) = read_steps(choice([{7: 0.6, 8: 0.38}], [7]), NAMES, None)
-    assert step.ceiling == pytest.approx(math.log(0.02))  # no more is left
-
-
-def test_a_list_that_says_nothing_bounds_by_what_is_left() -> None:
-    empty = choice([{7: 0.6, 0: 1e-300}], [7])
-    empty["logprobs"]["top_logprobs"][0]["token_id:0"] = -9999.0  # vLLM's filler
-    (step,) = read_steps(empty, NAMES, None)
-    assert step.ceiling == pytest.approx(math.log(0.4))
 
 
 def test_the_last_step_of_a_stop_ends_whatever_its_id() -> None:
@@ -94,16 +71,13 @@ def test_the_last_step_of_a_stop_ends_whatever_its_id() -> None:
     assert [step.token for step in steps] == [7, 9]
 
 
-def test_texts_name_a_token_only_where_no_other_has_them(tokenizer: Any) -> None:
-    names = Names(tokenizer)
-    assert names.find("token_id:12") == 12
-    (word,) = tokenizer.encode("What", add_special_tokens=False)[:1]
-    assert names.find(tokenizer.decode([word])) == word
-    assert names.find("\N{REPLACEMENT CHARACTER}") is None
+def test_a_token_that_is_named_by_its_text_alone_is_malformed() -> None:
+    assert NAMES.find("token_id:12") == 12
+    assert NAMES.find("What") is None
     said = choice([{7: 0.5}], [7])
-    said["logprobs"]["tokens"] = ["\N{REPLACEMENT CHARACTER}"]
-    (step,) = read_steps(said, names, None)
-    assert step.token == UNKNOWN
+    said["logprobs"]["tokens"] = ["What"]
+    with pytest.raises(UpstreamError, match="for 0 token ids"):
+        read_steps(said, NAMES, ())
 
 
 @pytest.mark.parametrize(
@@ -119,12 +93,12 @@ def test_texts_name_a_token_only_where_no_other_has_them(tokenizer: Any) -> None
         {"token_ids": 7, "logprobs": {"tokens": ["a"]}},
     ],
 )
-def test_what_is_no_choice_is_malformed(wrong: dict[str, Any], tokenizer: Any) -> None:
+def test_what_is_no_choice_is_malformed(wrong: dict[str, Any]) -> None:
     if wrong == {} or wrong.get("logprobs") == []:
-        assert read_steps(wrong, Names(tokenizer), ()) == []
+        assert read_steps(wrong, NAMES, ()) == []
         return
     with pytest.raises(UpstreamError) as caught:
-        read_steps(wrong, Names(tokenizer), ())
+        read_steps(wrong, NAMES, ())
     assert caught.value.why == "malformed"
 
 
@@ -145,9 +119,9 @@ def test_a_name_with_an_id_that_the_model_does_not_have_is_malformed(name: str) 
 
 
 def test_rows_beyond_the_tokenizer_are_tokens_of_a_padded_model(tokenizer: Any) -> None:
-    assert Names(tokenizer, rows=len(tokenizer) + 8).checked(len(tokenizer) + 7)
+    assert Names.of(tokenizer, rows=len(tokenizer) + 8).checked(len(tokenizer) + 7)
     with pytest.raises(UpstreamError):
-        Names(tokenizer).checked(len(tokenizer) + 7)
+        Names.of(tokenizer).checked(len(tokenizer) + 7)
 
 
 @pytest.mark.parametrize("value", [0.5, 2, math.inf, math.nan, 10**400, True, "-1", None])

@@ -17,7 +17,9 @@ from grace.training.examples import Example, collate
 from grace.training.forward import losses
 from grace.training.validation import log_confidences
 
-EVIDENCE = Evidence((2.0, 0.5, 0.1, -0.4, 1.5, 0.8), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6), 0.7, 0.8)
+EVIDENCE = Evidence(
+    (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.5), 0.7, 0.8
+)
 BLEND = dataclasses.replace(EVIDENCE, share=0.6)
 SAMPLED = Sampling(max_new_tokens=12, temperature=1.0, num_samples=4, seed=5)
 
@@ -60,6 +62,7 @@ def test_generating_scoring_and_training_read_the_same_c(answered):
             0,
             read_at=engine.read_at,
             evidence=engine.evidence,
+            end_ids=engine.end_ids,
         )
     )
     assert trained.tolist() == pytest.approx(generated, abs=1e-5)
@@ -75,10 +78,12 @@ def test_evidence_changes_c_and_nothing_else(answered):
 
 
 def test_c_with_evidence_follows_from_c_without(answered):
-    for _, ours, plain in answered[2]:
+    for prompt, ours, plain in answered[2]:
         if answered[0].evidence.share:  # the readings of all steps count: here the last alone
             continue
-        odds = plain.confidence / (1 - plain.confidence) * np.exp(EVIDENCE.of(plain.logprobs))
+        (read,) = answered[0]._read([prompt], [plain.token_ids])
+        shift = EVIDENCE.of(plain.logprobs, read.end)
+        odds = plain.confidence / (1 - plain.confidence) * np.exp(shift)
         odds **= EVIDENCE.slope
         assert ours.confidence == pytest.approx(odds / (1 + odds), abs=1e-5)
 
@@ -115,7 +120,8 @@ def test_c_of_a_pair_follows_from_its_readings_and_the_tokens_before(answered):
         (read,) = engine._read([prompt], [ours.token_ids])
         assert len(read.readings) == len(ours.token_ids) + 1
         for k, c in enumerate(ours.trace):
-            wanted = confidence(read.readings[: k + 1], ours.logprobs[:k], BLEND)
+            (start,) = engine._read([prompt], [ours.token_ids[:k]])
+            wanted = confidence(read.readings[: k + 1], ours.logprobs[:k], start.end, BLEND)
             assert c == pytest.approx(wanted, abs=1e-5)
         assert ours.trace[-1] == ours.confidence
 
@@ -128,9 +134,12 @@ def test_no_gradient_flows_through_the_evidence(tiny):
     weight = model.get_input_embeddings().weight
     log_p = model(batch["input_ids"][:, :-1]).logits.log_softmax(-1)
     spoken = log_p[0, [1, 2], [11, 12]]
-    found = losses(model, batch, cnf.readout, evidence=EVIDENCE).log_c
+    found = losses(model, batch, cnf.readout, evidence=EVIDENCE, end_ids=[3]).log_c
     low = spoken.min()
-    phi = (spoken.mean(), low, spoken.sum(), torch.tensor(2.0).log(), low.exp(), spoken[0].exp())
+    end = log_p[0, -1, 3] - torch.log1p(-log_p[0, -1, cnf.id].exp())
+    both = ((spoken.sum() + end) / 3).exp()
+    whole = spoken.sum()
+    phi = (whole / 2, low, whole, torch.tensor(2.0).log(), low.exp(), spoken[0].exp(), both)
     parts = zip(EVIDENCE.weights, phi, EVIDENCE.center, strict=True)
     added = EVIDENCE.bias + sum(weight * (value - middle) for weight, value, middle in parts)
     odds = log_odds(log_p[0, -1, cnf.id])

@@ -69,9 +69,12 @@ def test_evidence_shifts_c_by_the_tokens_before_it(tokenizer: Any) -> None:
     evidence = Evidence(weights, (0.0,) * len(FEATURES))
     steps = [step(WORD, word=0.6, eos=0.1, cnf=0.2), step(CNF, word=0.1, eos=0.1, cnf=0.7)]
     made = read(steps, Reader(Readout((CNF,)), (EOS,), evidence=evidence), tokenizer)
-    expected = confidence([reading(math.log(0.7))], [math.log(0.6)], evidence)
+    ends = [math.log(0.1 / (1 - cnf)) for cnf in (0.2, 0.7)]  # of EOS in a model without <CNF>
+    expected = confidence([reading(math.log(0.7))], [math.log(0.6)], ends[1], evidence)
     assert made.confidence == pytest.approx(expected)
-    assert made.trace[0] == pytest.approx(confidence([reading(math.log(0.2))], [], evidence))
+    assert made.trace[0] == pytest.approx(
+        confidence([reading(math.log(0.2))], [], ends[0], evidence)
+    )
 
 
 def test_read_at_the_prompt_cnf_ends_nothing_and_is_not_drawn(tokenizer: Any) -> None:
@@ -85,16 +88,7 @@ def test_read_at_the_prompt_cnf_ends_nothing_and_is_not_drawn(tokenizer: Any) ->
     assert CNF not in reader.stops
 
 
-def test_a_confidence_that_is_not_listed_is_a_bound_and_never_a_value(tokenizer: Any) -> None:
-    listed = {WORD: math.log(0.2), EOS: math.log(0.7)}
-    steps = [Step(EOS, math.log(0.7), listed, ceiling=math.log(0.01))]
-    made = read(steps, READER, tokenizer)
-    assert made.confidence is None
-    assert made.confidence_at_most == pytest.approx(0.01)
-    assert made.trace == ()
-
-
-def test_an_engine_that_lists_all_ids_may_not_leave_one_out(tokenizer: Any) -> None:
+def test_an_engine_may_not_leave_out_an_id_that_is_read(tokenizer: Any) -> None:
     with pytest.raises(ModelError, match=r"no log-probability of <CNF> \(id 320\)"):
         read([Step(WORD, -0.1, {})], READER, tokenizer)
 
@@ -121,6 +115,6 @@ def test_a_model_without_cnf_is_sampled_and_has_no_confidence(tokenizer: Any) ->
     made = read(steps, reader, tokenizer)
     assert (made.token_ids, made.finish_reason) == ((WORD,), "stop")
     assert made.end_logprob == pytest.approx(math.log(0.4))
-    assert (made.confidence, made.confidence_at_most, made.trace) == (None, None, ())
+    assert (made.confidence, made.trace) == (None, ())
     with pytest.raises(ModelError, match="no <CNF>, so it has no confidence"):
         reader.reading(steps[0])

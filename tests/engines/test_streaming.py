@@ -26,7 +26,9 @@ def engine(request: pytest.FixtureRequest) -> TransformersEngine:
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
     add_cnf(model, tokenizer, init="eos")
     if request.param == "evidence":
-        shift = Evidence((0.5, 0.1, 0.01, 0.1, 0.2, 0.3), (-1.0, -2.0, -5.0, 1.0, 0.3, 0.5))
+        shift = Evidence(
+            (0.5, 0.1, 0.01, 0.1, 0.2, 0.3, 1.2), (-1.0, -2.0, -5.0, 1.0, 0.3, 0.5, 0.5)
+        )
         return TransformersEngine(model, tokenizer, evidence=shift)
     return TransformersEngine(model, tokenizer, request.param)
 

@@ -82,7 +82,6 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 def test_the_server_says_what_it_can(both: Any) -> None:
     engine, _ = both
-    assert engine.served.lists_ids
     assert engine.served.context == 256
     assert engine.served.version
 

@@ -18,7 +18,7 @@ from grace.probe.readout import fit_evidence
 def test_it_is_the_logistic_regression_of_correctness_on_the_evidence() -> None:
     generator = random.Random(0)
     responses, correct = [], []
-    for number in range(200):
+    for number in range(400):
         sureness = generator.random()
         count = generator.randint(1, 6)
         logprobs = [math.log(0.05 + 0.9 * sureness * generator.random()) for _ in range(count)]
@@ -26,7 +26,7 @@ def test_it_is_the_logistic_regression_of_correctness_on_the_evidence() -> None:
         correct.append(generator.random() < sureness)
     train = samples(responses, correct=correct)
     fitted = load_estimator("evidence").fit(Known(train, samples([])), ScriptedEngine(), 0)
-    phi_NF = np.array([features(one.logprobs) for one in responses])
+    phi_NF = np.array([features(one.logprobs, one.end_logprob) for one in responses])
     x_NF = (phi_NF - phi_NF.mean(0)) / phi_NF.std(0)
     reference = LogisticRegression(C=np.inf, tol=1e-8, max_iter=5000)
     wanted = reference.fit(x_NF, correct).decision_function(x_NF)
@@ -35,5 +35,5 @@ def test_it_is_the_logistic_regression_of_correctness_on_the_evidence() -> None:
     assert found.mean() == pytest.approx(np.mean(correct), abs=0.01)
     evidence = fit_evidence(phi_NF, np.array(correct), [q.id for q in train.questions])
     assert np.log(found / (1 - found)) == pytest.approx(evidence.shifts(phi_NF), abs=1e-9)
-    assert fitted.trained_parameters == 7
+    assert fitted.trained_parameters == 8
     assert fitted.rate(samples([response(cut=True)])) == [None]

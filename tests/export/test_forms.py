@@ -28,7 +28,9 @@ pytestmark = [
 ]
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
 RESPONSES = [[30, 31, 32], [40]]
-EVIDENCE = Evidence((0.3, -0.2, 0.1, 0.2, 1.5, -0.7), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5), 0.4, 0.8)
+EVIDENCE = Evidence(
+    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5), 0.4, 0.8
+)
 MODULES = {"phi3": ["down_proj"], "gpt_neox": ["dense_4h_to_h"]}
 CASES = ("llama_tied", "llama_untied", "qwen2", "tied_padded", "gpt_neox")
 PADDED = ("qwen2", "tied_padded")
@@ -152,7 +154,8 @@ def test_any_program_stops_on_cnf_and_can_compute_the_confidence(tmp_path: Path)
         steps = torch.cat(told.logits).log_softmax(-1)
         chosen = [float(steps[step, token]) for step, token in enumerate(response)]
         odds = reading(float(steps[-1, card["cnf_id"]]))
-        c = confidence([odds], chosen, Evidence.from_dict(card["evidence"]))
+        end = float(steps[-1, 3] - np.log1p(-np.exp(float(steps[-1, card["cnf_id"]]))))
+        c = confidence([odds], chosen, end, Evidence.from_dict(card["evidence"]))
         (expected,) = made.engine.confidences([PROMPTS[0]], [response])
         assert c == pytest.approx(expected, abs=1e-5)
     assert len(ends) > 2 and made.engine.cnf in ends
@@ -261,13 +264,14 @@ def test_a_directory_that_holds_something_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_evidence_from_plain_numbers_equals_that_of_the_engine(tmp_path: Path) -> None:
-    assert len(FEATURES) == 6
+    assert len(FEATURES) == 7
     made = train("llama_untied", tmp_path)
     bare = TransformersEngine(made.engine.model, made.engine.tokenizer)
     for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
-        ((logprobs, _),) = bare.logprobs([prompt], [response])
+        ((logprobs, end),) = bare.logprobs([prompt], [response])
         (plain,) = bare.confidences([prompt], [response])
         (shifted,) = made.engine.confidences([prompt], [response])
         odds = [reading(np.log(plain))]
-        assert confidence(odds, logprobs) == pytest.approx(plain, abs=1e-6)
-        assert confidence(odds, logprobs, EVIDENCE) == pytest.approx(shifted, abs=1e-5)
+        end = np.log(np.exp(end) - plain) - np.log1p(-plain)  # of EOS, without <CNF>
+        assert confidence(odds, logprobs, end) == pytest.approx(plain, abs=1e-6)
+        assert confidence(odds, logprobs, end, EVIDENCE) == pytest.approx(shifted, abs=1e-5)

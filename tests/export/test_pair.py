@@ -24,7 +24,7 @@ from grace.errors import ModelError
 from grace.export import export_model
 from grace.pipeline.fitting import write_rows_adapter
 
-BLEND = dataclasses.replace(EVIDENCE, share=0.5, low=(-5.0,) * 6, high=(3.0,) * 6, limit=6.0)
+BLEND = dataclasses.replace(EVIDENCE, share=0.5, low=(-5.0,) * 7, high=(3.0,) * 7, limit=6.0)
 PROMPTS = [tiny_models.tokenizer().encode(text) for text in tiny_models.SENTENCES]
 SAMPLING = Sampling(max_new_tokens=12)
 pytestmark = [

@@ -23,7 +23,9 @@ from grace.server.queue import Finished
 from grace.server.words import Stops, Words
 
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
-EVIDENCE = Evidence((0.3, -0.2, 0.1, 0.2, 1.5, -0.7), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5), 0.4, 0.8)
+EVIDENCE = Evidence(
+    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5), 0.4, 0.8
+)
 SAMPLING = Sampling(3, 0.8, max_new_tokens=16, seed=2)
 READINGS = [
     ("predict", None, "token"),
@@ -172,8 +174,8 @@ def test_evidence_costs_the_same_at_every_token(monkeypatch: pytest.MonkeyPatch)
     job.prepare()
     choice = job.choices()[0]
     for _ in range(300):
-        choice.add(Drawn(0, 5, -0.5, 0.5, False), ())
-    assert len(looked_at) == 300
+        choice.add(Drawn(0, 5, -0.5, 0.5, -1.0, False), ())
+    assert len(looked_at) == 600  # the token and the end of each step
 
 
 def test_a_prompt_beyond_the_context_is_refused() -> None:

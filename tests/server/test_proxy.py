@@ -173,27 +173,6 @@ def test_a_stop_string_ends_the_text_and_what_is_left_is_rated(proxy: Live, rela
     assert cut.confidence == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_confidence_that_is_not_listed_is_shown_as_a_bound(
-    upstream: Server, finished: Path, tiny_model: Model
-) -> None:
-    upstream.behaviour = Behaviour(version="0.20.0", lists_ids=False)
-    model = connect(upstream.url, finished / "run")
-    found = []
-    with running(model, finished / "run") as old:
-        for question in QUESTIONS:
-            (choice,) = chat(old, question, logprobs=True, top_logprobs=2).choices
-            reply = tiny_model.ask(question)
-            if choice.confidence is None and choice.finish_reason == "stop":
-                assert reply.confidence <= choice.confidence_at_most  # type: ignore[operator]
-                last = choice.logprobs.content[-1].top_logprobs
-                assert "<CNF>" not in [entry.token for entry in last]
-            else:
-                assert choice.confidence == pytest.approx(reply.confidence, abs=1e-5)
-            found.append(choice.finish_reason)
-    assert "stop" in found
-    model.engine.close()  # type: ignore[attr-defined]
-
-
 FAULTS = [
     ("cut", "upstream_broken", 502),
     ("malformed", "upstream_malformed", 502),

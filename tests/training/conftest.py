@@ -76,6 +76,7 @@ def train_in(
         output_dir=folder / "adapter",
         checkpoint_dir=folder / "checkpoints",
         metadata={"base_model": name},
+        end_ids=[3],
         **options,
     )
     return Trained(result, model, tokenizer, cnf, folder / "adapter", folder / "checkpoints")

@@ -335,7 +335,7 @@ def test_settings_that_exclude_each_other_are_refused_before_anything_runs(
 
 
 def test_evidence_and_tokens_that_do_not_suit_the_settings_are_refused(train: Any) -> None:
-    evidence = Evidence((0.0,) * 6, (0.0,) * 6)
+    evidence = Evidence((0.0,) * 7, (0.0,) * 7)
     with pytest.raises(ConfigError, match="before the response"):
         train(read_at="prompt", evidence=evidence)
     with pytest.raises(ConfigError, match=r"train.head is token.*rows of bins; call add_cnf"):

@@ -18,7 +18,7 @@ from grace.training.forward import losses
 from grace.training.loop import set_activation_checkpointing
 from grace.training.lora import add_lora, light_rows
 
-EVIDENCE = Evidence((0.1, -0.2, 0.3, 0.0, 0.2, -0.1), (0.0,) * 6, 0.3, share=0.5)
+EVIDENCE = Evidence((0.1, -0.2, 0.3, 0.0, 0.2, -0.1, 1.2), (0.0,) * 7, 0.3, share=0.5)
 LEAD = tuple(range(20, 60))
 
 
@@ -44,7 +44,8 @@ def step(peft_model: Any, readout: Any, batch: Any, read_at: str) -> tuple[Any, 
     peft_model.zero_grad()
     with light_rows(peft_model, read_at):
         evidence = EVIDENCE if readout.head == "pair" else None
-        terms = losses(peft_model, batch, readout, read_at=read_at, loss="log", evidence=evidence)
+        options = {"read_at": read_at, "loss": "log", "evidence": evidence, "end_ids": [3]}
+        terms = losses(peft_model, batch, readout, **options)
         loss_B = terms.calibration + 0.1 * terms.sft
         loss_B.sum().backward()
     named = peft_model.named_parameters()

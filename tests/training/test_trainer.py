@@ -67,7 +67,9 @@ def test_the_engine_reads_the_c_that_training_read(
 def test_with_evidence_training_validation_and_the_engine_read_the_same_c(
     train: Any, validation: list[Example], tmp_path: Path
 ) -> None:
-    evidence = Evidence((2.0, 0.5, 0.1, -0.4, 1.5, 0.8), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6), 0.7)
+    evidence = Evidence(
+        (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.5), 0.7
+    )
     seen: list[dict[str, float]] = []
     options = {"evidence": evidence, "epochs": 1, "batch_size": 100, "dropout": 0.0}
     done = train(data=validation, on_step=lambda *a: seen.append(a[2]), **options)

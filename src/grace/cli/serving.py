@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -196,13 +195,6 @@ def _show_upstream(engine: Any) -> None:
     print(
         f"upstream: {served.model} on {f'vLLM {served.version}' if served.version else 'a server'}"
     )
-    if not served.lists_ids:
-        print(
-            "grace: warning: the upstream lists the most probable tokens only; an answer whose "
-            "<CNF> is not among them gets an upper bound in place of a confidence (vLLM 0.26 or "
-            "later lists any token)",
-            file=sys.stderr,
-        )
 
 
 def _name_of(path: str | Path) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grace.cnf import Readout
+from grace.cnf import Readout, log1mexp
 from grace.engines import Sampling
 from grace.engines.draws import Draws, Part
 from grace.engines.forward import Forward
@@ -33,6 +33,7 @@ class Ends:
     """What ends a response, and how c is read."""
 
     ids_E: Tensor  # all stop ids on the model's device
+    unread_E: Tensor  # those that are not read
     first: int  # the one that stands for all of them
     readout: Readout | None
     fed: int | None  # the token at whose own position c is read, where it is fed
@@ -78,25 +79,30 @@ class _Choice(NamedTuple):
     token_R: Tensor
     logprob_R: Tensor
     reading_R: Tensor
+    end_R: Tensor
     ended_R: Tensor
 
 
 def _choose(logits_RV: Tensor, ends: Ends, draws: Draws, rows_R: Tensor, step: int) -> _Choice:
     """Pick the next token of each row; one that ends it is written as the first of its kind."""
     total_R = logits_RV.logsumexp(-1)
-    reading_R = torch.zeros_like(total_R)
+    reading_R, rest_R = torch.zeros_like(total_R), total_R
     if ends.readout is not None:
         read = list(ends.readout.ids)
-        reading_R = ends.readout.reading(logits_RV[:, read], total_R)
+        read_RE = logits_RV[:, read]
+        reading_R = ends.readout.reading(read_RE, total_R)
         if ends.silent:
             logits_RV[:, read] = -torch.inf
-            total_R = logits_RV.logsumexp(-1)
+            rest_R = total_R = logits_RV.logsumexp(-1)
+        else:
+            rest_R = total_R + log1mexp((read_RE.logsumexp(-1) - total_R).clamp(max=-1e-7))
+    end_R = (logits_RV.index_select(1, ends.unread_E).logsumexp(-1) - rest_R).clamp(max=0)
     ends_RE = logits_RV.index_select(1, ends.ids_E)
     token_R = draws.choose(logits_RV, rows_R, step)
     ended_R = torch.isin(token_R, ends.ids_E)
     chosen_R = logits_RV.gather(1, token_R[:, None])[:, 0]
     logprob_R = torch.where(ended_R, ends_RE.logsumexp(-1), chosen_R) - total_R
-    return _Choice(token_R.where(~ended_R, ends.first), logprob_R, reading_R, ended_R)
+    return _Choice(token_R.where(~ended_R, ends.first), logprob_R, reading_R, end_R, ended_R)
 
 
 @dataclass(slots=True)
@@ -206,5 +212,6 @@ def _write(record: Rows, batch: Batch, choice: _Choice, step: int, ends: Ends) -
     record.tokens_RT[rows_R, step] = choice.token_R
     record.logprobs_RT[rows_R, step] = choice.logprob_R
     record.readings_RT[rows_R, step] = choice.reading_R
+    record.ends_RT[rows_R, step] = choice.end_R
     ended_R = batch.live_R & choice.ended_R
     record.end_step_R[rows_R] = torch.where(ended_R, step, record.end_step_R[rows_R])

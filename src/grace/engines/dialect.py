@@ -1,30 +1,24 @@
 """The completions API of an OpenAI-compatible server: what is asked of it, and what it answers.
 
 vLLM 0.26 and later lists the log-probabilities of any token ids (`logprob_token_ids`), in place of
-the most probable tokens. Other servers list those only: then `<CNF>` may be missing, and all that
-is known is that it is no more probable than the least probable one listed.
-
-vLLM with the V1 model runner mixes up requests of both kinds in one batch (one that wants the most
-probable tokens gets none), so a server that can list ids is never asked for the other.
+the most probable tokens. A server that lists those only is refused (`grace.engines.probing`):
+`<CNF>` is hardly ever among them.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from grace.engines import Sampling
-from grace.engines.reading import Drawn, Reader, Step
+from grace.engines.reading import Reader, Step
 from grace.engines.said import UpstreamError, short
 
 PREFIX = "token_id:"
-TOP = 20  # most probable tokens; what vLLM lists at most by default
-UNKNOWN = -1  # a token whose text several tokens share
 NO_LOGPROB = "the upstream gave what is no log-probability"
 ROUNDING = 1e-3  # that a log-probability may be above 0
-NOTHING = -9990.0  # what servers write for minus infinity is below
 Json = dict[str, Any]
 
 
@@ -44,7 +38,7 @@ class Request(NamedTuple):
     stream: bool = False
 
 
-def sample_body(model: str, reader: Reader, request: Request, *, lists_ids: bool) -> Json:
+def sample_body(model: str, reader: Reader, request: Request) -> Json:
     """Return the body that asks for one sample.
 
     Whatever a server would otherwise take from the model's generation config (a top-k, a
@@ -71,26 +65,28 @@ def sample_body(model: str, reader: Reader, request: Request, *, lists_ids: bool
         body["seed"] = request.seed
     if reader.banned:
         body["logit_bias"] = {str(token): -100 for token in reader.banned}
-    return body | listing(reader.asked if lists_ids else None)
+    return body | listing(reader.asked)
 
 
-def listing(ids: Sequence[int] | None) -> Json:
-    """Return what asks for the log-probabilities of ids, or of the most probable tokens."""
-    return {"logprobs": TOP} if ids is None else {"logprobs": 1, "logprob_token_ids": list(ids)}
+def listing(ids: Sequence[int]) -> Json:
+    """Return what asks for the log-probabilities of ids."""
+    return {"logprobs": 1, "logprob_token_ids": list(ids)}
 
 
+@dataclass(frozen=True, slots=True)
 class Names:
-    """The ids behind the tokens that a server names: `token_id:7`, or else by their text.
+    """The ids behind the tokens that a server names, `token_id:7`.
 
-    Args:
-        tokenizer: the tokenizer with `<CNF>`.
-        rows: of the model's vocabulary, which may be padded; the tokenizer's own ids count anyway.
+    Attributes:
+        rows: of the model's vocabulary, which may be padded.
     """
 
-    def __init__(self, tokenizer: Any, rows: int = 0) -> None:
-        self._tokenizer = tokenizer
-        self._ids: dict[str, int] | None = None
-        self._rows = max(rows, 1 + max(tokenizer.get_vocab().values(), default=-1))
+    rows: int
+
+    @classmethod
+    def of(cls, tokenizer: Any, rows: int = 0) -> Names:
+        """Return the names of at least `rows` ids and the tokenizer's own."""
+        return cls(max(rows, 1 + max(tokenizer.get_vocab().values(), default=-1)))
 
     def checked(self, token: Any) -> int:
         """Return an id that a server has sent.
@@ -98,7 +94,7 @@ class Names:
         Raises:
             UpstreamError: the model has no such token.
         """
-        if type(token) is not int or not 0 <= token < self._rows:
+        if type(token) is not int or not 0 <= token < self.rows:
             raise UpstreamError(
                 "the upstream gave an id that is no token of the model", "malformed",
                 said=short(repr(token)),
@@ -106,33 +102,23 @@ class Names:
         return token
 
     def find(self, name: str) -> int | None:
-        """Return the id of a token, None where its text does not say.
+        """Return the id of a token, None where the server names it by its text.
 
         Raises:
             UpstreamError: it is named by an id that the model does not have.
         """
         if name.startswith(PREFIX) and name[len(PREFIX) :].lstrip("-").isdecimal():
             return self.checked(int(name[len(PREFIX) :]))
-        if self._ids is None:
-            self._ids = self._texts()
-        return self._ids.get(name)
-
-    def _texts(self) -> dict[str, int]:
-        """Return the tokens whose text no other token has."""
-        found: dict[str, int | None] = {}
-        for token in range(len(self._tokenizer)):
-            text = self._tokenizer.decode([token])
-            found[text] = None if text in found else token
-        return {text: token for text, token in found.items() if token is not None}
+        return None
 
 
-def read_steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int] | None) -> list[Step]:
+def read_steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int]) -> list[Step]:
     """Return the steps in a choice, or in a part of one that streams.
 
     Args:
         choice: the choice.
-        names: the ids behind the names of tokens; one that shares its text has the id `UNKNOWN`.
-        asked: the ids that every step must list; None: it lists the most probable tokens.
+        names: the ids behind the names of tokens.
+        asked: the ids that every step must list.
 
     Raises:
         UpstreamError: log-probabilities or ids are missing, or the server has given up.
@@ -145,7 +131,7 @@ def read_steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int] | N
         ) from None
 
 
-def _steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int] | None) -> list[Step]:
+def _steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int]) -> list[Step]:
     reason = choice.get("finish_reason")
     if reason not in (None, "stop", "length"):
         raise UpstreamError(
@@ -155,11 +141,8 @@ def _steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int] | None)
     tokens = listed.get("tokens") or []
     values, tops = listed.get("token_logprobs") or [], listed.get("top_logprobs") or []
     ids = choice.get("token_ids")
-    if ids is None:
-        found = map(names.find, tokens)
-        ids = [UNKNOWN if token is None else token for token in found]
-    else:
-        ids = [names.checked(token) for token in ids]
+    ids = map(names.find, tokens) if ids is None else map(names.checked, ids)
+    ids = [token for token in ids if token is not None]
     if not len(ids) == len(values) == len(tops):
         raise UpstreamError(
             f"the upstream gave {len(tokens)} tokens, {len(values)} log-probabilities and "
@@ -170,21 +153,6 @@ def _steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int] | None)
     if reason == "stop" and steps:
         steps[-1] = steps[-1]._replace(ends=True)
     return steps
-
-
-def known(drawn: Drawn) -> Drawn:
-    """Return what was drawn.
-
-    Raises:
-        UpstreamError: the server did not say which token.
-    """
-    if drawn.token == UNKNOWN:
-        raise UpstreamError(
-            "the upstream named a token by a text that several tokens have; it must return token "
-            "ids, as vLLM does (`return_token_ids`)",
-            "unsupported",
-        )
-    return drawn
 
 
 def prompt_logprobs(choice: Mapping[str, Any], prompt: Sequence[int], last: int) -> list[float]:
@@ -209,30 +177,17 @@ def prompt_logprobs(choice: Mapping[str, Any], prompt: Sequence[int], last: int)
         ) from None
 
 
-def _step(token: int, value: Any, top: Any, names: Names, asked: Sequence[int] | None) -> Step:
+def _step(token: int, value: Any, top: Any, names: Names, asked: Sequence[int]) -> Step:
     entries = {names.find(name): _number(logprob) for name, logprob in (top or {}).items()}
     logprobs = {i: logprob for i, logprob in entries.items() if i is not None}
     logprob = _number(value)
-    if asked is not None:
-        if missing := [i for i in asked if i != token and i not in logprobs]:
-            raise UpstreamError(
-                f"the upstream did not list ids {missing} although it was asked for them; it may "
-                "decode speculatively, which c cannot be read with",
-                "malformed",
-            )
-        return Step(token, logprob, logprobs)
-    shown = {i: logprob for i, logprob in logprobs.items() if logprob > NOTHING}
-    return Step(token, logprob, shown, _ceiling({token: logprob, **shown}, token))
-
-
-def _ceiling(shown: Mapping[int, float], token: int) -> float:
-    """Return the most that the log-probability of a token can be that is not listed.
-
-    The chosen token is listed even where it is not among the most probable.
-    """
-    left = 1 - math.fsum(math.exp(logprob) for logprob in shown.values())
-    others = [logprob for i, logprob in shown.items() if i != token]
-    return min([math.log(max(left, 1e-6)), *others])
+    if missing := [i for i in asked if i != token and i not in logprobs]:
+        raise UpstreamError(
+            f"the upstream did not list ids {missing} although it was asked for them; it may "
+            "decode speculatively, which c cannot be read with",
+            "malformed",
+        )
+    return Step(token, logprob, logprobs)
 
 
 def _number(value: Any) -> float:

@@ -100,7 +100,7 @@ class Drawing:
 
     def _drawn(self, batch: Batch, step: int) -> list[Drawn]:
         rows = batch.rows_R[batch.live_R]
-        columns = (tensor[rows, step].tolist() for tensor in self._record[:3])
+        columns = (tensor[rows, step].tolist() for tensor in self._record[:4])
         ended = (self._record.end_step_R[rows] == step).tolist()
         return [Drawn(*values) for values in zip(rows.tolist(), *columns, ended, strict=True)]
 
@@ -112,6 +112,7 @@ def _cut(record: Rows, rows: range, longest: int) -> Rows:
         tokens_RT=record.tokens_RT[mine, :longest],
         logprobs_RT=record.logprobs_RT[mine, :longest],
         readings_RT=record.readings_RT[mine, :longest],
+        ends_RT=record.ends_RT[mine, :longest],
         end_step_R=record.end_step_R[mine].clamp(max=longest),
         fed_R=record.fed_R[mine],
     )

@@ -1,4 +1,4 @@
-"""An exported model behind an OpenAI-compatible server: vLLM 0.26 or later, or what is like it.
+"""An exported model behind a server of vLLM 0.26 or later, or one that answers as it does.
 
 Prompts are sent as token ids, so no text in them becomes a special token. A request is one sample.
 Greedy responses are the transformers engine's; sampled ones have the server's random numbers.
@@ -73,7 +73,7 @@ class OpenAIEngine:
         self._upstream = upstream
         self._background = Background("grace-upstream")
         self._calls = Calls(self._background)
-        names = Names(tokenizer, rows)
+        names = Names.of(tokenizer, rows)
         try:
             self.served: Served = self._calls.run(
                 probe(upstream, self.reader, names, tokenizer, card or {}, model)

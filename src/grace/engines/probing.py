@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from grace.engines.said import UpstreamError
 from grace.engines.upstream import Upstream
 from grace.errors import ModelError
 
-OLDEST = (0, 11)  # vLLM; before it, log-probabilities depend on the temperature
 TEMPERATURES = (0.0, 0.25, 2.0)  # servers take no more than 2
 LEEWAY = 0.25  # of a log-probability, and a fiftieth of it: what half precision can move
 REMEDY = "start the server with --logprobs-mode raw_logprobs (vLLM's default)"
@@ -48,49 +46,40 @@ async def probe(
     found = await model_of(upstream, model, card)
     prompt = [tokenizer.bos_token_id or reader.eos[0]]
 
-    async def first_step(temperature: float, lists_ids: bool) -> Step:
+    async def first_step(temperature: float) -> Step:
         sampling = Sampling(temperature=temperature, max_new_tokens=1)
-        body = sample_body(found["id"], reader, Request(prompt, sampling, 0), lists_ids=lists_ids)
-        asked = () if lists_ids else None
-        (step,) = read_steps(await upstream.complete(body), names, asked)
+        body = sample_body(found["id"], reader, Request(prompt, sampling, 0))
+        (step,) = read_steps(await upstream.complete(body), names, asked=())
         return step
 
     try:
-        steps = [await first_step(temperature, True) for temperature in TEMPERATURES]
-        lists_ids = all(set(reader.asked) <= {step.token, *step.logprobs} for step in steps)
-        if not lists_ids:
-            steps = [await first_step(temperature, False) for temperature in TEMPERATURES]
+        steps = [await first_step(temperature) for temperature in TEMPERATURES]
     except UpstreamError as error:
         raise _explained(error, reader) from None
     except ValueError:
         raise ModelError(f"{upstream.url} makes no token where one is asked for") from None
+    if not all(set(reader.asked) <= {step.token, *step.logprobs} for step in steps):
+        ran = f"vLLM {version}" if version else "a server"
+        raise ModelError(
+            f"{upstream.url} is {ran} that lists the most probable tokens only, so c cannot be "
+            "read; use vLLM 0.26 or later, which lists any token (logprob_token_ids)"
+        )
     _check_raw(steps, len(tokenizer))
     context, lora = found.get("max_model_len"), bool(found.get("parent"))
     context = context if isinstance(context, int) else None
     root = str(found.get("root") or "")
-    return Served(found["id"], lists_ids, context, version, lora, root)
+    return Served(found["id"], context, version, lora, root)
 
 
 async def _version(upstream: Upstream) -> str:
-    """Return vLLM's version, empty where the server has none.
-
-    Raises:
-        ModelError: it is too old.
-    """
+    """Return vLLM's version, empty where the server has none."""
     try:
         said = await upstream.get("/version")
     except UpstreamError as error:
         if error.why in ("unreachable", "busy"):
             raise
         return ""
-    version = str(said.get("version", ""))
-    numbers = re.match(r"(\d+)\.(\d+)(?!\.dev)", version)
-    if numbers and (0, 1) < (int(numbers[1]), int(numbers[2])) < OLDEST:
-        raise ModelError(
-            f"{upstream.url} runs vLLM {version}, whose log-probabilities depend on the "
-            "temperature; c needs 0.26 or later"
-        )
-    return version
+    return str(said.get("version", ""))
 
 
 async def model_of(upstream: Upstream, name: str | None, card: Json) -> Json:

@@ -25,30 +25,29 @@ LISTED_ENDS = 126  # end tokens that an engine lists, which lists 128 ids; other
 class Step(NamedTuple):
     """What an engine says of one step, at temperature 1 and before top-p.
 
-    `logprobs` are of the ids that it listed. One that is not there has at most `ceiling`; None:
-    the engine lists every id that it is asked for. `ends`: the engine ended the sample here, on an
-    id that it takes for an end.
+    `logprobs` are of the ids that it was asked for. `ends`: the engine ended the sample here, on
+    an id that it takes for an end.
     """
 
     token: int
     logprob: float
     logprobs: Mapping[int, float]
-    ceiling: float | None = None
     ends: bool = False
 
 
 class Drawn(NamedTuple):
     """What one step chose for one row: a token, or (`ended`) that the response ends here.
 
-    `reading` is what the step reads of c, in log-odds; with `at_most`, that or less.
+    `reading` is what the step reads of c, in log-odds; `end` the log-probability of ending here,
+    in a model without the tokens that are read.
     """
 
     row: int
     token: int
     logprob: float
     reading: float
+    end: float
     ended: bool
-    at_most: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,22 +157,29 @@ class Reader:
         Raises:
             ModelError: the engine left out an id that it was asked for.
         """
-        odds, at_most = (0.0, False) if self.readout is None else self.reading(step)
+        odds = 0.0 if self.readout is None else self.reading(step)
         known = {step.token: step.logprob, **step.logprobs}
         stops = (*self.stops, step.token) if step.ends else self.stops
         end = log_sum([known[i] for i in dict.fromkeys(stops) if i in known])
         rest = self.rest(known)
         ended = step.token in stops
         token, logprob = (self.eos[0], end) if ended else (step.token, step.logprob)
-        return Drawn(0, token, min(logprob - rest, 0.0), odds, ended, at_most)
+        return Drawn(0, token, min(logprob - rest, 0.0), odds, self.end(step), ended)
 
     def rest(self, known: Mapping[int, float]) -> float:
         """Return log p of all that may be drawn at a step: without what is read and never drawn."""
-        silent = log_sum([known[i] for i in self.banned if i in known])
-        return math.log1p(-min(math.exp(silent), 1 - 1e-7))
+        return _without(known, self.banned)
 
-    def reading(self, step: Step) -> tuple[float, bool]:
-        """Return what a step reads of c, in log-odds, and whether it is only an upper bound.
+    def end(self, step: Step) -> float:
+        """Return the log-probability of ending at a step, in a model without what is read."""
+        known = {step.token: step.logprob, **step.logprobs}
+        read = self.readout.ids if self.readout else ()
+        ends = (*self.eos, step.token) if step.ends else self.eos
+        end = log_sum([known[i] for i in dict.fromkeys(ends) if i in known and i not in read])
+        return min(end - _without(known, read), 0.0)
+
+    def reading(self, step: Step) -> float:
+        """Return what a step reads of c, in log-odds.
 
         Raises:
             ModelError: there is no c, or the engine left out an id that it was asked for.
@@ -183,42 +189,37 @@ class Reader:
         missing = [token for token in self.readout.ids if token not in known]
         if not missing:
             if self.readout.head == "pair":
-                return known[cnf] - known[self.readout.ids[1]], False
-            return reading(min(known[cnf], 0.0)), False
-        if step.ceiling is None or self.readout.head == "pair":
-            names = dict(zip(self.readout.ids, TOKENS[self.readout.head], strict=True))
-            raise ModelError(
-                f"the engine returned no log-probability of {names[missing[0]]} (id {missing[0]}) "
-                "although it was asked for; it needs vLLM 0.22 in process or 0.26 as a server"
-            )
-        return reading(min(step.ceiling, 0.0)), True
+                return known[cnf] - known[self.readout.ids[1]]
+            return reading(min(known[cnf], 0.0))
+        names = dict(zip(self.readout.ids, TOKENS[self.readout.head], strict=True))
+        raise ModelError(
+            f"the engine returned no log-probability of {names[missing[0]]} (id {missing[0]}) "
+            "although it was asked for; it needs vLLM 0.22 in process or 0.26 as a server"
+        )
 
 
 def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
     """Return the response in the steps of one sample, cut where it ends.
 
-    One that never ends counts as cut at its longest. Where c is only known to be at most some
-    value, the confidence is None and `confidence_at_most` that value. Without `<CNF>` there is
-    neither.
+    One that never ends counts as cut at its longest. Without `<CNF>` there is no confidence.
     """
     tokens: list[int] = []
     logprobs: list[float] = []
     readings: list[float] = []
-    bounds: list[bool] = []
+    ends: list[float] = []
     end_logprob = None
     for step in steps:
         drawn = reader.drawn(step)
         if reader.readout is not None:
             readings.append(drawn.reading)
-            bounds.append(drawn.at_most)
+            ends.append(drawn.end)
         if drawn.ended:
             end_logprob = drawn.logprob
             break
         tokens.append(drawn.token)
         logprobs.append(drawn.logprob)
-    trace = along(readings, logprobs, reader.evidence)
-    place = 0 if reader.at_prompt else -1
-    c, known = (trace[place], not bounds[place]) if trace else (None, False)
+    trace = along(readings, logprobs, ends, reader.evidence)
+    c = trace[0 if reader.at_prompt else -1] if trace else None
     ended = end_logprob is not None
     return Generation(
         text=tokenizer.decode(tokens, skip_special_tokens=True),
@@ -226,9 +227,8 @@ def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
         finish_reason="stop" if ended else "length",
         logprobs=tuple(logprobs),
         end_logprob=end_logprob,
-        confidence=c if ended and known else None,
-        trace=() if any(bounds) else tuple(trace),
-        confidence_at_most=c if ended and not known else None,
+        confidence=c if ended else None,
+        trace=tuple(trace),
     )
 
 
@@ -251,6 +251,12 @@ def named_rows(folder: Path) -> int:
 def _json(file: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return found
+
+
+def _without(known: Mapping[int, float], ids: Iterable[int]) -> float:
+    """Return log p of all tokens but some."""
+    silent = log_sum([known[i] for i in ids if i in known])
+    return math.log1p(-min(math.exp(silent), 1 - 1e-7))
 
 
 def log_sum(values: Sequence[float]) -> float:

@@ -10,11 +10,9 @@ from typing import Any
 
 from grace.engines.background import in_order
 from grace.engines.dialect import (
-    TOP,
     Json,
     Names,
     Request,
-    known,
     listing,
     prompt_logprobs,
     read_steps,
@@ -37,7 +35,6 @@ class Served:
 
     Attributes:
         model: what it calls the model.
-        lists_ids: it lists log-probabilities of any ids; else of the most probable tokens only.
         context: longest prompt with its response in tokens, None if it did not say.
         version: of vLLM, empty if it did not say.
         lora: the model is a LoRA. Asked for the log-probabilities of a prompt with a LoRA that
@@ -46,7 +43,6 @@ class Served:
     """
 
     model: str
-    lists_ids: bool
     context: int | None = None
     version: str = ""
     lora: bool = False
@@ -69,9 +65,8 @@ class Remote:
         Raises:
             UpstreamError: the server fails.
         """
-        lists_ids = self.served.lists_ids
-        asked = self.reader.asked if lists_ids else None
-        body = sample_body(self.served.model, self.reader, request, lists_ids=lists_ids)
+        asked = self.reader.asked
+        body = sample_body(self.served.model, self.reader, request)
         if not request.stream:
             choice = await self.upstream.complete(body)
             yield read_steps(choice, self.names, asked)
@@ -93,7 +88,7 @@ class Remote:
         async with aclosing(self.steps(request)) as arriving:
             async for more in arriving:
                 steps += more
-                drawn = (known(self.reader.drawn(step)) for step in more)
+                drawn = map(self.reader.drawn, more)
                 tokens = sum(1 for _ in takewhile(lambda one: not one.ended, drawn))
                 arrived(tokens)
                 if tokens < len(more):
@@ -101,11 +96,7 @@ class Remote:
         return read(steps, self.reader, self.tokenizer)
 
     async def next_logprobs(self, context: Ids, ids: Ids) -> list[float]:
-        """Return the log-probabilities of tokens after a context, temperature 1.
-
-        Raises:
-            UpstreamError: the server does not list one of them.
-        """
+        """Return the log-probabilities of tokens after a context, temperature 1."""
         found: list[float] = []
         for start in range(0, len(ids), MOST_IDS):
             part = ids[start : start + MOST_IDS]
@@ -118,11 +109,8 @@ class Remote:
         steps, logprobs = await self._given(prompt, response)
         return logprobs, _listed(steps[-1], self.reader.stops)
 
-    async def read_given(self, prompt: Ids, response: Ids) -> tuple[float, bool]:
-        """Return c of a given response (token ids without the end token).
-
-        Where the server lists the most probable tokens only, c may be less: then the flag is set.
-        """
+    async def confidence(self, prompt: Ids, response: Ids) -> float:
+        """Return c of a given response (token ids without the end token)."""
         reader = self.reader
         if reader.evidence is None:
             context = prompt if reader.at_prompt else [*prompt, *response]
@@ -130,19 +118,8 @@ class Remote:
             before: list[float] = []
         else:
             steps, before = await self._given(prompt, response)
-        readings, bounds = zip(*map(reader.reading, steps), strict=True)
-        return confidence(readings, before, reader.evidence), any(bounds)
-
-    async def confidence(self, prompt: Ids, response: Ids) -> float:
-        """Return c of a given response (token ids without the end token).
-
-        Raises:
-            UpstreamError: the server does not say; it lists only the most probable tokens.
-        """
-        c, at_most = await self.read_given(prompt, response)
-        if at_most:
-            raise _not_listed([self.reader.read_id])
-        return c
+        end = reader.end(steps[-1])
+        return confidence([*map(reader.reading, steps)], before, end, reader.evidence)
 
     async def _given(self, prompt: Ids, response: Ids) -> tuple[list[Step], list[float]]:
         """Return the steps of a response and the log-probabilities of its tokens.
@@ -167,7 +144,6 @@ class Remote:
         return [*steps, (await self._next(context, asked))[0]], logprobs
 
     async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
-        asked = ids if self.served.lists_ids else None
         body = {
             "model": self.served.model,
             "prompt": list(context),
@@ -175,11 +151,11 @@ class Remote:
             "temperature": 0.0,
             "return_tokens_as_token_ids": True,
             "return_token_ids": True,
-            **listing(asked),
+            **listing(ids),
             **options,
         }
         choice = await self.upstream.complete(body)
-        steps = read_steps(choice, self.names, asked)
+        steps = read_steps(choice, self.names, ids)
         if len(steps) != 1:
             raise UpstreamError(
                 f"the upstream made {len(steps)} tokens where 1 was asked for", "malformed"
@@ -188,16 +164,6 @@ class Remote:
 
 
 def _listed(step: Step, ids: Ids) -> list[float]:
-    """Return the log-probabilities of ids at a step."""
+    """Return the log-probabilities of ids at a step that lists them."""
     found = {step.token: step.logprob, **step.logprobs}
-    if missing := [i for i in ids if i not in found]:
-        raise _not_listed(missing)
     return [found[i] for i in ids]
-
-
-def _not_listed(missing: Ids) -> UpstreamError:
-    return UpstreamError(
-        f"the upstream lists only the {TOP} most probable tokens, and ids {list(missing)} are not "
-        "among them; vLLM 0.26 or later lists any id",
-        "unsupported",
-    )

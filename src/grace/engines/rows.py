@@ -20,6 +20,7 @@ class Rows(NamedTuple):
     tokens_RT: Tensor
     logprobs_RT: Tensor  # of the token, or of ending
     readings_RT: Tensor  # log-odds as read at every step, all zero where nothing is read
+    ends_RT: Tensor  # log-probability of ending at each step, without the tokens that are read
     end_step_R: Tensor  # step at which the row ended; the number of steps when it was cut
     fed_R: Tensor  # the reading at <CNF>'s own position, where it was fed
 
@@ -31,6 +32,7 @@ def empty(num_rows: int, steps: int, device: torch.device) -> Rows:
         tokens_RT=zeros.long(),
         logprobs_RT=zeros,
         readings_RT=zeros.clone(),
+        ends_RT=zeros.clone(),
         end_step_R=torch.full((num_rows,), steps, device=device),
         fed_R=torch.zeros(num_rows, device=device),
     )
@@ -42,14 +44,15 @@ def generations(
     """Return the response of each row; without `reads` the model has nothing to read c from."""
     steps = rows.tokens_RT.shape[1]
     tokens_RT, logprobs_RT = rows.tokens_RT.tolist(), rows.logprobs_RT.tolist()
-    readings_RT, fed_R = rows.readings_RT.tolist(), rows.fed_R.tolist()
+    readings_RT, ends_RT = rows.readings_RT.tolist(), rows.ends_RT.tolist()
     made = []
     for row, end in enumerate(rows.end_step_R.tolist()):
         ended, logprobs = end < steps, logprobs_RT[row][:end]
-        trace = along(readings_RT[row][: end + 1], logprobs, evidence) if reads else []
+        read, ending = readings_RT[row][: end + 1], ends_RT[row][: end + 1]
+        trace = along(read, logprobs, ending, evidence) if reads else []
         c = trace[0 if read_at == "prompt" else -1] if ended and reads else None
         if c is not None and read_at == "feed":
-            c = confidence([fed_R[row]], logprobs, evidence)
+            c = confidence([float(rows.fed_R[row])], logprobs, ending[-1], evidence)
         made.append(
             Generation(
                 text=tokenizer.decode(tokens_RT[row][:end], skip_special_tokens=True),

@@ -12,16 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.cnf import Readout, end_log_prob, without
+from grace.cnf import Readout, end_log_prob, unread_end, without
 from grace.engines.forward import Forward
 from grace.engines.prefix import Columns
 
 
 class Reading(NamedTuple):
-    """One given response: log p of its tokens and of its end, and what each step reads of c."""
+    """One given response: log p of its tokens and of its end, and what each step reads of c.
+
+    `end` is log p of its end in a model without the tokens that are read.
+    """
 
     logprobs: list[float]
     end_logprob: float
+    end: float
     readings: list[float]
 
 
@@ -39,16 +43,20 @@ def score(
     With `silent` the probabilities are those of a model without the tokens that are read.
     """
     num_tokens, readings = len(response), list[float]()
-    if readout is not None:
+    last_V = logits_KV[num_tokens]
+    if readout is None:
+        end = float(end_log_prob(last_V, end_ids))
+    else:
         read_KE = logits_KV[:, list(readout.ids)]
         readings = readout.reading(read_KE, logits_KV.logsumexp(-1)).tolist()
+        end = float(unread_end(last_V, end_ids, readout))
         if silent:
             logits_KV = without(logits_KV, readout)
-    end = end_log_prob(logits_KV[num_tokens : num_tokens + 1], end_ids)
+    end_logprob = float(end_log_prob(logits_KV[num_tokens], end_ids))
     tokens_K = torch.tensor(response, dtype=torch.long, device=logits_KV.device)
     steps_KV = logits_KV[:num_tokens]
     chosen_K = steps_KV.gather(1, tokens_K[:, None])[:, 0] - steps_KV.logsumexp(-1)
-    return Reading(chosen_K.tolist(), float(end), readings)
+    return Reading(chosen_K.tolist(), end_logprob, end, readings)
 
 
 @torch.inference_mode()

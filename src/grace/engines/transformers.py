@@ -188,7 +188,7 @@ class TransformersEngine:
             raise ModelError("the tokenizer has no <CNF>; load a trained adapter or call add_cnf")
         if self.evidence is not None:
             read = self._read(prompts, responses)
-            return [confidence(one.readings, one.logprobs, self.evidence) for one in read]
+            return [confidence(one.readings, one.logprobs, one.end, self.evidence) for one in read]
         contexts: Sequence[Ids] = prompts
         if self.read_at != "prompt":
             fed = self._fed()
@@ -248,9 +248,11 @@ class TransformersEngine:
 
     def _ends(self) -> Ends:
         """Return what ends a response now, and how c is read."""
-        ids_E = torch.tensor(self.end_ids, device=self.device)
+        read = self.readout.ids if self.readout else ()
+        unread = [token for token in self.end_ids if token not in read]
+        ids_E, unread_E = (torch.tensor(ids, device=self.device) for ids in (self.end_ids, unread))
         fed = self.cnf if self.read_at == "feed" else None
-        return Ends(ids_E, self.end_ids[0], self.readout, fed, self.silent)
+        return Ends(ids_E, unread_E, self.end_ids[0], self.readout, fed, self.silent)
 
     def _generations(self, rows: Rows) -> list[Generation]:
         reads = self.readout is not None

@@ -194,10 +194,8 @@ class VllmEngine:
             return [float(c) for c in self.next_token_probs(contexts, [cnf])[:, 0]]
         if reader.every_step:
             return [self._walk(p, r) for p, r in zip(prompts, responses, strict=True)]
-        return [
-            confidence([self._reading(plain(end))], logprobs, reader.evidence)
-            for logprobs, end in self._score(prompts, responses)
-        ]
+        scored = self._score(prompts, responses)
+        return [self._confidence([plain(end)], logprobs) for logprobs, end in scored]
 
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
@@ -257,9 +255,11 @@ class VllmEngine:
         )
         return read(steps, self.reader, self.tokenizer)
 
-    def _reading(self, known: dict[int, float]) -> float:
-        """Return what the log-probabilities of a step, by id, read of c."""
-        return self.reader.reading(Step(self.reader.eos[0], 0.0, known))[0]
+    def _confidence(self, known: Sequence[dict[int, float]], logprobs: Sequence[float]) -> float:
+        """Return c from the log-probabilities of some steps, by id, the end's last."""
+        steps = [Step(self.reader.eos[0], 0.0, one) for one in known]
+        end = self.reader.end(steps[-1])
+        return confidence([*map(self.reader.reading, steps)], logprobs, end, self.reader.evidence)
 
     def _walk(self, prompt: Ids, response: Ids) -> float:
         """Return c of a given response whose every step is read: one request each, one prefix."""
@@ -272,7 +272,7 @@ class VllmEngine:
         known = [*map(plain, steps)]
         pairs = zip(known[:-1], response, strict=True)
         logprobs = [step[token] - self.reader.rest(step) for step, token in pairs]
-        return confidence([*map(self._reading, known)], logprobs, self.reader.evidence)
+        return self._confidence(known, logprobs)
 
     def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]

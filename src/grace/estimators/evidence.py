@@ -1,4 +1,4 @@
-"""GrACE's evidence alone: logistic regression on six numbers of the response's log-probabilities.
+"""GrACE's evidence alone: logistic regression on seven numbers of the response's log-probabilities.
 
 What c is before a step of training (`grace.evidence`). Beside `grace` it tells how much of c is
 evidence and how much is what LoRA and the row of `<CNF>` learn.
@@ -7,7 +7,7 @@ evidence and how much is what LoRA and the row of `<CNF>` learn.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from grace.probe.readout import fit_evidence
 
 if TYPE_CHECKING:
     from grace.engines import Engine
+    from grace.records import Response
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +31,24 @@ class EvidenceAlone:
         """Fit the weights and the bias."""
         train = known.train
         rows = [i for i, one in enumerate(train.responses) if one.finish_reason == "stop"]
-        phi_NF = np.array([features(train.responses[i].logprobs) for i in rows])
+        phi_NF = np.array([_features(train.responses[i]) for i in rows])
         right_N = np.array([train.correct[i] for i in rows])
         evidence = fit_evidence(phi_NF, right_N, [train.questions[i].id for i in rows])
 
-        def rate(logprobs: tuple[float, ...]) -> float:
-            return sigmoid(evidence.log_odds(0.0, evidence.of(logprobs)))
+        def rate(response: Response) -> float:
+            return sigmoid(evidence.log_odds(0.0, evidence.shift_of(_features(response))))
 
         return Fitted(
             lambda samples: rate_ended(
-                samples, lambda rows: [rate(samples.responses[row].logprobs) for row in rows]
+                samples, lambda rows: [rate(samples.responses[row]) for row in rows]
             ),
             trained_parameters=1 + len(FEATURES),
         )
+
+
+def _features(response: Response) -> tuple[float, ...]:
+    """Return the features of a response that ended."""
+    return features(response.logprobs, cast(float, response.end_logprob))
 
 
 ESTIMATOR = EvidenceAlone

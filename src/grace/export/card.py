@@ -140,7 +140,7 @@ def _reading(card: Card) -> str:
 
 A step's *reading* is what the logits of `<CNF>` (id {record["cnf_id"]}) and `<NOC>` (id
 {record["noc_id"]}) differ by, or equally their log-probabilities at temperature 1. The log-odds of
-c are a blend of the last reading and the mean of all, plus *evidence*: six features of the
+c are a blend of the last reading and the mean of all, plus *evidence*: seven features of the
 response's own token log-probabilities. The numbers are in grace.json, the formula below.
 An answer that was cut at its longest has no confidence.
 {_recalibrated(record)}"""
@@ -153,7 +153,7 @@ An answer that was cut at its longest has no confidence.
     if not record.get("evidence"):
         return text
     return f"""{text}{_recalibrated(record)}
-This model adds *evidence*: six features of the response's own token log-probabilities shift the
+This model adds *evidence*: seven features of the response's own token log-probabilities shift the
 logit of `<CNF>`. The probability of `<CNF>` alone, without this shift, is **not** calibrated.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 from grace.chat import encode_chat
 from grace.config import DataSettings, SampleSettings, from_dict
 from grace.engines.loading import load_tokenizer
-from grace.engines.reading import named_ends
+from grace.engines.reading import LISTED_ENDS, named_ends
 from grace.evidence import Evidence
 from grace.records import Question, from_json
 from grace.tasks import load_task
@@ -36,12 +36,14 @@ HIGH = {high}
 BIAS, SLOPE, SHARE, LIMIT = {bias}, {slope}, {share}, {limit}
 
 
-def confidence({read}, logprobs):
-    """Return c from {what}{where} and log p of its tokens without its end."""
+def confidence({read}, logprobs, end):
+    """Return c from {what}{where}, log p of its tokens and log p of its end."""
 {state}
     p = [min(max(-20.0, value), 0.0) for value in logprobs] or [0.0]
     mean, low = sum(p) / len(p), min(p)
-    found = [mean, low, sum(p), math.log(len(p)), math.exp(low), math.exp(p[0])]
+    end = min(max(-20.0, end), 0.0)
+    both = math.exp((sum(p) + end) / (len(logprobs) + 1))
+    found = [mean, low, sum(p), math.log(len(p)), math.exp(low), math.exp(p[0]), both]
     found = [min(max(x, a), b) for x, a, b in zip(found, LOW, HIGH)]
     shift = BIAS + sum(w * (x - m) for w, x, m in zip(WEIGHTS, found, CENTER))
     logit = max(-LIMIT, min(SLOPE * (state + shift), LIMIT))
@@ -53,7 +55,12 @@ TOKEN = {
     "state": "    log_c = min(log_c, -1e-7)\n    state = log_c - math.log(-math.expm1(log_c))",
     "asked": "[CNF]",
     "given": "steps.token_logprobs[:-1]",
-    "steps": 'log_c = steps.top_logprobs[{step}][f"token_id:{CNF}"]',
+    "steps": 'log_c = steps.top_logprobs[STEP][f"token_id:{CNF}"]',
+    "end": (
+        "\n    last = {int(k[9:]): v for k, v in steps.top_logprobs[-1].items()}"
+        "\n    end = sum(math.exp(v) for k, v in last.items() if k != CNF)"
+        "\n    end = math.log(max(end, 1e-9)) - math.log1p(-min(math.exp(log_c), 1 - 1e-7))"
+    ),
 }
 PAIR = {
     "read": "readings",
@@ -66,6 +73,10 @@ PAIR = {
         "    readings = [step[CNF] - step[NOC] for step in top]\n"
         "    pair = [min(math.exp(step[CNF]) + math.exp(step[NOC]), 1 - 1e-7) for step in top]\n"
         "    own = [p - math.log1p(-q) for p, q in zip(steps.token_logprobs, pair)]"
+    ),
+    "end": (
+        "\n    end = sum(math.exp(v) for k, v in top[-1].items() if k not in (CNF, NOC))"
+        "\n    end = math.log(max(end, 1e-9)) - math.log1p(-pair[-1])"
     ),
 }
 ASK = '''
@@ -113,23 +124,25 @@ def lines(record: dict[str, Any], directory: Path, *, served: bool) -> str:
         if pair
         else f"CNF = {record['cnf_id']}"
     )
+    stops = list(dict.fromkeys([*named_ends(directory), *record.get("stop_ids", ())]))
+    read_ids = (record["cnf_id"], record.get("noc_id"))
+    ends = [token for token in stops if token not in read_ids][:LISTED_ENDS] if evidence else []
+    ids += f"\nENDS = {ends}" if served and evidence else ""
     head = f"import math\n\n{ids}\nPROMPT = {json.dumps(prompt_of(record, directory))}\n"
     read = (SHIFTED if evidence else PLAIN).format(where=where, **form, **(evidence or {}))
     if not served:
         return head + ("" if evidence else "\n\n") + read
-    ends = [*named_ends(directory), *record.get("stop_ids", ())]
     sample = from_dict(SampleSettings, record.get("sample", {}))
     texts = "".join(f".partition({json.dumps(stop)})[0]" for stop in sample.stop)
     ask = ASK.format(
         longest=sample.longest,
         bias=BANNED[pair] if pair or at_prompt else "",
-        stops=list(dict.fromkeys(ends)),
+        stops=stops,
         read=form["read"],
-        asked=form["asked"],
-        given=form["given"],
-        steps=form["steps"].format(step=0 if at_prompt else -1, CNF="{CNF}")
-        if not pair
-        else form["steps"],
+        asked=form["asked"] + (" + ENDS" if evidence else ""),
+        given=form["given"] + (", end" if evidence else ""),
+        steps=form["steps"].replace("STEP", "0" if at_prompt else "-1")
+        + (form["end"] if evidence else ""),
         text=f"choice.text{texts}.strip()",
     )
     return head + ("" if evidence else "\n\n") + read + ask

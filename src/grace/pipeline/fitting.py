@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -80,7 +80,8 @@ def _known(responses: Sequence[Response], correct: Sequence[bool]) -> Known:
     """
     rows = [row for row, response in enumerate(responses) if response.finish_reason == "stop"]
     label_N = labels_of([correct[row] for row in rows])
-    phi_NF = np.array([likelihoods(responses[row].logprobs) for row in rows])
+    known = [(responses[row].logprobs, responses[row].end_logprob) for row in rows]
+    phi_NF = np.array([likelihoods(logprobs, cast(float, end)) for logprobs, end in known])
     return Known(phi_NF, label_N, [responses[row].question_id for row in rows], rows)
 
 

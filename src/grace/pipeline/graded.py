@@ -56,7 +56,7 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     states, logprobs = _read(engine, prompts, given)
     made = fit_readout(
         step_states(*states, [len(row) for row in given]),
-        np.array([likelihoods(row) for row in logprobs]),
+        np.array([likelihoods(*row) for row in logprobs]),
         label_N,
         [str(chat) for chat in chats],
         head_shape(engine.model, len(engine.tokenizer)),
@@ -75,14 +75,14 @@ def _chat(context: Context, answer: Graded) -> Sequence[Message]:
 
 def _read(
     engine: Any, prompts: Sequence[Sequence[int]], given: Sequence[Sequence[int]]
-) -> tuple[Features, list[list[float]]]:
-    """Return the states and the log-probabilities of the answers, a part at a time."""
+) -> tuple[Features, list[tuple[list[float], float]]]:
+    """Return the states and the log-probabilities of answers and their ends, a part at a time."""
     parts: list[Features] = []
-    logprobs: list[list[float]] = []
+    logprobs: list[tuple[list[float], float]] = []
     with progress("read answers", len(given), unit="answers") as advance:
         for start in range(0, len(given), AT_ONCE):
             rows = slice(start, start + AT_ONCE)
             parts.append(engine.features(prompts[rows], given[rows]))
-            logprobs += [found for found, _ in engine.logprobs(prompts[rows], given[rows])]
+            logprobs += engine.logprobs(prompts[rows], given[rows])
             advance(len(given[rows]))
     return Features(*map(np.concatenate, zip(*parts, strict=True))), logprobs

@@ -175,6 +175,7 @@ def train_on(
 
     settings, directory = context.settings, context.directory
     held_out = context.samples(directory.split("validation"))
+    end_ids = context.engines.base.end_ids
     loaded = context.engines.trainable()
     cnf = add_cnf(
         loaded.model,
@@ -194,6 +195,7 @@ def train_on(
         settings.train,
         seed=settings.seed,
         evidence=evidence,
+        end_ids=end_ids,
         **options,
     )
 

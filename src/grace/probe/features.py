@@ -27,18 +27,19 @@ LIKELIHOOD_FEATURES = (
 
 
 def likelihood_features(logprobs: Sequence[float], end_logprob: float | None) -> Array:
-    """Return the likelihood features of one response, float32 of shape (12,), always finite.
+    """Return the likelihood features of one response, float32 of shape (13,), always finite.
 
     Names and order are `LIKELIHOOD_FEATURES`: those of `grace.evidence`, and what else the tokens
-    and the end say. Log-probabilities are floored at `evidence.LOWEST`. An empty response counts
-    as certain. `cut` is 1 where there is no end; the end's log-probability is the floor there.
+    and the end say. Log-probabilities are floored at `evidence.LOWEST`. The tokens of an empty
+    response count as certain. `cut` is 1 where there is no end, whose log-probability
+    is then the floor.
     """
     cut = end_logprob is None
     end = evidence.LOWEST if end_logprob is None else max(evidence.LOWEST, end_logprob)
     log_T = np.nan_to_num(np.asarray(logprobs or [0.0], dtype=np.float64), nan=evidence.LOWEST)
     log_T = np.clip(log_T, evidence.LOWEST, 0.0)
     more = (np.exp(log_T).mean(), log_T[0], log_T[-1], end, math.exp(min(end, 0.0)), float(cut))
-    return np.asarray((*evidence.features(logprobs), *more), dtype=np.float32)
+    return np.asarray((*evidence.features(logprobs, end), *more), dtype=np.float32)
 
 
 def feature_matrix(

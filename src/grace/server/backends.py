@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grace.engines.background import as_finished
-from grace.engines.dialect import UNKNOWN, Request, known
+from grace.engines.dialect import Request
 from grace.engines.openai import OpenAIEngine, seed_of
 from grace.engines.reading import LOWEST, Step
 from grace.records import Message
@@ -137,7 +137,7 @@ def _upstream(model: Model, engine: OpenAIEngine, settings: ServerSettings) -> B
     async def trouble() -> str:
         return await asyncio.wrap_future(engine.reachable())
 
-    return Backend(queue, not engine.served.lists_ids, trouble, caller, _relay)
+    return Backend(queue, False, trouble, caller, _relay)
 
 
 def _relay(jobs: Sequence[Completion]) -> None:
@@ -160,22 +160,17 @@ async def _fill(engine: OpenAIEngine, asked: Asked, choice: Choice, key: str, nu
     request = Request(choice.prompt, asked.sampling, seed, stream=True)
     async with aclosing(engine.remote.steps(request)) as arriving:
         async for steps in arriving:
-            if not all(_add(engine, asked, choice, step) for step in steps):
+            if not all(_add(engine, choice, step) for step in steps):
                 break
     choice.close(None)
     if choice.to_rate is not None:
-        choice.rated(*await engine.remote.read_given(choice.prompt, choice.to_rate))
+        choice.rated(await engine.remote.confidence(choice.prompt, choice.to_rate))
 
 
-def _add(engine: OpenAIEngine, asked: Asked, choice: Choice, step: Step) -> bool:
+def _add(engine: OpenAIEngine, choice: Choice, step: Step) -> bool:
     """Return whether the choice goes on after a step."""
-    reader, tokenizer = engine.reader, engine.tokenizer
-    drawn = known(reader.drawn(step))
-    read = (*(reader.readout.ids if reader.readout else ()), UNKNOWN)
-    others = [entry for entry in step.logprobs.items() if entry[0] not in read]
-    best = sorted(others, key=lambda entry: -entry[1])[: asked.top or 0]
-    top = tuple((name_of(tokenizer, token), max(value, LOWEST)) for token, value in best)
-    return choice.add(drawn, top) and not drawn.ended
+    drawn = engine.reader.drawn(step)
+    return choice.add(drawn, ()) and not drawn.ended
 
 
 async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:

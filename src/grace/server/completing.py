@@ -42,14 +42,12 @@ class Piece(NamedTuple):
 class Ended(NamedTuple):
     """A choice is complete.
 
-    Its confidence is None where it was cut at its longest, and where it is only known to be
-    `at_most` some value.
+    Its confidence is None where it was cut at its longest.
     """
 
     choice: int
     finish_reason: Literal["stop", "length"]
     confidence: float | None
-    at_most: float | None = None
 
 
 class Reads(Protocol):
@@ -180,7 +178,7 @@ class Choice:
         self._running = Running(job.reads.evidence)
         self._text = ""
         self._offset = 0
-        self._first = (0.0, False)  # c at the first step, and if that is a bound
+        self._first = 0.0  # c at the first step
         self._end: Drawn | None = None
         self._end_top: Top = ()
         self._over = False
@@ -191,24 +189,23 @@ class Choice:
             self._over = True
         if self._over or self._end is not None:
             return False
-        c = self._running.read(drawn.reading)
+        c = self._running.read(drawn.reading, drawn.end)
         if not self._tokens_drawn:
-            self._first = (c, drawn.at_most)
+            self._first = c
         if drawn.ended:
             self._end, self._end_top = drawn, top
             if self._reads.read_at != "feed":
-                at_prompt = self._reads.read_at == "prompt"
-                self.close(*(self._first if at_prompt else (c, drawn.at_most)))
+                self.close(self._first if self._reads.read_at == "prompt" else c)
             return True
         self._tokens_drawn += 1
         self._running.add(drawn.logprob)
         shown = self._stops.add(self._words.add(drawn.token))
-        self._show(shown.text, self._tokens(drawn, top, None if drawn.at_most else c))
+        self._show(shown.text, self._tokens(drawn, top, c))
         if shown.stopped:
             self._cut()
         return not shown.stopped
 
-    def close(self, confidence: float | None, at_most: bool = False) -> None:
+    def close(self, confidence: float | None) -> None:
         """End the choice where the model has ended it, or at its longest; again: does nothing."""
         if self._over or self.to_rate is not None:
             return
@@ -217,31 +214,27 @@ class Choice:
             self._show(shown.text)
             self._cut()
             return
-        known = None if at_most else confidence
-        tokens = self._tokens(self._end, self._end_top, known) if self._end else ()
+        tokens = self._tokens(self._end, self._end_top, confidence) if self._end else ()
         self._show(shown.text, tokens)
         if self._end is None:
-            self._finish("length", None, at_most=False)
+            self._finish("length", None)
         else:
-            self._finish("stop", confidence, at_most=at_most)
+            self._finish("stop", confidence)
 
-    def rated(self, confidence: float, at_most: bool = False) -> None:
+    def rated(self, confidence: float) -> None:
         """End the choice before a stop string, with the confidence of what is left."""
         self.to_rate = None
-        if self._job.asked.top is not None and self._reads.cnf is not None and not at_most:
+        if self._job.asked.top is not None and self._reads.cnf is not None:
             self._show("", (Token("", 0.0, ((CNF_TOKEN, log_of(confidence)),), self._offset),))
-        self._finish("stop", confidence, at_most=at_most)
+        self._finish("stop", confidence)
 
     def _cut(self) -> None:
         self.to_rate = encode_text(self._reads.tokenizer, self._text)
 
-    def _finish(
-        self, reason: Literal["stop", "length"], confidence: float | None, *, at_most: bool
-    ) -> None:
+    def _finish(self, reason: Literal["stop", "length"], confidence: float | None) -> None:
         self._over = True
-        known, bound = (None, confidence) if at_most else (confidence, None)
         tokens = self._tokens_drawn + (self._end is not None)
-        self._job.end(Ended(self._number, reason, known, bound), tokens)
+        self._job.end(Ended(self._number, reason, confidence), tokens)
 
     def _show(self, text: str, tokens: tuple[Token, ...] = ()) -> None:
         self._text += text

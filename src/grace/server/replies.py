@@ -69,10 +69,11 @@ class Reply:
         return choice | self._end(ended)
 
     def _end(self, ended: Ended) -> Json:
-        """Return how a choice ends; a bound is there only in place of a confidence."""
-        said: Json = {"finish_reason": ended.finish_reason, "confidence": ended.confidence}
-        bound = {} if ended.at_most is None else {"confidence_at_most": ended.at_most}
-        return said | bound | {"calibrated": self.calibrated}
+        return {
+            "finish_reason": ended.finish_reason,
+            "confidence": ended.confidence,
+            "calibrated": self.calibrated,
+        }
 
     def _object(self, kind: str, choices: Sequence[Json]) -> Json:
         prefix = "chatcmpl" if self.chat else "cmpl"

@@ -42,7 +42,6 @@ class _Rated(_Answer):
 class _Choice(_Rated):
     index: int
     finish_reason: Literal["stop", "length"]
-    confidence_at_most: float | None = None
 
 
 class TopLogprob(_Answer):
@@ -133,7 +132,6 @@ class _ChunkChoice(_Answer):
     index: int
     finish_reason: Literal["stop", "length"] | None
     confidence: float | None = None
-    confidence_at_most: float | None = None
     calibrated: bool | None = None
 
 

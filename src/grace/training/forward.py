@@ -6,14 +6,16 @@ Shapes: B sequences, T tokens, K kept positions, V vocabulary.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from grace.cnf import Readout, log_odds, without
+from grace.cnf import Readout, log_odds, unread_end, without
 from grace.engines.forward import Forward
 from grace.engines.prefix import read, shared
+from grace.errors import ConfigError
 from grace.evidence import Evidence
 from grace.training.examples import IGNORED, Batch
 from grace.training.loss import LossKind, calibration_loss, mean_over_tokens, token_losses
@@ -39,6 +41,7 @@ def losses(
     with_sft: bool = True,
     cnf_in_sft: bool = False,
     evidence: Evidence | None = None,
+    end_ids: Sequence[int] = (),
 ) -> Losses:
     """Run the model on a batch and return the terms of the loss.
 
@@ -47,14 +50,20 @@ def losses(
     that of a model without `<CNF>`, as the response is drawn. Logits are computed
     from the last prompt token on only. log c is the float32 log-softmax over the full vocabulary,
     as in `grace.cnf.log_confidence`, shifted by the evidence if any; no gradient flows through
-    the evidence. With `cnf_in_sft` the SFT term has `<CNF>` as one more label where c is read.
+    the evidence, which wants the `end_ids` that end a response. With `cnf_in_sft` the SFT term has
+    `<CNF>` as one more label where c is read.
 
     Of a pair c is the sigmoid of what the evidence makes of the readings of all steps, and the SFT
     term that of a model without the pair.
 
     Bin tokens have no calibration term (it is zero): the token of the target's interval is always
     one more label of the SFT term.
+
+    Raises:
+        ConfigError: evidence without the ids that end a response.
     """
+    if evidence is not None and not end_ids:
+        raise ConfigError("the evidence needs the ids that end a response; give end_ids")
     length = batch["input_ids"].shape[1] - (read_at != "feed")
     next_BT = batch["labels"][:, 1:length]
     kept = 1
@@ -65,8 +74,11 @@ def losses(
     if read_at == "prompt":
         logits_BKV = _prompt_last(logits_BKV, next_BK, readout)
     labels_BK = torch.cat([next_BK, batch["input_ids"][:, -1:]], dim=1)
+    end_B = torch.zeros(len(next_BK), device=next_BK.device)
+    if evidence is not None:
+        end_B = unread_end(logits_BKV[:, -2 if read_at == "feed" else -1], end_ids, readout)
     if readout.head == "pair":
-        log_c_B, loss_BK = _pair(logits_BKV, next_BK, readout, evidence or Evidence.none())
+        log_c_B, loss_BK = _pair(logits_BKV, next_BK, end_B, readout, evidence or Evidence.none())
         sft_B = mean_over_tokens(loss_BK, next_BK)
         return Losses(calibration_loss(log_c_B, batch["target"], loss), sft_B, log_c_B)
     loss_BK = token_losses(logits_BKV, labels_BK)
@@ -76,7 +88,7 @@ def losses(
         return Losses(torch.zeros_like(log_c_B), mean_over_tokens(loss_BK, labels_BK), log_c_B)
     log_c_B = -loss_BK[:, -1]
     if evidence is not None:
-        log_c_B = _with_evidence(log_odds(log_c_B), -loss_BK[:, :-1], next_BK, evidence)
+        log_c_B = _with_evidence(log_odds(log_c_B), -loss_BK[:, :-1], next_BK, end_B, evidence)
     if cnf_in_sft:
         loss_BK = torch.cat([loss_BK[:, :-1], -log_c_B[:, None]], dim=1)
         sft_B = mean_over_tokens(loss_BK, labels_BK)
@@ -86,7 +98,7 @@ def losses(
 
 
 def _pair(
-    logits_BKV: Tensor, next_BK: Tensor, readout: Readout, evidence: Evidence
+    logits_BKV: Tensor, next_BK: Tensor, end_B: Tensor, readout: Readout, evidence: Evidence
 ) -> tuple[Tensor, Tensor]:
     """Return log c, (B,), and -log p of the response's tokens in a model without the pair."""
     pair_BK2 = logits_BKV[..., list(readout.ids)].float()
@@ -96,17 +108,18 @@ def _pair(
     steps_BK = torch.cat([next_BK != IGNORED, end_B1], dim=1)
     mean_B = (reading_BK * steps_BK).sum(1) / steps_BK.sum(1)
     state_B = evidence.share * mean_B + (1 - evidence.share) * reading_BK[:, -1]
-    return _with_evidence(state_B, -loss_BK, next_BK, evidence), loss_BK
+    return _with_evidence(state_B, -loss_BK, next_BK, end_B, evidence), loss_BK
 
 
 def _with_evidence(
-    state_B: Tensor, logprobs_BK: Tensor, next_BK: Tensor, evidence: Evidence
+    state_B: Tensor, logprobs_BK: Tensor, next_BK: Tensor, end_B: Tensor, evidence: Evidence
 ) -> Tensor:
-    """Return log c, (B,), from what was read and the log-probabilities of the tokens."""
+    """Return log c, (B,), from what was read and the log-probabilities of tokens and end."""
     kept_BK = (next_BK != IGNORED).tolist()
-    rows = zip(logprobs_BK.detach().tolist(), kept_BK, strict=True)
+    rows = zip(logprobs_BK.detach().tolist(), kept_BK, end_B.detach().tolist(), strict=True)
     shifts = [
-        evidence.of([p for p, kept in zip(row, keeps, strict=True) if kept]) for row, keeps in rows
+        evidence.of([p for p, kept in zip(row, keeps, strict=True) if kept], end)
+        for row, keeps, end in rows
     ]
     odds_B = evidence.slope * (state_B + state_B.new_tensor(shifts))
     return torch.nn.functional.logsigmoid(odds_B.clamp(-evidence.limit, evidence.limit))

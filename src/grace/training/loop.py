@@ -52,6 +52,7 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
         self.save_every = SAVE_EVERY
         self.on_step: OnStep | None = None
         self.evidence: Evidence | None = None
+        self.end_ids: Sequence[int] = ()
         self.parts: list[Tensor] = []
         self.grad_norm: Tensor | None = None
         self._folder: Path | None = None
@@ -79,6 +80,7 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
             with_sft=settings.gamma > 0,
             cnf_in_sft=settings.cnf_in_sft,
             evidence=self.evidence,
+            end_ids=self.end_ids,
         )
         loss_B = terms.calibration + settings.gamma * terms.sft
         shown = (loss_B, terms.calibration, terms.sft, terms.log_c.exp(), terms.log_c)
@@ -139,6 +141,7 @@ class GraceTrainer(Trainer):  # type: ignore[misc]
             self.pad_id,
             read_at=self.settings.read_at,
             evidence=self.evidence,
+            end_ids=self.end_ids,
             batch_size=size,
         )
 

@@ -56,6 +56,7 @@ def train_adapter(
     checkpoint_dir: Path,
     metadata: Mapping[str, Any],
     evidence: Evidence | None = None,
+    end_ids: Sequence[int] = (),
     on_step: OnStep | None = None,
     save_every: int = SAVE_EVERY,
 ) -> TrainResult:
@@ -76,6 +77,7 @@ def train_adapter(
         checkpoint_dir: checkpoints and the best adapter so far.
         metadata: more entries for grace.json.
         evidence: how the response's own probabilities shift the logit of `<CNF>`, if at all.
+        end_ids: what ends a response besides `<CNF>`; the evidence needs them.
         on_step: called after every optimizer step with its number, the number of all steps and
             the step's values.
         save_every: optimizer steps between checkpoints; each epoch's end has one too.
@@ -101,7 +103,8 @@ def train_adapter(
             trainer = _make_trainer(
                 peft_model, tokenizer, cnf, examples, validation, settings, seed, checkpoint_dir
             )
-            trainer.save_every, trainer.on_step, trainer.evidence = save_every, on_step, evidence
+            trainer.save_every, trainer.on_step = save_every, on_step
+            trainer.evidence, trainer.end_ids = evidence, end_ids
             if trainer.args.should_save:
                 checkpoints.claim(checkpoint_dir, settings, seed, cnf.id, examples, evidence)
             trainer.accelerator.wait_for_everyone()

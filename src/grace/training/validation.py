@@ -29,6 +29,7 @@ def log_confidences(
     *,
     read_at: ReadAt = "predict",
     evidence: Evidence | None = None,
+    end_ids: Sequence[int] = (),
     batch_size: int = 8,
 ) -> NDArray[np.float64]:
     """Return log c of every example, shape (N,); the model is left in evaluation mode."""
@@ -44,7 +45,13 @@ def log_confidences(
             batch: Any = collate([examples[row] for row in rows], readout, pad_id)
             moved: Any = {name: value.to(device) for name, value in batch.items()}
             terms = losses(
-                model, moved, readout, read_at=read_at, with_sft=False, evidence=evidence
+                model,
+                moved,
+                readout,
+                read_at=read_at,
+                with_sft=False,
+                evidence=evidence,
+                end_ids=end_ids,
             )
             log_c_N[rows] = terms.log_c.double().cpu().numpy()
     return log_c_N
@@ -58,6 +65,7 @@ def evaluate(
     *,
     read_at: ReadAt = "predict",
     evidence: Evidence | None = None,
+    end_ids: Sequence[int] = (),
     batch_size: int = 8,
 ) -> dict[str, float]:
     """Return ECE, Brier score, AUROC (unless undefined), mean c and mean log c.
@@ -71,6 +79,7 @@ def evaluate(
         pad_id,
         read_at=read_at,
         evidence=evidence,
+        end_ids=end_ids,
         batch_size=batch_size,
     )
     c_N = np.exp(log_c_N)
