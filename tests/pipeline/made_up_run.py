@@ -42,7 +42,7 @@ def make(folder: Path, *changes: str) -> Context:
     directory = RunDir(folder / "run")
     engines: Any = SimpleNamespace(
         asking=settings,
-        base=SimpleNamespace(tokenizer=tiny_models.tokenizer()),
+        base=SimpleNamespace(tokenizer=tiny_models.tokenizer(), end_ids=(3,)),
         trainable=lambda: SimpleNamespace(
             model=tiny_models.model("llama_untied"), tokenizer=tiny_models.tokenizer()
         ),
