@@ -85,7 +85,7 @@ def test_the_trainer_gets_the_evidence_of_the_training_responses(tmp_path, hande
     context = made_up_run.make(tmp_path, "train.evidence=likelihood")
     fitting.fit(context)
     evidence = handed(context).evidence
-    assert evidence.of([SURE, SURE]) > evidence.of([UNSURE, UNSURE]) + 1
+    assert evidence.of([SURE, SURE], SURE) > evidence.of([UNSURE, UNSURE], UNSURE) + 1
 
 
 def test_without_evidence_the_trainer_gets_none(context, handed):
