@@ -9,10 +9,11 @@ class says what it does then.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
 
 from grace.errors import UserInputError
 
@@ -74,7 +75,8 @@ class Platt:
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        return _sigmoid(self.a * np.asarray(confidence, dtype=np.float64) + self.b)
+        mapped: Floats = expit(self.a * np.asarray(confidence, dtype=np.float64) + self.b)
+        return mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ class Temperature:
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        return _sigmoid(_logit(np.asarray(confidence, dtype=np.float64)) / self.temperature)
+        mapped: Floats = expit(_logit(np.asarray(confidence, dtype=np.float64)) / self.temperature)
+        return mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,8 @@ class LogOdds:
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        return _sigmoid(self.a * _logit(np.asarray(confidence, dtype=np.float64)) + self.b)
+        mapped: Floats = expit(self.a * _logit(np.asarray(confidence, dtype=np.float64)) + self.b)
+        return mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +171,10 @@ class Isotonic:
     @classmethod
     def fit(cls, confidence: ArrayLike, correct: ArrayLike) -> Isotonic:
         """Fit the map on validation labels."""
-        confidence_N, correct_N = _check(confidence, correct)
-        knots, inverse, counts = np.unique(confidence_N, return_inverse=True, return_counts=True)
-        values = _pool(
-            np.bincount(inverse, weights=correct_N).astype(np.float64), counts.astype(np.float64)
-        )
-        # Inner points of a flat stretch say nothing that its two ends do not.
-        keep = np.ones(len(knots), dtype=bool)
-        keep[1:-1] = (values[1:-1] != values[:-2]) | (values[1:-1] != values[2:])
-        return cls(tuple(knots[keep].tolist()), tuple(values[keep].tolist()))
+        from sklearn.isotonic import IsotonicRegression
+
+        found = IsotonicRegression().fit(*_check(confidence, correct))
+        return cls(tuple(found.X_thresholds_.tolist()), tuple(found.y_thresholds_.tolist()))
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
@@ -183,25 +182,15 @@ class Isotonic:
         return mapped
 
 
-def _pool(right_K: Floats, count_K: Floats) -> Floats:
-    blocks: list[list[float]] = []  # right, count, knots
-    for right, count in zip(right_K, count_K, strict=True):
-        blocks.append([right, count, 1])
-        while len(blocks) > 1 and blocks[-2][0] * blocks[-1][1] >= blocks[-1][0] * blocks[-2][1]:
-            last = blocks.pop()
-            blocks[-1] = [x + y for x, y in zip(blocks[-1], last, strict=True)]
-    pooled: Floats = np.repeat([b[0] / b[1] for b in blocks], [int(b[2]) for b in blocks])
-    return pooled
-
-
 def _least_squares(start: Floats, z_N: Floats, correct_N: Floats) -> Floats:
     from scipy.optimize import least_squares
 
     def residual(point: Floats) -> Floats:
-        return _sigmoid(point[0] * z_N + point[1]) - correct_N
+        error_N: Floats = expit(point[0] * z_N + point[1]) - correct_N
+        return error_N
 
     def jacobian(point: Floats) -> Floats:
-        p_N = _sigmoid(point[0] * z_N + point[1])
+        p_N = expit(point[0] * z_N + point[1])
         slope_N = p_N * (1 - p_N)
         return np.stack([slope_N * z_N, slope_N], axis=1)
 
@@ -220,13 +209,8 @@ def _least_squares(start: Floats, z_N: Floats, correct_N: Floats) -> Floats:
 def _log_loss(point: Floats, z_N: Floats, correct_N: Floats) -> tuple[float, Floats]:
     logit_N = point[0] * z_N + point[1]
     loss = np.mean(np.logaddexp(0, logit_N) - correct_N * logit_N)
-    error_N = _sigmoid(logit_N) - correct_N
+    error_N = expit(logit_N) - correct_N
     return float(loss), np.array([np.mean(error_N * z_N), np.mean(error_N)])
-
-
-def _sigmoid(x: Any) -> Floats:
-    value: Floats = 0.5 * (1 + np.tanh(0.5 * np.asarray(x, dtype=np.float64)))
-    return value
 
 
 def _logit(confidence: Floats) -> Floats:
