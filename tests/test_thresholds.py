@@ -1,4 +1,4 @@
-"""Promises of thresholds: exact tests, honest refusals, and how often they are broken."""
+"""Guarantees of thresholds: exact tests, honest refusals, and how often they are false."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from scipy import stats
 from grace.errors import UserInputError
 from grace.thresholds import (
     GRID,
+    Accurate,
+    NoWorse,
     accepted_counts,
     least_points,
     lower_bound,
-    pick_accurate,
-    pick_no_worse,
-    promise_accuracy,
-    promise_no_worse,
     selective,
 )
-from grace.thresholds.exact import p_value
-from grace.thresholds.sequence import starts, walk
+from grace.thresholds.binomial import p_value
+from grace.thresholds.guarantees import starts, walk
 
 DRAWS = 1000
 DELTAS = (0.05, 0.1, 0.2)
@@ -53,7 +51,7 @@ def truth(accuracy_K: np.ndarray, grid: tuple[float, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize(("n", "target"), [(150, 0.8), (500, 0.9)])
-def test_the_promise_is_broken_in_at_most_delta_of_the_draws(law, n, target):
+def test_the_guarantee_is_false_in_at_most_delta_of_the_draws(law, n, target):
     rng = np.random.default_rng(n)
     accuracy_K = LAWS[law]
     drawn_DN = rng.integers(len(VALUE_K), size=(DRAWS, n))
@@ -61,7 +59,7 @@ def test_the_promise_is_broken_in_at_most_delta_of_the_draws(law, n, target):
     accepted, right = accepted_counts(VALUE_K[drawn_DN], correct_DN, HUNDREDTHS)
     too_low_G = truth(accuracy_K, HUNDREDTHS) < target
     for delta in DELTAS:
-        picked = pick_accurate(accepted, right, n, target, delta)
+        picked = Accurate(target).pick(accepted, right, n, delta)
         broken = ((picked >= 0) & too_low_G[picked]).mean()
         print(f"{law}, n {n}, target {target:.0%}, delta {delta}: broken {broken:.1%}")
         assert broken <= tolerated(delta)
@@ -85,25 +83,25 @@ def differences(rng: np.random.Generator, n: int, gain: float, loss: float) -> t
     ("gain", "loss"), [(0.12, 0.3), (0.05, 0.4), (0.0, 0.2), (0.1, 0.1), (0.0, 0.0)]
 )
 @pytest.mark.parametrize("margin", [0.0, 0.02])
-def test_the_promise_to_be_no_worse_is_broken_in_at_most_delta_of_the_draws(gain, loss, margin):
+def test_the_guarantee_to_be_no_worse_is_false_in_at_most_delta_of_the_draws(gain, loss, margin):
     n = 400
     better, worse = differences(np.random.default_rng(1), n, gain, loss)
     too_low_G = gain - loss * (1 - np.array(HUNDREDTHS)) < -margin - 1e-12
     for delta in DELTAS:
-        picked = pick_no_worse(better, worse, n, margin, delta)
+        picked = NoWorse(margin).pick(better, worse, n, delta)
         broken = ((picked >= 0) & too_low_G[picked]).mean()
         print(f"gain {gain}, loss {loss}, margin {margin}, delta {delta}: broken {broken:.1%}")
         assert broken <= tolerated(delta)
 
 
 @pytest.mark.parametrize("rate", [0.03, 0.1, 0.4])
-def test_a_difference_just_beyond_the_margin_is_not_promised_more_often_than_delta(rate):
+def test_a_difference_just_beyond_the_margin_is_not_guaranteed_more_often_than_delta(rate):
     n, margin = 400, 0.02
     rng = np.random.default_rng(2)
     worse_rate = (rate + margin) / 2 + 1e-9
     won, lost, _ = rng.multinomial(n, [rate - worse_rate, worse_rate, 1 - rate], size=DRAWS).T
     for delta in DELTAS:
-        broken = (pick_no_worse(won[:, None], lost[:, None], n, margin, delta) >= 0).mean()
+        broken = (NoWorse(margin).pick(won[:, None], lost[:, None], n, delta) >= 0).mean()
         print(f"rate {rate}, delta {delta}: broken {broken:.1%}")
         assert broken <= tolerated(delta)
 
@@ -127,32 +125,30 @@ def test_the_fewest_points_are_those_of_an_unbroken_run():
 def test_a_threshold_is_found_where_the_answers_are_right_enough():
     rng = np.random.default_rng(0)
     confidence = rng.random(4000)
-    promise = selective(confidence, rng.random(4000) < confidence, target=0.8)
-    assert 0.55 < promise.tau < 0.75  # the truth at tau is (1 + tau) / 2
-    assert promise.bound >= 0.8
-    assert promise.coverage == pytest.approx(1 - promise.tau, abs=0.03)
-    assert promise.accepted == (confidence >= promise.tau).sum()
-    assert f"confidence >= {promise.tau:g}: at least 80.0% right with probability 95%" in str(
-        promise
-    )
+    found = selective(confidence, rng.random(4000) < confidence, target=0.8)
+    assert 0.55 < found.tau < 0.75  # the truth at tau is (1 + tau) / 2
+    assert found.bound >= 0.8
+    assert found.coverage == pytest.approx(1 - found.tau, abs=0.03)
+    assert found.accepted == (confidence >= found.tau).sum()
+    assert f"confidence >= {found.tau:g}: at least 80.0% right with probability 95%" in str(found)
 
 
 def test_too_few_points_are_said_to_be_too_few():
-    promise = selective([0.9] * 28, [True] * 28, target=0.9)
-    assert promise.tau is None
-    assert "28 points: at least 29 would be needed even if all were right" in str(promise)
+    found = selective([0.9] * 28, [True] * 28, target=0.9)
+    assert found.tau is None
+    assert "28 points: at least 29 would be needed even if all were right" in str(found)
     assert selective([0.9] * 29, [True] * 29, target=0.9).tau is not None
 
 
 def test_answers_that_are_not_right_enough_get_no_threshold():
-    promise = selective([0.9] * 500, [True, False] * 250, target=0.9)
-    assert promise.tau is None
-    assert "250 of 500 right" in str(promise) and "lower the target" in str(promise)
+    found = selective([0.9] * 500, [True, False] * 250, target=0.9)
+    assert found.tau is None
+    assert "250 of 500 right" in str(found) and "lower the target" in str(found)
 
 
 def test_nothing_confident_is_no_threshold():
-    promise = selective([np.nan] * 50, [True] * 50, target=0.9)
-    assert (promise.tau, promise.accepted, promise.bound) == (None, 0, 0)
+    found = selective([np.nan] * 50, [True] * 50, target=0.9)
+    assert (found.tau, found.accepted, found.bound) == (None, 0, 0)
 
 
 def test_accepted_answers_reach_the_threshold_itself():
@@ -163,12 +159,12 @@ def test_accepted_answers_reach_the_threshold_itself():
 
 def test_the_sequence_ends_at_the_first_failure():
     grid = (0.9, 0.8, 0.7)
-    promise = promise_accuracy([60, 200, 900], [60, 150, 890], 1000, target=0.9, grid=grid)
-    assert promise.tau == 0.7  # only the sequence that starts at half of the questions gets there
-    promise = promise_accuracy([600, 700, 900], [590, 600, 890], 1000, target=0.9, grid=grid)
-    assert promise.tau == 0.9
-    promise = promise_accuracy([900, 900, 900], [890, 600, 890], 1000, target=0.9, grid=grid)
-    assert promise.tau == 0.9
+    found = Accurate(0.9).guarantee([60, 200, 900], [60, 150, 890], 1000, grid=grid)
+    assert found.tau == 0.7  # only the sequence that starts at half of the questions gets there
+    found = Accurate(0.9).guarantee([600, 700, 900], [590, 600, 890], 1000, grid=grid)
+    assert found.tau == 0.9
+    found = Accurate(0.9).guarantee([900, 900, 900], [890, 600, 890], 1000, grid=grid)
+    assert found.tau == 0.9
 
 
 def test_sequences_start_early_and_at_half_of_the_questions():
@@ -192,7 +188,7 @@ def test_the_second_sequence_saves_a_flat_top_that_the_first_loses_by_bad_luck()
     (early, _), share_G = starts(n, target, delta), accepted.mean(axis=0) / n
     passes = p_value(right, accepted, target) <= delta
     alone = walk(passes, (accepted < early).sum(axis=1))
-    both = pick_accurate(accepted, right, n, target, delta)
+    both = Accurate(target).pick(accepted, right, n, delta)
     coverage = [np.where(at >= 0, share_G[at], 0).mean() for at in (alone, both)]
     print(f"mean coverage with one sequence {coverage[0]:.1%}, with two {coverage[1]:.1%}")
     assert coverage[1] > coverage[0] + 0.1
@@ -201,8 +197,8 @@ def test_the_second_sequence_saves_a_flat_top_that_the_first_loses_by_bad_luck()
 def test_no_worse_without_a_margin_is_the_sign_test():
     for better, worse in ((5, 0), (4, 0), (15, 4), (14, 6), (0, 0), (30, 30)):
         sign = stats.binomtest(better, max(better + worse, 1), 0.5, alternative="greater").pvalue
-        promise = promise_no_worse([better], [worse], 200, grid=[0.8])
-        assert (promise.tau is not None) == (sign <= 0.05)
+        found = NoWorse().guarantee([better], [worse], 200, grid=[0.8])
+        assert (found.tau is not None) == (sign <= 0.05)
 
 
 def test_two_sequences_share_delta():
@@ -212,30 +208,30 @@ def test_two_sequences_share_delta():
     (rights,) = np.nonzero((tail_K > 0.025) & (tail_K <= 0.05))
     assert len(rights) > 0
     for right in rights:
-        assert pick_accurate(accepted, np.array([[right]]), n, 0.9, 0.05) == -1
-        assert pick_accurate(accepted, np.array([[right]]), n, 0.9, 0.05, abstains=False) == 0
+        assert Accurate(0.9).pick(accepted, [[right]], n, 0.05) == -1
+        assert Accurate(0.9, abstain=False).pick(accepted, [[right]], n, 0.05) == 0
     passes = rights.max() + 1
-    assert pick_accurate(accepted, np.array([[passes]]), n, 0.9, 0.05) == 0
-    promise = promise_accuracy([500], [passes], n, target=0.9, grid=[0.8])
-    assert promise.bound == pytest.approx(float(lower_bound(passes, 500, 0.025)))
+    assert Accurate(0.9).pick(accepted, [[passes]], n, 0.05) == 0
+    found = Accurate(0.9).guarantee([500], [passes], n, grid=[0.8])
+    assert found.bound == pytest.approx(float(lower_bound(passes, 500, 0.025)))
 
 
 def test_with_a_margin_the_share_won_gets_nine_tenths_of_delta_and_the_rate_one():
     better, worse, n, delta = 30, 34, 400, 0.1
     wins = float(lower_bound(better, better + worse, 0.09))
     rate = 1 - float(lower_bound(n - better - worse, n, 0.01))
-    promise = promise_no_worse([better], [worse], n, margin=0.1, delta=delta, grid=[0.8])
-    assert promise.bound == pytest.approx(-rate * (1 - 2 * wins))
-    whole = promise_no_worse([better], [worse], n, delta=delta, grid=[0.8])
+    found = NoWorse(0.1).guarantee([better], [worse], n, delta=delta, grid=[0.8])
+    assert found.bound == pytest.approx(-rate * (1 - 2 * wins))
+    whole = NoWorse().guarantee([better], [worse], n, delta=delta, grid=[0.8])
     assert whole.bound == pytest.approx(2 * float(lower_bound(better, better + worse, 0.1)) - 1)
 
 
 def test_never_differing_is_no_worse_within_a_margin():
-    promise = promise_no_worse([0], [0], 1000, margin=0.01, grid=[0.8])
-    assert promise.tau == 0.8
-    assert promise.bound == pytest.approx(-(1 - 0.005 ** (1 / 1000)))
-    assert "at most 1.0% below the baseline's with probability 95%" in str(promise)
-    refused = promise_no_worse([0], [0], 1000, grid=[0.8])
+    found = NoWorse(0.01).guarantee([0], [0], 1000, grid=[0.8])
+    assert found.tau == 0.8
+    assert found.bound == pytest.approx(-(1 - 0.005 ** (1 / 1000)))
+    assert "at most 1.0% below the baseline's with probability 95%" in str(found)
+    refused = NoWorse().guarantee([0], [0], 1000, grid=[0.8])
     assert refused.tau is None
     assert "0 better, 0 worse of 1000" in str(refused) and "larger margin" in str(refused)
 
@@ -254,7 +250,7 @@ def test_the_grid_goes_from_strict_to_loose():
         ({"target": 0.9, "grid": ()}, "grid of 0 thresholds"),
     ],
 )
-def test_an_impossible_promise_is_refused(arguments, message):
+def test_an_impossible_goal_is_refused(arguments, message):
     with pytest.raises(UserInputError, match=message):
         selective([0.5], [True], **arguments)
 
@@ -263,4 +259,4 @@ def test_data_that_do_not_fit_are_refused():
     with pytest.raises(UserInputError, match=r"shape \(2,\), correctness \(1,\)"):
         selective([0.5, 0.6], [True], target=0.9)
     with pytest.raises(UserInputError, match="margin is -1"):
-        promise_no_worse([1], [0], 5, margin=-1, grid=[0.5])
+        NoWorse(-1).guarantee([1], [0], 5, grid=[0.5])

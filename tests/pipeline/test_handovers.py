@@ -16,13 +16,13 @@ from safetensors.numpy import load_file, save_file
 import grace.training.trainer
 from grace.engines import Features, Sampling
 from grace.estimators import Fitted
-from grace.pipeline import fitting, learning, promising, scoring
+from grace.pipeline import fitting, guarantees, learning, scoring
 from grace.pipeline.context import Context
 from grace.pipeline.grading import grade_split
 from grace.pipeline.sampling import sample_split, sampling_for
 from grace.records import Generation
 from grace.store import SPLITS
-from grace.thresholds import selective
+from grace.thresholds import Accurate, selective
 
 
 @pytest.fixture
@@ -205,9 +205,9 @@ def test_a_threshold_is_chosen_on_validation_answers_and_checked_on_test_answers
 ):
     sure = np.linspace(0.5, 1, 200)
     answers = {"validation": (sure, sure > 0.7), "test": (sure, sure < 0.7)}
-    monkeypatch.setattr(promising, "_greedy_answers", lambda context, name: answers[name])
-    wanted = promising.Wanted("answer", target=0.9, margin=None, delta=0.05, budget=1)
-    chosen = promising._for_answers(context, wanted)
+    monkeypatch.setattr(guarantees, "_greedy_answers", lambda context, name: answers[name])
+    wanted = guarantees.Wanted("answer", Accurate(0.9), delta=0.05, budget=1)
+    chosen = guarantees._for_answers(context, wanted)
     assert chosen.tau == selective(*answers["validation"], target=0.9, delta=0.05).tau
     assert chosen.test["right"] == (answers["test"][1] & (sure >= chosen.tau)).sum()
 

@@ -7,7 +7,7 @@ from made_up_study import NASTY
 
 from grace.report import Replay
 from grace.scaling import Pool, broken_promises, pair_wins, replay
-from grace.scaling.promises import NoWorse
+from grace.thresholds import NoWorse
 
 TUNED = ("sc", "asc", "esc", "grace-sc", "grace-es")
 

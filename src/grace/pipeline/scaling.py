@@ -19,8 +19,8 @@ from grace.errors import ConfigError, RunError
 from grace.estimators import Answers
 from grace.pipeline import load_run_settings, stages_alike
 from grace.pipeline.context import Context
+from grace.pipeline.guarantees import kept_promises
 from grace.pipeline.pools import OWN, draw_pool, rate_pool, read_pool
-from grace.pipeline.promising import kept_promises
 from grace.pipeline.replays import VERSION, write_replay
 from grace.pipeline.reporting import report
 from grace.pipeline.samplewise import cases, describe

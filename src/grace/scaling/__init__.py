@@ -11,20 +11,22 @@ would have seen, and so are the decisions (`tests/scaling` hold the two together
 
 from __future__ import annotations
 
-from grace.scaling.broken import BrokenPromises, broken_promises
 from grace.scaling.discrimination import PairWins, discrimination, pair_wins
+from grace.scaling.guarantees import (
+    BrokenPromises,
+    accuracy_threshold,
+    broken_promises,
+    no_worse_threshold,
+)
 from grace.scaling.pool import Pool
-from grace.scaling.promises import Accurate, NoWorse, accuracy_threshold, no_worse_threshold
 from grace.scaling.replaying import BUDGETS, replay
 from grace.scaling.results import Curve, Estimate, Point, Reach, Scaling, joined
 
 __all__ = [
     "BUDGETS",
-    "Accurate",
     "BrokenPromises",
     "Curve",
     "Estimate",
-    "NoWorse",
     "PairWins",
     "Point",
     "Pool",

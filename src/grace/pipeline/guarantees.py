@@ -1,4 +1,4 @@
-"""`grace threshold`: a threshold that keeps a promise, chosen on a run's validation questions."""
+"""`grace threshold`: a threshold with a guarantee, chosen on a run's validation questions."""
 
 from __future__ import annotations
 
@@ -15,32 +15,24 @@ from grace.pipeline.pools import OWN, draw_pool, read_pool
 from grace.pipeline.sampling import sampling_for
 from grace.pipeline.scoring import answer
 from grace.records import Threshold, to_json
-from grace.scaling import (
-    Accurate,
-    NoWorse,
-    Pool,
-    accuracy_threshold,
-    broken_promises,
-    no_worse_threshold,
-)
-from grace.scaling.promises import early_stops, majority_right
+from grace.scaling import Pool, accuracy_threshold, broken_promises, no_worse_threshold
+from grace.scaling.guarantees import Goal, early_stops, majority_right
 from grace.store import RunDir, Split, is_run, runs_in, write_json
 from grace.strategies import BUDGET
-from grace.thresholds import AccuracyPromise, NoWorsePromise, check_level, selective
+from grace.thresholds import Accurate, Guarantee, NoWorse, check_level, selective
 
 MODES = ("answer", "early-stop")
 STAGE = "threshold"
 TARGETS = (0.7, 0.8, 0.9)
 MARGINS = (0.0, 0.02)
-"""What is promised when it is counted how often promises are kept."""
+"""What is guaranteed when it is counted how often guarantees are false."""
 
 
 class Wanted(NamedTuple):
-    """What is to be promised."""
+    """What is to be guaranteed."""
 
     mode: Literal["answer", "early-stop"]
-    target: float | None
-    margin: float | None
+    goal: Goal
     delta: float
     budget: int
 
@@ -62,7 +54,7 @@ def choose_threshold(
         target: wanted accuracy of the answers that are given, in (0, 1).
         margin: instead of a target: most accuracy that early stopping, which then always answers,
             may lose against SC with the same budget, in [0, 1).
-        delta: accepted probability that the promise is broken, in (0, 1).
+        delta: accepted probability that the guarantee is false, in (0, 1).
         budget: most samples per question with `early-stop`; None: 8.
 
     Raises:
@@ -80,14 +72,15 @@ def choose_threshold(
         raise RunError(f"{path} has no trained model yet; finish it first: grace run {path}")
     with context.directory.lock():
         earlier = context.directory.chosen_threshold()
-        chosen = _choose(context, wanted)
+        choose = _for_answers if wanted.mode == "answer" else _for_votes
+        chosen = choose(context, wanted)
         chosen = dataclasses.replace(chosen, tries=_tries(earlier, chosen))
         write_json(context.directory.threshold, to_json(chosen))
     return chosen
 
 
 def kept_promises(pool: Pool, seed: int) -> list[dict[str, Any]]:
-    """Return how often thresholds chosen on random halves of a pool break what they promise.
+    """Return how often thresholds chosen on random halves of a pool break what they guarantee.
 
     One row for each of `TARGETS` with a single answer and with early stopping, for each of
     `MARGINS`, and each risk delta; see `grace.scaling.broken_promises`.
@@ -95,21 +88,22 @@ def kept_promises(pool: Pool, seed: int) -> list[dict[str, Any]]:
     if pool.num_questions < 2:
         return []
     most = min(BUDGET, pool.num_samples)
-    wanted: list[tuple[Accurate | NoWorse, int]] = [
+    goals: list[tuple[Goal, int]] = [
         *((Accurate(target), budget) for budget in (1, most) for target in TARGETS),
         *((NoWorse(margin), most) for margin in MARGINS),
     ]
-    rows = []
-    for what, budget in wanted:
-        about = {
-            "budget": budget,
-            "target": what.target if isinstance(what, Accurate) else None,
-            "margin": what.margin if isinstance(what, NoWorse) else None,
-            "n": pool.num_questions,
-        }
-        found = broken_promises(pool, what, budget=budget, seed=seed)
-        rows += [about | each._asdict() for each in found]
-    return rows
+    return [
+        {"budget": budget, **_terms(goal), "n": pool.num_questions, **found._asdict()}
+        for goal, budget in goals
+        for found in broken_promises(pool, goal, budget=budget, seed=seed)
+    ]
+
+
+def _terms(goal: Goal) -> dict[str, float | None]:
+    """Return the target and the margin that a goal names, one of them None."""
+    if isinstance(goal, Accurate):
+        return {"target": goal.target, "margin": None}
+    return {"target": None, "margin": goal.margin}
 
 
 def _checked(
@@ -128,75 +122,69 @@ def _checked(
     if budget is not None and budget < 1:
         raise ConfigError(f"--budget is {budget}; at least one sample is needed")
     check_level(delta, "delta")
-    if target is not None:
-        check_level(target, "the target accuracy")
-    elif margin is not None and not 0 <= margin < 1:
-        raise ConfigError(f"--margin is {margin}; give a loss of accuracy in [0, 1), e.g. 0.01")
+    if margin is not None:
+        NoWorse(margin).check("--margin")
+        return Wanted("early-stop", NoWorse(margin), delta, budget or BUDGET)
+    assert target is not None
+    Accurate(target).check("the target accuracy")
     most = 1 if mode == "answer" else budget or BUDGET
-    return Wanted(mode, target, margin, delta, most)  # type: ignore[arg-type]
-
-
-def _choose(context: Context, wanted: Wanted) -> Threshold:
-    if wanted.mode == "answer":
-        return _for_answers(context, wanted)
-    return _for_votes(context, wanted)
+    return Wanted(mode, Accurate(target), delta, most)  # type: ignore[arg-type]
 
 
 def _for_answers(context: Context, wanted: Wanted) -> Threshold:
-    assert wanted.target is not None
+    assert isinstance(wanted.goal, Accurate)
     confidence_N, correct_N = _greedy_answers(context, "validation")
-    promise = selective(confidence_N, correct_N, target=wanted.target, delta=wanted.delta)
+    found = selective(confidence_N, correct_N, target=wanted.goal.target, delta=wanted.delta)
     test = None
-    if promise.tau is not None:
+    if found.tau is not None:
         confidence_N, correct_N = _greedy_answers(context, "test")
-        given_N = confidence_N >= promise.tau
+        given_N = confidence_N >= found.tau
         test = _check_of_answers(given_N, correct_N & given_N)
-    return _chosen(context, wanted, 0.0, promise, test)
+    return _chosen(context, wanted, 0.0, found, test)
 
 
 def _for_votes(context: Context, wanted: Wanted) -> Threshold:
+    goal, budget, delta = wanted.goal, wanted.budget, wanted.delta
     temperature = context.settings.sample.draw_temperature
-    pool = _votes(context, "validation", wanted.budget, temperature)
-    promise: AccuracyPromise | NoWorsePromise
-    if wanted.target is not None:
-        promise = accuracy_threshold(pool, wanted.target, budget=wanted.budget, delta=wanted.delta)
+    pool = _votes(context, "validation", budget, temperature)
+    abstains = isinstance(goal, Accurate)
+    found: Guarantee
+    if isinstance(goal, Accurate):
+        found = accuracy_threshold(pool, goal.target, budget=budget, delta=delta)
     else:
-        promise = no_worse_threshold(
-            pool, budget=wanted.budget, margin=wanted.margin or 0.0, delta=wanted.delta
-        )
+        found = no_worse_threshold(pool, budget=budget, margin=goal.margin, delta=delta)
     test = None
-    if promise.tau is not None:
-        pool = _votes(context, "test", wanted.budget, temperature)
-        abstains = wanted.margin is None
-        given_1Q, right_1Q = early_stops(pool, wanted.budget, abstains, OWN, [promise.tau])
+    if found.tau is not None:
+        pool = _votes(context, "test", budget, temperature)
+        given_1Q, right_1Q = early_stops(pool, budget, abstains, OWN, [found.tau])
         test = _check_of_answers(given_1Q[0], right_1Q[0])
         if not abstains:
-            test["baseline"] = float(majority_right(pool, wanted.budget).mean())
+            test["baseline"] = float(majority_right(pool, budget).mean())
             test["shows"] += f"; SC {test['baseline']:.1%}"
-    return _chosen(context, wanted, temperature, promise, test)
+    return _chosen(context, wanted, temperature, found, test)
 
 
 def _chosen(
     context: Context,
     wanted: Wanted,
     temperature: float,
-    promise: AccuracyPromise | NoWorsePromise,
+    found: Guarantee,
     test: dict[str, Any] | None,
 ) -> Threshold:
-    sentence = str(promise)
+    sentence, terms = str(found), _terms(wanted.goal)
     if context.settings.train.keep == "best":
         sentence += "; train.keep=best chose the epoch on these questions, which favours them"
     return Threshold(
         mode=wanted.mode,
         budget=wanted.budget,
         temperature=temperature,
-        target=wanted.target,
-        margin=wanted.margin,
+        target=terms["target"],
+        margin=terms["margin"],
         delta=wanted.delta,
-        tau=promise.tau,
-        abstains=wanted.margin is None,
-        n=promise.n,
-        bound=promise.bound,
+        tau=found.tau,
+        abstains=isinstance(wanted.goal, Accurate),
+        n=found.n,
+        bound=found.bound,
         promise=sentence,
         test=test,
     )
@@ -233,7 +221,7 @@ def _votes(context: Context, name: str, budget: int, temperature: float) -> Pool
 
 
 def _tries(earlier: Threshold | None, chosen: Threshold) -> int:
-    """Return how many different promises have been asked of these questions."""
+    """Return how many different guarantees have been asked of these questions."""
     if earlier is None:
         return 1
     asked = [(t.mode, t.budget, t.target, t.margin, t.delta) for t in (earlier, chosen)]

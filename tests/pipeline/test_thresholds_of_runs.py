@@ -12,8 +12,8 @@ import pytest
 
 import grace
 from grace.errors import ConfigError, RunError, UserInputError
+from grace.pipeline.guarantees import choose_threshold
 from grace.pipeline.pools import read_pool
-from grace.pipeline.promising import choose_threshold
 from grace.records import Threshold
 from grace.scaling import accuracy_threshold, no_worse_threshold
 from grace.store import RunDir, read_json
@@ -111,7 +111,7 @@ def test_what_cannot_be_promised_is_said_and_nothing_is_used(run: Path):
     assert not model.ask("What is 3?").abstains
 
 
-def test_the_promises_that_were_asked_of_the_same_questions_are_counted(run: Path):
+def test_the_guarantees_that_were_asked_of_the_same_questions_are_counted(run: Path):
     asked: list[dict[str, Any]] = [EASY, EASY, {"target": 0.9}, EASY | {"delta": 0.3}]
     assert [choose_threshold(run, **wanted).tries for wanted in asked] == [1, 1, 2, 3]
 

@@ -8,18 +8,10 @@ from scipy import stats
 
 from grace.errors import UserInputError
 from grace.records import Vote
-from grace.scaling import (
-    Accurate,
-    NoWorse,
-    Pool,
-    accuracy_threshold,
-    broken_promises,
-    no_worse_threshold,
-)
-from grace.scaling.broken import _parts
-from grace.scaling.promises import early_stops, majority_right
+from grace.scaling import Pool, accuracy_threshold, broken_promises, no_worse_threshold
+from grace.scaling.guarantees import early_stops, majority_right, random_parts
 from grace.strategies import EarlyStop, Majority, decide
-from grace.thresholds import GRID, selective
+from grace.thresholds import GRID, Accurate, NoWorse, selective
 
 COARSE = tuple(k / 20 for k in range(21, -1, -1))
 FINE = tuple(k / 100 for k in range(100, -1, -1))
@@ -86,18 +78,18 @@ def test_a_threshold_for_one_sample_is_too_loose_for_the_first_sure_one_of_eight
 
 
 def test_always_answering_counts_every_question():
-    promise = accuracy_threshold(pool_of(1000), 0.7, budget=8, abstain=False, grid=FINE)
-    assert promise.accepted == promise.n == 1000
-    assert 0 < promise.tau < 1
+    found = accuracy_threshold(pool_of(1000), 0.7, budget=8, abstain=False, grid=FINE)
+    assert found.accepted == found.n == 1000
+    assert 0 < found.tau < 1
     assert accuracy_threshold(pool_of(1000), 0.999, budget=8, abstain=False, grid=FINE).tau is None
 
 
 def test_early_stopping_that_is_better_than_voting_gets_a_threshold():
-    promise = no_worse_threshold(pool_of(1000), budget=8, grid=FINE)
-    assert promise.better > promise.worse
-    assert 0 < promise.tau < 1
+    found = no_worse_threshold(pool_of(1000), budget=8, grid=FINE)
+    assert found.better > found.worse
+    assert 0 < found.tau < 1
     looser = no_worse_threshold(pool_of(1000), budget=8, margin=0.05, grid=FINE)
-    assert looser.tau < promise.tau
+    assert looser.tau < found.tau
 
 
 @pytest.mark.parametrize(
@@ -109,7 +101,7 @@ def test_early_stopping_that_is_better_than_voting_gets_a_threshold():
         (NoWorse(0.02), 800, 0.4),
     ],
 )
-def test_over_random_splits_a_promise_is_broken_in_at_most_delta(wanted, questions, share):
+def test_over_random_splits_a_guarantee_is_false_in_at_most_delta(wanted, questions, share):
     pool = pool_of(questions)
     for found in broken_promises(pool, wanted, budget=8, grid=FINE, share=share):
         print(wanted, found)
@@ -120,7 +112,7 @@ def test_over_random_splits_a_promise_is_broken_in_at_most_delta(wanted, questio
 
 def test_the_parts_are_fitted_as_a_pool_of_their_own_is():
     pool = pool_of(200)
-    parts = _parts(200, 20, 0.5, seed=3)
+    parts = random_parts(200, 20, 0.5, seed=3)
     taus = [
         accuracy_threshold(
             pool.take(np.flatnonzero(part)), 0.9, budget=4, delta=0.2, grid=COARSE
