@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import peft
 import torch
 import transformers
@@ -84,6 +86,21 @@ def write_trained(folder: Path, *, tied: bool, read_at: str = "predict") -> Path
     (adapter / "grace.json").write_text(json.dumps(record))
     for form in ("merged", "vllm-lora"):
         export_model(adapter, adapter, str(folder / "base"), folder / form, form=form)
+    return folder
+
+
+def write_fitted(folder: Path) -> Path:
+    """Write `base`, an adapter of two rows without LoRA, and its export; return the folder."""
+    from grace.engines.transformers import TransformersEngine
+    from grace.pipeline.fitting import write_rows_adapter
+
+    write_base(folder / "base", tied=False)
+    rows = np.random.default_rng(0).normal(scale=0.3, size=(2, 64)).astype(np.float32)
+    evidence = dataclasses.replace(EVIDENCE, share=0.5, low=(-9.0,) * 7, high=(4.0,) * 7, limit=6.0)
+    adapter = folder / "adapter"
+    metadata = {"base_model": str(folder / "base"), "data": {"task": "jsonl", "prompt": "short"}}
+    write_rows_adapter(TransformersEngine.load(folder / "base"), rows, evidence, adapter, metadata)
+    export_model(adapter, adapter, str(folder / "base"), folder / "merged")
     return folder
 
 

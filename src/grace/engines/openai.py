@@ -23,7 +23,7 @@ from grace.engines.background import Background, Calls, as_finished, in_order
 from grace.engines.checks import check_contexts
 from grace.engines.dialect import Names, Request
 from grace.engines.probing import probe
-from grace.engines.reading import Reader, log_sum, named_ends, named_rows
+from grace.engines.reading import Reader, named_ends, named_rows
 from grace.engines.remote import Remote, Served
 from grace.engines.said import UpstreamError
 from grace.engines.stops import stop_ids
@@ -232,8 +232,7 @@ class OpenAIEngine:
             )
         self.check([[*p, *r] for p, r in zip(prompts, responses, strict=True)], 1)
         pairs = zip(prompts, responses, strict=True)
-        rated = self._in_order(self.remote.rating(p, r) for p, r in pairs)
-        return [(logprobs, log_sum(ends)) for logprobs, ends in rated]
+        return list(self._in_order(self.remote.rating(p, r) for p, r in pairs))
 
     def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
         """Refuse: no server returns hidden states.

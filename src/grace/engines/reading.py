@@ -148,8 +148,12 @@ class Reader:
 
     @property
     def every_step(self) -> bool:
-        """Return whether c needs the readings of all steps, not the last one alone."""
-        return self.evidence is not None and self.evidence.share > 0
+        """Return whether given responses are read step by step, not at their end alone.
+
+        c of a pair may need the readings of all steps, and the tokens of a response are as
+        probable as in a model without the pair.
+        """
+        return self.readout is not None and self.readout.head == "pair"
 
     def drawn(self, step: Step) -> Drawn:
         """Return what a step means here.
@@ -160,11 +164,17 @@ class Reader:
         odds = 0.0 if self.readout is None else self.reading(step)
         known = {step.token: step.logprob, **step.logprobs}
         stops = (*self.stops, step.token) if step.ends else self.stops
+        if step.token in stops:
+            return Drawn(0, self.eos[0], self.end_logprob(step), odds, self.end(step), True)
+        logprob = min(step.logprob - self.rest(known), 0.0)
+        return Drawn(0, step.token, logprob, odds, self.end(step), False)
+
+    def end_logprob(self, step: Step) -> float:
+        """Return the log-probability that a response ends at a step, as it is drawn."""
+        known = {step.token: step.logprob, **step.logprobs}
+        stops = (*self.stops, step.token) if step.ends else self.stops
         end = log_sum([known[i] for i in dict.fromkeys(stops) if i in known])
-        rest = self.rest(known)
-        ended = step.token in stops
-        token, logprob = (self.eos[0], end) if ended else (step.token, step.logprob)
-        return Drawn(0, token, min(logprob - rest, 0.0), odds, self.end(step), ended)
+        return min(end - self.rest(known), 0.0)
 
     def rest(self, known: Mapping[int, float]) -> float:
         """Return log p of all that may be drawn at a step: without what is read and never drawn."""

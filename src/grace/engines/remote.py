@@ -104,10 +104,10 @@ class Remote:
             found += _listed(step, part)
         return found
 
-    async def rating(self, prompt: Ids, response: Ids) -> tuple[list[float], list[float]]:
-        """Return the log-probabilities of a response's tokens, and of all ends after them."""
+    async def rating(self, prompt: Ids, response: Ids) -> tuple[list[float], float]:
+        """Return the log-probabilities of a response's tokens, and that of its end."""
         steps, logprobs = await self._given(prompt, response)
-        return logprobs, _listed(steps[-1], self.reader.stops)
+        return logprobs, self.reader.end_logprob(steps[-1])
 
     async def confidence(self, prompt: Ids, response: Ids) -> float:
         """Return c of a given response (token ids without the end token)."""

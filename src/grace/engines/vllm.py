@@ -8,7 +8,7 @@ sampled responses are others than the transformers engine's; greedy ones are the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from grace.engines.loading import load_tokenizer, read_manifest
 from grace.engines.reading import Reader, Step, read
 from grace.engines.stops import stop_ids
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
-from grace.engines.vllm_requests import Requests, VllmStream, last, plain
+from grace.engines.vllm_requests import Requests, VllmStream, last
 from grace.errors import ModelError
 from grace.evidence import confidence
 from grace.records import Generation
@@ -192,10 +192,12 @@ class VllmEngine:
             if not reader.at_prompt:
                 contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
             return [float(c) for c in self.next_token_probs(contexts, [cnf])[:, 0]]
-        if reader.every_step:
-            return [self._walk(p, r) for p, r in zip(prompts, responses, strict=True)]
-        scored = self._score(prompts, responses)
-        return [self._confidence([plain(end)], logprobs) for logprobs, end in scored]
+        return [
+            confidence(
+                [*map(reader.reading, steps)], logprobs, reader.end(steps[-1]), reader.evidence
+            )
+            for steps, logprobs in self._given(prompts, responses)
+        ]
 
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
@@ -211,10 +213,8 @@ class VllmEngine:
                 "with read_at=prompt, log-probabilities of given responses need the transformers "
                 "engine; vLLM returns those of <CNF> only while it generates"
             )
-        return [
-            (logprobs, float(np.logaddexp.reduce([end[i].logprob for i in self.reader.asked])))
-            for logprobs, end in self._score(prompts, responses)
-        ]
+        given = self._given(prompts, responses)
+        return [(logprobs, self.reader.end_logprob(steps[-1])) for steps, logprobs in given]
 
     def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
         """Refuse: vLLM does not return hidden states while it generates.
@@ -249,35 +249,16 @@ class VllmEngine:
         )
 
     def _generation(self, sample: Any) -> Generation:
-        steps = (
-            Step(token, known[token].logprob, {i: known[i].logprob for i in self.reader.asked})
-            for token, known in zip(sample.token_ids, sample.logprobs, strict=True)
-        )
+        steps = map(self._step, sample.token_ids, sample.logprobs)
         return read(steps, self.reader, self.tokenizer)
 
-    def _confidence(self, known: Sequence[dict[int, float]], logprobs: Sequence[float]) -> float:
-        """Return c from the log-probabilities of some steps, by id, the end's last."""
-        steps = [Step(self.reader.eos[0], 0.0, one) for one in known]
-        end = self.reader.end(steps[-1])
-        return confidence([*map(self.reader.reading, steps)], logprobs, end, self.reader.evidence)
-
-    def _walk(self, prompt: Ids, response: Ids) -> float:
-        """Return c of a given response whose every step is read: one request each, one prefix."""
-        contexts = [[*prompt, *response[:place]] for place in range(len(response) + 1)]
-        check_contexts(contexts, self.limit, 1)
-        named = [
-            dict.fromkeys([*self.reader.asked, token]) for token in (*response, self.reader.eos[0])
-        ]
-        steps = map(last, self._requests.in_order(contexts, lambda place: _params(named[place])))
-        known = [*map(plain, steps)]
-        pairs = zip(known[:-1], response, strict=True)
-        logprobs = [step[token] - self.reader.rest(step) for step, token in pairs]
-        return self._confidence(known, logprobs)
-
-    def _score(
+    def _given(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
-    ) -> Iterator[tuple[list[float], dict[int, Any]]]:
-        """Yield the log-probabilities of each response's tokens, and those at its end by id."""
+    ) -> Iterator[tuple[list[Step], list[float]]]:
+        """Yield the steps of each response that are read, the end's last, and its tokens' log p."""
+        if self.reader.every_step:
+            yield from map(self._walk, prompts, responses)
+            return
         if self._requests.lora is not None:
             raise ModelError(
                 "vLLM does not return log-probabilities of given responses where a LoRA changes "
@@ -290,7 +271,23 @@ class VllmEngine:
         for response, output in zip(responses, outputs, strict=True):
             given = output.prompt_logprobs[len(output.prompt_logprobs) - len(response) :]
             pairs = zip(response, given, strict=True)
-            yield [known[token].logprob for token, known in pairs], last(output)
+            logprobs = [known[token].logprob for token, known in pairs]
+            yield [self._step(self.reader.eos[0], last(output))], logprobs
+
+    def _walk(self, prompt: Ids, response: Ids) -> tuple[list[Step], list[float]]:
+        """Return what `_given` yields of a response, by a request per step on one prefix."""
+        contexts = [[*prompt, *response[:place]] for place in range(len(response) + 1)]
+        check_contexts(contexts, self.limit, 1)
+        tokens = [*response, self.reader.eos[0]]
+        named = [dict.fromkeys([*self.reader.asked, token]) for token in tokens]
+        found = map(last, self._requests.in_order(contexts, lambda at: _params(named[at])))
+        steps = [self._step(token, known) for token, known in zip(tokens, found, strict=True)]
+        logprobs = [step.logprob - self.reader.rest(step.logprobs) for step in steps[:-1]]
+        return steps, logprobs
+
+    def _step(self, token: int, known: Mapping[int, Any]) -> Step:
+        """Return a step that chose a token, from vLLM's log-probabilities by id."""
+        return Step(token, known[token].logprob, {i: known[i].logprob for i in self.reader.asked})
 
 
 def _params(

@@ -120,11 +120,6 @@ class VllmStream:
             self._requests.abort(waiting)
 
 
-def plain(step: dict[int, Any]) -> dict[int, float]:
-    """Return the log-probabilities of a step as numbers by id."""
-    return {token: one.logprob for token, one in step.items()}
-
-
 def last(output: Any) -> dict[int, Any]:
     """Return the log-probabilities by id of the last step of a request's only sample."""
     known: dict[int, Any] = output.outputs[0].logprobs[-1]
