@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from grace.cli.measuring import read_rows
+from grace.cli.answers import Line, checked_line, grade_in, read_lines, read_rows
 from grace.cli.options import Device, Dtype, Json, Set, examples
-from grace.cli.scoring import Line, checked_line, read_lines
 from grace.errors import DataError
 
 FEWEST = 20  # graded answers
@@ -92,11 +91,9 @@ def _labelled(file: Path) -> Iterator[Line]:
 
 
 def _graded(line: Line) -> Line:
-    if not isinstance(line.fields.get("correct"), bool):
-        raise DataError(
-            f"{line.where}: correct is {line.fields.get('correct')!r}; write true or false"
-        )
-    return line
+    if line.fields.get("correct") is None:
+        raise DataError(f"{line.where}: correct is null; write true or false")
+    return line._replace(fields=line.fields | {"correct": grade_in(line.fields, line.where)})
 
 
 def _answer(line: Line) -> Any:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from grace.cli.answers import confidence_in, grade_in, question_in, read_rows
 from grace.cli.options import Json, examples
 from grace.cli.preflight import check_report_place
-from grace.cli.scoring import open_input
 from grace.cli.showing import show_report
 from grace.errors import DataError
-from grace.store.lines import read_objects
-from grace.store.parquet import open_parquet
 
 if TYPE_CHECKING:
     from grace.report import EstimatorResult, Example
@@ -33,9 +30,6 @@ MEASURE = (
 )
 TASK = "given answers"
 DRAWN = 10**8  # responses in all resamples: very many answers need fewer of these
-QUESTION = ("question_id", "question", "prompt", "messages", "id")
-"""Fields that name the question of a response; the first one that is there counts."""
-FIELDS = (*QUESTION, "response", "text", "confidence", "correct")
 
 
 class Rated(NamedTuple):
@@ -101,8 +95,8 @@ def read_answers(file: Path) -> Answers:
     count: Counter[str] = Counter()
     ungraded = 0
     for where, fields in read_rows(file):
-        confidence, correct = _confidence(fields, where), _correct(fields, where)
-        question = _question(fields)
+        confidence, correct = confidence_in(fields, where), grade_in(fields, where)
+        question = question_in(fields)
         number, count[question] = count[question], count[question] + 1
         if correct is None:
             ungraded += 1
@@ -114,60 +108,6 @@ def read_answers(file: Path) -> Answers:
         why = f"all {ungraded} responses have correct: null" if ungraded else "it has no responses"
         raise DataError(f"{file}: nothing to measure, {why}; grade some")
     return Answers(rated, ungraded)
-
-
-def read_rows(file: Path, fields: Sequence[str] = FIELDS) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place and the fields of every response; of Parquet those that are named."""
-    parts = sorted(file.glob("*.parquet")) if file.is_dir() else [file]
-    if not parts:
-        raise DataError(f"{file} holds no .parquet files; name a JSONL file, or what label wrote")
-    if parts[0].suffix == ".parquet":
-        for part in parts:
-            yield from _parquet(part, fields)
-        return
-    with open_input(file) as source:
-        yield from read_objects(source, file)
-
-
-def _parquet(file: Path, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    opened, number = open_parquet(file), 0
-    columns = [name for name in wanted if name in opened.schema_arrow.names]
-    for batch in opened.iter_batches(columns=columns):
-        for fields in batch.to_pylist():
-            yield f"{file} row {number}", fields
-            number += 1
-
-
-def _confidence(fields: dict[str, Any], where: str) -> float | None:
-    if "confidence" not in fields:
-        raise DataError(f"{where}: no field confidence; `grace score` adds it")
-    value = fields["confidence"]
-    if value is None:
-        return None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value <= 1:
-        raise DataError(
-            f"{where}: confidence is {json.dumps(value)}; a confidence lies between 0 and 1 "
-            "(null: none)"
-        )
-    return float(value)
-
-
-def _correct(fields: dict[str, Any], where: str) -> bool | None:
-    if "correct" not in fields:
-        raise DataError(f"{where}: no field correct; write true or false (null: not known)")
-    value = fields["correct"]
-    if value is not None and value not in (True, False):
-        raise DataError(
-            f"{where}: correct is {json.dumps(value)}; write true or false (null: not known)"
-        )
-    return None if value is None else bool(value)
-
-
-def _question(fields: dict[str, Any]) -> str:
-    """Return the question of a response as a text, empty if the line does not name it."""
-    found = next((fields[key] for key in QUESTION if fields.get(key) is not None), "")
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
 
 def _names(files: Sequence[Path]) -> list[str]:

@@ -8,26 +8,15 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
+from grace.cli.answers import Line, open_input, read_lines
 from grace.errors import DataError, GraceError
 from grace.progress import progress
 from grace.store import writing
-from grace.store.lines import opened, read_objects
 
 if TYPE_CHECKING:
     from grace.model import Model
-
-PROMPT_KEYS = ("question", "prompt", "messages")
-
-
-class Line(NamedTuple):
-    """One input line: where it stands, its fields, which of them asks, and the response."""
-
-    where: str
-    fields: dict[str, Any]
-    asks: str
-    response: str
 
 
 def score_file(
@@ -64,17 +53,6 @@ def score_file(
             advance(len(batch))
 
 
-def read_lines(file: Path) -> Iterator[Line]:
-    """Yield the lines of a file of responses (`-`: standard input); blank lines are skipped.
-
-    Raises:
-        DataError: names the file, the line and what is expected there.
-    """
-    with open_input(file) as source:
-        for where, fields in read_objects(source, file):
-            yield checked_line(where, fields)
-
-
 def _rate(model: Model, batch: Sequence[Line]) -> Iterator[tuple[Line, float]]:
     """Yield each line with its confidence; a line that cannot be rated is named by its place."""
     try:
@@ -95,44 +73,6 @@ def _chat(model: Model, line: Line) -> Any:
     if line.asks == "question":
         return model.messages(asked, line.fields.get("choices", ()))
     return asked if line.asks == "messages" else [{"role": "user", "content": asked}]
-
-
-def checked_line(where: str, fields: dict[str, Any]) -> Line:
-    """Return a line that holds one response and what it answers.
-
-    Raises:
-        DataError: names the line and what is expected there.
-    """
-    given = [key for key in PROMPT_KEYS if key in fields]
-    if len(given) != 1:
-        have = " and ".join(given) or "none"
-        raise DataError(f"{where}: found {have}; give exactly one of {', '.join(PROMPT_KEYS)}")
-    _check_prompt(given[0], fields[given[0]], where)
-    _check_choices(fields, given[0], where)
-    if not isinstance(fields.get("response"), str):
-        raise DataError(f"{where}: response is {fields.get('response')!r}; write it as a text")
-    return Line(where, fields, given[0], fields["response"])
-
-
-def _check_prompt(key: str, value: Any, where: str) -> None:
-    if key != "messages":
-        if not isinstance(value, str) or not value.strip():
-            raise DataError(f"{where}: {key} is {value!r}; write a text that is not empty")
-        return
-    good = isinstance(value, list) and value
-    if not good or not all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
-        for m in value
-    ):
-        raise DataError(f'{where}: messages must be a list of {{"role": ..., "content": ...}}')
-
-
-def _check_choices(fields: Mapping[str, Any], key: str, where: str) -> None:
-    choices = fields.get("choices", [])
-    if not isinstance(choices, list) or not all(isinstance(text, str) for text in choices):
-        raise DataError(f"{where}: choices is {choices!r}; write a list of texts")
-    if choices and key != "question":
-        raise DataError(f"{where}: choices belong to a question; write them into the {key}")
 
 
 def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
@@ -197,20 +137,6 @@ def _count(file: Path) -> int:
         return 0
     with open_input(file) as source:
         return sum(1 for data in source if data.strip())
-
-
-@contextlib.contextmanager
-def open_input(file: Path) -> Iterator[IO[bytes]]:
-    """Open a file, or standard input for `-`.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    if str(file) == "-":
-        yield sys.stdin.buffer
-        return
-    with opened(file) as source:
-        yield source
 
 
 @contextlib.contextmanager

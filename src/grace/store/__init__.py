@@ -6,17 +6,17 @@ its manifest exists.
 """
 
 from grace.store.files import digest, disk_watched, read_json, write_bytes, write_json, writing
-from grace.store.places import (
+from grace.store.rundir import (
     CARD,
     LORA_CONFIG,
     LORA_WEIGHTS,
     ROWS,
+    RunDir,
     adapter_weights,
     is_run,
     is_study,
     runs_in,
 )
-from grace.store.rundir import RunDir
 from grace.store.tables import SPLITS, Split, Table
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from grace.config import DataSettings
 from grace.errors import DataError
-from grace.store.lines import opened, read_objects
+from grace.store.inputs import opened, read_objects
 
 SPLIT_NAMES = ("train", "validation", "test")
 

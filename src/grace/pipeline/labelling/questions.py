@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from grace.errors import DataError
 from grace.records import Question
-from grace.store.parquet import open_parquet
+from grace.store.inputs import open_parquet
 from grace.tasks.jsonl import parse
 from grace.tasks.rows import Row, read_jsonl
 

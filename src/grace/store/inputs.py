@@ -1,4 +1,4 @@
-"""JSON Lines that a user wrote: one object per line, and messages that name the line."""
+"""Files that a user wrote: JSON Lines, with messages that name the line, and Parquet."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from grace.errors import DataError
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
 
 BOM = b"\xef\xbb\xbf"
 
@@ -43,6 +46,25 @@ def read_objects(
     """
     for number, line in itertools.islice(_lines(source), start, stop):
         yield f"{name}:{number}", _parse(line, f"{name}:{number}")
+
+
+def open_parquet(path: Path) -> ParquetFile:
+    """Open a Parquet file for reading.
+
+    Raises:
+        DataError: there is none at this path.
+    """
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        return ParquetFile(path)
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}; check the path") from None
+    except (ArrowInvalid, OSError) as error:
+        raise DataError(
+            f"{path} is not a Parquet file ({error}); write Parquet or .jsonl"
+        ) from None
 
 
 def _lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
