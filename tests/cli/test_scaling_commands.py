@@ -83,16 +83,16 @@ def test_scale_prints_the_table_and_where_the_rest_is(run: Path, cli: Any):
     result = cli("scale", run, "--samples", 4, "--orders", 2)
     assert result.code == 0
     for part in (
-        "jsonl, model: up to 4 samples",
-        "sc@grace",
-        "grace-es",
-        "accuracy [95 %]",
-        "samples for the accuracy that others have",
-        "of 1,000 random halves",
+        "Up to 4 samples on jsonl, model",
+        "SC (GrACE's",
+        "GrACE-ES",
+        "Accuracy ↑",
+        "At equal accuracy on jsonl, model",
+        "Are promises kept? jsonl, model",
     ):
         assert part in result.out
     assert f"{run}/scaling.json" in result.out.replace("\n", "")
-    table = result.out.partition("grace-... and")[0]
+    table = result.out.partition("every budget")[0]
     assert max(map(len, table.splitlines())) <= 80
     again = cli("scale", run, "--samples", 4, "--orders", 2, "--json")
     assert json.loads(again.out) == json.loads((run / "scaling.json").read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import pytest
@@ -9,9 +10,10 @@ from made_up_study import study
 from rich.console import Console
 
 from grace.report import merge, render_table, summarize
-from grace.report.headline import headlines
 from grace.report.names import estimator_order, label
 from grace.report.page import render_page
+from grace.report.prose import headlines
+from grace.report.rows import Validation
 from grace.report.text import markdown
 
 
@@ -21,8 +23,11 @@ def row(b="platt", ours=0.53, theirs=0.51, error=0.01, **options):
     return about | values | options
 
 
+MADE = summarize(study(), resamples=10)
+
+
 def said(*rows):
-    return headlines({"validation": list(rows)})
+    return headlines(dataclasses.replace(MADE, validation=[Validation(**row) for row in rows]))
 
 
 def test_what_is_better_by_more_than_a_standard_error_is_said_with_both_figures():

@@ -11,9 +11,17 @@ from made_up_study import result, study
 
 from grace import metrics
 from grace.errors import UserInputError
-from grace.report import EstimatorResult, Example, TargetRow, merge, summarize
-from grace.report.differences import transfers
-from grace.report.table import groups
+from grace.report import (
+    EstimatorResult,
+    Example,
+    Report,
+    TargetRow,
+    from_json,
+    merge,
+    summarize,
+    to_json,
+)
+from grace.report.groups import groups, transfers
 
 SCHEMA = json.loads(files("grace.report").joinpath("schema.json").read_text())
 
@@ -26,7 +34,8 @@ def run(seed=0, task="capitals", train_task=None, name=None, **options):
 
 
 def checked(data, **options):
-    report = json.loads(json.dumps(summarize(data, resamples=30, **options), allow_nan=False))
+    made = to_json(summarize(data, resamples=30, **options))
+    report = json.loads(json.dumps(made, allow_nan=False))
     jsonschema.Draft202012Validator(SCHEMA).validate(report)
     return report
 
@@ -40,14 +49,15 @@ def test_seeds_tasks_and_training_tasks_become_one_report():
     ]
     report = checked(merge(inputs, "all"))
     assert report["name"] == "all" and len(report["rows"]) == 3 * 4 * 2
-    assert [group.title for group in groups(report)] == [
+    assert [group.title for group in groups(from_json(Report, report))] == [
         "capitals",
         "rivers",
         "capitals (trained on rivers)",
         "rivers (trained on capitals)",
     ]
     assert all(entry["seeds"] == [0, 1, 2] for entry in report["summaries"])
-    about = {(first["task"], first["train_task"]) for first, _ in transfers(report)}
+    pairs = transfers(from_json(Report, report))
+    about = {(pair["ece"].task, pair["ece"].train_task) for pair in pairs}
     assert about == {("capitals", "rivers"), ("rivers", "capitals")}
     assert {tuple(row["seeds"]) for row in report["comparisons"]} == {(0, 1, 2)}
 

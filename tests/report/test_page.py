@@ -12,11 +12,10 @@ from made_up_study import NASTY, result, study
 
 from grace.metrics import reliability
 from grace.report import build_report, merge, summarize
-from grace.report.densities import density_of
-from grace.report.diagrams import pooled_bars
+from grace.report.diagrams import _apart, pooled_bars
 from grace.report.figures import draw
-from grace.report.table import groups
-from grace.report.tradeoffs import _apart
+from grace.report.groups import groups
+from grace.report.plots import density_of
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +128,10 @@ def test_several_seeds_are_drawn_as_pooled_bars(tmp_path):
     confidence = np.concatenate([result(seed=s).confidence for s in (0, 1)])
     correct = np.concatenate([result(seed=s).correct for s in (0, 1)])
     expected = [bar for bar in reliability(confidence, correct) if bar.n]
-    for bar, want in zip(pooled_bars(groups(report)[0].summaries[0]), expected, strict=True):
-        assert bar["n"] == want.n
-        assert bar["accuracy"] == pytest.approx(want.accuracy, abs=1e-5)
-        assert bar["confidence"] == pytest.approx(want.confidence, abs=1e-5)
+    for bar, want in zip(pooled_bars(groups(report)[0].rated[0]), expected, strict=True):
+        assert bar.n == want.n
+        assert bar.accuracy == pytest.approx(want.accuracy, abs=1e-5)
+        assert bar.confidence == pytest.approx(want.confidence, abs=1e-5)
 
 
 def test_what_happens_out_of_domain_is_drawn_and_tabled(tmp_path):
@@ -140,8 +139,8 @@ def test_what_happens_out_of_domain_is_drawn_and_tabled(tmp_path):
     report = build_report(study([result(), away]), tmp_path, resamples=30)
     assert (tmp_path / "figures" / "generalization-capitals-from-rivers-pocket.svg").exists()
     page = (tmp_path / "report.html").read_text()
-    row = next(r for r in report["transfer"] if r["metric"] == "brier")
-    assert f"{100 * row['in_domain']:.1f} → {100 * row['out_of_domain']:.1f}" in page
+    row = next(r for r in report.transfer if r.metric == "brier")
+    assert f"{100 * row.in_domain:.1f} → {100 * row.out_of_domain:.1f}" in page
     assert "Trained on another task" in (tmp_path / "report.md").read_text()
 
 

@@ -21,17 +21,18 @@ from grace.report import (
     TargetRow,
     render_table,
     summarize,
+    to_json,
     write_report,
 )
-from grace.report.differences import comparisons, verdict
-from grace.report.table import groups
+from grace.report.groups import comparisons, groups
+from grace.report.tables import points
 from grace.report.text import markdown
 
 SCHEMA = json.loads(files("grace.report").joinpath("schema.json").read_text())
 
 
 def checked(report):
-    plain = json.loads(json.dumps(report, allow_nan=False))
+    plain = json.loads(json.dumps(to_json(report), allow_nan=False))
     jsonschema.Draft202012Validator(SCHEMA).validate(plain)
     return plain
 
@@ -53,7 +54,7 @@ def test_a_written_report_fits_the_schema_and_is_what_was_returned(written):
 
 
 def test_numbers_are_those_of_grace_metrics(written):
-    row = written[1]["rows"][0]
+    row = checked(written[1])["rows"][0]
     made = result("grace")
     expected = metrics.evaluate(made.confidence, made.correct)
     interval = metrics.bootstrap(made.confidence, made.correct, resamples=30)
@@ -66,7 +67,7 @@ def test_numbers_are_those_of_grace_metrics(written):
 
 
 def test_missing_confidences_are_counted_never_filled_in(written):
-    row = written[1]["rows"][2]
+    row = checked(written[1])["rows"][2]
     made = result("verbal", noise=3, cut=5)
     assert (row["n"], row["missing"]) == (55, 5)
     assert row["accuracy"] == pytest.approx(np.mean(made.correct[5:]), abs=1e-6)
@@ -84,13 +85,13 @@ def test_nan_means_missing_as_none_does():
 
 
 def test_an_estimator_without_any_confidence_has_nulls_not_zeros(tmp_path):
-    report = summary(result("grace"), result("verbal", cut=60))
-    row = report["rows"][1]
+    report = summarize(study([result("grace"), result("verbal", cut=60)]), resamples=30)
+    row = checked(report)["rows"][1]
     assert row["n"] == 0 and row["missing"] == 60 and row["ece"] is None
     assert row["interval"]["ece"] is None
     Console(file=io.StringIO()).print(render_table(report))
     assert "| Verbal | 0 (60 missing) | - | - |" in markdown(report)
-    write_report(summary(result("verbal", cut=60)), tmp_path)
+    write_report(summarize(study([result("verbal", cut=60)]), resamples=30), tmp_path)
 
 
 def test_one_class_gives_null_auroc_and_the_rest_is_there():
@@ -115,13 +116,13 @@ def test_several_answers_per_question_give_wqd_and_resample_questions():
 
 
 def test_grace_is_compared_on_the_responses_that_both_answered(written):
-    pairs = {first["b"]: by_metric for first, by_metric in comparisons(written[1])}
+    pairs = {by_metric["ece"].b: by_metric for by_metric in comparisons(written[1])}
     assert set(pairs) == {"platt", "verbal"}
     ours, theirs = result("grace"), result("verbal", noise=3, cut=5)
     found = pairs["verbal"]["brier"]
     expected = metrics.brier(ours.confidence[5:], ours.correct[5:])
     expected -= metrics.brier(theirs.confidence[5:], theirs.correct[5:])
-    assert found["n"] == 55 and found["difference"] == pytest.approx(expected, abs=2e-6)
+    assert found.n == 55 and found.difference == pytest.approx(expected, abs=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_grace_is_compared_on_the_responses_that_both_answered(written):
     ],
 )
 def test_a_verdict_needs_an_interval_that_excludes_zero(metric, interval, expected):
-    assert verdict({"metric": metric, "interval": interval}) == expected
+    assert points(metric, 0.0, interval).verdict == expected
 
 
 def test_the_same_input_gives_the_same_json_whatever_the_order_of_results():
@@ -164,7 +165,7 @@ def test_nested_settings_become_dotted_names():
 
 def test_transfer_and_other_backbones_are_groups_of_their_own():
     away = result("grace", task="rivers", train_task="capitals")
-    report = summary(result("grace"), away)
+    report = summarize(study([result("grace"), away]), resamples=30)
     assert [g.title for g in groups(report)] == ["capitals", "rivers (trained on capitals)"]
 
 
@@ -194,7 +195,7 @@ def test_the_console_table_fits_eighty_columns_and_shows_names_as_they_are(writt
     Console(file=out, width=80).print(render_table(written[1]))
     text = out.getvalue()
     assert "<script>" in text and "GrACE" in text and "Platt scaling" in text
-    numbers = f"{100 * written[1]['rows'][0]['ece']:.1f}"
+    numbers = f"{100 * written[1].rows[0].ece:.1f}"
     assert numbers in text and max(map(len, text.splitlines())) <= 80
 
 

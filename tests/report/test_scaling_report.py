@@ -11,9 +11,10 @@ from made_up_study import NASTY, result, study
 
 import grace
 from grace.metrics import wqd
-from grace.report import build_report, merge, summarize
-from grace.report.budgets import points, scaling_tables
-from grace.report.scaling import at_budget, curves, strategy_name
+from grace.report import Report, build_report, from_json, merge, summarize, to_json
+from grace.report.groups import at_budget, curves
+from grace.report.names import strategy_name
+from grace.report.scaling import gain, scaling_tables
 
 SCHEMA = json.loads((Path(grace.__file__).parent / "report" / "schema.json").read_text())
 ABOUT = ("sums", "pocket")
@@ -26,12 +27,20 @@ def written(tmp_path_factory):
     inputs = [
         study([result(seed=s)], name=f"seed-{s}", replays=[made_up_replay(s)]) for s in range(3)
     ]
-    return directory, build_report(merge(inputs, "votes"), directory, resamples=10)
+    return directory, to_json(build_report(merge(inputs, "votes"), directory, resamples=10))
 
 
 @pytest.fixture(scope="module")
 def page(written):
     return (written[0] / "report.html").read_text()
+
+
+def summarized(replays):
+    return to_json(summarize(study(replays=replays), resamples=10))
+
+
+def tables_of(report):
+    return scaling_tables(from_json(Report, report))[ABOUT]
 
 
 def rows_of(report, part, strategy, budget=8):
@@ -62,36 +71,34 @@ def test_joint_rows_are_means_over_seeds_with_paired_gains(written):
 
 
 def test_what_one_seed_says_is_the_joint_row_of_that_seed():
-    report = summarize(study(replays=[made_up_replay(4)]), resamples=10)
+    report = summarized([made_up_replay(4)])
     for own, joint in zip(report["scaling"], report["scaling_joint"], strict=True):
         assert {**own, "seeds": [own["seed"]]} == {**joint, "seed": own["seed"]}
 
 
 def test_variants_share_the_rows_of_the_backbones_samples():
     replays = [made_up_replay(0), made_up_replay(0, name="grace-paper")]
-    report = summarize(study(replays=replays), resamples=10)
+    report = summarized(replays)
     assert len(rows_of(report, "scaling_joint", "sc")) == 1
     assert len(rows_of(report, "scaling_joint", "sc@grace-paper")) == 1
 
 
 def test_what_variants_share_is_shown_over_the_most_seeds():
     replays = [made_up_replay(0, name="gentle"), made_up_replay(0), made_up_replay(1)]
-    report = summarize(study(replays=replays), resamples=10)
+    report = summarized(replays)
     assert [row["seeds"] for row in rows_of(report, "scaling_joint", "sc")] == [[0, 1]]
     assert [row["seeds"] for row in rows_of(report, "scaling_joint", "sc@gentle")] == [[0]]
 
 
 def test_a_run_that_is_given_twice_counts_once(written):
     inputs = [study([result(seed=s)], replays=[made_up_replay(s)]) for s in (0, 1, 2, 1)]
-    assert (
-        summarize(merge(inputs, "votes"), resamples=10)["scaling_joint"]
-        == (written[1]["scaling_joint"])
-    )
+    again = to_json(summarize(merge(inputs, "votes"), resamples=10))
+    assert again["scaling_joint"] == written[1]["scaling_joint"]
 
 
 def test_the_table_is_at_eight_samples_and_marks_what_is_clear(written):
     report = written[1]
-    table = scaling_tables(report)[ABOUT][0]
+    table = tables_of(report)[0]
     assert table.title == "Up to 8 samples on sums, pocket"
     by_name = {row[0].text: row for row in table.rows}
     (row,) = rows_of(report, "scaling_joint", "grace-sc")
@@ -108,7 +115,7 @@ def test_the_table_is_at_eight_samples_and_marks_what_is_clear(written):
     [([0.01, 0.03], "better"), ([-0.03, -0.01], "worse"), ([-0.01, 0.03], "unclear")],
 )
 def test_a_gain_is_marked_where_its_interval_excludes_zero(ends, verdict):
-    cell = points(0.02, ends)
+    cell = gain(0.02, ends)
     assert (cell.text, cell.verdict) == ("+2.0", verdict)
 
 
@@ -117,7 +124,7 @@ def test_without_a_budget_of_eight_the_largest_is_shown():
     cut = [curve.cut((1, 4)) for curve in made.curves]
     report = summarize(study(replays=[dataclasses.replace(made, curves=cut)]), resamples=10)
     assert scaling_tables(report)[ABOUT][0].title.startswith("Up to 4 samples")
-    assert {row["budget"] for row in at_budget(curves(report)[ABOUT])} == {4}
+    assert {row.budget for row in at_budget(curves(report)[ABOUT])} == {4}
 
 
 def test_equal_accuracy_compares_with_sc_asc_and_esc_over_both_models_samples(written):
@@ -126,7 +133,7 @@ def test_equal_accuracy_compares_with_sc_asc_and_esc_over_both_models_samples(wr
     assert [row["reference"] for row in rows] == sides
     for row in rows:
         assert row["saved"] == pytest.approx(row["reference_samples"] - row["samples"], abs=2e-6)
-    table = scaling_tables(written[1])[ABOUT][1]
+    table = tables_of(written[1])[1]
     assert table.rows[0][5].verdict == "better"  # the first sure one is right more often than SC
 
 
@@ -139,10 +146,10 @@ def test_an_accuracy_that_is_not_reached_is_said_and_not_made_up(written):
         "reached": 0.3,
     }
     jsonschema.validate(written[1] | {"equal_accuracy": [row]}, SCHEMA)
-    (shown,) = scaling_tables(written[1] | {"equal_accuracy": [row]})[ABOUT][1].rows
+    (shown,) = tables_of(written[1] | {"equal_accuracy": [row]})[1].rows
     assert (shown[4].text, shown[5].text, shown[5].verdict) == ("never", "-", "worse")
     sometimes = row | {"samples": 7.9, "saved": 0.1}
-    (shown,) = scaling_tables(written[1] | {"equal_accuracy": [sometimes]})[ABOUT][1].rows
+    (shown,) = tables_of(written[1] | {"equal_accuracy": [sometimes]})[1].rows
     assert (shown[4].rest, shown[5].rest) == ("[7.50, never]", "[never, +0.50]")
     assert shown[5].verdict == "unclear"
 
@@ -160,7 +167,7 @@ def test_within_question_discrimination_is_the_mean_over_seeds(written):
 
 
 def test_promises_say_broken_on_the_rest_and_how_often_they_were_made(written):
-    table = scaling_tables(written[1])[ABOUT][3]
+    table = tables_of(written[1])[3]
     rows = written[1]["promises"]
     (shown,) = table.rows
     assert shown[0].text == "first sure one of 8, else a vote: at most 10 points below SC"
@@ -168,7 +175,7 @@ def test_promises_say_broken_on_the_rest_and_how_often_they_were_made(written):
     assert shown[2].text == f"{100 * broken:.1f} %" and shown[2].verdict == "kept"
     assert f"made in {100 * made:.1f} %" in shown[2].rest and "on the rest" in shown[2].rest
     never = [row | {"promised": 0.0, "broken": 0.0} for row in rows]
-    (shown,) = scaling_tables(written[1] | {"promises": never})[ABOUT][3].rows
+    (shown,) = tables_of(written[1] | {"promises": never})[3].rows
     assert (shown[2].text, shown[2].rest) == ("-", "never made")
 
 
@@ -217,5 +224,4 @@ def test_without_replays_nothing_is_said_of_votes(tmp_path):
 def test_a_strategy_says_whose_confidences_and_samples_it_uses(
     strategy, estimator, threshold, shown
 ):
-    row = {"strategy": strategy, "estimator": estimator, "threshold": threshold}
-    assert strategy_name(row) == shown
+    assert strategy_name(strategy, estimator, threshold) == shown

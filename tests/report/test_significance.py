@@ -8,9 +8,8 @@ import pytest
 from made_up_study import result
 
 from grace import metrics
-from grace.report import EstimatorResult
-from grace.report.cells import cells, summarize_cells, transfers
-from grace.report.significance import Paired, Trials, leader, marks
+from grace.report import EstimatorResult, significance
+from grace.report.significance import Paired, Trials, grouped, leader, marks, transfers
 
 SEEDS = range(5)
 
@@ -24,8 +23,8 @@ def seeds(estimator="grace", noise=1.0, count=5, **options):
 
 
 def summaries(results, resamples=200):
-    found = summarize_cells(trials(*results, resamples=resamples), cells(results))
-    return {entry["estimator"]: entry for entry in found}
+    found = significance.summaries(trials(*results, resamples=resamples), grouped(results))
+    return {entry.estimator: entry for entry in found}
 
 
 # --- one estimator over seeds
@@ -35,9 +34,9 @@ def test_mean_and_spread_are_those_of_the_seeds():
     ours = seeds()
     entry = summaries(ours)["grace"]
     values = [metrics.ece(r.confidence, r.correct) for r in ours]
-    assert entry["mean"]["ece"] == pytest.approx(np.mean(values))
-    assert entry["spread"]["ece"] == pytest.approx(np.std(values, ddof=1))
-    low, high = entry["interval"]["ece"]
+    assert entry.mean["ece"] == pytest.approx(np.mean(values))
+    assert entry.spread["ece"] == pytest.approx(np.std(values, ddof=1))
+    low, high = entry.interval["ece"]
     assert low <= np.mean(values) <= high + 1e-12
 
 
@@ -86,8 +85,8 @@ def test_a_seed_without_a_class_is_left_out_of_auroc_only():
     ours[2] = dataclasses.replace(ours[2], correct=[True] * 200)
     entry = summaries(ours)["grace"]
     values = [metrics.auroc(r.confidence, r.correct) for r in ours[:2]]
-    assert entry["mean"]["auroc"] == pytest.approx(np.mean(values))
-    assert len(entry["seeds"]) == 3
+    assert entry.mean["auroc"] == pytest.approx(np.mean(values))
+    assert len(entry.seeds) == 3
 
 
 # --- pairs
@@ -134,7 +133,7 @@ def test_only_seeds_and_responses_in_both_are_compared():
 def test_results_that_share_no_id_are_not_compared():
     a, b = seeds("grace", count=1), [dataclasses.replace(seeds("platt", count=1)[0], ids=())]
     assert trials(*a, *b).paired(a, b) == {}
-    assert summaries([*a, *b])["platt"]["to_leader"]["brier"] is None
+    assert summaries([*a, *b])["platt"].to_leader["brier"] is None
 
 
 def test_two_calibrated_estimators_seldom_differ_in_ece():
@@ -214,17 +213,17 @@ def test_an_estimator_that_skips_what_is_hard_does_not_lead_by_that():
     ours = np.where(easy, np.arange(400) % 50 != 0, right)  # 98 % of it, fewer overall
     confidence = [0.9 if e else None for e in easy]
     entries = summaries([made(ours), made(theirs, confidence, estimator="verbal")])
-    assert entries["verbal"]["mean"]["accuracy"] > entries["grace"]["mean"]["accuracy"]
-    assert entries["grace"]["mark"]["accuracy"] == "best"
-    assert entries["verbal"]["to_leader"]["accuracy"]["difference"] == pytest.approx(-0.08)
+    assert entries["verbal"].mean["accuracy"] > entries["grace"].mean["accuracy"]
+    assert entries["grace"].mark["accuracy"] == "best"
+    assert entries["verbal"].to_leader["accuracy"].difference == pytest.approx(-0.08)
 
 
 def test_the_clearly_better_of_two_is_marked_best():
     entries = summaries([*seeds("grace", noise=0.2), *seeds("platt", noise=4)])
-    assert [entries[name]["mark"]["brier"] for name in ("grace", "platt")] == ["best", None]
-    assert entries["grace"]["to_leader"]["brier"] is None
-    assert entries["platt"]["to_leader"]["brier"]["estimator"] == "grace"
-    assert entries["platt"]["mark"]["accuracy"] is None  # the same answers
+    assert [entries[name].mark["brier"] for name in ("grace", "platt")] == ["best", None]
+    assert entries["grace"].to_leader["brier"] is None
+    assert entries["platt"].to_leader["brier"].estimator == "grace"
+    assert entries["platt"].mark["accuracy"] is None  # the same answers
 
 
 # --- out of domain
@@ -234,17 +233,17 @@ def test_transfer_is_paired_by_question_and_averaged_over_seeds():
     home = seeds("grace", noise=0.3)
     away = seeds("grace", noise=3, train_task="rivers")
     results = [*home, *away, *seeds("likelihood")]
-    found = {row["metric"]: row for row in transfers(trials(*results), cells(results))}
+    found = {row.metric: row for row in transfers(trials(*results), grouped(results))}
     row = found["brier"]
     means = [
         np.mean([metrics.brier(r.confidence, r.correct) for r in side]) for side in (home, away)
     ]
-    assert [row["in_domain"], row["out_of_domain"]] == pytest.approx(means)
-    assert row["difference"] == pytest.approx(means[1] - means[0])
-    assert row["interval"][0] > 0 and (row["train_task"], row["task"]) == ("rivers", "capitals")
-    assert set(found) == {"ece", "brier", "auroc", "accuracy"} and row["estimator"] == "grace"
+    assert [row.in_domain, row.out_of_domain] == pytest.approx(means)
+    assert row.difference == pytest.approx(means[1] - means[0])
+    assert row.interval[0] > 0 and (row.train_task, row.task) == ("rivers", "capitals")
+    assert set(found) == {"ece", "brier", "auroc", "accuracy"} and row.estimator == "grace"
 
 
 def test_without_an_in_domain_result_there_is_no_delta():
     away = seeds("grace", train_task="rivers")
-    assert list(transfers(trials(*away), cells(away))) == []
+    assert list(transfers(trials(*away), grouped(away))) == []

@@ -7,10 +7,11 @@ import pytest
 from made_up_study import result, study
 from rich.console import Console
 
-from grace.report import merge, render_table, summarize, write_report
-from grace.report.differences import seeds_of, verdict
-from grace.report.names import estimator_order, label
-from grace.report.table import COSTS, cost, groups, notes
+from grace.report import Report, from_json, merge, render_table, summarize, to_json, write_report
+from grace.report.groups import groups
+from grace.report.names import COSTS, estimator_order, label
+from grace.report.prose import notes
+from grace.report.tables import cost, number, points, seeds_of
 from grace.report.text import markdown
 
 COST_FIELDS = {
@@ -74,9 +75,16 @@ def test_a_recalibrated_estimator_follows_its_base_and_unknown_ones_come_last():
 
 
 def test_costs_stand_beside_quality(report):
-    ours, other = groups(report)[0].summaries[0], groups(report)[0].summaries[1]
-    assert [cost(ours, c) for c in COSTS] == ["0.01", "63.2", "10", "67M", "33", "hidden states"]
-    assert [cost(other, c) for c in COSTS] == ["0.01", "-", "-", "-", "-", "-"]
+    ours, other = groups(report)[0].rated[:2]
+    assert [cost(ours, c).text for c in COSTS] == [
+        "0.01",
+        "63.2",
+        "10",
+        "67M",
+        "33",
+        "hidden states",
+    ]
+    assert [cost(other, c).text for c in COSTS] == ["0.01", "-", "-", "-", "-", "-"]
     text = markdown(report)
     assert "| s/answer | extra tokens | extra requests | trained parameters |" in text
     assert "| 0.01 | 63.2 | 10 | 67M | 33 | hidden states |" in text
@@ -94,9 +102,8 @@ def test_costs_stand_beside_quality(report):
         (3.14e9, "3.14G"),
     ],
 )
-def test_costs_are_short(report, value, shown):
-    summary = groups(report)[0].summaries[0]._replace(costs={"seconds_per_answer": value})
-    assert cost(summary, COSTS[0]) == shown
+def test_costs_are_short(value, shown):
+    assert number(value) == shown
 
 
 def test_the_best_is_bold_and_says_what_that_means(report):
@@ -130,22 +137,23 @@ def test_two_seeds_are_said_to_be_about_questions_only():
 def test_an_older_report_without_summaries_still_renders(tmp_path):
     """Fields that were added later are missing from files written before."""
     new = ("summaries", "transfer", "target_values")
-    old = {k: v for k, v in study_of(seeds=1).items() if k not in new}
+    old = {k: v for k, v in to_json(study_of(seeds=1)).items() if k not in new}
     added = list(COST_FIELDS)[1:]
     old["rows"] = [{k: v for k, v in row.items() if k not in added} for row in old["rows"]]
     old["comparisons"] = [
         {k: v for k, v in row.items() if k != "seeds"} for row in old["comparisons"]
     ]
-    write_report(old, tmp_path)
+    report = from_json(Report, old)
+    write_report(report, tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert "**" not in text.partition("- **ECE**")[0] and "| extra requests" not in text
     assert re.search(r"\| GrACE \| 300 \| \d+\.\d \[", text)
-    Console(file=io.StringIO(), width=80).print(render_table(old))
-    assert seeds_of(old["comparisons"][0]) == "seed 0"
+    Console(file=io.StringIO(), width=80).print(render_table(report))
+    assert seeds_of(report.comparisons[0]) == "seed 0"
 
 
 def test_the_same_answers_are_equal_not_unclear():
-    assert verdict({"metric": "accuracy", "interval": [0.0, 0.0]}) == "equal"
+    assert points("accuracy", 0.0, (0.0, 0.0)).verdict == "equal"
 
 
 def test_what_was_left_out_is_said_once_for_all_estimators():

@@ -65,7 +65,7 @@ def measure(
 ) -> None:
     """Measure confidences of graded responses, from any source: ECE, Brier, AUROC, diagrams."""
     from grace import __version__
-    from grace.report import ReportInput, build_report, summarize
+    from grace.report import ReportInput, build_report, summarize, to_json
 
     check_report_place(out)
     read = dict(zip(_names(files), map(read_answers, files), strict=True))
@@ -81,7 +81,7 @@ def measure(
     most = max(len(answers.rated) for answers in read.values())
     how = {"bins": bins, "resamples": max(100, min(1000, DRAWN // most))}
     made = summarize(data, **how) if out is None else build_report(data, out, **how)
-    show_report(made, out or Path(), as_json=as_json)
+    show_report(to_json(made), out or Path(), as_json=as_json)
 
 
 def read_answers(file: Path) -> Answers:

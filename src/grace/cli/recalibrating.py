@@ -93,16 +93,20 @@ def _compare(
 def _show(
     found: dict[str, dict[str, list[float]]], fitted: dict[str, float], out: Path, questions: int
 ) -> None:
-    print(f"{fitted['answers']} graded answers to {questions} questions")
-    titles = {"ece": "ECE", "brier": "Brier"}
-    heads = ("as it is", "recalibrated", "change")
-    print(f"{'':6}" + "".join(f"{head:>22}" for head in heads))
-    for name, title in titles.items():
-        cells = (_points(found[side][name]) for side in ("before", "after"))
-        print(
-            f"{title:6}"
-            + "".join(f"{c:>22}" for c in (*cells, _points(found["change"][name], "+")))
-        )
+    from rich.console import Console
+
+    from grace.report.tables import Cell, Table, percent, points
+    from grace.report.text import console_table
+
+    rows = []
+    for name, title in (("ece", "ECE"), ("brier", "Brier")):
+        sides = (found[side][name] for side in ("before", "after"))
+        value, low, high = found["change"][name]
+        shown = (percent(value, (low, high)) for value, low, high in sides)
+        rows.append([Cell(title), *shown, points(name, value, (low, high))])
+    title = f"{fitted['answers']} graded answers to {questions} questions"
+    heads = ("", "as it is", "recalibrated", "change")
+    Console().print(console_table(Table(title, "", heads, rows, texts=1)))
     _, low, high = found["change"]["brier"]
     change = "clearly better" if high < 0 else "clearly worse" if low > 0 else "no clear change"
     print(f"{change}; every answer rated by a fit that has not seen its question (5 folds)")
@@ -110,8 +114,3 @@ def _show(
         print("the model as it is will do for these questions")
     print(f"log-odds of c: {fitted['slope']:.2f} times as it is {fitted['offset']:+.2f}")
     print(f'written: {out}; next:   grace ask {out} "your question"')
-
-
-def _points(value: list[float], sign: str = "") -> str:
-    middle, low, high = (100 * part for part in value)
-    return f"{middle:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"

@@ -15,16 +15,19 @@ def show_report(result: Any, path: Path, *, as_json: bool) -> None:
     Raises:
         RunError: it is not a report.
     """
-    if not isinstance(result, dict) or "rows" not in result:
-        raise RunError(f"{path}/report.json is not a report; make it again: --redo report")
+    from grace.report import Report, from_json, render_table
+
+    try:
+        report = from_json(Report, result)
+    except TypeError:
+        remedy = "make it again: --redo report"
+        raise RunError(f"{path}/report.json is not a report; {remedy}") from None
     if as_json:
         print(json.dumps(result, indent=2, ensure_ascii=False))
         return
     from rich.console import Console
 
-    from grace.report import render_table
-
-    Console().print(render_table(result))
+    Console().print(render_table(report))
     page = path / "report.html"
     if page.exists():
         print(f"report: {page}")

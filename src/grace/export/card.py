@@ -10,11 +10,16 @@ from typing import Any, NamedTuple
 
 from grace.engines.vllm_loading import LORA_RANKS
 from grace.export.stock import lines
+from grace.report import from_json
+from grace.report.groups import Rated
 from grace.report.measured import own_diagram
+from grace.report.names import MAIN
+from grace.report.rows import Row
+from grace.report.tables import quality
+from grace.report.text import markdown_table
 
 LIBRARY = {"merged": "transformers", "vllm-lora": "peft", "adapter": "peft"}
 DIAGRAM = "reliability.png"
-PERCENT = (("ece", "ECE ↓"), ("brier", "Brier ↓"), ("auroc", "AUROC ↑"), ("accuracy", "accuracy"))
 READ_AT = {
     "predict": "at the step that ends the response (where `<CNF>` or an end-of-sequence token is "
     "drawn)",
@@ -52,7 +57,8 @@ def write_card(card: Card, directory: Path, out: Path) -> None:
     if diagram is not None:
         shutil.copyfile(diagram, directory / DIAGRAM)
     parts = [_head(card), _what(card), _use(card, out), _reading(card), _alone(card, directory)]
-    parts += [_results(card.measured, diagram is not None)] if card.measured else []
+    if card.measured:
+        parts.append(_results(from_json(Row, card.measured), diagram is not None))
     (directory / "README.md").write_text("\n".join(parts), encoding="utf-8")
 
 
@@ -239,27 +245,17 @@ def _ending(record: dict[str, Any]) -> str:
     )
 
 
-def _results(row: dict[str, Any], has_diagram: bool) -> str:
-    intervals = row.get("interval", {})
-    rows = [f"| {title} | {_percent(row, intervals, key)} |" for key, title in PERCENT]
-    table = "\n".join(["| percent | on test questions |", "|---|---|", *rows])
-    picture = f"\n\n![Reliability diagram]({DIAGRAM})" if has_diagram else ""
+def _results(row: Row, has_diagram: bool) -> str:
+    rows = [[c.heading, quality(Rated((row,)), c.metric).plain] for c in MAIN]
+    table = "\n".join(markdown_table(["percent", "on test questions"], rows))
+    picture = f"\n![Reliability diagram]({DIAGRAM})\n" if has_diagram else ""
     return f"""## Measured
 
-{row["n"]} test questions of {row["task"]}, the model's own answers; 95 % bootstrap intervals.
+{row.n} test questions of {row.task}, the model's own answers; 95 % bootstrap intervals.
 
 {table}{picture}
-
 A confidence belongs to the questions and the prompt it was trained on; on others, measure again.
 """
-
-
-def _percent(row: dict[str, Any], intervals: dict[str, Any], key: str) -> str:
-    value, interval = row.get(key), intervals.get(key)
-    if value is None:
-        return "-"
-    low_high = f" [{interval[0] * 100:.1f}, {interval[1] * 100:.1f}]" if interval else ""
-    return f"{value * 100:.1f}{low_high}"
 
 
 def _license_of(base: str) -> str:

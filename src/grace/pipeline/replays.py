@@ -11,9 +11,8 @@ import numpy as np
 
 from grace.errors import RunError
 from grace.pipeline.context import Context
-from grace.report import Replay
+from grace.report import Replay, to_json
 from grace.report.replays import equal_rows, seed_rows
-from grace.report.rows import finite
 from grace.scaling import Curve, PairWins
 from grace.store import RunDir, read_json, write_bytes, write_json
 from grace.strategies.tally import Floats
@@ -36,7 +35,7 @@ def write_replay(
     """
     from safetensors.numpy import save
 
-    content: dict[str, Any] = finite(
+    content: dict[str, Any] = to_json(
         {
             "version": VERSION,
             "samples": samples,

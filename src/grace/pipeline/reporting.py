@@ -14,9 +14,15 @@ from grace.pipeline.context import Context
 from grace.pipeline.replays import read_replay
 from grace.pipeline.scoring import TRAINED, TestSet, rated_estimators, test_sets
 from grace.pipeline.validating import validated
-from grace.report import build_report
-from grace.report.inputs import EstimatorResult, Example, ReportInput, TargetRow
-from grace.report.merging import merge
+from grace.report import (
+    EstimatorResult,
+    Example,
+    ReportInput,
+    TargetRow,
+    build_report,
+    merge,
+    to_json,
+)
 from grace.store import read_json
 
 FIGURE_SUFFIXES = (".png", ".svg")
@@ -92,13 +98,15 @@ def read_reports(contexts: Sequence[Context], out: Path) -> dict[str, Any]:
             path = context.directory.path
             raise RunError(f"{path} is not finished; finish it first: grace run {path}")
     settings = contexts[0].settings
-    return build_report(
+    report = build_report(
         merge([report_input(context) for context in contexts], out.name),
         out,
         bins=settings.report.bins,
         resamples=settings.report.bootstrap,
         seed=settings.seed,
     )
+    content: dict[str, Any] = to_json(report)
+    return content
 
 
 def _result(context: Context, test: TestSet, name: str, estimator: Estimator) -> EstimatorResult:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grace.report.inputs import EstimatorResult, Example, Replay, ReportInput, TargetRow
+from grace.report.inputs import EstimatorResult, Example, Replay, ReportInput
 from grace.report.merging import merge
-from grace.report.rows import Report, summarize
+from grace.report.rows import Report, TargetRow
+from grace.report.stored import from_json, to_json
+from grace.report.summary import summarize
 from grace.report.text import markdown, render_table
 from grace.store import write_bytes, write_json
 
@@ -22,9 +24,11 @@ __all__ = [
     "ReportInput",
     "TargetRow",
     "build_report",
+    "from_json",
     "merge",
     "render_table",
     "summarize",
+    "to_json",
     "write_report",
 ]
 
@@ -59,5 +63,5 @@ def write_report(report: Report, directory: Path) -> list[Path]:
     files["report.html"] = render_page(report, figures).encode()
     for name, data in files.items():
         write_bytes(directory / name, data)
-    write_json(directory / "report.json", report)
+    write_json(directory / "report.json", to_json(report))
     return [directory / name for name in [*files, "report.json"]]

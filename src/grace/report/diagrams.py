@@ -1,30 +1,38 @@
-"""Figures of one group of estimators: bars of metrics, reliability, confidence."""
+"""Figures of estimators: metrics, reliability, confidence, time, and training elsewhere."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from grace.report.canvas import BLUE, GREY, INK, ORANGE, outer_labels, panels, unit_ticks
-from grace.report.table import MAIN, Report, Summary
+from grace.report.groups import Rated
+from grace.report.names import ACCESS, MAIN, OURS, label
+from grace.report.rows import Bar, Transfer
+from grace.report.tables import change
 
 LOWEST_SHARE_COLOR = 0.12
 SMALLEST_FULL_SHARE = 0.25  # the darkest bar colour never stands for less
+ACCESS_LOOK = dict(
+    zip(ACCESS, zip(("#56b4e9", "#0072b2", "#009e73", "#d55e00"), "os^D", strict=True), strict=True)
+)
+UNKNOWN_LOOK = ("#59636e", "o")
+VERDICT_COLORS = {"better": BLUE, "worse": ORANGE}
 
 
-def draw_metrics(summaries: Sequence[Summary]) -> Any:
+def draw_metrics(rated: Sequence[Rated]) -> Any:
     """Draw ECE, Brier score and AUROC as bars with intervals."""
-    figure, axes = panels(3, columns=3, width=2.9, height=0.75 + 0.27 * len(summaries))
-    y = np.arange(len(summaries))
+    figure, axes = panels(3, columns=3, width=2.9, height=0.75 + 0.27 * len(rated))
+    y = np.arange(len(rated))
     for at, (axis, column) in enumerate(zip(axes, MAIN[:3], strict=True)):
-        means = [math.nan if (m := s.mean[column.metric]) is None else 100 * m for s in summaries]
-        colors = [BLUE if s.estimator == "grace" else GREY for s in summaries]
+        means = [math.nan if (m := s.mean(column.metric)) is None else 100 * m for s in rated]
+        colors = [BLUE if s.estimator == OURS else GREY for s in rated]
         start = 50 if column.metric == "auroc" else 0
         axis.barh(y, np.array(means) - start, left=start, height=0.62, color=colors)
-        ends = [interval_ends(s, column.metric) for s in summaries]
+        ends = [interval_ends(s, column.metric) for s in rated]
         for row, (low, high) in enumerate(ends):
             axis.plot([low, high], [row, row], color=INK, linewidth=1.1, solid_capstyle="butt")
         known = [v for pair in [*ends, means] for v in np.atleast_1d(pair) if not math.isnan(v)]
@@ -34,25 +42,23 @@ def draw_metrics(summaries: Sequence[Summary]) -> Any:
                 x = max(v for v in (mean, *end) if not math.isnan(v)) + 0.02 * (high - low)
                 axis.text(x, row, f"{mean:.1f}", va="center", fontsize=8)
         axis.set_xlim(low, high + 0.16 * (high - low))
-        axis.set_yticks(y, [s.label for s in summaries] if at == 0 else [])
-        axis.set_ylim(len(summaries) - 0.5, -0.5)
+        axis.set_yticks(y, [s.label for s in rated] if at == 0 else [])
+        axis.set_ylim(len(rated) - 0.5, -0.5)
         axis.tick_params(axis="y", length=0)
-        axis.set_title(
-            f"{column.title} (%, {'lower' if column.better < 0 else 'higher'} is better)"
-        )
+        axis.set_title(column.axis)
     return figure
 
 
-def interval_ends(summary: Summary, metric: str) -> tuple[float, float]:
+def interval_ends(rated: Rated, metric: str) -> tuple[float, float]:
     """Return the interval of a metric in percent; without one the spread over seeds, or nan."""
-    mean, spread = summary.mean[metric], summary.spread[metric]
-    interval = summary.interval.get(metric)
+    mean, spread = rated.mean(metric), rated.spread(metric)
+    interval = rated.interval(metric)
     if interval is None and mean is not None and spread is not None:
-        interval = [mean - spread, mean + spread]
+        interval = (mean - spread, mean + spread)
     return (100 * interval[0], 100 * interval[1]) if interval else (math.nan, math.nan)
 
 
-def draw_reliability(summaries: Sequence[Summary]) -> Any:
+def draw_reliability(rated: Sequence[Rated]) -> Any:
     """Draw one reliability diagram per estimator; the colour of a bar is its share of answers."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
@@ -60,22 +66,20 @@ def draw_reliability(summaries: Sequence[Summary]) -> Any:
 
     shades = colormaps["YlOrRd"](np.linspace(LOWEST_SHARE_COLOR, 1, 256))
     palette = LinearSegmentedColormap.from_list("share", shades)
-    pooled = [pooled_bars(summary) for summary in summaries]
-    top = max(
-        bar["n"] / s.num_answers for s, bars in zip(summaries, pooled, strict=True) for bar in bars
-    )
+    pooled = [pooled_bars(s) for s in rated]
+    top = max(bar.n / s.num_answers for s, bars in zip(rated, pooled, strict=True) for bar in bars)
     norm = Normalize(0, 100 * max(top, SMALLEST_FULL_SHARE))
-    figure, axes = panels(len(summaries), width=2.3, height=2.65)
-    for axis, summary, bars in zip(axes, summaries, pooled, strict=False):
+    figure, axes = panels(len(rated), width=2.3, height=2.65)
+    for axis, each, bars in zip(axes, rated, pooled, strict=False):
         axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=4)
         for bar in bars:
-            share = 100 * bar["n"] / summary.num_answers
+            share = 100 * bar.n / each.num_answers
             _reliability_bar(axis, bar, palette(norm(share)))
-        ece = summary.mean["ece"]
-        axis.set_title(summary.label + ("" if ece is None else f"\nECE {100 * ece:.1f}"))
+        ece = each.mean("ece")
+        axis.set_title(each.label + ("" if ece is None else f"\nECE {100 * ece:.1f}"))
         axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         unit_ticks(axis)
-    outer_labels(axes, len(summaries), "Confidence", "Accuracy")
+    outer_labels(axes, len(rated), "Confidence", "Accuracy")
     scale = figure.colorbar(
         ScalarMappable(norm, palette), ax=axes, fraction=0.05, pad=0.02, aspect=28, shrink=0.86
     )
@@ -84,16 +88,16 @@ def draw_reliability(summaries: Sequence[Summary]) -> Any:
     return figure
 
 
-def _reliability_bar(axis: Any, bar: Report, color: Any) -> None:
-    low, width = bar["low"], bar["high"] - bar["low"]
-    axis.bar(low, bar["accuracy"], width, align="edge", color=color, edgecolor=INK, linewidth=0.6)
-    gap = bar["confidence"] - bar["accuracy"]
+def _reliability_bar(axis: Any, bar: Bar, color: Any) -> None:
+    low, width, accuracy = bar.low, bar.high - bar.low, bar.accuracy or 0.0
+    axis.bar(low, accuracy, width, align="edge", color=color, edgecolor=INK, linewidth=0.6)
+    gap = (bar.confidence or 0.0) - accuracy
     edge = ORANGE if gap > 0 else BLUE
     axis.bar(
         low + 0.12 * width,
         gap,
         0.76 * width,
-        bottom=bar["accuracy"],
+        bottom=accuracy,
         align="edge",
         facecolor="none",
         edgecolor=edge,
@@ -103,39 +107,166 @@ def _reliability_bar(axis: Any, bar: Report, color: Any) -> None:
     )
 
 
-def pooled_bars(summary: Summary) -> list[Report]:
+def pooled_bars(rated: Rated) -> list[Bar]:
     """Return the bars that are not empty, each pooled over the seeds."""
     bars = []
-    for parts in zip(*(row["reliability"] for row in summary.rows if row["n"]), strict=True):
-        n = sum(part["n"] for part in parts)
+    for parts in zip(*(row.reliability for row in rated.rows if row.n), strict=True):
+        n = sum(part.n for part in parts)
         if n:
-            means = {
-                key: sum(part["n"] * (part[key] or 0.0) for part in parts) / n
-                for key in ("confidence", "accuracy")
-            }
-            bars.append({"low": parts[0]["low"], "high": parts[0]["high"], "n": n, **means})
+            confidence = sum(part.n * (part.confidence or 0.0) for part in parts) / n
+            accuracy = sum(part.n * (part.accuracy or 0.0) for part in parts) / n
+            about = {"low": parts[0].low, "high": parts[0].high, "n": n}
+            bars.append(Bar(**about, confidence=confidence, accuracy=accuracy))
     return bars
 
 
-def draw_confidence(summaries: Sequence[Summary]) -> Any:
+def draw_confidence(rated: Sequence[Rated]) -> Any:
     """Draw histograms of the confidence of right answers (up) and wrong ones (down)."""
     from matplotlib.ticker import FuncFormatter
 
-    figure, axes = panels(len(summaries), width=2.3, height=2.05, share_y=True)
-    for axis, summary in zip(axes, summaries, strict=False):
-        rows = [row["histogram"] for row in summary.rows if row["n"]]
+    figure, axes = panels(len(rated), width=2.3, height=2.05, share_y=True)
+    for axis, each in zip(axes, rated, strict=False):
+        rows = [row.histogram for row in each.rows if row.histogram]
         for name, color, sign in (("right", BLUE, 1), ("wrong", ORANGE, -1)):
-            count = np.sum([row[name] for row in rows], axis=0)
-            share = sign * 100 * count / summary.num_answers
+            count = np.sum([getattr(row, name) for row in rows], axis=0)
+            share = sign * 100 * count / each.num_answers
             edges = np.arange(len(count)) / len(count)
             axis.bar(edges, share, 1 / len(count), align="edge", color=color, label=name)
         axis.axhline(0, color=INK, linewidth=0.7)
-        auroc = summary.mean["auroc"]
-        axis.set_title(summary.label + ("" if auroc is None else f"\nAUROC {100 * auroc:.1f}"))
+        auroc = each.mean("auroc")
+        axis.set_title(each.label + ("" if auroc is None else f"\nAUROC {100 * auroc:.1f}"))
         axis.set(xlim=(0, 1))
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):g}"))
         unit_ticks(axis, y=False)
-    outer_labels(axes, len(summaries), "Confidence", "Answers (%)")
+    outer_labels(axes, len(rated), "Confidence", "Answers (%)")
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper right", ncols=2, handlelength=1)
     return figure
+
+
+def timed(rated: Sequence[Rated]) -> list[Rated]:
+    """Return the estimators whose time and ECE are both known."""
+    return [s for s in rated if s.cost("seconds_per_answer") and s.mean("ece") is not None]
+
+
+def draw_time(rated: Sequence[Rated]) -> Any:
+    """Draw seconds per answer (log scale) against ECE; names stand at the right, in order."""
+    shown = sorted(timed(rated), key=lambda s: -(s.mean("ece") or 0.0))
+    figure, (axis,) = panels(1, width=6.4, height=max(3.0, 0.8 + 0.24 * len(shown)))
+    axis.set_xscale("log")
+    seconds = [float(s.cost("seconds_per_answer") or 0) for s in shown]
+    percent = [100 * (s.mean("ece") or 0.0) for s in shown]
+    ends = [interval_ends(s, "ece") for s in shown]
+    for s, x, y, end in zip(shown, seconds, percent, ends, strict=True):
+        color, marker = ACCESS_LOOK.get(str(s.cost("access")), UNKNOWN_LOOK)
+        axis.plot([x, x], end, color=color, linewidth=1, alpha=0.6)
+        axis.plot(x, y, marker=marker, color=color, markersize=7, markeredgecolor="white")
+    top = float(np.nanmax([*percent, *(high for _, high in ends)]))
+    axis.set(xlabel="Seconds per answer (log scale)", ylabel="ECE (%)", ylim=(0, 1.06 * top))
+    axis.set_xlim(min(seconds) / 1.6, max(seconds) * 1.6)
+    _plain_log_ticks(axis)
+    places = _apart([y / (1.06 * top) for y in percent])
+    for s, x, y, place in zip(shown, seconds, percent, places, strict=True):
+        axis.annotate(
+            s.label,
+            (x, y),
+            (1.03, place),
+            textcoords="axes fraction",
+            va="center",
+            arrowprops={
+                "arrowstyle": "-",
+                "color": GREY,
+                "linewidth": 0.6,
+                "shrinkB": 4,
+                "relpos": (0, 0.5),
+            },
+        )
+    _access_legend(figure, axis, shown)
+    return figure
+
+
+def _plain_log_ticks(axis: Any) -> None:
+    """Label 1, 2 and 5 of each power of ten as plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.xaxis.set_major_locator(LogLocator(10, (1, 2, 5), numticks=12))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _apart(wanted: Sequence[float]) -> list[float]:
+    """Return falling places in [0, 1], near the wanted ones and evenly far enough apart."""
+    step = 1.0 / max(len(wanted), 12)
+    places: list[float] = []
+    for at, place in enumerate(wanted):
+        room_below = step * (len(wanted) - 1 - at)
+        highest = places[-1] - step if places else 1.0
+        places.append(max(min(place, highest), room_below))
+    return places
+
+
+def _access_legend(figure: Any, axis: Any, shown: Sequence[Rated]) -> None:
+    used = {s.cost("access") for s in shown}
+    for access, (color, marker) in ACCESS_LOOK.items():
+        if access in used:
+            axis.plot([], [], marker=marker, color=color, linestyle="", label=access)
+    handles, names = axis.get_legend_handles_labels()
+    if handles:
+        figure.legend(
+            handles,
+            names,
+            title="needs",
+            loc="outside upper center",
+            ncols=len(names),
+            handletextpad=0.1,
+            title_fontsize=8.5,
+        )
+
+
+def draw_transfer(pairs: Sequence[Mapping[str, Transfer]]) -> Any:
+    """Draw arrows from the value in domain to the value out of domain, one row per estimator."""
+    figure, axes = panels(3, columns=3, width=3.1, height=0.85 + 0.3 * len(pairs))
+    for at, (axis, column) in enumerate(zip(axes, MAIN[:3], strict=True)):
+        for place, by_metric in enumerate(pairs):
+            _arrow(axis, place, by_metric.get(column.metric))
+        names = [label(next(iter(by_metric.values())).estimator) for by_metric in pairs]
+        axis.set_yticks(range(len(pairs)), names if at == 0 else [])
+        axis.set_ylim(len(pairs) - 0.5, -0.5)
+        axis.tick_params(axis="y", length=0)
+        axis.grid(axis="y", color=GREY, alpha=0.25, linewidth=0.6)
+        axis.margins(x=0.12)
+        low, high = axis.get_xlim()
+        axis.set_xlim(low, high + 0.3 * (high - low))
+        axis.set_title(column.axis)
+    return figure
+
+
+def _arrow(axis: Any, place: int, row: Transfer | None) -> None:
+    if row is None or row.in_domain is None or row.out_of_domain is None:
+        return
+    start, end = 100 * row.in_domain, 100 * row.out_of_domain
+    color = VERDICT_COLORS.get(change(row).verdict, GREY)
+    axis.plot(start, place, "o", color="white", markeredgecolor=color, markersize=5)
+    axis.annotate(
+        "",
+        (end, place),
+        (start, place),
+        arrowprops={
+            "arrowstyle": "-|>",
+            "color": color,
+            "linewidth": 1.5,
+            "mutation_scale": 10,
+            "shrinkA": 3,
+            "shrinkB": 0,
+        },
+    )
+    axis.plot(end, place, alpha=0)  # arrows do not move the limits of an axis
+    axis.annotate(
+        f"({end - start:+.1f})",
+        (max(start, end), place),
+        (7, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
+        color=INK,
+    )

@@ -9,13 +9,17 @@ import re
 from collections.abc import Iterator
 
 from grace.report.canvas import STYLE, Figure, saved
-from grace.report.densities import draw_targets
-from grace.report.diagrams import draw_confidence, draw_metrics, draw_reliability
-from grace.report.differences import transfers
-from grace.report.sampling import draw_scaling, draw_used
-from grace.report.scaling import at_budget, curves, stops_early
-from grace.report.table import Group, Report, groups
-from grace.report.tradeoffs import draw_time, draw_transfer, timed
+from grace.report.diagrams import (
+    draw_confidence,
+    draw_metrics,
+    draw_reliability,
+    draw_time,
+    draw_transfer,
+    timed,
+)
+from grace.report.groups import Group, at_budget, curves, groups, transfers
+from grace.report.plots import draw_scaling, draw_targets, draw_used
+from grace.report.rows import Report, Transfer
 
 GENERALIZATION = "generalization"
 TARGETS = "targets"
@@ -47,7 +51,7 @@ def scaling_group(task: str, backbone: str) -> str:
 
 def _group_figures(group: Group) -> Iterator[Figure]:
     name, title = slug(group.title), group.title
-    shown = [s for s in group.summaries if s.num_answers]
+    shown = [rated for rated in group.rated if rated.num_answers]
     if not shown:
         return
     yield saved(
@@ -87,11 +91,12 @@ def _group_figures(group: Group) -> Iterator[Figure]:
 
 
 def _generalization(report: Report) -> Iterator[Figure]:
-    pairs = transfers(report)
-    for about in dict.fromkeys(_about(first) for first, _ in pairs):
-        task, train_task, backbone = about
+    by_place: dict[tuple[str, str, str], list[dict[str, Transfer]]] = {}
+    for by_metric in transfers(report):
+        by_place.setdefault(next(iter(by_metric.values())).place, []).append(by_metric)
+    for (task, train_task, backbone), pairs in by_place.items():
         yield saved(
-            draw_transfer([pair for pair in pairs if _about(pair[0]) == about]),
+            draw_transfer(pairs),
             f"generalization-{slug(task)}-from-{slug(train_task)}-{slug(backbone)}",
             f"{task}: trained on it, and trained on {train_task} ({backbone})",
             "An arrow leads from the value after training on the tested task to the value after "
@@ -102,9 +107,9 @@ def _generalization(report: Report) -> Iterator[Figure]:
 
 
 def _targets(report: Report) -> Iterator[Figure]:
-    values = {entry["task"]: entry for entry in report.get("target_values", [])}
-    for task in dict.fromkeys(row.get("task", "") for row in report["targets"]):
-        rows = [r for r in report["targets"] if r.get("task", "") == task and r["n"]]
+    values = {entry.task: entry for entry in report.target_values}
+    for task in dict.fromkeys(row.task for row in report.targets):
+        rows = [row for row in report.targets if row.task == task and row.n]
         if rows:
             yield saved(
                 draw_targets(rows, values.get(task)),
@@ -129,20 +134,16 @@ def _scaling(report: Report) -> Iterator[Figure]:
             "questions, and over seeds where there are three or more.",
             scaling_group(task, backbone),
         )
-        stopping = [row for row in at_budget(found) if stops_early(row)]
+        stopping = [row for row in at_budget(found) if row.mean_samples < row.budget]
         if stopping:
             yield saved(
                 draw_used(stopping),
                 f"samples-{name}",
                 f"Samples that were used {title}",
-                f"Of up to {stopping[0]['budget']} samples, how many a strategy took before it "
+                f"Of up to {stopping[0].budget} samples, how many a strategy took before it "
                 "stopped (T-hat); the dashed line is the mean.",
                 scaling_group(task, backbone),
             )
-
-
-def _about(row: Report) -> tuple[str, str, str]:
-    return row["task"], row["train_task"], row["backbone"]
 
 
 def _unique_names(figures: Iterator[Figure]) -> list[Figure]:

@@ -8,20 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from grace.errors import UserInputError
+from grace.report.names import ACCESS
+from grace.report.rows import TargetRow
 from grace.scaling import Curve, PairWins
 
-ACCESS = ("text", "logprobs", "hidden states", "weights")
-"""What an estimator needs of the model, from an API's text to training it."""
-
-COSTS = (
-    "seconds_per_answer",
-    "extra_forward_tokens_per_answer",
-    "extra_requests_per_answer",
-    "fit_seconds",
-    "trained_parameters",
-    "access",
-)
-"""The fields of a result that say what it costs."""
+Key = tuple[str, str, str, str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +60,7 @@ class EstimatorResult:
             )
 
     @property
-    def key(self) -> tuple[str, str, str, str, int]:
+    def key(self) -> Key:
         """What the result is about; no two results of a report share it."""
         return self.task, self.train_task, self.backbone, self.estimator, self.seed
 
@@ -78,22 +69,8 @@ class EstimatorResult:
         return [i for i, c in enumerate(self.confidence) if c is not None and not math.isnan(c)]
 
 
-class TargetRow(NamedTuple):
-    """One bin of the calibration targets: probe scores in [low, high), their number, accuracy.
-
-    Without a `task`, it is about the training task of the report's first result.
-    """
-
-    bin: int
-    low: float
-    high: float
-    n: int
-    accuracy: float | None
-    task: str = ""
-
-
 class Example(NamedTuple):
-    """One answered question to show on the page; the task is as for `TargetRow`."""
+    """One answered question to show on the page; without a `task`, of the first result's."""
 
     question: str
     answer: str
@@ -128,6 +105,7 @@ class Replay:
 class ReportInput:
     """Everything in one report; `created` is a text that the caller chooses.
 
+    Targets without a `task` are about the training task of the first result.
     `target_values` are the targets of the training responses (for their density), by task if
     there are several. `settings` (may be nested) are shown as text, `examples` may be all
     responses: a few are picked. `validation` are rows as in schema.json.

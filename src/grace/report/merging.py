@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from grace.errors import UserInputError
-from grace.report.inputs import EstimatorResult, Example, Replay, ReportInput, TargetRow
+from grace.report.inputs import EstimatorResult, Example, Key, Replay, ReportInput
+from grace.report.rows import TargetRow
 
 SAME_CONFIDENCE = 1e-6
 """What two batches of the same model may differ by; reports round to as much."""
@@ -69,7 +71,7 @@ def targets_by_task(data: ReportInput) -> dict[str, Sequence[float]]:
 
 def with_tasks(data: ReportInput) -> tuple[list[TargetRow], list[Example]]:
     """Return targets and examples, each saying which task it is about."""
-    targets = [row._replace(task=row.task or _train_task(data)) for row in data.targets]
+    targets = [replace(row, task=row.task or _train_task(data)) for row in data.targets]
     task = data.results[0].task if data.results else ""
     return targets, [example._replace(task=example.task or task) for example in data.examples]
 
@@ -79,7 +81,7 @@ def _train_task(data: ReportInput) -> str:
 
 
 def _results(inputs: Sequence[ReportInput]) -> list[EstimatorResult]:
-    found: dict[tuple[str, str, str, str, int], EstimatorResult] = {}
+    found: dict[Key, EstimatorResult] = {}
     for result in itertools.chain.from_iterable(data.results for data in inputs):
         if not _same(found.setdefault(result.key, result), result):
             raise UserInputError(different(result.key))
@@ -94,7 +96,7 @@ def _same(a: EstimatorResult, b: EstimatorResult) -> bool:
     return np.allclose(mine, theirs, rtol=0, atol=SAME_CONFIDENCE, equal_nan=True)
 
 
-def different(key: tuple[str, str, str, str, int]) -> str:
+def different(key: Key) -> str:
     """Return the message that two results about the same thing differ."""
     task, train_task, backbone, estimator, seed = key
     return (
@@ -128,7 +130,7 @@ def _targets(inputs: Sequence[ReportInput]) -> list[TargetRow]:
             continue
         n = old.n + row.n
         right = sum(part.n * (part.accuracy or 0.0) for part in (old, row))
-        pooled[key] = old._replace(n=n, accuracy=right / n if n else None)
+        pooled[key] = replace(old, n=n, accuracy=right / n if n else None)
     return [pooled[key] for key in sorted(pooled)]
 
 

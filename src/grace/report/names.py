@@ -1,6 +1,8 @@
-"""How estimators are called and ordered in tables and figures."""
+"""What estimators, strategies, metrics and costs are called, and in which order they stand."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 LABELS = {
     "grace": "GrACE",
@@ -29,8 +31,103 @@ LABELS = {
 }
 """How estimators are shown, in this order; others follow by name."""
 
+OURS = "grace"
+"""The estimator that is compared with every other."""
 
-BASE = "@base"  # after the name of what was trained: it rates its backbone's answers
+AT_BASE = "@base"  # after the name of what was trained: it rates its backbone's answers
+BASE = "base"
+"""Whose samples the backbone's are."""
+
+RULES = {"sc": "SC", "asc": "ASC", "esc": "ESC", "es": "ES", "cisc": "CISC", "best": "best of n"}
+
+
+class Column(NamedTuple):
+    """A metric as it is shown; `better` is -1 when lower is better, 1 when higher is."""
+
+    metric: str
+    title: str
+    better: int
+    meaning: str
+
+    @property
+    def heading(self) -> str:
+        """The title with an arrow towards better."""
+        return f"{self.title} {'↓' if self.better < 0 else '↑'}"
+
+    @property
+    def axis(self) -> str:
+        """The title for a figure."""
+        return f"{self.title} (%, {'lower' if self.better < 0 else 'higher'} is better)"
+
+
+MAIN = (
+    Column(
+        "ece",
+        "ECE",
+        -1,
+        "distance between confidence and accuracy over equal-width bins; chance alone raises it, "
+        "and its interval takes that rise off",
+    ),
+    Column("brier", "Brier", -1, "mean squared error of the confidence as a probability"),
+    Column("auroc", "AUROC", 1, "chance that a right answer is surer than a wrong one; 50 is none"),
+    Column("accuracy", "Accuracy", 1, "share of right answers among those with a confidence"),
+)
+DETAIL = (
+    Column("adaptive_ece", "Adaptive ECE", -1, "ECE over bins with equal numbers of answers"),
+    Column("smooth_ece", "Smooth ECE", -1, "ECE without bins, by a kernel that fits its own width"),
+    Column("aurc", "AURC", -1, "error rate averaged over answering only the surest k"),
+    Column("wqd", "WQD", 1, "AUROC among several answers to the same question"),
+)
+COMPARED = {column.metric: column.better for column in MAIN}
+"""The metrics in which estimators are compared; -1 where lower is better."""
+
+
+class Cost(NamedTuple):
+    """A cost as it is shown, with a short title for the console."""
+
+    key: str
+    title: str
+    short: str
+    meaning: str
+
+
+COSTS = (
+    Cost(
+        "seconds_per_answer",
+        "s/answer",
+        "s/ans",
+        "seconds to get one answer and its confidence, on the hardware named above",
+    ),
+    Cost(
+        "extra_forward_tokens_per_answer",
+        "extra tokens",
+        "+tok",
+        "tokens fed to the model per answer, beyond the answer itself, to get the confidence",
+    ),
+    Cost(
+        "extra_requests_per_answer",
+        "extra requests",
+        "+req",
+        "calls of the model per answer, beyond the one that answers",
+    ),
+    Cost(
+        "trained_parameters", "trained parameters", "params", "numbers that were fitted or trained"
+    ),
+    Cost(
+        "fit_seconds",
+        "s to fit",
+        "s to fit",
+        "seconds of training or fitting on the training answers, once",
+    ),
+    Cost(
+        "access",
+        "needs",
+        "needs",
+        "what the model must give: text, log-probabilities, hidden states, or its weights to train",
+    ),
+)
+ACCESS = ("text", "logprobs", "hidden states", "weights")
+"""What an estimator needs of the model, from an API's text to training it."""
 
 
 def label(estimator: str) -> str:
@@ -39,10 +136,17 @@ def label(estimator: str) -> str:
     An unknown name keeps its letters; only underscores become spaces.
     """
     full, plus, recalibration = estimator.partition("+")
-    name = full.removesuffix(BASE)
+    name = full.removesuffix(AT_BASE)
     shown = LABELS.get(name, name.replace("_", " "))
     shown += "" if name == full else " on the backbone's answers"
     return f"{shown} + {recalibration.replace('_', ' ')}" if plus else shown
+
+
+def estimator_order(estimator: str) -> tuple[int, str]:
+    """Sort key: known estimators in the order of `LABELS`, each before its recalibrations."""
+    name = estimator.partition("+")[0].removesuffix(AT_BASE)
+    known = list(LABELS)
+    return (known.index(name) if name in LABELS else len(known), estimator)
 
 
 def as_code(text: str) -> str:
@@ -50,8 +154,32 @@ def as_code(text: str) -> str:
     return text.replace("<CNF>", "`<CNF>`")
 
 
-def estimator_order(estimator: str) -> tuple[int, str]:
-    """Sort key: known estimators in the order of `LABELS`, each before its recalibrations."""
-    name = estimator.partition("+")[0].removesuffix(BASE)
-    known = list(LABELS)
-    return (known.index(name) if name in LABELS else len(known), estimator)
+def samples_of(answers: str) -> str:
+    """Return whose samples these are."""
+    return "the backbone's samples" if answers == BASE else f"{label(answers)}'s samples"
+
+
+def strategy_name(
+    strategy: str, estimator: str | None, threshold: float | None, *, whose: bool = True
+) -> str:
+    """Return a strategy as the paper writes it: whose confidences, which samples, what threshold.
+
+    Names are `[ESTIMATOR-]RULE[,OPTIONS][@SAMPLES]`; without `@` the samples are the backbone's,
+    or the tuned model's where it gives the confidences.
+
+    Args:
+        strategy: its name.
+        estimator: whose confidences it reads.
+        threshold: where it stops.
+        whose: say also which samples follow the `@`.
+    """
+    name, _, samples = strategy.partition("@")
+    rule, _, options = name.partition(",")
+    source, dash, rule = rule.rpartition("-")
+    shown = RULES.get(rule, rule)
+    shown = f"{label(source)}-{shown}" if dash else shown
+    about = [label(estimator)] if estimator not in (None, source) else []
+    about += [f"{label(samples)}'s samples"] if samples and whose else []
+    about += [options.replace(",", ", ").replace("=", " ")] if options else []
+    about += [] if threshold is None else [f"stop at {threshold:g}"]
+    return f"{shown} ({', '.join(about)})" if about else shown

@@ -1,173 +1,318 @@
-"""From confidences to report.json: rows per seed, summaries over seeds, differences.
+"""The rows of report.json, typed: the same whether they were just computed or read from a file.
 
-Numbers are fractions rounded to 6 decimals (so that the file does not depend on the last bit of
-a sum), null where a metric is undefined.
+`schema.json` says what every field means; fields with a default are missing from older files.
+Numbers are fractions, rounded to 6 decimals (so that a file does not depend on the last bit of a
+sum), and None where undefined.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from grace.errors import UserInputError
-from grace.metrics import METRICS, evaluate, interval, reliability, wqd
-from grace.report.cells import cells, compare_with_ours, summarize_cells, transfers
-from grace.report.inputs import COSTS, EstimatorResult, Example, ReportInput
-from grace.report.merging import different, flat, targets_by_task, with_tasks
-from grace.report.replays import replay_rows
-from grace.report.significance import BOOTSTRAPPED, Trials, question_of
-
-SCHEMA_VERSION = 1
-HISTOGRAM_BINS = 20
-NUM_EXAMPLES = 8
-NUM_CONFIDENT_WRONG = 5
-LONGEST_EXAMPLE = 400
-
-Report = dict[str, Any]
+Ends = tuple[float, float]
+OpenEnds = tuple[float | None, float | None]
+Seeds = tuple[int, ...]
 
 
-def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed: int = 0) -> Report:
-    """Return the content of report.json.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar of a reliability diagram."""
 
-    Raises:
-        UserInputError: no results, or two for the same task, estimator and seed.
-    """
-    if not data.results:
-        raise UserInputError(f"report {data.name!r} has no results; score an estimator first")
-    keys = Counter(result.key for result in data.results)
-    for key in (key for key, count in keys.items() if count > 1):
-        raise UserInputError(different(key))
-    trials = Trials(data.results, bins=bins, resamples=resamples, seed=seed)
-    found = cells(data.results)
-    targets, examples = with_tasks(data)
-    report = {
-        "schema_version": SCHEMA_VERSION,
-        "name": data.name,
-        "created": data.created,
-        "grace_version": data.version,
-        "hardware": data.hardware,
-        "rows": sort_rows(_row(result, trials, bins) for result in data.results),
-        "summaries": list(summarize_cells(trials, found)),
-        "transfer": list(transfers(trials, found)),
-        **replay_rows(data.replays),
-        "targets": [row._asdict() for row in targets],
-        "target_values": [_counted(*pair) for pair in sorted(targets_by_task(data).items())],
-        "comparisons": list(compare_with_ours(trials, found)),
-        "evaluation": {"bins": bins, "resamples": resamples, "level": 0.95, "seed": seed},
-        "settings": dict(flat(data.settings)),
-        "notes": list(data.notes),
-        "validation": [dict(row) for row in data.validation],
-        "examples": _pick(examples),
-    }
-    rounded: Report = finite(report)
-    return rounded
+    low: float
+    high: float
+    n: int
+    confidence: float | None
+    accuracy: float | None
 
 
-def row_key(row: Report) -> tuple[str, str, str, str, int]:
-    """Return what a row is about; no two rows of a report share it."""
-    return (row["task"], row["train_task"], row["backbone"], row["estimator"], row["seed"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """Numbers of right and of wrong responses in equal-width bins of confidence."""
+
+    right: tuple[int, ...]
+    wrong: tuple[int, ...]
 
 
-def sort_rows(rows: Iterable[Report]) -> list[Report]:
-    """Sort rows by what they are about, dropping exact repeats.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A test task, a training task and a backbone."""
 
-    Raises:
-        UserInputError: two different rows are about the same thing.
-    """
-    by_key: dict[tuple[str, str, str, str, int], Report] = {}
-    for row in rows:
-        if by_key.setdefault(row_key(row), row) != row:
-            raise UserInputError(different(row_key(row)))
-    return [by_key[key] for key in sorted(by_key)]
+    task: str
+    train_task: str
+    backbone: str
 
-
-def _row(result: EstimatorResult, trials: Trials, bins: int) -> Report:
-    at = result.answered()
-    confidence_N = np.array([result.confidence[i] for i in at], dtype=np.float64)
-    correct_N = np.array([result.correct[i] for i in at], dtype=bool)
-    row: Report = {
-        "task": result.task,
-        "train_task": result.train_task,
-        "backbone": result.backbone,
-        "estimator": result.estimator,
-        "seed": result.seed,
-        "n": len(at),
-        "missing": len(result.confidence) - len(at),
-        "accuracy_all": float(np.mean(result.correct)) if len(result.correct) else None,
-        **{name: getattr(result, name) for name in COSTS},
-    }
-    if not at:
-        empty = dict.fromkeys([*METRICS, "wqd"])
-        intervals = {"interval": dict.fromkeys(BOOTSTRAPPED)}
-        return row | empty | intervals | {"reliability": [], "histogram": None}
-    row |= evaluate(confidence_N, correct_N, bins=bins)
-    row["wqd"] = _wqd(result, at, confidence_N, correct_N)
-    ends = {name: interval(name, draws_R) for name, draws_R in trials.draws(result).items()}
-    row["interval"] = {k: None if math.isnan(v[0]) else list(v) for k, v in ends.items()}
-    row["reliability"] = [bar._asdict() for bar in reliability(confidence_N, correct_N, bins)]
-    row["histogram"] = {
-        name: np.histogram(confidence_N[mask], HISTOGRAM_BINS, (0, 1))[0].tolist()
-        for name, mask in (("right", correct_N), ("wrong", ~correct_N))
-    }
-    rounded: Report = finite(row)
-    return rounded
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What rows of one group share."""
+        return self.task, self.train_task, self.backbone
 
 
-def _wqd(
-    result: EstimatorResult,
-    at: Sequence[int],
-    confidence_N: NDArray[np.float64],
-    correct_N: NDArray[np.bool_],
-) -> float | None:
-    """Return within-question discrimination, None when every question has one response."""
-    questions = [question_of(result.ids[i]) for i in at] if result.ids else []
-    if len(set(questions)) == len(questions):
-        return None
-    return wqd(confidence_N, correct_N, questions)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(Place):
+    """One estimator on the test responses of one task, for one seed."""
+
+    estimator: str
+    seed: int
+    n: int
+    missing: int = 0
+    accuracy_all: float | None = None
+    seconds_per_answer: float | None
+    extra_forward_tokens_per_answer: float | None
+    extra_requests_per_answer: float | None = None
+    fit_seconds: float | None = None
+    trained_parameters: int | None = None
+    access: str | None = None
+    accuracy: float | None
+    ece: float | None
+    brier: float | None
+    auroc: float | None
+    adaptive_ece: float | None
+    smooth_ece: float | None = None
+    aurc: float | None
+    wqd: float | None = None
+    interval: dict[str, Ends | None]
+    reliability: tuple[Bar, ...] = ()
+    histogram: Histogram | None = None
+
+    def metric(self, name: str) -> float | None:
+        """Return a metric by its name."""
+        value: float | None = getattr(self, name)
+        return value
+
+    def cost(self, name: str) -> float | str | None:
+        """Return a cost by its name."""
+        value: float | str | None = getattr(self, name)
+        return value
 
 
-def _counted(task: str, targets: Sequence[float]) -> Report:
-    """Return the different targets of a task and how often each occurs."""
-    value, count = np.unique(np.round(np.asarray(targets, dtype=float), 6), return_counts=True)
-    return {"task": task, "values": value.tolist(), "counts": count.tolist()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """An estimator minus the leader of a metric, over the responses that both rate."""
+
+    estimator: str
+    difference: float | None
+    interval: Ends | None
+    n: int
 
 
-def _pick(examples: Sequence[Example]) -> list[Report]:
-    """Return a few examples of each task: over the range of confidence, and the surest wrong."""
-    picked: list[Report] = []
-    for task in sorted({example.task for example in examples}):
-        known = [e for e in examples if e.task == task and e.confidence is not None]
-        known = sorted(
-            (e for e in known if not math.isnan(e.confidence or 0)),
-            key=lambda e: (-(e.confidence or 0), e.question),
-        )
-        places = np.linspace(0, len(known) - 1, min(NUM_EXAMPLES, len(known))).round()
-        spread = [known[int(i)] for i in places]
-        wrong = [e for e in known if not e.correct][:NUM_CONFIDENT_WRONG]
-        picked += [{"kind": "spread", **_shorten(e)} for e in spread]
-        picked += [{"kind": "surest wrong", **_shorten(e)} for e in wrong]
-    return picked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary(Place):
+    """One estimator over its seeds, by metric."""
+
+    estimator: str
+    seeds: Seeds
+    mean: dict[str, float | None]
+    spread: dict[str, float | None]
+    interval: dict[str, Ends | None]
+    mark: dict[str, str | None]
+    to_leader: dict[str, Gap | None]
 
 
-def _shorten(example: Example) -> Report:
-    fields = example._asdict()
-    for key in ("question", "answer"):
-        text = " ".join(fields[key].split())
-        fields[key] = text if len(text) <= LONGEST_EXAMPLE else text[: LONGEST_EXAMPLE - 1] + "…"
-    return fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(Place):
+    """Our estimator `a` minus another one, `b`, in one metric, on the responses in both."""
+
+    a: str
+    b: str
+    metric: str
+    seed: int | None
+    seeds: Seeds = ()
+    difference: float | None
+    interval: Ends | None
+    n: int
 
 
-def finite(value: Any) -> Any:
-    """Round floats to 6 decimals and turn what is not finite into None, all the way down."""
-    if isinstance(value, dict):
-        return {key: finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(entry) for entry in value]
-    if isinstance(value, float | np.floating):
-        return round(float(value), 6) if math.isfinite(value) else None
-    return value.item() if isinstance(value, np.generic) else value
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer(Place):
+    """One estimator on the same responses, trained on another task minus on the tested one."""
+
+    estimator: str
+    metric: str
+    in_domain: float | None
+    out_of_domain: float | None
+    seed: int | None = None
+    seeds: Seeds
+    difference: float | None
+    interval: Ends | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """A task and the backbone that was sampled."""
+
+    task: str
+    backbone: str
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """What rows of one part on test-time scaling share."""
+        return self.task, self.backbone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy(Sampled):
+    """One strategy at one budget of samples."""
+
+    strategy: str
+    answers: str = ""
+    estimator: str | None
+    budget: int
+    threshold: float | None
+    n: int
+    accuracy: float
+    interval: Ends | None = None
+    spread: float | None = None
+    mean_samples: float
+    samples_interval: Ends | None = None
+    mean_tokens: float
+    gain: float | None = None
+    gain_interval: Ends | None = None
+    gain_own: float | None = None
+    gain_own_interval: Ends | None = None
+    used: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedStrategy(Strategy):
+    """For one seed."""
+
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointStrategy(Strategy):
+    """Over the seeds."""
+
+    seeds: Seeds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualAccuracy(Sampled):
+    """The samples that a strategy needs for the accuracy that `reference` has at the budget."""
+
+    strategy: str
+    estimator: str | None
+    threshold: float | None
+    reference: str
+    budget: int
+    seeds: Seeds
+    accuracy: float
+    interval: Ends
+    reference_samples: float
+    samples: float | None
+    samples_interval: OpenEnds
+    saved: float | None
+    saved_interval: OpenEnds
+    reached: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discrimination(Sampled):
+    """One estimator's confidences in the single samples of one model, over the seeds."""
+
+    answers: str
+    estimator: str
+    seeds: Seeds
+    n: int
+    accuracy: float | None
+    ece: float | None
+    brier: float | None
+    auroc: float | None
+    wqd: float | None
+    wqd_interval: Ends | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise(Sampled):
+    """How often thresholds chosen on random halves of a pool break what they promise."""
+
+    answers: str
+    seed: int
+    budget: int
+    target: float | None
+    margin: float | None
+    n: int
+    delta: float
+    splits: int
+    promised: float
+    broken: float
+    broken_on_rest: float
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRow:
+    """One bin of the calibration targets: probe scores in [low, high), their number, accuracy."""
+
+    bin: int
+    low: float
+    high: float
+    n: int
+    accuracy: float | None
+    task: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetValues:
+    """The different targets of a task's training responses, and how often each occurs."""
+
+    task: str
+    values: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation(Sampled):
+    """A run's own confidence `a` and a simpler one `b` on the same validation answers."""
+
+    seed: int
+    a: str
+    b: str
+    metric: str
+    n: int
+    a_value: float
+    b_value: float
+    standard_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """An example on the page."""
+
+    kind: str
+    question: str
+    answer: str
+    correct: bool
+    confidence: float
+    task: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What report.json holds; `pools` and `cases` are shown as they came, see schema.json."""
+
+    schema_version: int
+    name: str
+    created: str
+    grace_version: str
+    hardware: str
+    rows: tuple[Row, ...]
+    summaries: tuple[Summary, ...] = ()
+    transfer: tuple[Transfer, ...] = ()
+    scaling: tuple[SeedStrategy, ...]
+    scaling_joint: tuple[JointStrategy, ...] = ()
+    equal_accuracy: tuple[EqualAccuracy, ...] = ()
+    pools: tuple[dict[str, Any], ...] = ()
+    discrimination: tuple[Discrimination, ...] = ()
+    promises: tuple[Promise, ...] = ()
+    cases: tuple[dict[str, Any], ...] = ()
+    targets: tuple[TargetRow, ...]
+    target_values: tuple[TargetValues, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    evaluation: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    validation: tuple[Validation, ...] = ()
+    examples: tuple[Shown, ...] = ()

@@ -1,77 +1,175 @@
-"""Test-time scaling for people: what strategies are called, their curves, and when they stop."""
+"""The tables of test-time scaling: at one budget, at equal accuracy, sample by sample, promises."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import statistics
+from collections.abc import Sequence
 
-from grace.report.names import label
-from grace.report.replays import BASE, shown_budget
-from grace.report.table import Report
-
-About = tuple[str, str]
-RULES = {"sc": "SC", "asc": "ASC", "esc": "ESC", "es": "ES", "cisc": "CISC", "best": "best of n"}
-
-
-class Curve(NamedTuple):
-    """One strategy over its budgets: the joint rows, smallest budget first."""
-
-    name: str
-    answers: str
-    rows: list[Report]
+from grace.report.groups import at_budget, curves, name_of
+from grace.report.names import label, samples_of, strategy_name
+from grace.report.rows import (
+    Discrimination,
+    Ends,
+    EqualAccuracy,
+    JointStrategy,
+    OpenEnds,
+    Promise,
+    Report,
+)
+from grace.report.tables import NONE, Cell, Table, percent, points
 
 
-def curves(report: Report) -> dict[About, list[Curve]]:
-    """Return the curves of each (task, backbone), in the order of the report."""
-    found: dict[About, dict[str, list[Report]]] = {}
-    for row in report.get("scaling_joint", []):
-        strategies = found.setdefault((row["task"], row["backbone"]), {})
-        strategies.setdefault(row["strategy"], []).append(row)
-    return {
-        about: [
-            Curve(
-                strategy_name(rows[0]),
-                rows[0]["answers"],
-                sorted(rows, key=lambda row: int(row["budget"])),
-            )
-            for rows in strategies.values()
+def scaling_tables(report: Report) -> dict[tuple[str, str], list[Table]]:
+    """Return the tables of each (task, backbone) that the report has numbers for."""
+    found = {}
+    for place, of_task in curves(report).items():
+        equal = [row for row in report.equal_accuracy if row.place == place]
+        rated = [row for row in report.discrimination if row.place == place]
+        promises = [row for row in report.promises if row.place == place]
+        found[place] = [
+            _budget_table(at_budget(of_task)),
+            *([_equal_table(equal)] if equal else []),
+            *([_discrimination_table(rated)] if rated else []),
+            *([_promise_table(promises)] if promises else []),
         ]
-        for about, strategies in found.items()
-    }
+    return found
 
 
-def at_budget(found: list[Curve]) -> list[Report]:
-    """Return the rows of all curves at the budget of the tables."""
-    budget = shown_budget(row["budget"] for curve in found for row in curve.rows)
-    return [row for curve in found for row in curve.rows if row["budget"] == budget]
+def _budget_table(rows: Sequence[JointStrategy]) -> Table:
+    first = rows[0]
+    own = any(row.gain_own is not None for row in rows)
+    heads = ("Strategy", "Accuracy ↑", "Samples ↓", "Tokens ↓", "minus SC (points)")
+    seeds = f", {len(first.seeds)} seeds" if len(first.seeds) > 1 else ""
+    return Table(
+        f"Up to {first.budget} samples on {first.task}, {first.backbone}",
+        f"{first.n} questions{seeds}. Samples and tokens are those that were used, on "
+        "average. minus SC: the paired difference in accuracy to SC over the backbone's samples "
+        "with the same budget and questions; last, to SC over the same samples as the strategy's.",
+        (*heads, "minus SC, same samples") if own else heads,
+        [
+            [
+                Cell(name_of(row)),
+                percent(row.accuracy, row.interval, row.spread),
+                _samples(row.mean_samples, row.samples_interval),
+                Cell(f"{row.mean_tokens:.0f}", value=row.mean_tokens),
+                gain(row.gain, row.gain_interval),
+                *([gain(row.gain_own, row.gain_own_interval)] if own else []),
+            ]
+            for row in rows
+        ],
+        texts=1,
+    )
 
 
-def stops_early(row: Report) -> bool:
-    """Return whether a strategy ever used fewer samples than its budget."""
-    return bool(row["mean_samples"] < row["budget"])
+def _equal_table(rows: Sequence[EqualAccuracy]) -> Table:
+    first = rows[0]
+    return Table(
+        f"At equal accuracy on {first.task}, {first.backbone}",
+        f"How many samples a strategy needs for the accuracy that another one has with up to "
+        f"{first.budget}, and how many that saves (paired). Between two budgets its curve is "
+        "the straight line, which a mix of both budgets attains; "
+        '"never" is where it does not get there.',
+        ("Strategy", "as accurate as", "which has", "and uses", "needs ↓", "saves ↑"),
+        [
+            [
+                Cell(name_of(row)),
+                Cell(strategy_name(row.reference, None, None)),
+                percent(row.accuracy, row.interval),
+                Cell(f"{row.reference_samples:.2f}", value=row.reference_samples),
+                _samples(row.samples, row.samples_interval),
+                _saved(row),
+            ]
+            for row in rows
+        ],
+    )
 
 
-def samples_of(answers: str) -> str:
-    """Return whose samples these are."""
-    return "the backbone's samples" if answers == BASE else f"{label(answers)}'s samples"
+def _saved(row: EqualAccuracy) -> Cell:
+    """Return what is saved; where the curve does not get there nothing is."""
+    low, high = row.saved_interval
+    if row.saved is None or high is None:
+        return Cell(NONE, verdict="worse")
+    clear = "unclear" if low is None or low <= 0 <= high else "better" if low > 0 else "worse"
+    shown = "never" if low is None else f"{low:+.2f}"
+    return Cell(f"{row.saved:+.2f}", f"[{shown}, {high:+.2f}]", clear, row.saved)
 
 
-def strategy_name(row: Report, *, whose: bool = True) -> str:
-    """Return a strategy as the paper writes it: whose confidences, which samples, what threshold.
+def _discrimination_table(rows: Sequence[Discrimination]) -> Table:
+    first = rows[0]
+    return Table(
+        f"Single samples on {first.task}, {first.backbone}",
+        "How good the confidences of single samples are. WQD, within-question discrimination: how "
+        "often a right sample is surer than a wrong one of the same question (50 is chance); that, "
+        "not AUROC over all questions, is what can change a vote.",
+        ("Estimator", "rates", "n", "Accuracy", "ECE ↓", "Brier ↓", "AUROC ↑", "WQD ↑"),
+        [
+            [
+                Cell(label(row.estimator)),
+                Cell(samples_of(row.answers)),
+                Cell(str(row.n), value=row.n),
+                *map(percent, (row.accuracy, row.ece, row.brier, row.auroc)),
+                percent(row.wqd, row.wqd_interval),
+            ]
+            for row in rows
+        ],
+    )
 
-    Names are `[ESTIMATOR-]RULE[,OPTIONS][@SAMPLES]`; without `@` the samples are the backbone's,
-    or the tuned model's where it gives the confidences.
 
-    Args:
-        row: a row with `strategy`, `estimator` and `threshold`.
-        whose: say also which samples follow the `@`.
-    """
-    name, _, samples = row["strategy"].partition("@")
-    rule, _, options = name.partition(",")
-    source, dash, rule = rule.rpartition("-")
-    shown = RULES.get(rule, rule)
-    shown = f"{label(source)}-{shown}" if dash else shown
-    about = [label(row["estimator"])] if row["estimator"] not in (None, source) else []
-    about += [f"{label(samples)}'s samples"] if samples and whose else []
-    about += [options.replace(",", ", ").replace("=", " ")] if options else []
-    about += [] if row["threshold"] is None else [f"stop at {row['threshold']:g}"]
-    return f"{shown} ({', '.join(about)})" if about else shown
+def _promise_table(rows: Sequence[Promise]) -> Table:
+    first = rows[0]
+    deltas = sorted({row.delta for row in rows})
+    seeds = len({row.seed for row in rows})
+    kinds: dict[tuple[object, ...], list[Promise]] = {}
+    for row in rows:
+        kinds.setdefault((row.answers, row.budget, row.target, row.margin), []).append(row)
+    return Table(
+        f"Are promises kept? {first.task}, {first.backbone}",
+        f"{first.splits:,} times, a threshold was chosen on a random half of the {first.n} "
+        "questions with risk δ. Broken: what it promises is not true of all the questions, from "
+        "which the half was drawn; this is what δ bounds. On the rest: not true of the other half "
+        "alone, whose own noise comes on top and nobody promised away. Both are shares of all the "
+        "splits; made says in how many there was a threshold at all."
+        + (f" Means over {seeds} seeds." if seeds > 1 else ""),
+        ("Promise", "by", *(f"δ {delta:g}: broken" for delta in deltas)),
+        [
+            [
+                Cell(_promised(same[0])),
+                Cell(label(same[0].answers)),
+                *(_kept(delta, [row for row in same if row.delta == delta]) for delta in deltas),
+            ]
+            for same in kinds.values()
+        ],
+    )
+
+
+def _promised(row: Promise) -> str:
+    """Return what is promised in a row."""
+    if row.margin is not None:
+        loss = f"at most {100 * row.margin:g} points below" if row.margin else "no worse than"
+        return f"first sure one of {row.budget}, else a vote: {loss} SC"
+    which = "one answer" if row.budget == 1 else f"first sure one of {row.budget}"
+    return f"{which}, or none: {100 * (row.target or 0):g} % of the answers right"
+
+
+def _kept(delta: float, rows: Sequence[Promise]) -> Cell:
+    """Return how often a promise was broken, the mean over the seeds."""
+    made = statistics.fmean(row.promised for row in rows)
+    broken = statistics.fmean(row.broken for row in rows)
+    on_rest = statistics.fmean(row.broken_on_rest for row in rows)
+    if not made:
+        return Cell(NONE, "never made")
+    about = f"{100 * on_rest:.1f} % on the rest; made in {100 * made:.1f} %"
+    said = "kept" if broken <= delta else "not kept"
+    return Cell(f"{100 * broken:.1f} %", about, said, broken)
+
+
+def gain(value: float | None, ends: Ends | None) -> Cell:
+    """Return a difference in accuracy, marked when its interval excludes 0."""
+    return Cell(NONE) if value is None else points("accuracy", value, ends)
+
+
+def _samples(value: float | None, ends: OpenEnds | None) -> Cell:
+    if value is None:
+        return Cell("never")
+    low, high = ("never" if end is None else f"{end:.2f}" for end in ends or (value, value))
+    return Cell(f"{value:.2f}", "" if low == high else f"[{low}, {high}]", value=value)

@@ -1,36 +1,31 @@
-"""The tables as text: Markdown for report.md, rich for the console."""
+"""A report as text: Markdown for report.md, rich for the console."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from grace.report.budgets import Cell, scaling_tables
-from grace.report.differences import comparisons, difference, seeds_of, transfers
-from grace.report.headline import headlines
-from grace.report.names import as_code, label
-from grace.report.table import (
-    DETAIL,
-    MAIN,
+from grace.report.groups import Group, Rated, comparisons, groups, transfers
+from grace.report.names import DETAIL, MAIN, Cost, as_code, label
+from grace.report.prose import headlines, how_to_read, notes
+from grace.report.rows import Report
+from grace.report.scaling import scaling_tables
+from grace.report.tables import (
     NONE,
-    CostColumn,
-    Group,
-    Report,
-    Summary,
-    cell,
+    Cell,
+    Table,
+    change,
     columns,
     cost,
     cost_columns,
-    groups,
-    how_to_read,
-    notes,
-    number,
-    summary,
+    quality,
+    seeds_of,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
 
 LABEL_WIDTH = 11  # "Likelihood" stays in one piece
@@ -41,43 +36,38 @@ LEFT_OUT_FIRST = ("trained_parameters", "extra_requests_per_answer", "access")
 """Costs that a narrow console goes without, in this order; report.md has them."""
 
 
+# --- the console
+
+
 def render_table(report: Report) -> RenderableType:
     """Return the main tables for the console, one per task; they fit its width."""
     from rich.console import Group as Together
     from rich.text import Text
 
-    costs = cost_columns(report)
-    tables = [_Fitted(group, _on_console(costs)) for group in groups(report)]
+    costs = [column for column in cost_columns(report) if column.key != "fit_seconds"]
+    tables = [_Fitted(group, costs) for group in groups(report)]
     legend = how_to_read(report).replace("[a, b]", "a-b")
-    meanings = "; ".join(f"{c.short}: {c.meaning}" for c in _on_console(costs))
+    meanings = "; ".join(f"{c.short}: {c.meaning}" for c in costs)
     legend += f" {meanings}." if meanings else ""
-    lines = [Text(line, style="dim") for line in (legend, *_few(notes(report)))]
+    said = notes(report)
+    if len(said) > MOST_NOTES:
+        said = [f"{len(said)} notes, on thin bins and the like, stand in report.md."]
+    lines = [Text(line, style="dim") for line in (legend, *said)]
     first = [Text(line, style="bold") for line in headlines(report)]
-    return Together(Text(report["name"], style="bold"), *first, *tables, *lines)
-
-
-def _on_console(costs: Sequence[CostColumn]) -> list[CostColumn]:
-    return [column for column in costs if column.key != "fit_seconds"]
-
-
-def _few(lines: Sequence[str]) -> list[str]:
-    """Return the lines, or how many there are when they would fill the screen."""
-    if len(lines) <= MOST_NOTES:
-        return list(lines)
-    return [f"{len(lines)} notes, on thin bins and the like, stand in report.md."]
+    return Together(Text(report.name, style="bold"), *first, *tables, *lines)
 
 
 class _Fitted(NamedTuple):
     """A group's table with as many of the costs as the console is wide enough for."""
 
     group: Group
-    costs: list[CostColumn]
+    costs: list[Cost]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.measure import Measurement
 
         costs = self.costs
-        table = _console_table(self.group, costs)
+        table = _quality_table(self.group, costs)
         for left_out in ("", *LEFT_OUT_FIRST):
             if (
                 Measurement.get(console, options.update(width=1000), table).maximum
@@ -85,13 +75,13 @@ class _Fitted(NamedTuple):
             ):
                 break
             costs = [column for column in costs if column.key != left_out]
-            table = _console_table(self.group, costs, LABEL_WIDTH)
+            table = _quality_table(self.group, costs, LABEL_WIDTH)
         yield table
 
 
-def _console_table(
-    group: Group, costs: Sequence[CostColumn], label_width: int | None = None
-) -> Table:
+def _quality_table(
+    group: Group, costs: Sequence[Cost], label_width: int | None = None
+) -> RichTable:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -99,154 +89,169 @@ def _console_table(
     table = Table(title=Text(_console_title(group)), title_justify="left", box=SIMPLE_HEAD)
     table.padding = 0
     table.add_column("Estimator", overflow="fold", width=label_width)
-    for title in (c.heading.replace("Accuracy", "Acc") for c in MAIN):
+    heads = [column.heading.replace("Accuracy", "Acc") for column in MAIN]
+    for title in (*heads, *(column.short for column in costs)):
         table.add_column(title, justify="right", no_wrap=True)
-    for title in (column.short for column in costs):
-        table.add_column(title, justify="right", no_wrap=True)
-    for s in group.summaries:
+    for rated in group.rated:
         cells = []
         for column in MAIN:
-            mark = s.mark.get(column.metric) or ""
-            text = Text(_with_tie(s, column.metric), style=CONSOLE_STYLE.get(mark, ""))
-            interval = s.interval.get(column.metric)
+            cell = quality(rated, column.metric)
+            text = Text(_with_tie(cell.text, cell), style=CONSOLE_STYLE.get(cell.mark, ""))
+            interval = rated.interval(column.metric)
             if interval and column.metric != "accuracy":
                 ends = "-".join(f"{100 * end:.1f}" for end in interval)
                 text.append(f"\n{ends}", style="not bold not italic dim")
             cells.append(text)
-        table.add_row(Text(s.label), *cells, *(Text(_short_cost(s, column)) for column in costs))
+        table.add_row(Text(rated.label), *cells, *(Text(_short_cost(rated, c)) for c in costs))
     return table
 
 
-def _short_cost(summary: Summary, column: CostColumn) -> str:
+def _short_cost(rated: Rated, column: Cost) -> str:
     """Return a cost in two digits."""
-    value = summary.costs[column.key]
+    value = rated.cost(column.key)
     if isinstance(value, float) and value < 1e4:
         return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
-    text = cost(summary, column)
+    text = cost(rated, column).text
     return CONSOLE_ACCESS.get(text, text)
 
 
 def _console_title(group: Group) -> str:
     """Return the title with the number of answers, "up to" where some rated fewer."""
-    counts = {s.num_answers for s in group.summaries}
-    seeds = max(len(s.rows) for s in group.summaries)
+    counts = {rated.num_answers for rated in group.rated}
+    seeds = max(len(rated.rows) for rated in group.rated)
     n = f"{'up to ' * (len(counts) > 1)}{max(counts)} answers"
     return f"{group.title}: {n}" + (f", {seeds} seeds" if seeds > 1 else "")
 
 
-def _with_tie(summary: Summary, metric: str) -> str:
-    tied = (summary.mark.get(metric) or "").startswith("tied")
-    return number(summary, metric) + (" =" if tied else "")
+def console_table(made: Table) -> RichTable:
+    """Return a table for the console; numbers stay whole, with what is smaller below them."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(made.title), title_justify="left", box=SIMPLE_HEAD)
+    table.padding = 0
+    for at, head in enumerate(made.heads):
+        if at < made.texts:
+            table.add_column(head, overflow="fold")
+        else:
+            table.add_column(_in_lines(head), justify="right", no_wrap=True)
+    for row in made.rows:
+        cells = ((cell.text, f"\n{_in_lines(cell.rest)}" * bool(cell.rest)) for cell in row)
+        table.add_row(*(Text(text).append(rest, "dim") for text, rest in cells))
+    return table
+
+
+def _in_lines(text: str) -> str:
+    """Return a heading, or what stands below a number, in short lines."""
+    return re.sub(r"(?<=[;,]) (?=[a-z])| (?=[\[(])", "\n", text)
+
+
+# --- Markdown
 
 
 def markdown(report: Report) -> str:
     """Return report.md."""
-    lines = [f"# {report['name']}", ""]
+    lines = [f"# {report.name}", ""]
     lines += [line for first in headlines(report) for line in (f"**{first}**", "")]
-    lines += [f"{report['created']}, GrACE {report['grace_version']}"]
-    lines += [f"Hardware: {report['hardware']}", "", how_to_read(report), ""]
+    lines += [f"{report.created}, GrACE {report.grace_version}"]
+    lines += [f"Hardware: {report.hardware}", "", how_to_read(report), ""]
     lines += [line for note in notes(report) for line in (f"> {as_code(note)}", "")]
     costs = cost_columns(report)
     for group in groups(report):
-        lines += [f"## {group.title}", "", *_markdown_main(group, costs), ""]
-        lines += [*_markdown_detail(group), "", *_markdown_seeds(group)]
-    lines += [*_markdown_transfers(report), *_markdown_comparisons(report)]
-    lines += _markdown_scaling(report)
+        lines += [f"## {group.title}", "", *_main(group, costs), *_detail(group), *_seeds(group)]
+    lines += [*_transfers(report), *_comparisons(report)]
+    for table in (table for tables in scaling_tables(report).values() for table in tables):
+        lines += [f"## {table.title}", "", table.lead, ""]
+        lines += markdown_table(table.heads, ([*map(_in_line, row)] for row in table.rows))
     lines += [f"- **{c.title}**: {c.meaning}" for c in (*MAIN, *DETAIL)]
     lines += [f"- **{c.title}**: {c.meaning}" for c in costs]
     return "\n".join(lines) + "\n"
 
 
-def _markdown_main(group: Group, costs: Sequence[CostColumn]) -> Iterator[str]:
-    titles = ["Estimator", "n", *(c.heading for c in MAIN), *(c.title for c in costs)]
-    yield from _head(titles)
-    for s in group.summaries:
-        cells = [_marked(cell(s, c.metric), s.mark.get(c.metric)) for c in MAIN]
-        missing = f" ({s.num_missing} missing)" if s.num_missing else ""
-        shown = [cost(s, column) for column in costs]
-        yield _line([s.label, f"{s.num_answers}{missing}", *cells, *shown])
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, with an empty one after it."""
+    lines = [heads, *rows]
+    shown = [
+        "| " + " | ".join(as_code(text.replace("|", r"\|")) for text in line) + " |"
+        for line in lines
+    ]
+    return [shown[0], "|" + "---|" * len(heads), *shown[1:], ""]
 
 
-def _marked(text: str, mark: str | None) -> str:
-    """Bold the best, put the second in italics, and add "=" to those that share a place."""
-    if text == NONE or not mark:
-        return text
-    text += " =" if mark.startswith("tied") else ""
-    return f"**{text}**" if mark == "best" else f"*{text}*" if "second" in mark else text
+def _main(group: Group, costs: Sequence[Cost]) -> list[str]:
+    rows = []
+    for rated in group.rated:
+        missing = f" ({rated.num_missing} missing)" if rated.num_missing else ""
+        cells = [_marked(quality(rated, column.metric)) for column in MAIN]
+        shown = [cost(rated, column).text for column in costs]
+        rows.append([rated.label, f"{rated.num_answers}{missing}", *cells, *shown])
+    titles = [*(c.heading for c in MAIN), *(c.title for c in costs)]
+    return markdown_table(["Estimator", "n", *titles], rows)
 
 
-def _markdown_detail(group: Group) -> Iterator[str]:
+def _detail(group: Group) -> list[str]:
     shown = columns(group, DETAIL)
-    yield from _head(["Estimator", *(c.heading for c in shown)])
-    for s in group.summaries:
-        yield _line([s.label, *(cell(s, c.metric) for c in shown)])
+    return markdown_table(
+        ["Estimator", *(column.heading for column in shown)],
+        [[r.label, *(quality(r, column.metric).plain for column in shown)] for r in group.rated],
+    )
 
 
-def _markdown_seeds(group: Group) -> Iterator[str]:
-    if max(len(s.rows) for s in group.summaries) < 2:
-        return
-    yield from _head(["Estimator", "seed", "n", *(c.title for c in MAIN)])
-    for s in group.summaries:
-        for row in s.rows:
-            cells = [cell(summary([row]), c.metric) for c in MAIN]
-            yield _line([s.label, str(row["seed"]), str(row["n"]), *cells])
-    yield ""
+def _seeds(group: Group) -> list[str]:
+    if max(len(rated.rows) for rated in group.rated) < 2:
+        return []
+    rows = [
+        [rated.label, str(row.seed), str(row.n)]
+        + [quality(Rated((row,)), column.metric).plain for column in MAIN]
+        for rated in group.rated
+        for row in rated.rows
+    ]
+    return markdown_table(["Estimator", "seed", "n", *(column.title for column in MAIN)], rows)
 
 
-def _markdown_transfers(report: Report) -> Iterator[str]:
-    if not report.get("transfer"):
+def _transfers(report: Report) -> Iterator[str]:
+    if not report.transfer:
         return
     yield from ("## Trained on another task", "")
-    yield "Out of domain minus in domain, in points, on the same test questions."
-    yield ""
-    pairs = [f"{c.title} in → out, change" for c in MAIN[:3]]
-    yield from _head(["Tested on", "trained on", "Estimator", "seeds", *pairs])
-    for first, by_metric in transfers(report):
-        cells = [_transfer(by_metric.get(c.metric)) for c in MAIN[:3]]
-        about = [first["task"], first["train_task"], label(first["estimator"])]
-        yield _line([*about, seeds_of(first), *cells])
-    yield ""
+    yield from ("Out of domain minus in domain, in points, on the same test questions.", "")
+    rows = []
+    for by_metric in transfers(report):
+        first, *_ = by_metric.values()
+        cells = [change(by_metric.get(column.metric)) for column in MAIN[:3]]
+        shown = [f"{c.before}, {c.plain}" if c.before else NONE for c in cells]
+        about = [first.task, first.train_task, label(first.estimator), seeds_of(first)]
+        rows.append([*about, *shown])
+    pairs = [f"{column.title} in → out, change" for column in MAIN[:3]]
+    yield from markdown_table(["Tested on", "trained on", "Estimator", "seeds", *pairs], rows)
 
 
-def _transfer(row: Report | None) -> str:
-    if row is None or row["in_domain"] is None:
-        return NONE
-    ends = f"{100 * row['in_domain']:.1f} → {100 * row['out_of_domain']:.1f}"
-    return f"{ends}, {difference(row)}"
-
-
-def _markdown_comparisons(report: Report) -> Iterator[str]:
-    if not report.get("comparisons"):
+def _comparisons(report: Report) -> Iterator[str]:
+    if not report.comparisons:
         return
     yield from ("## GrACE minus the other, on the same questions", "")
-    titles = [f"{c.title} (points)" for c in MAIN]
-    yield from _head(["Task", "trained on", "seeds", "against", *titles])
-    for first, by_metric in comparisons(report):
-        cells = [difference(by_metric.get(c.metric)) for c in MAIN]
-        about = [first["task"], first["train_task"], seeds_of(first), label(first["b"])]
-        yield _line([*about, *cells])
-    yield ""
+    rows = []
+    for by_metric in comparisons(report):
+        first, *_ = by_metric.values()
+        about = [first.task, first.train_task, seeds_of(first), label(first.b)]
+        rows.append([*about, *(change(by_metric.get(column.metric)).plain for column in MAIN)])
+    titles = [f"{column.title} (points)" for column in MAIN]
+    yield from markdown_table(["Task", "trained on", "seeds", "against", *titles], rows)
 
 
-def _markdown_scaling(report: Report) -> Iterator[str]:
-    for tables in scaling_tables(report).values():
-        for table in tables:
-            yield from (f"## {table.title}", "", table.lead, "")
-            yield from _head(table.heads)
-            for row in table.rows:
-                yield _line([_in_line(entry) for entry in row])
-            yield ""
+def _marked(cell: Cell) -> str:
+    """Return a metric: the best in bold, the second in italics, "=" for a shared place."""
+    if cell.plain == NONE or not cell.mark:
+        return cell.plain
+    text = _with_tie(cell.plain, cell)
+    return f"**{text}**" if cell.mark == "best" else f"*{text}*" if "second" in cell.mark else text
 
 
-def _in_line(entry: Cell) -> str:
+def _with_tie(text: str, cell: Cell) -> str:
+    return f"{text} =" if cell.tied else text
+
+
+def _in_line(cell: Cell) -> str:
     """Return all that a cell holds; "unclear" goes without saying, as the interval holds 0."""
-    said = "" if entry.verdict in ("", "unclear", "equal") else f"**{entry.verdict}**"
-    return " ".join(part for part in (entry.text, entry.rest, said) if part)
-
-
-def _head(titles: Sequence[str]) -> tuple[str, str]:
-    return _line(titles), "|" + "---|" * len(titles)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(as_code(text.replace("|", r"\|")) for text in cells) + " |"
+    said = "" if cell.verdict in ("", "unclear", "equal") else f"**{cell.verdict}**"
+    return " ".join(part for part in (cell.plain, said) if part)
