@@ -30,7 +30,7 @@ def study_of(seeds=3, **options):
             [
                 result("grace", seed, noise=0.2, n=300, **COST_FIELDS),
                 result("semantic_entropy", seed, noise=6, n=300),
-                result("likelihood+isotonic", seed, noise=2, n=300),
+                result("likelihood+isotonic", seed, noise=3, n=300),
             ],
             name=f"seed-{seed}",
             notes=(),
