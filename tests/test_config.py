@@ -5,6 +5,7 @@ import pytest
 from grace.config import (
     RunSettings,
     describe,
+    differences,
     from_dict,
     is_missing,
     load_settings,
@@ -140,3 +141,11 @@ def test_the_defaults_are_those_of_two_rows_and_lora_if_it_helps():
     wanted |= {"gamma": 0.1, "learning_rate": 1e-4, "epochs": 2, "batch_size": 16, "keep": "best"}
     assert {name: run["train"][name] for name in wanted} == wanted
     assert (run["target"]["kind"], run["grade"]["rouge_threshold"]) == ("labels", 0.3)
+
+
+def test_settings_that_differ_are_told_by_their_dotted_names():
+    before = {"seed": 1, "data": {"task": "a", "shots": 0}, "estimators": {}}
+    after = {"seed": 1, "data": {"task": "b", "shots": 0}, "estimators": {"own": {"folds": 3}}}
+    changes = {"data.task": ("a", "b"), "estimators.own.folds": (None, 3)}
+    assert differences(before, after) == changes
+    assert differences(after, after) == {}

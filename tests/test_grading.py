@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace.errors import ConfigError, DataError
-from grace.grading import grade, letter, load_grader, normalise, number, rouge_l, short_answer
+from grace.grading import (
+    grade,
+    labels_of,
+    letter,
+    load_grader,
+    normalise,
+    number,
+    rouge_l,
+    short_answer,
+)
 from grace.records import Question
 
 CASES = json.loads((Path(__file__).parent / "data" / "grading_cases.json").read_text("utf-8"))
@@ -131,6 +140,20 @@ def test_a_grader_refuses_a_question_of_the_other_kind() -> None:
 def test_number_refuses_a_question_without_a_number() -> None:
     with pytest.raises(DataError, match=r"'q' accepts 'Paris', which is no number"):
         grade("42", ask(["Paris"]), "number")
+
+
+@pytest.mark.parametrize(
+    ("correct", "message"),
+    [
+        ([True] * 3, "all 3 training responses are right, so there is no confidence to learn"),
+        ([False] * 2, "all 2 training responses are wrong, so there is no confidence to learn"),
+        ([], "none of the training responses came to its own end"),
+    ],
+)
+def test_answers_of_one_kind_teach_no_confidence(correct: list[bool], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        labels_of(correct)
+    assert labels_of([*correct, True, False])[-2:].tolist() == [1.0, 0.0]
 
 
 @pytest.mark.shared

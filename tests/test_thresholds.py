@@ -56,13 +56,19 @@ def test_the_guarantee_is_false_in_at_most_delta_of_the_draws(law, n, target):
     accuracy_K = LAWS[law]
     drawn_DN = rng.integers(len(VALUE_K), size=(DRAWS, n))
     correct_DN = rng.random((DRAWS, n)) < accuracy_K[drawn_DN]
-    accepted, right = accepted_counts(VALUE_K[drawn_DN], correct_DN, HUNDREDTHS)
+    accepted, right = counts(VALUE_K[drawn_DN], correct_DN)
     too_low_G = truth(accuracy_K, HUNDREDTHS) < target
     for delta in DELTAS:
         picked = Accurate(target).pick(accepted, right, n, delta)
         broken = ((picked >= 0) & too_low_G[picked]).mean()
         print(f"{law}, n {n}, target {target:.0%}, delta {delta}: broken {broken:.1%}")
         assert broken <= tolerated(delta)
+
+
+def counts(confidence_DN: np.ndarray, correct_DN: np.ndarray) -> np.ndarray:
+    """Return the answers that reach each threshold in every draw, and the right ones: (2, D, G)."""
+    pairs = zip(confidence_DN, correct_DN, strict=True)
+    return np.stack([accepted_counts(*pair, HUNDREDTHS) for pair in pairs], axis=1)
 
 
 def differences(rng: np.random.Generator, n: int, gain: float, loss: float) -> tuple:
@@ -152,9 +158,9 @@ def test_nothing_confident_is_no_threshold():
 
 
 def test_accepted_answers_reach_the_threshold_itself():
-    accepted, right = accepted_counts([[0.8, 0.5, np.nan, 0.79]], [[1, 1, 1, 0]], (0.8, 0.5, 0.0))
-    assert accepted.tolist() == [[1, 3, 3]]
-    assert right.tolist() == [[1, 2, 2]]
+    accepted, right = accepted_counts([0.8, 0.5, np.nan, 0.79], [1, 1, 1, 0], (0.8, 0.5, 0.0))
+    assert accepted.tolist() == [1, 3, 3]
+    assert right.tolist() == [1, 2, 2]
 
 
 def test_the_sequence_ends_at_the_first_failure():
@@ -184,7 +190,7 @@ def test_the_second_sequence_saves_a_flat_top_that_the_first_loses_by_bad_luck()
     n, target, delta = 3000, 0.9, 0.05
     drawn_DN = rng.integers(len(VALUE_K), size=(200, n))
     correct_DN = rng.random(drawn_DN.shape) < LAWS["plateau at 95 %"][drawn_DN]
-    accepted, right = accepted_counts(VALUE_K[drawn_DN], correct_DN, HUNDREDTHS)
+    accepted, right = counts(VALUE_K[drawn_DN], correct_DN)
     (early, _), share_G = starts(n, target, delta), accepted.mean(axis=0) / n
     passes = p_value(right, accepted, target) <= delta
     alone = walk(passes, (accepted < early).sum(axis=1))

@@ -116,8 +116,8 @@ class Decision:
     `confidence` is the mean confidence of the votes for the answer; `samples` and `tokens` count
     every sample used, also those without an answer. `issued` and `issued_tokens` count those that
     were started, cancelled ones too. `threshold` is the one that could stop the vote, if any;
-    `promise` says what it promises when it is the run's own. `abstains`: that promise covers sure
-    answers only, and no sample was sure enough; the answer then is the vote's, without a promise.
+    `promise` says what it guarantees when it is the run's own. `abstains`: that guarantee covers
+    sure answers only, and no sample was sure enough; the answer is the vote's then, without one.
     """
 
     answer: str | None
@@ -134,15 +134,15 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The threshold that a run has chosen on its validation questions, and what it promises.
+    """The threshold that a run has chosen on its validation questions, and what it guarantees.
 
     `mode` is `answer` (one answer at `temperature`, or none) or `early-stop` (up to `budget`
-    samples). `tau` is None when no threshold can promise what was asked: a `target` accuracy of the
-    answers given, or a loss against SC of at most `margin`, except with probability `delta`. With
-    `abstains`, a question without a sure answer gets none; else the vote decides. `n` questions
-    were used, `bound` is what their answers show at tau, `promise` the whole in words. `tries`
-    counts the different promises that were asked of the same questions. `test` is what the test
-    questions show, which did not take part.
+    samples). `tau` is None when no threshold can guarantee what was asked: a `target` accuracy of
+    the answers given, or a loss against SC of at most `margin`, except with probability `delta`.
+    With `abstains`, a question without a sure answer gets none; else the vote decides. `n`
+    questions were used, `bound` is what their answers show at tau, `promise` the whole in words.
+    `tries` counts the different guarantees that were asked of the same questions. `test` is what
+    the test questions show, which did not take part.
     """
 
     mode: Literal["answer", "early-stop"]

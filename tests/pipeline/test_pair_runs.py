@@ -244,7 +244,7 @@ def test_a_run_that_an_earlier_version_rated_still_has_its_report(
 
 
 def test_the_states_of_training_answers_are_not_computed_twice(made: Path) -> None:
-    from grace.pipeline.stored import StoredTraining
+    from grace.pipeline.cost import StoredTraining
 
     directory = RunDir(made / "rows")
     context = Context(directory, settings(made, "train.lora=never"))

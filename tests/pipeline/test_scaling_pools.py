@@ -20,9 +20,8 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, RunError
 from grace.pipeline import load_run_settings, pools, run
 from grace.pipeline.context import Context
-from grace.pipeline.pools import read_pool
+from grace.pipeline.pools import cases, read_pool
 from grace.pipeline.replays import read_replay
-from grace.pipeline.samplewise import cases
 from grace.pipeline.scaling import ScaleSettings, scale_runs
 from grace.records import Vote
 from grace.scaling import pair_wins, replay

@@ -13,7 +13,7 @@ class Reply(NamedTuple):
     normalised), None if there is none. `finish_reason` is "stop", or "length" for an answer that
     was cut at `max_new_tokens`. `tokens` counts the response without its end token. `trace` is
     c as it reads at every step, the end step last. `threshold` is the confidence that was asked
-    for, if any, and `promise` what it promises when it is the run's own; `abstains`: the answer
+    for, if any, and `promise` what it guarantees when it is the run's own; `abstains`: the answer
     falls short of it. `unusual`: the probabilities of its tokens lie well outside of those that the
     confidence was fitted on, so it is a guess.
     """

@@ -1,6 +1,6 @@
-"""Which threshold decides, and on whose promise: the caller's, the run's, or the strategy's own.
+"""Which threshold decides: the caller's, the run's with its guarantee, or the strategy's own.
 
-The run's threshold is used only where its promise holds: in the same mode, with the budget, the
+The run's threshold is used only where its guarantee holds: in the same mode, with the budget, the
 temperature and the longest answer of its calibration.
 """
 
@@ -19,7 +19,7 @@ EARLY_STOP = (None, "es", "grace-es")
 
 
 class Answering(NamedTuple):
-    """The threshold of a single answer, and what it promises if it is the run's."""
+    """The threshold of a single answer, and what it guarantees if it is the run's."""
 
     tau: float | None
     promise: str
@@ -30,7 +30,7 @@ class Answering(NamedTuple):
 
 
 class Voting(NamedTuple):
-    """The strategy of a vote, and what its threshold promises if it is the run's."""
+    """The strategy of a vote, and what its threshold guarantees if it is the run's."""
 
     strategy: Strategy
     promise: str = ""
@@ -43,7 +43,7 @@ def answering(
     """Return the threshold of a single answer.
 
     Raises:
-        UserInputError: the threshold is no confidence.
+        UserInputError: the threshold is not a confidence.
     """
     if threshold is not None:
         return Answering(check_threshold(threshold), "")
@@ -62,7 +62,7 @@ def voting(
     """Return the strategy of a vote with its threshold.
 
     Raises:
-        UserInputError: the threshold is no confidence, or the strategy has none.
+        UserInputError: the threshold is not a confidence, or the strategy has none.
         ConfigError: no such strategy.
     """
     made: Any = strategy
@@ -95,7 +95,7 @@ def _in_force(
     temperature: float,
     longest: int | None,
 ) -> Threshold | None:
-    """Return the run's threshold if what it promises is what is asked for."""
+    """Return the run's threshold if what it guarantees is what is asked for."""
     if chosen is None or chosen.tau is None or longest is not None:
         return None
     held = (chosen.mode, chosen.budget, chosen.temperature)

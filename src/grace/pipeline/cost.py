@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 
 from grace.engines import Engine, Features, Sampling
 from grace.estimators import Draws, Samples
 from grace.records import Generation, Response
+
+if TYPE_CHECKING:
+    from grace.pipeline.context import Context
 
 Ids = Sequence[int]
 Access = Literal["text", "logprobs", "hidden states", "weights"]
@@ -94,6 +98,35 @@ class MeteredEngine:
     def _forward(self, access: Access, prompts: Sequence[Ids], responses: Sequence[Ids]) -> None:
         self.meter.saw(access)
         self.meter.sent(len(prompts), sum(map(len, prompts)) + sum(map(len, responses)))
+
+
+class StoredTraining:
+    """The states of training responses, looked up by prompt and response.
+
+    What an estimator is fitted on has so been computed once, by stage `features`.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @functools.cached_property
+    def _rows(self) -> dict[tuple[tuple[int, ...], tuple[int, ...]], int]:
+        samples = self._context.samples(self._context.directory.split("train"))
+        pairs = zip(samples.prompts, samples.responses, strict=True)
+        return {(tuple(p), tuple(r.token_ids)): row for row, (p, r) in enumerate(pairs)}
+
+    def __call__(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> Features | None:
+        """Return the states of given responses, None unless all of them are stored."""
+        from safetensors.numpy import load_file
+
+        pairs = zip(prompts, responses, strict=True)
+        rows = [self._rows.get((tuple(prompt), tuple(tokens))) for prompt, tokens in pairs]
+        stored = load_file(self._context.directory.split("train").features)
+        if None in rows or not {"mean", "last", "first"} <= set(stored):
+            return None
+        return Features(*(stored[name][rows] for name in ("mean", "last", "first")))
 
 
 class _Watched:

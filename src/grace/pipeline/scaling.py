@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +20,9 @@ from grace.estimators import Answers
 from grace.pipeline import load_run_settings, stages_alike
 from grace.pipeline.context import Context
 from grace.pipeline.guarantees import kept_promises
-from grace.pipeline.pools import OWN, draw_pool, rate_pool, read_pool
+from grace.pipeline.pools import OWN, cases, describe, draw_pool, rate_pool, read_pool
 from grace.pipeline.replays import VERSION, write_replay
 from grace.pipeline.reporting import report
-from grace.pipeline.samplewise import cases, describe
 from grace.pipeline.scoring import answers_alike, estimator_of, is_answered
 from grace.pipeline.study import report_runs
 from grace.report import Replay
@@ -93,90 +92,100 @@ def _check(context: Context, chosen: ScaleSettings) -> None:
 
 def _scale(context: Context, chosen: ScaleSettings) -> Row:
     """Sample and rate the pools of a run, replay them, and write what is found."""
-    directory, names = context.directory, (OWN, *chosen.estimators)
-    by_side = _policies(context, chosen)
+    directory, by_side = context.directory, _policies(context, chosen)
     if answers_alike(context):
-        drawn = _pool(context, "tuned", chosen.samples)
+        drawn = _draw(context, "tuned", chosen.samples)
         _copy(drawn, _base_pool(context, chosen.samples), chosen.samples)
-    stored = {side: _pool(context, side, chosen.samples) for side in SIDES}
-    pools = {}
-    for side in SIDES:
-        own = [name for name in names if _side(context, name) == side]
-        for name in own:
-            if name != OWN:
-                rate_pool(context, name, stored[side])
-        pools[side] = read_pool(stored[side], own)
+    drawn_by = {answers: _draw(context, answers, chosen.samples) for answers in SIDES}
+    sides = [
+        _side(context, answers, split, by_side[answers], chosen)
+        for answers, split in drawn_by.items()
+    ]
     written = write_replay(
         directory,
-        _replay(context, stored, pools, by_side, chosen),
+        _replay(context, sides, chosen),
         samples=chosen.samples,
         temperature=context.settings.sample.draw_temperature,
         orders=chosen.orders,
     )
-    inputs = [p for s in stored.values() for p in (s.responses.path, s.grades.path)]
-    outputs = [directory.scaling, directory.replay]
-    directory.finish("scale", chosen._asdict(), inputs, outputs)
+    inputs = [path for s in sides for path in (s.split.responses.path, s.split.grades.path)]
+    directory.finish("scale", chosen._asdict(), inputs, [directory.scaling, directory.replay])
     return written
 
 
-def _replay(
+class _Side(NamedTuple):
+    """One model's samples, what the rows call it, and the strategies that vote over them."""
+
+    answers: Answers
+    name: str
+    split: Split
+    pool: Pool
+    policies: list[Policy]
+
+
+def _draw(context: Context, answers: Answers, samples: int) -> Split:
+    test = context.directory.split("test")
+    split = test.tuned if answers == "tuned" else test
+    temperature = context.settings.sample.draw_temperature
+    return draw_pool(context, answers, split, samples, temperature, "scale")
+
+
+def _side(
     context: Context,
-    stored: dict[Answers, Split],
-    pools: dict[Answers, Pool],
-    by_side: dict[Answers, list[Policy]],
+    answers: Answers,
+    split: Split,
+    policies: list[Policy],
     chosen: ScaleSettings,
-) -> Replay:
-    settings = context.settings
+) -> _Side:
+    """Rate a model's samples by the estimators that can, and read them."""
+    names = [n for n in (OWN, *chosen.estimators) if _rates(context, n) == answers]
+    for name in names:
+        if name != OWN:
+            rate_pool(context, name, split)
+    called = context.settings.report.name if answers == "tuned" else "base"
+    return _Side(answers, called, split, read_pool(split, names), policies)
+
+
+def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> Replay:
+    settings, (base, tuned) = context.settings, sides
     about = {"task": settings.data.task, "backbone": Path(settings.model.path).name}
-    called = {side: _called(context, side) for side in SIDES}
-    reads_own = [each for each in by_side["tuned"] if each.estimator in (None, OWN)]
-    shown = [_shown(context, each, "tuned") for each in reads_own]
-    every = about | {"answers": called["tuned"], "seed": settings.seed}
+    every = about | {"answers": tuned.name, "seed": settings.seed}
+    reads_own = [_shown(p, tuned) for p in tuned.policies if p.estimator in (None, OWN)]
     return Replay(
         **about,
         name=settings.report.name,
         seed=settings.seed,
-        questions=[question.id for question in stored["base"].questions.read()],
-        curves=_curves(context, pools, by_side, chosen),
-        answers={
-            _shown(context, each, side).name: called[side]
-            for side in SIDES
-            for each in by_side[side]
-        },
+        questions=[question.id for question in base.split.questions.read()],
+        curves=[curve for side in sides for curve in _curves(context, side, chosen)],
+        answers={_shown(p, side).name: side.name for side in sides for p in side.policies},
         wins={
-            (called[side], _estimator(context, name)): pair_wins(pools[side], name)
-            for side in SIDES
-            for name in pools[side].confidences
+            (side.name, _called(name, tuned)): pair_wins(side.pool, name)
+            for side in sides
+            for name in side.pool.confidences
         },
         pools=[
-            about | {"seed": settings.seed, "answers": called[side]} | _described(context, pool)
-            for side, pool in pools.items()
+            about | {"seed": settings.seed, "answers": side.name} | _described(side.pool, tuned)
+            for side in sides
         ],
-        promises=[every | row for row in kept_promises(pools["tuned"], settings.seed)],
-        cases=[every | row for row in cases(stored["tuned"], shown, settings.seed)],
+        promises=[every | row for row in kept_promises(tuned.pool, settings.seed)],
+        cases=[every | row for row in cases(tuned.split, reads_own, settings.seed)],
     )
 
 
-def _described(context: Context, pool: Pool) -> Row:
+def _described(pool: Pool, tuned: _Side) -> Row:
     row = describe(pool)
     for each in row["confidences"]:
-        each["estimator"] = _estimator(context, each["estimator"])
+        each["estimator"] = _called(each["estimator"], tuned)
     return row
 
 
-def _estimator(context: Context, name: str) -> str:
+def _called(estimator: str, tuned: _Side) -> str:
     """Return what the rows call an estimator: the run's own goes by the run's name for it."""
-    return context.settings.report.name if name == OWN else name
+    return tuned.name if estimator == OWN else estimator
 
 
-def _pool(context: Context, side: Answers, samples: int) -> Split:
-    test = context.directory.split("test")
-    split = test.tuned if side == "tuned" else test
-    temperature = context.settings.sample.draw_temperature
-    return draw_pool(context, side, split, samples, temperature, "scale")
-
-
-def _side(context: Context, estimator: str) -> Answers:
+def _rates(context: Context, estimator: str) -> Answers:
+    """Return whose answers an estimator rates."""
     return estimator_of(context.settings, estimator).answers
 
 
@@ -199,47 +208,34 @@ def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Pol
                 f"rate the samples; add --estimators {made.estimator}"
             )
         else:
-            found[_side(context, made.estimator)].append(made)
+            found[_rates(context, made.estimator)].append(made)
     return found
 
 
-def _curves(
-    context: Context,
-    pools: dict[Answers, Pool],
-    by_side: dict[Answers, list[Policy]],
-    chosen: ScaleSettings,
-) -> list[Curve]:
-    """Replay both pools over the same orders, so that all differences are paired."""
-    most = chosen.samples
-    budgets = [*(budget for budget in BUDGETS if budget < most), most]
-    curves: list[Curve] = []
-    for side in SIDES:
-        replayed = replay(
-            pools[side],
-            by_side[side],
-            budgets=budgets,
-            orders=chosen.orders,
-            seed=context.settings.seed,
-        )
-        for which in by_side[side]:
-            shown = _shown(context, which, side)
-            curve = replayed.curves[which.name]
-            curves.append(dataclasses.replace(curve, name=shown.name, estimator=shown.estimator))
-    return curves
+def _curves(context: Context, side: _Side, chosen: ScaleSettings) -> Iterator[Curve]:
+    """Replay a pool over the same orders as the other, so that all differences are paired."""
+    replayed = replay(
+        side.pool,
+        side.policies,
+        budgets=[*(budget for budget in BUDGETS if budget < chosen.samples), chosen.samples],
+        orders=chosen.orders,
+        seed=context.settings.seed,
+    )
+    for which in side.policies:
+        shown = _shown(which, side)
+        curve = replayed.curves[which.name]
+        yield dataclasses.replace(curve, name=shown.name, estimator=shown.estimator)
 
 
-def _shown(context: Context, which: Policy, side: Answers) -> Policy:
+def _shown(which: Policy, side: _Side) -> Policy:
     """Return a policy as the rows call it: with the name of what the run has trained."""
-    name = context.settings.report.name
     if which.estimator is None:
-        return which._replace(name=f"{which.name}@{name}") if side == "tuned" else which
+        tuned = side.answers == "tuned"
+        return which._replace(name=f"{which.name}@{side.name}") if tuned else which
     if which.estimator == OWN:
-        return which._replace(name=which.name.replace(OWN, name, 1), estimator=name)
+        name = which.name.replace(OWN, side.name, 1)
+        return which._replace(name=name, estimator=side.name)
     return which
-
-
-def _called(context: Context, side: Answers) -> str:
-    return context.settings.report.name if side == "tuned" else "base"
 
 
 def _share(context: Context, others: Sequence[Context], samples: int) -> None:

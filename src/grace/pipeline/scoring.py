@@ -23,7 +23,7 @@ from grace.estimators import (
     load_estimator,
 )
 from grace.pipeline.context import Context
-from grace.pipeline.cost import Meter, MeteredEngine, watched
+from grace.pipeline.cost import Meter, MeteredEngine, StoredTraining, watched
 from grace.pipeline.grading import grade_split
 from grace.pipeline.learning import training_seconds
 from grace.pipeline.sampling import (
@@ -33,7 +33,6 @@ from grace.pipeline.sampling import (
     sample_split,
     sampling_for,
 )
-from grace.pipeline.stored import StoredTraining
 from grace.progress import progress
 from grace.records import Confidence
 from grace.store import ROWS, Split, write_json

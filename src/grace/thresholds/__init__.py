@@ -11,13 +11,12 @@ ends the sequence, so no level is lost to the number of thresholds. The last one
 Sources: Angelopoulos et al. 2021 (arXiv 2110.01052), Learn then Test; Bauer 1991 (Statistics in
 Medicine 10), tests in a fixed sequence; Clopper and Pearson 1934 (Biometrika 26), exact bounds.
 
-Shapes: N questions, G thresholds, D independent draws of calibration data.
+Shapes: N questions, G thresholds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -77,25 +76,22 @@ def selective(
             f"confidences have shape {confidence_N.shape}, correctness {correct_N.shape}; "
             "give one of each per question"
         )
-    accepted, right = accepted_counts(confidence_N[None], correct_N[None], grid)
+    accepted_G, right_G = accepted_counts(confidence_N, correct_N, grid)
     return Accurate(target).guarantee(
-        accepted[0], right[0], confidence_N.size, delta=delta, grid=grid
+        accepted_G, right_G, confidence_N.size, delta=delta, grid=grid
     )
 
 
 def accepted_counts(
-    confidence_DN: ArrayLike, correct_DN: ArrayLike, grid: Sequence[float] = GRID
+    confidence_N: ArrayLike, correct_N: ArrayLike, grid: Sequence[float] = GRID
 ) -> tuple[Indices, Indices]:
-    """Return how many answers reach each threshold, and how many of those are right: (D, G)."""
-    confidence = np.asarray(confidence_DN, dtype=np.float64)
+    """Return how many answers reach each threshold, and how many of those are right: (G,)."""
+    confidence_N = np.asarray(confidence_N, dtype=np.float64)
     strict_first = -np.asarray(check_grid(grid))
-    cell = np.searchsorted(strict_first, np.where(np.isnan(confidence), np.inf, -confidence))
-    size = len(grid) + 1
-    place = (cell + np.arange(len(cell))[:, None] * size).ravel()
-
-    def reach(weights: Any) -> Indices:
-        counts = np.bincount(place, weights, minlength=len(cell) * size).reshape(-1, size)
-        reached: Indices = counts[:, :-1].cumsum(axis=1).astype(np.intp)
-        return reached
-
-    return reach(None), reach(np.asarray(correct_DN, dtype=np.float64).ravel())
+    cell_N = np.searchsorted(strict_first, np.where(np.isnan(confidence_N), np.inf, -confidence_N))
+    every = np.ones(len(cell_N), dtype=bool)
+    accepted_G, right_G = (
+        np.bincount(cell_N[chosen_N], minlength=len(grid) + 1)[:-1].cumsum()
+        for chosen_N in (every, np.asarray(correct_N, dtype=bool))
+    )
+    return accepted_G, right_G
