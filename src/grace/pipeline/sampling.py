@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from grace.config import to_dict
 from grace.engines import Sampling
 from grace.engines.checks import check_contexts
-from grace.errors import RunError
 from grace.estimators import Answers, Draw, Draws
 from grace.pipeline.context import Context
 from grace.progress import progress
@@ -163,9 +162,7 @@ def draw_further(context: Context, answers: Answers, split: Split, count: int) -
 
 def _is_sampled(split: Split, num_samples: int) -> bool:
     """Return whether all questions of a split have their responses."""
-    try:
-        ids = [row.id for row in split.responses.read()]
-    except RunError:
+    if (ids := split.responses.ids()) is None:
         return False
     wanted = [response_id(q.id, k) for q in split.questions.read() for k in range(num_samples)]
     return sorted(ids) == sorted(wanted)

@@ -203,12 +203,9 @@ def answer(
 
 def is_answered(split: Split, num_samples: int) -> bool:
     """Return whether all questions of a split have their responses and grades."""
-    try:
-        responses, grades = split.responses.read(), split.grades.read()
-    except RunError:
+    if (ids := split.responses.ids()) is None or ids != split.grades.ids():
         return False
-    complete = len(responses) == num_samples * len(split.questions.read())
-    return complete and [row.id for row in responses] == [row.id for row in grades]
+    return len(ids) == num_samples * len(split.questions.read())
 
 
 def _rate_all(
@@ -244,11 +241,8 @@ def _with_training(context: Context, estimator: Estimator, seconds: float) -> fl
 
 def _is_rated(split: Split, name: str) -> bool:
     """Return whether an earlier, unfinished attempt has rated all responses of a split."""
-    try:
-        rated = [row.id for row in split.confidences(name).read()]
-    except RunError:
-        return False
-    return split.cost(name).exists() and rated == [row.id for row in split.responses.read()]
+    rated = split.confidences(name).ids()
+    return rated is not None and split.cost(name).exists() and rated == split.responses.ids()
 
 
 def _rate(

@@ -31,6 +31,13 @@ class Table(Generic[Row]):
         """
         return [row for row, _ in self._scan(strict=True)]
 
+    def ids(self) -> list[str] | None:
+        """Return the ids of all rows, None where the table is missing or damaged."""
+        try:
+            return [row.id for row in self.read()]  # type: ignore[attr-defined]
+        except RunError:
+            return None
+
     def append(self, rows: Sequence[Row]) -> None:
         """Append one unit of rows and wait until it is on disk."""
         with writing(self.path), self.path.open("ab") as file:

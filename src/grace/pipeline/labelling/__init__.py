@@ -95,7 +95,8 @@ def _claim(questions: Path, out: Path, settings: Labelling) -> None:
     path = out / RECORD
     mine: dict[str, Any] = {"settings": settings.fixed(), "questions": digest(questions)}
     known = read_json(path) if path.exists() else mine
-    changes = differences(known["settings"], mine["settings"])
+    before = {key: value for key, value in known["settings"].items() if key in mine["settings"]}
+    changes = differences(before, mine["settings"])
     changed = [f"{key} ({old!r} -> {new!r})" for key, (old, new) in changes.items()]
     if known["questions"] != mine["questions"]:
         changed.append(f"the content of {questions}")
