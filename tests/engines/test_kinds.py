@@ -61,7 +61,7 @@ def test_a_vote_that_is_sure_aborts_the_samples_still_running(
 @pytest.mark.parametrize(
     ("kind", "options", "words"),
     [
-        ("tensorrt", {}, "use transformers, vllm"),
+        ("tensorrt", {}, "unknown engine .*transformers, vllm"),
         ("vllm", {"device": "cuda:1"}, "CUDA_VISIBLE_DEVICES"),
         ("transformers", {"tensor_parallel_size": 2}, "options for vLLM"),
     ],

@@ -18,6 +18,7 @@ import fake_vllm
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling
+from grace.engines.kinds import load_engine
 from grace.engines.transformers import TransformersEngine
 from grace.engines.vllm import VllmEngine
 from grace.errors import ConfigError, DataError, ModelError
@@ -267,7 +268,7 @@ def test_prompts_that_do_not_fit_are_refused_by_name() -> None:
 def test_without_vllm_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ConfigError, match="pip install vllm"):
-        VllmEngine.load("somewhere")
+        load_engine("vllm", "somewhere")
 
 
 class Started(list[Any]):
@@ -301,7 +302,7 @@ def test_a_merged_export_is_started_in_float32_with_raw_logprobs(
     started: Started, tmp_path: Path
 ) -> None:
     folder = write_export(tmp_path / "merged", {"read_at": "predict"})
-    engine = VllmEngine.load(folder, max_model_len=64)
+    engine = load_engine("vllm", folder, max_model_len=64)
     (options,) = started
     on_gpu = torch.cuda.is_available()
     exact = {"hf_overrides": {"head_dtype": "float32"}} if on_gpu else {}
@@ -323,7 +324,7 @@ def test_a_lora_export_is_started_on_its_base_with_a_rank_that_vllm_takes(
     started: Started, tmp_path: Path
 ) -> None:
     folder = write_export(tmp_path / "lora", {"format": "vllm-lora", "base_model": "org/base"}, 9)
-    engine = VllmEngine.load(folder, dtype="bfloat16")
+    engine = load_engine("vllm", folder, dtype="bfloat16")
     (options,) = started
     assert (options["model"], options["tokenizer"]) == ("org/base", str(folder))
     assert (options["enable_lora"], options["max_lora_rank"]) == (True, 16)
@@ -336,7 +337,7 @@ def test_an_adapter_as_trained_is_refused_with_the_command_that_helps(
 ) -> None:
     folder = write_export(tmp_path / "adapter", {"base_model": "org/base"}, 8)
     with pytest.raises(ModelError, match="grace export"):
-        VllmEngine.load(folder)
+        load_engine("vllm", folder)
     assert not started
 
 
@@ -349,7 +350,7 @@ def test_what_vllm_says_of_a_model_that_it_cannot_load_is_one_line(
     fake_vllm.install(monkeypatch, make=fail)
     folder = write_export(tmp_path / "merged", {})
     with pytest.raises(ModelError, match="no room for the KV cache") as refused:
-        VllmEngine.load(folder)
+        load_engine("vllm", folder)
     assert "\n" not in str(refused.value)
 
 

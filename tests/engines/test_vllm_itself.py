@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from grace.engines import Sampling
+from grace.engines.kinds import load_engine
 from grace.errors import ModelError
 
 pytestmark = [
@@ -49,11 +50,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def both(request: Any, trained: dict[str, Path]) -> Iterator[tuple[Any, Any]]:
     """vLLM with an export, and transformers with the adapter as it was trained."""
     from grace.engines.transformers import TransformersEngine
-    from grace.engines.vllm import VllmEngine
 
     head, form = request.param
     folder = trained[head]
-    engine = VllmEngine.load(folder / form, **SMALL)
+    engine = load_engine("vllm", folder / form, **SMALL)
     yield engine, TransformersEngine.load(folder / "base", adapter=folder / "adapter")
     del engine
     gc.collect()
@@ -160,10 +160,9 @@ def test_a_closed_stream_frees_the_engine_and_leaves_other_samples_as_they_are(b
 def test_read_at_the_prompt_cnf_is_no_part_of_what_is_drawn(form: str, tmp_path: Path) -> None:
     import vllm_models
     from grace.engines.transformers import TransformersEngine
-    from grace.engines.vllm import VllmEngine
 
     folder = vllm_models.write_trained(tmp_path, tied=False, read_at="prompt")
-    fast = VllmEngine.load(folder / form, **SMALL)
+    fast = load_engine("vllm", folder / form, **SMALL)
     reference = TransformersEngine.load(folder / "base", adapter=folder / "adapter")
     prompts = vllm_models.prompts(6)
     wanted = dict(reference.generate(prompts, GREEDY))
@@ -184,9 +183,8 @@ def test_in_half_precision_the_head_is_exact(trained: Any) -> None:
 
     import vllm_models
     from grace.engines.transformers import TransformersEngine
-    from grace.engines.vllm import VllmEngine
 
-    fast = VllmEngine.load(trained["untied"] / "merged", dtype="bfloat16", **SMALL)
+    fast = load_engine("vllm", trained["untied"] / "merged", dtype="bfloat16", **SMALL)
     exact = TransformersEngine.load(trained["untied"] / "merged", dtype="bfloat16")
     prompts = vllm_models.prompts()
     difference = np.abs(
@@ -197,19 +195,17 @@ def test_in_half_precision_the_head_is_exact(trained: Any) -> None:
 
 
 def test_an_adapter_as_trained_is_refused_with_the_command_that_helps(trained: Any) -> None:
-    from grace.engines.vllm import VllmEngine
 
     with pytest.raises(ModelError, match="grace export"):
-        VllmEngine.load(trained["tied"] / "adapter")
+        load_engine("vllm", trained["tied"] / "adapter")
 
 
 def test_a_base_model_is_sampled_as_transformers_samples_it(trained: dict[str, Path]) -> None:
     import vllm_models
     from grace.engines.transformers import TransformersEngine
-    from grace.engines.vllm import VllmEngine
 
     base = trained["untied"] / "base"
-    fast = VllmEngine.load(base, needs_cnf=False, **SMALL)
+    fast = load_engine("vllm", base, needs_cnf=False, **SMALL)
     prompts = vllm_models.prompts()
     wanted = dict(TransformersEngine.load(base).generate(prompts, GREEDY))
     for index, (made,) in fast.generate(prompts, GREEDY):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,6 +66,8 @@ def label(
     as_json: Json = False,
 ) -> None:
     """Sample, rate and grade responses to many questions; what it writes is Parquet. Resumes."""
+    from grace.config import key_values
+    from grace.engines.kinds import engine_class
     from grace.model.places import adapter_folder, read_card, recorded_base, recorded_shots
     from grace.pipeline.labelling import Labelling
     from grace.pipeline.labelling import label as label_all
@@ -76,12 +77,12 @@ def label(
     card = read_card(folder or Path(model))
     run = _settings(Path(model), card, settings or [])
     kept = _features(features or [], engine)
-    shots, options = recorded_shots(card), _options(engine_options or [])
+    shots, options = recorded_shots(card), key_values(engine_options or [], "--engine-option")
     if max(run.data.shots, 0) != len(shots):
         raise ConfigError(
             f"data.shots is {run.data.shots}, but {model} was trained with {len(shots)}; leave it"
         )
-    if engine == "openai" and upstream_key:
+    if upstream_key and "relay" in engine_class(engine).gives:
         options[SECRET] = upstream_key
     how = Labelling(
         model=_absolute(base or (model if folder is None else recorded_base(folder, card))),
@@ -141,20 +142,8 @@ def _features(names: list[str], engine: str) -> tuple[Any, ...]:
     unknown = [name for name in names if name not in ("mean", "last")]
     if unknown:
         raise ConfigError(f"features {unknown[0]!r} is unknown; use mean or last")
-    if names and engine != "transformers":
+    from grace.engines.kinds import engine_class
+
+    if names and "states" not in engine_class(engine).gives:
         raise ConfigError(f"engine {engine} gives no hidden states; use transformers for features")
     return tuple(dict.fromkeys(names))
-
-
-def _options(pairs: list[str]) -> dict[str, Any]:
-    """Return `KEY=VALUE` pairs as a dict; values are read as TOML, or else as text."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key.isidentifier():
-            raise ConfigError(f"--engine-option {pair!r} is no option; write KEY=VALUE")
-        try:
-            found[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            found[key] = text
-    return found

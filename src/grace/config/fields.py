@@ -9,9 +9,10 @@ import dataclasses
 import difflib
 import json
 import math
+import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any, Literal, TypeVar
 
@@ -42,6 +43,24 @@ def to_dict(settings: Any) -> dict[str, Any]:
 def from_dict(kind: type[Settings], tree: Mapping[str, Any], where: str = "settings") -> Settings:
     """Build a settings dataclass from nested dicts, refusing unknown keys and bad values."""
     return _build(kind, tree, where, "")
+
+
+def key_values(pairs: Iterable[str], where: str) -> dict[str, Any]:
+    """Return `KEY=VALUE` pairs as a dict; values are read as TOML, or else as text.
+
+    Raises:
+        ConfigError: a pair without a name or a value.
+    """
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"{where} {pair!r} is no option; write KEY=VALUE")
+        try:
+            found[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key] = text
+    return found
 
 
 def describe(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:

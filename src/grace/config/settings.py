@@ -19,6 +19,14 @@ class ModelSettings:
     )
     device: str = setting("auto", "auto, cpu, cuda or cuda:N")
     trust_remote_code: bool = setting(False, "run Python code that comes with the model")
+    engine: str = setting(
+        "transformers",
+        "what samples the backbone's answers: transformers, vllm, openai or module:NAME; hidden "
+        "states, training and the trained model's answers are always transformers'",
+    )
+    engine_options: tuple[str, ...] = setting(
+        (), "KEY=VALUE of that engine: max_model_len=4096, url=http://HOST:PORT", low=0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

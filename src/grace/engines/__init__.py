@@ -5,18 +5,24 @@ Prompts and responses are token ids; text is for people.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from grace.records import Generation
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Engine", "Features", "Samples", "Sampling", "StreamingEngine"]
+__all__ = ["Engine", "Features", "ModelEngine", "Opening", "Samples", "Sampling", "StreamingEngine"]
 
 GREEDY_BELOW = 1e-5  # as vLLM has it
+AT_ONCE = 256  # prompts in a unit of work of an engine that makes its own batches
+
+Capability = Literal["states", "training", "relay"]
+"""What an engine gives beyond samples and probabilities: hidden states; a model that can be
+trained; `relay`: it runs on a server, and this process has no model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,26 @@ class Samples(Protocol):
     def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
         """Yield (number, response) as each finishes; closing it stops the rest."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """Which model an engine opens, and how (see `grace.engines.kinds.load_engine`)."""
+
+    path: str | Path
+    adapter: Path | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    trust_remote_code: bool = False
+    batch_size: int | None = None
+    needs_cnf: bool = True
+    stop: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def units(count: int) -> list[list[int]]:
+    """Return the plan of an engine that makes its own batches: prompts in their order."""
+    return [list(range(at, min(at + AT_ONCE, count))) for at in range(0, count, AT_ONCE)]
 
 
 class Engine(Protocol):
@@ -114,4 +140,30 @@ class StreamingEngine(Engine, Protocol):
 
     def stream(self, prompt: Sequence[int], sampling: Sampling, key: str = "0") -> Samples:
         """Return what starts samples of one prompt and yields each as it finishes."""
+        ...
+
+
+class ModelEngine(StreamingEngine, Protocol):
+    """What a file of this folder assigns to `ENGINE`: an engine that opens models itself."""
+
+    gives: ClassVar[frozenset[Capability]]
+
+    @classmethod
+    def open(cls, opening: Opening) -> ModelEngine:
+        """Load a model, or connect to the server that runs it.
+
+        Raises:
+            ConfigError: a setting that the engine does not have.
+            ModelError: the model cannot be loaded; the message says what to do.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the model, or of the server."""
+        ...
+
+    def plan(
+        self, prompts: Sequence[Sequence[int]], num_samples: int = 1, max_new_tokens: int = 64
+    ) -> list[list[int]]:
+        """Return units of work, the indices of their prompts; it depends on the arguments alone."""
         ...

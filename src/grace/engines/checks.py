@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from grace.engines import Features
 from grace.errors import DataError, ModelError
+
+
+class NoStates:
+    """An engine that gives no hidden states."""
+
+    def features(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> Features:
+        """Refuse.
+
+        Raises:
+            ModelError: always; names the engine that can.
+        """
+        raise ModelError(
+            "this engine gives no hidden states; use the transformers engine for features"
+        )
 
 
 def check_contexts(

@@ -7,35 +7,35 @@ Greedy responses are the transformers engine's; sampled ones have the server's r
 from __future__ import annotations
 
 import copy
-import hashlib
+import os
 from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from grace.cnf import find_readout
-from grace.engines import Features, Sampling
-from grace.engines.background import Background, Calls, as_finished, in_order
-from grace.engines.checks import check_contexts
+from grace.engines import Capability, Opening, Sampling, units
+from grace.engines.background import Background, Calls, in_order
+from grace.engines.checks import NoStates, check_contexts
 from grace.engines.dialect import Names, Request
 from grace.engines.probing import probe
 from grace.engines.reading import Reader, named_ends, named_rows
-from grace.engines.remote import Remote, Served
+from grace.engines.remote import Remote, RemoteStream, Served, seed_of
 from grace.engines.said import UpstreamError
 from grace.engines.stops import stop_ids
 from grace.engines.upstream import Upstream
-from grace.errors import ModelError
+from grace.errors import ConfigError, ModelError
 from grace.records import Generation
 
 Ids = Sequence[int]
 Value = TypeVar("Value")
 
 
-class OpenAIEngine:
+class OpenAIEngine(NoStates):
     """Samples from, and reads, a model that a server runs.
 
     Attributes: `tokenizer`, `reader` (what ends a response and how c is read), `readout`,
@@ -55,6 +55,8 @@ class OpenAIEngine:
             which.
         UpstreamError: the server cannot be reached or does not have the model.
     """
+
+    gives: ClassVar[frozenset[Capability]] = frozenset({"relay"})
 
     def __init__(
         self,
@@ -123,6 +125,31 @@ class OpenAIEngine:
             needs_cnf=needs_cnf,
         )
 
+    @classmethod
+    def open(cls, opening: Opening) -> OpenAIEngine:
+        """Connect to the server that the option `url` names; GRACE_UPSTREAM_KEY may hold its key.
+
+        Raises:
+            ConfigError: no url, or a device or type, which are the server's own.
+        """
+        if (opening.device, opening.dtype) != ("auto", "auto"):
+            raise ConfigError("device and dtype are the server's own; leave both at auto")
+        options = dict(opening.options)
+        if not (url := options.pop("url", "")):
+            raise ConfigError("engine openai needs the address of a server: url=http://HOST:PORT")
+        if key := os.environ.get("GRACE_UPSTREAM_KEY"):
+            options.setdefault("api_key", key)
+        if opening.batch_size:
+            options["max_in_flight"] = opening.batch_size
+        folder = opening.adapter or opening.path
+        return cls.connect(url, folder, needs_cnf=opening.needs_cnf, stop=opening.stop, **options)
+
+    def plan(
+        self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
+    ) -> list[list[int]]:
+        """Return units of work; the server makes its own batches in each."""
+        return units(len(prompts))
+
     @property
     def cnf(self) -> int | None:
         """Return the id of `<CNF>`, None where there is none."""
@@ -189,7 +216,7 @@ class OpenAIEngine:
         with closing(self._in_order(work)) as arriving:
             yield from enumerate(arriving)
 
-    def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> OpenAIStream:
+    def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> RemoteStream:
         """Return what starts samples of one prompt and yields each as it finishes.
 
         Raises:
@@ -197,7 +224,7 @@ class OpenAIEngine:
             ModelError: the prompt and a response could exceed the model's context.
         """
         self.check([prompt], sampling.max_new_tokens, [key])
-        return OpenAIStream(self, prompt, sampling, key)
+        return RemoteStream(self.remote, self._calls, prompt, sampling, key)
 
     def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
         """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
@@ -234,14 +261,6 @@ class OpenAIEngine:
         pairs = zip(prompts, responses, strict=True)
         return list(self._in_order(self.remote.rating(p, r) for p, r in pairs))
 
-    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
-        """Refuse: no server returns hidden states.
-
-        Raises:
-            ModelError: always; names the engine that can.
-        """
-        raise ModelError("a server returns no hidden states; use the transformers engine")
-
     def check(self, contexts: Sequence[Ids], new_tokens: int = 0, keys: Sequence[str] = ()) -> None:
         """Refuse what the model cannot hold; `keys` are the names of the contexts, if any."""
         check_contexts(contexts, self.limit, new_tokens, keys)
@@ -263,44 +282,6 @@ class OpenAIEngine:
         return made * (sampling.num_samples // count)
 
 
-class OpenAIStream:
-    """Samples of one prompt.
-
-    `tokens` counts the response tokens that have arrived, those of stopped samples too.
-    """
-
-    def __init__(self, engine: OpenAIEngine, prompt: Ids, sampling: Sampling, key: str) -> None:
-        self.tokens = 0
-        self._engine, self._prompt = engine, prompt
-        self._sampling, self._key = sampling, key
-
-    def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
-        """Sample these numbers side by side; yield (number, response) as each finishes.
-
-        Closing the iterator hangs up on the rest.
-
-        Raises:
-            UpstreamError: the server fails.
-        """
-        running = self._engine._calls.iterate(as_finished(map(self._sample, numbers)))
-        with closing(running):
-            yield from running
-
-    async def _sample(self, number: int) -> tuple[int, Generation]:
-        seed = seed_of(self._sampling, self._key, number)
-        request = Request(self._prompt, self._sampling, seed, stream=True)
-        return number, await self._engine.remote.generation(request, self._count)
-
-    def _count(self, tokens: int) -> None:
-        self.tokens += tokens
-
-
-def seed_of(sampling: Sampling, key: str, number: int) -> int:
-    """Return the server's seed of a sample; it depends on (seed, key, number) alone."""
-    words = f"{sampling.seed}\0{number}\0{key}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(words, digest_size=7).digest(), "little")
-
-
 def load_tokenizer(folder: Path) -> Any:
     """Load the tokenizer of an export or an adapter without importing torch.
 
@@ -315,3 +296,6 @@ def load_tokenizer(folder: Path) -> Any:
         return PreTrainedTokenizerFast.from_pretrained(folder)
     except Exception as error:  # transformers raises many kinds here
         raise ModelError(f"the tokenizer in {folder} cannot be read ({error})") from error
+
+
+ENGINE = OpenAIEngine

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import aclosing, closing
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from grace.engines.background import in_order
+from grace.engines import Sampling
+from grace.engines.background import Calls, as_finished, in_order
 from grace.engines.dialect import (
     Json,
     Names,
@@ -167,3 +169,43 @@ def _listed(step: Step, ids: Ids) -> list[float]:
     """Return the log-probabilities of ids at a step that lists them."""
     found = {step.token: step.logprob, **step.logprobs}
     return [found[i] for i in ids]
+
+
+class RemoteStream:
+    """Samples of one prompt.
+
+    `tokens` counts the response tokens that have arrived, those of stopped samples too.
+    """
+
+    def __init__(
+        self, remote: Remote, calls: Calls, prompt: Ids, sampling: Sampling, key: str
+    ) -> None:
+        self.tokens = 0
+        self._remote, self._calls, self._prompt = remote, calls, prompt
+        self._sampling, self._key = sampling, key
+
+    def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
+        """Sample these numbers side by side; yield (number, response) as each finishes.
+
+        Closing the iterator hangs up on the rest.
+
+        Raises:
+            UpstreamError: the server fails.
+        """
+        running = self._calls.iterate(as_finished(map(self._sample, numbers)))
+        with closing(running):
+            yield from running
+
+    async def _sample(self, number: int) -> tuple[int, Generation]:
+        seed = seed_of(self._sampling, self._key, number)
+        request = Request(self._prompt, self._sampling, seed, stream=True)
+        return number, await self._remote.generation(request, self._count)
+
+    def _count(self, tokens: int) -> None:
+        self.tokens += tokens
+
+
+def seed_of(sampling: Sampling, key: str, number: int) -> int:
+    """Return the server's seed of a sample; it depends on (seed, key, number) alone."""
+    words = f"{sampling.seed}\0{number}\0{key}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(words, digest_size=7).digest(), "little")

@@ -7,22 +7,23 @@ sampled responses are others than the transformers engine's; greedy ones are the
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from grace.cnf import find_readout
-from grace.engines import Features, Sampling
-from grace.engines.checks import check_contexts
+from grace.engines import Capability, Opening, Sampling, units
+from grace.engines.checks import NoStates, check_contexts
 from grace.engines.loading import load_tokenizer, read_manifest
 from grace.engines.reading import Reader, Step, read
 from grace.engines.stops import stop_ids
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
 from grace.engines.vllm_requests import Requests, VllmStream, last
-from grace.errors import ModelError
+from grace.errors import ConfigError, ModelError
 from grace.evidence import confidence
 from grace.records import Generation
 
@@ -32,7 +33,7 @@ MOST_IDS = 128  # that vLLM returns log-probabilities of per step
 BANNED = -100.0  # the lowest logit bias that vLLM takes
 
 
-class VllmEngine:
+class VllmEngine(NoStates):
     """Samples from, and reads, a model that vLLM runs.
 
     Attributes: `tokenizer`, `reader` (what ends a response and how c is read) and `readout` (the
@@ -50,6 +51,8 @@ class VllmEngine:
         ModelError: no `<CNF>`, or the engine would return other numbers than c; the message says
             which.
     """
+
+    gives: ClassVar[frozenset[Capability]] = frozenset()
 
     def __init__(
         self,
@@ -78,34 +81,24 @@ class VllmEngine:
         self._requests = Requests(llm.llm_engine, lora)
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        base: str | None = None,
-        dtype: str = "auto",
-        trust_remote_code: bool = False,
-        needs_cnf: bool = True,
-        stop: Sequence[str] = (),
-        **options: Any,
-    ) -> VllmEngine:
-        """Load an export: a merged model (directory or Hub id), or a LoRA and its base.
+    def open(cls, opening: Opening) -> VllmEngine:
+        """Load an export (a merged model or a LoRA), or a model to sample from.
 
-        Args:
-            path: what `grace export` wrote with format merged or vllm-lora.
-            base: where the base of a LoRA is now; None: where it was when it was exported.
-            dtype: auto (float32 without a GPU), float32, bfloat16 or float16; the output head
-                runs in float32 in any case, where this vLLM can do it.
-            trust_remote_code: run Python code that comes with the model.
-            needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
-            stop: texts that end a response, besides those that the model was trained with.
-            options: further arguments of `vllm.LLM`, such as `tensor_parallel_size`.
+        `opening.path` is the base of a LoRA where `opening.adapter` is set; the options are further
+        arguments of `vllm.LLM`, such as `tensor_parallel_size`. The output head runs in float32,
+        where this vLLM can do it.
 
         Raises:
-            ConfigError: vLLM is not installed.
+            ConfigError: vLLM is not installed, or a device, which vLLM chooses by itself.
             ModelError: vLLM cannot load it, or not so that c is right.
         """
+        if opening.device != "auto":
+            raise ConfigError(
+                f"device is {opening.device!r}, but vLLM takes what CUDA_VISIBLE_DEVICES shows it; "
+                "leave device at auto"
+            )
         check_version()
+        path, code = opening.adapter or opening.path, opening.trust_remote_code
         folder, card = Path(path), read_manifest(Path(path))
         lora = (folder / "adapter_config.json").is_file()
         if lora and card.get("format") != "vllm-lora":
@@ -113,15 +106,27 @@ class VllmEngine:
                 f"{path} is an adapter with a trained row, which vLLM cannot load; write one that "
                 "it can: grace export RUN DIR (or with --format vllm-lora)"
             )
-        tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
-        Reader.of(
-            tokenizer, card, needs_cnf=needs_cnf
-        )  # refuses before a model is loaded for minutes
-        model = str(base or card["base_model"]) if lora else str(path)
-        options |= {"tokenizer": str(path), "trust_remote_code": trust_remote_code}
-        stops = stop_ids(tokenizer, stop)
-        llm, request = start(model, folder, dtype, options, lora=lora)
-        return cls(llm, tokenizer, card, lora=request, needs_cnf=needs_cnf, stops=stops)
+        tokenizer = load_tokenizer(path, trust_remote_code=code)
+        needs = opening.needs_cnf
+        Reader.of(tokenizer, card, needs_cnf=needs)  # refuses before a model loads for minutes
+        base = opening.path if opening.adapter else card.get("base_model")
+        rows = {"max_num_seqs": opening.batch_size} if opening.batch_size else {}
+        options = {**rows, **opening.options, "tokenizer": str(path), "trust_remote_code": code}
+        model = str(base if lora else path)
+        llm, request = start(model, folder, opening.dtype, options, lora=lora)
+        stops = stop_ids(tokenizer, opening.stop)
+        return cls(llm, tokenizer, card, lora=request, needs_cnf=needs, stops=stops)
+
+    def close(self) -> None:
+        """Let go of vLLM, so that its memory is free for another model."""
+        del self._requests
+        gc.collect()
+
+    def plan(
+        self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
+    ) -> list[list[int]]:
+        """Return units of work; vLLM makes its own batches in each."""
+        return units(len(prompts))
 
     def generate(
         self,
@@ -216,16 +221,6 @@ class VllmEngine:
         given = self._given(prompts, responses)
         return [(logprobs, self.reader.end_logprob(steps[-1])) for steps, logprobs in given]
 
-    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
-        """Refuse: vLLM does not return hidden states while it generates.
-
-        Raises:
-            ModelError: always; names the engine that can.
-        """
-        raise ModelError(
-            "vLLM does not return hidden states here; use the transformers engine for features"
-        )
-
     def _drawing(
         self, sampling: Sampling, key: str, first: int, *, n: int = 1, in_full: bool = True
     ) -> Any:
@@ -310,3 +305,6 @@ def _params(
         output_kind=RequestOutputKind.FINAL_ONLY if in_full else RequestOutputKind.CUMULATIVE,
         **more,
     )
+
+
+ENGINE = VllmEngine

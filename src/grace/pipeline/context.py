@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grace.chat import encode_chat, has_chat_template
-from grace.config import DataSettings, RunSettings
+from grace.config import DataSettings, RunSettings, key_values
 from grace.engines.gguf import resolve_model
 from grace.estimators import Answers, Draws, Samples
 from grace.pipeline.asking import choose, settled
@@ -20,6 +20,7 @@ from grace.tasks import Task, load_task
 from grace.tasks.prompts import conversation
 
 if TYPE_CHECKING:
+    from grace.engines import ModelEngine
     from grace.engines.loading import Loaded
     from grace.engines.transformers import TransformersEngine
 
@@ -60,6 +61,33 @@ class Engines:
     def base(self) -> TransformersEngine:
         """The backbone as it came."""
         return self.load(None)
+
+    @functools.cached_property
+    def sampling(self) -> ModelEngine:
+        """What samples the backbone's answers: the backbone itself, or `model.engine`."""
+        from grace.engines.kinds import load_engine
+
+        model = self._settings.model
+        if model.engine == "transformers":
+            return self.base
+        options = key_values(model.engine_options, "model.engine_options")
+        return load_engine(
+            model.engine,
+            resolve_model(model.path),
+            device=model.device,
+            dtype=model.dtype,
+            trust_remote_code=model.trust_remote_code,
+            batch_size=self._settings.sample.batch_size or None,
+            needs_cnf=False,
+            stop=self.asking.stop,
+            **options,
+        )
+
+    def forget_sampling(self) -> None:
+        """Let go of what samples the backbone's answers, unless that is the backbone itself."""
+        engine = self.__dict__.pop("sampling", None)
+        if engine is not None and engine is not self.__dict__.get("base"):
+            engine.close()
 
     @functools.cached_property
     def tuned(self) -> TransformersEngine:
@@ -153,6 +181,10 @@ class Context:
     def data(self) -> DataSettings:
         """How questions are asked of this backbone."""
         return dataclasses.replace(self.settings.data, prompt=self.engines.asking.data.prompt)
+
+    def sampler(self, answers: Answers) -> ModelEngine:
+        """Return what samples these answers."""
+        return self.engines.tuned if answers == "tuned" else self.engines.sampling
 
     def engine(self, answers: Answers) -> TransformersEngine:
         """Return the model whose answers these are."""

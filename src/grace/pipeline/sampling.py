@@ -22,7 +22,7 @@ from grace.tasks.jsonl import TASK
 from grace.tasks.prompts import draw_training
 
 if TYPE_CHECKING:
-    from grace.engines.transformers import TransformersEngine
+    from grace.engines import Engine
 
 
 def sample(context: Context) -> None:
@@ -39,6 +39,7 @@ def sample(context: Context) -> None:
         sampling = sampling_for(context, name)
         sample_split(context, "base", split, sampling, stage="sample")
         outputs += [split.questions.path, split.responses.path]
+    context.engines.forget_sampling()
     if settings.data.shots:
         outputs.append(context.shots.path)
     tree = to_dict(settings)
@@ -85,7 +86,7 @@ def _refuse_too_long(context: Context, name: str) -> None:
     split, sampling = context.directory.split(name), sampling_for(context, name)
     if _is_sampled(split, sampling.num_samples):
         return
-    questions, limit = split.questions.read(), context.engine("base").limit
+    questions, limit = split.questions.read(), context.sampler("base").limit
     for question, prompt in zip(questions, context.prompts(questions), strict=True):
         if limit is not None and len(prompt) + sampling.max_new_tokens > limit:
             lines = TASK.places(context.settings.data) if context.task is TASK else {}
@@ -119,7 +120,7 @@ def sample_split(
     """
     if _is_sampled(split, sampling.num_samples):
         return
-    engine, questions = context.engine(answers), split.questions.read()
+    engine, questions = context.sampler(answers), split.questions.read()
     label = context.directory.label(split)
     prompts = context.prompts(questions)
     plan = engine.plan(prompts, sampling.num_samples)
@@ -169,7 +170,7 @@ def _is_sampled(split: Split, num_samples: int) -> bool:
 
 
 def _generate(
-    engine: TransformersEngine,
+    engine: Engine,
     prompts: Sequence[Sequence[int]],
     questions: Sequence[Question],
     unit: Sequence[int],

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from grace.engines.background import as_finished
 from grace.engines.dialect import Request
-from grace.engines.openai import OpenAIEngine, seed_of
 from grace.engines.reading import LOWEST, Step
+from grace.engines.remote import seed_of
 from grace.records import Message
 from grace.server.completing import Asked, Choice, Completion, Top, name_of
 from grace.server.errors import ApiError
@@ -23,6 +23,7 @@ from grace.server.voting import Rating, VoteRequest, Voting
 
 if TYPE_CHECKING:
     from grace.engines.drawing import Drawing
+    from grace.engines.openai import OpenAIEngine
     from grace.model import Model
 
 LANES = 4  # batches at a time of a model in this process
@@ -78,7 +79,7 @@ class Backend:
 def backend(model: Model, settings: ServerSettings) -> Backend:
     """Return what answers the requests to a model; only for one in this process torch is loaded."""
     engine: Any = model.engine
-    if isinstance(engine, OpenAIEngine):
+    if "relay" in engine.gives:
         return _upstream(model, engine, settings)
     queue = Queue(
         threads=LANES,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from grace.engines.kinds import engine_class
 from grace.errors import ConfigError, GraceError
 from grace.pipeline.labelling.settings import Labelling
 from grace.pipeline.labelling.shards import Labeller
@@ -80,7 +81,7 @@ def _share(settings: Labelling, workers: int) -> dict[str, Any]:
     """Return what a worker gets of the cluster: GPUs where there are some, else equal cores."""
     import ray
 
-    have = ray.cluster_resources()
-    if have.get("GPU", 0) and settings.device != "cpu" and settings.engine != "openai":
+    have, here = ray.cluster_resources(), "relay" not in engine_class(settings.engine).gives
+    if have.get("GPU", 0) and settings.device != "cpu" and here:
         return {"num_gpus": int(settings.engine_options.get("tensor_parallel_size", 1))}
     return {"num_cpus": max(1, int(have.get("CPU", 1)) // workers)}

@@ -9,12 +9,12 @@ import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grace.chat import encode_chat
-from grace.engines import Engine, Sampling
+from grace.engines import ModelEngine, Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.kinds import load_engine
 from grace.errors import ModelError
@@ -30,8 +30,6 @@ from grace.tasks.prompts import conversation
 if TYPE_CHECKING:
     import pyarrow
 
-    from grace.engines.openai import OpenAIEngine
-
 
 class Labeller:
     """Labels shards with one engine, which is loaded here."""
@@ -41,7 +39,7 @@ class Labeller:
         self._task = load_task(settings.data.task)
         grade = settings.grade
         self._grade = load_grader(grade.grader or self._task.grader, grade.rouge_threshold)
-        self._engine: Engine = load_engine(
+        self._engine: ModelEngine = load_engine(
             settings.engine,
             resolve_model(settings.model),
             adapter=Path(settings.adapter) if settings.adapter else None,
@@ -62,9 +60,8 @@ class Labeller:
         return len(questions)
 
     def close(self) -> None:
-        """Hang up, where the engine is a server."""
-        if self._settings.engine == "openai":
-            cast("OpenAIEngine", self._engine).close()
+        """Let go of the engine."""
+        self._engine.close()
 
     def _label(self, questions: Sequence[Question]) -> pyarrow.Table:
         import pyarrow

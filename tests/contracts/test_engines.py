@@ -1,0 +1,243 @@
+"""What every engine does alike: the transformers engine, vLLM and a server (both made up here)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fake_upstream
+import fake_vllm
+import tiny_models
+import tiny_run
+from grace import plugins
+from grace.cli import main
+from grace.cnf import add_cnf, set_rows
+from grace.engines import Sampling
+from grace.engines.kinds import engine_class, load_engine
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ConfigError, GraceError
+from grace.evidence import Evidence
+from grace.store import RunDir
+
+KINDS = ("transformers", "vllm", "openai")
+GREEDY = Sampling(max_new_tokens=6)
+SAMPLED = Sampling(3, 0.8, max_new_tokens=16, seed=5)
+EVIDENCE = Evidence(
+    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5), 0.4, 0.8
+)
+BLEND = dataclasses.replace(EVIDENCE, share=0.6)
+CLOSE = 1e-5
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+
+def model_of(head: str) -> Any:
+    """Return a tiny model whose rows are random, its tokenizer, and its evidence."""
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    pair = head == "pair"
+    cnf = add_cnf(model, tokenizer, head="pair" if pair else "token", init="eos")
+    if pair:
+        generator = torch.Generator().manual_seed(7)
+        set_rows(model, cnf.readout, torch.randn(2, 32, generator=generator))
+    return model, tokenizer, {"token": None, "evidence": EVIDENCE, "pair": BLEND}[head]
+
+
+@pytest.fixture(params=["token", "evidence", "pair"])
+def head(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def reference(head: str) -> TransformersEngine:
+    model, tokenizer, evidence = model_of(head)
+    return TransformersEngine(model, tokenizer, evidence=evidence)
+
+
+@pytest.fixture(params=KINDS)
+def engine(
+    request: pytest.FixtureRequest,
+    head: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Any]:
+    """An engine that was opened by its name, of what an export holds."""
+    model, tokenizer, evidence = model_of(head)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    card = {"read_at": "predict", "evidence": evidence and evidence.to_dict()}
+    (tmp_path / "model" / "grace.json").write_text(json.dumps(card))
+    fake_vllm.install(monkeypatch, make=fake_vllm.load)
+    with fake_upstream.serving(model, tokenizer, [3]) as server:
+        options = {"url": server.url} if request.param == "openai" else {}
+        opened = load_engine(request.param, tmp_path / "model", **options)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def prompts() -> list[list[int]]:
+    return tiny_models.prompts(tiny_models.tokenizer(), 8)
+
+
+def test_greedy_answers_are_the_same_tokens_with_the_same_c(
+    engine: Any, reference: TransformersEngine, prompts: Any
+) -> None:
+    found, wanted = (
+        dict(engine.generate(prompts, GREEDY)),
+        dict(reference.generate(prompts, GREEDY)),
+    )
+    assert {one.finish_reason for (one,) in wanted.values()} == {"stop", "length"}
+    for index, (a,) in found.items():
+        (b,) = wanted[index]
+        assert (a.token_ids, a.text, a.finish_reason) == (b.token_ids, b.text, b.finish_reason)
+        for name in ("logprobs", "trace", "end_logprob", "confidence"):
+            assert getattr(a, name) == pytest.approx(getattr(b, name), abs=CLOSE), name
+
+
+def test_samples_have_the_c_and_the_probabilities_that_reading_them_again_gives(
+    engine: Any, prompts: Any
+) -> None:
+    rows = [(prompts[i], one) for i, made in engine.generate(prompts, SAMPLED) for one in made]
+    assert len({one.token_ids for _, one in rows}) > len(prompts)
+    ended = [(p, one) for p, one in rows if one.finish_reason == "stop"]
+    contexts, responses = [p for p, _ in ended], [one.token_ids for _, one in ended]
+    again = engine.confidences(contexts, responses)
+    assert [one.confidence for _, one in ended] == pytest.approx(again, abs=CLOSE)
+    rated = engine.logprobs(contexts, responses)
+    for (_, one), (logprobs, end) in zip(ended, rated, strict=True):
+        assert one.logprobs == pytest.approx(logprobs, abs=1e-4)
+        assert one.end_logprob == pytest.approx(end, abs=1e-4)
+
+
+def test_a_response_ends_where_an_end_was_drawn_and_a_cut_one_has_no_confidence(
+    engine: Any, head: str, prompts: Any
+) -> None:
+    sampling = dataclasses.replace(SAMPLED, max_new_tokens=4, num_samples=6)
+    made = [one for _, samples in engine.generate(prompts, sampling) for one in samples]
+    assert {one.finish_reason for one in made} == {"stop", "length"}
+    never = {3, *engine.readout.ids}
+    for one in made:
+        assert not never & set(one.token_ids)
+        ended = one.finish_reason == "stop"
+        assert (one.confidence is not None) == ended == (one.end_logprob is not None)
+        assert len(one.trace) == len(one.token_ids) + ended
+
+
+def test_a_closed_stream_starts_no_token_more(engine: Any, prompts: Any) -> None:
+    stream = engine.stream(prompts[3], SAMPLED, "q")
+    running = stream.start(range(4))
+    number, first = next(running)
+    running.close()
+    tokens = stream.tokens
+    assert 0 <= number < 4 and tokens >= len(first.token_ids)
+    again = dict(engine.stream(prompts[3], SAMPLED, "q").start(range(number, number + 1)))
+    assert again[number].token_ids == first.token_ids
+    assert stream.tokens == tokens
+
+
+def test_probabilities_of_next_tokens_are_those_of_the_model(
+    engine: Any, reference: TransformersEngine, prompts: Any
+) -> None:
+    tokens = list(range(4, 40))
+    wanted = reference.next_token_probs(prompts, tokens)
+    assert engine.next_token_probs(prompts, tokens) == pytest.approx(wanted, abs=CLOSE)
+
+
+def test_a_plan_has_every_prompt_once(engine: Any, prompts: Any) -> None:
+    many = prompts * 100
+    plan = engine.plan(many, 2, 16)
+    assert sorted(i for unit in plan for i in unit) == list(range(len(many)))
+    assert plan == engine.plan(many, 2, 16)
+
+
+def test_states_come_from_an_engine_that_says_so_and_are_refused_by_others(
+    engine: Any, reference: TransformersEngine, prompts: Any
+) -> None:
+    responses = [[9, 10], [11], []]
+    if "states" in engine.gives:
+        for found, wanted in zip(
+            engine.features(prompts[:3], responses),
+            reference.features(prompts[:3], responses),
+            strict=True,
+        ):
+            np.testing.assert_allclose(found, wanted, atol=CLOSE)
+    else:
+        with pytest.raises(GraceError, match="use the transformers engine") as refused:
+            engine.features(prompts[:3], responses)
+        assert "\n" not in str(refused.value)
+
+
+def test_an_empty_prompt_and_one_beyond_the_context_are_refused_before_anything_runs(
+    engine: Any,
+) -> None:
+    for prompts, words in (([[]], "no tokens"), ([[5] * 5000], "context is")):
+        if engine.limit is None and words != "no tokens":
+            continue
+        with pytest.raises(GraceError, match=words):
+            list(engine.generate(prompts, GREEDY))
+
+
+def test_the_folder_is_the_list_of_engines() -> None:
+    assert set(plugins.available("grace.engines")) == set(KINDS)
+    with pytest.raises(ConfigError, match="unknown engine 'vlm'; did you mean 'vllm'"):
+        engine_class("vlm")
+
+
+def grace(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+
+
+OWN = """
+from grace.engines.transformers import TransformersEngine
+
+
+class Loud(TransformersEngine):
+    gives = frozenset()
+
+    @classmethod
+    def open(cls, opening):
+        assert opening.options == {"word": "ahem", "times": 2}
+        return cls.load(opening.path, stop=opening.stop)
+
+    def generate(self, prompts, sampling, *, keys=None):
+        for index, made in super().generate(prompts, sampling, keys=keys):
+            yield index, [one._replace(text="ahem " + one.text) for one in made]
+"""
+
+
+@pytest.mark.parametrize("kind", ["vllm", "openai", "loud_engine:Loud"])
+def test_a_run_samples_with_another_engine_and_trains_with_transformers(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine of one's own is one file, and used end to end."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRACE_TRUST", "")
+    fake_vllm.install(monkeypatch, make=fake_vllm.load)
+    (tmp_path / "loud_engine.py").write_text(OWN)
+    folder = tiny_run.write_model(tmp_path / "model")
+    questions = tiny_run.write_questions(tmp_path / "questions.jsonl")
+    common = ["--model", str(folder), "--file", str(questions), *tiny_run.settings()]
+    local = TransformersEngine.load(folder)
+    with fake_upstream.serving(local.model, local.tokenizer, list(local.end_ids)) as server:
+        options = {"openai": [f"url={server.url}"], "vllm": []}.get(kind, ["word=ahem", "times=2"])
+        engine = ["--set", f"model.engine={kind}"]
+        engine += ["--set", f"model.engine_options={json.dumps(options)}"]
+        grace(["run", str(tmp_path / "run"), *common, *engine])
+    grace(["run", str(tmp_path / "plain"), *common, "--until", "sample"])
+    found, wanted = (
+        RunDir(tmp_path / name).split("validation").responses.read() for name in ("run", "plain")
+    )
+    by_id = {row.id: row for row in wanted}
+    assert sorted(by_id) == sorted(row.id for row in found)
+    for row in found:
+        assert row.token_ids == by_id[row.id].token_ids
+        assert row.text.startswith("ahem ") == (kind == "loud_engine:Loud")
+    assert (tmp_path / "run" / "report.json").is_file()
