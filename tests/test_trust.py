@@ -83,6 +83,7 @@ def test_no_command_imports_what_an_adapter_names(
 
 SETTINGS = [
     ("data", "task", f"{PLANTED}:X"),
+    ("model", "engine", f"{PLANTED}:X"),
     ("grade", "grader", f"{PLANTED}:X"),
     ("report", "estimators", ["grace", f"{PLANTED}:X"]),
     ("report", "transfer", [f"{PLANTED}:X"]),

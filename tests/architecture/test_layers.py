@@ -37,9 +37,12 @@ def _unit(path: Path) -> str:
 
 def _imports(path: Path) -> set[str]:
     found = set()
+    parts = {_unit(other) for other in PACKAGE.rglob("*.py")}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("grace."):
             found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.ImportFrom) and node.module == "grace":
+            found |= {alias.name for alias in node.names} & parts
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names if alias.name.startswith("grace.")]
             found |= {name.split(".")[1] for name in names}

@@ -135,7 +135,8 @@ def load_run_settings(path: Path) -> RunSettings:
 def code_in(settings: RunSettings) -> list[str]:
     """Return the modules that settings name, and the model whose own code they let run."""
     model, report = settings.model, settings.report
-    names = (settings.data.task, settings.grade.grader, *report.transfer, *report.estimators)
+    parts = (model.engine, settings.data.task, settings.grade.grader)
+    names = (*parts, *report.transfer, *report.estimators)
     own = [model.path] if model.trust_remote_code else []
     return [*plugins.code_in(names), *own]
 
