@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from made_up_study import NASTY
 
-from grace.report import Replay
+from grace.report import Promise, Replay
 from grace.scaling import Pool, broken_promises, pair_wins, replay
 from grace.thresholds import NoWorse
 
@@ -45,7 +45,7 @@ def made_up_replay(seed=0, task="sums", name="grace"):
             own | pool_row | {"confidences": [{"estimator": "grace", "n": 640, **rated}]},
         ],
         promises=[
-            own | {"budget": 8, "target": None, "margin": 0.1, "n": 80} | kept._asdict(),
+            Promise(**own, budget=8, target=None, margin=0.1, n=80, **kept._asdict()),
         ],
         cases=[own | case()],
     )

@@ -34,18 +34,23 @@ def study(results=None, **options):
         result("platt", noise=2),
     ]
     answers = zip(results[0].confidence, results[0].correct, strict=True)
+    trained = results[0].train_task
     fields = {
         "name": f"study {NASTY}",
         "created": "2026-01-02",
         "version": "0.1.0",
         "hardware": "a processor, 2 cores",
         "results": results,
-        "targets": [TargetRow(0, 0.0, 0.5, 30, 0.2), TargetRow(1, 0.5, 1.0, 0, None)],
-        "target_values": [0.2] * 30,
+        "targets": [
+            TargetRow(0, 0.0, 0.5, 30, 0.2, trained),
+            TargetRow(1, 0.5, 1.0, 0, None, trained),
+        ],
+        "target_values": {trained: [0.2] * 30},
         "notes": [f"a note {NASTY}"],
         "settings": {"train.learning_rate": 1e-5, "prompt": NASTY},
         "examples": [
-            Example(f"Q{i} {NASTY}", "A " * 400, y, c) for i, (c, y) in enumerate(answers)
+            Example(f"Q{i} {NASTY}", "A " * 400, y, c, results[0].task)
+            for i, (c, y) in enumerate(answers)
         ],
     }
     return ReportInput(**fields | options)

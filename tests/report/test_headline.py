@@ -9,25 +9,24 @@ import pytest
 from made_up_study import study
 from rich.console import Console
 
-from grace.report import merge, render_table, summarize
+from grace.report import Validation, merge, render_table, summarize
 from grace.report.names import estimator_order, label
 from grace.report.page import render_page
-from grace.report.prose import headlines
-from grace.report.rows import Validation
+from grace.report.tables import headlines
 from grace.report.text import markdown
 
 
 def row(b="platt", ours=0.53, theirs=0.51, error=0.01, **options):
     about = {"task": "capitals", "backbone": "pocket", "seed": 0, "a": "grace", "b": b, "n": 100}
     values = {"metric": "log_loss", "a_value": ours, "b_value": theirs, "standard_error": error}
-    return about | values | options
+    return Validation(**about | values | options)
 
 
 MADE = summarize(study(), resamples=10)
 
 
 def said(*rows):
-    return headlines(dataclasses.replace(MADE, validation=[Validation(**row) for row in rows]))
+    return headlines(dataclasses.replace(MADE, validation=rows))
 
 
 def test_what_is_better_by_more_than_a_standard_error_is_said_with_both_figures():
@@ -66,7 +65,7 @@ def test_seeds_are_averaged_and_their_errors_with_them():
         "On validation, Platt scaling is better than GrACE: log loss 0.520 against 0.530, the mean "
         "of 2 seeds."
     ]
-    assert said(*(one | {"standard_error": 0.02} for one in seeds)) == []
+    assert said(*(dataclasses.replace(one, standard_error=0.02) for one in seeds)) == []
 
 
 def test_tasks_are_named_where_there_are_several_and_variants_leave_the_line_to_grace():
@@ -93,7 +92,7 @@ def test_console_markdown_and_page_begin_with_it():
 
 def test_runs_that_are_merged_keep_their_rows_once():
     inputs = [study(validation=[row(seed=seed)]) for seed in (0, 1, 0)]
-    assert [one["seed"] for one in merge(inputs, "both").validation] == [0, 1]
+    assert [one.seed for one in merge(inputs, "both").validation] == [0, 1]
 
 
 def test_rows_on_the_backbones_answers_follow_their_own_and_tokens_are_set_as_code():

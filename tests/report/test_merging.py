@@ -131,7 +131,8 @@ def test_notes_settings_and_provenance_of_all_runs_are_kept():
 
 def test_examples_come_from_the_first_run_of_each_task():
     def with_example(data, text):
-        return dataclasses.replace(data, examples=[Example(text, "an answer", True, 0.9)])
+        example = Example(text, "an answer", True, 0.9, data.results[0].task)
+        return dataclasses.replace(data, examples=[example])
 
     inputs = [run(0), run(1), run(0, "rivers")]
     named = [with_example(data, data.name) for data in inputs]

@@ -13,9 +13,8 @@ from made_up_study import NASTY, result, study
 from grace.metrics import reliability
 from grace.report import build_report, merge, summarize
 from grace.report.diagrams import _apart, pooled_bars
-from grace.report.figures import draw
+from grace.report.figures import density_of, draw
 from grace.report.groups import groups
-from grace.report.plots import density_of
 
 
 @pytest.fixture(scope="module")

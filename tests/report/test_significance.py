@@ -8,8 +8,9 @@ import pytest
 from made_up_study import result
 
 from grace import metrics
-from grace.report import EstimatorResult, significance
-from grace.report.significance import Paired, Trials, grouped, leader, marks, transfers
+from grace.report import EstimatorResult, summary
+from grace.report.significance import Paired, Trials, leader, marks
+from grace.report.summary import grouped, transfers
 
 SEEDS = range(5)
 
@@ -23,7 +24,7 @@ def seeds(estimator="grace", noise=1.0, count=5, **options):
 
 
 def summaries(results, resamples=200):
-    found = significance.summaries(trials(*results, resamples=resamples), grouped(results))
+    found = summary.summaries(trials(*results, resamples=resamples), grouped(results))
     return {entry.estimator: entry for entry in found}
 
 

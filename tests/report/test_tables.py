@@ -10,8 +10,7 @@ from rich.console import Console
 from grace.report import Report, from_json, merge, render_table, summarize, to_json, write_report
 from grace.report.groups import groups
 from grace.report.names import COSTS, estimator_order, label
-from grace.report.prose import notes
-from grace.report.tables import cost, number, points, seeds_of
+from grace.report.tables import cost, notes, number, points, seeds_of
 from grace.report.text import markdown
 
 COST_FIELDS = {

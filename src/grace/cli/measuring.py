@@ -151,7 +151,7 @@ def _examples(answers: Answers) -> list[Example]:
     from grace.report import Example
 
     return [
-        Example(row.question, row.response, row.correct, row.confidence)
+        Example(row.question, row.response, row.correct, row.confidence, TASK)
         for row in answers.rated
         if row.question and row.response
     ]

@@ -11,14 +11,13 @@ import numpy as np
 
 from grace.errors import RunError
 from grace.pipeline.context import Context
-from grace.report import Replay, to_json
+from grace.report import Promise, Replay, from_json, to_json
 from grace.report.replays import equal_rows, seed_rows
 from grace.scaling import Curve, PairWins
 from grace.store import RunDir, read_json, write_bytes, write_json
 from grace.strategies.tally import Floats
 
 VERSION = 2
-PARTS = ("pools", "promises", "cases")
 
 
 def write_replay(
@@ -43,7 +42,9 @@ def write_replay(
             "orders": orders,
             "rows": seed_rows(replay),
             "equal_accuracy": list(equal_rows([replay])),
-            **{part: list(getattr(replay, part)) for part in PARTS},
+            "pools": replay.pools,
+            "promises": replay.promises,
+            "cases": replay.cases,
         }
     )
     sum_PMBQ = orders * np.array(
@@ -89,7 +90,9 @@ def read_replay(context: Context) -> Replay | None:
             (answers, estimator): PairWins(*tensors[f"wins/{answers}/{estimator}"])
             for answers, estimator in names
         },
-        **{part: content[part] for part in PARTS},
+        pools=content["pools"],
+        promises=[from_json(Promise, row) for row in content["promises"]],
+        cases=content["cases"],
     )
 
 

@@ -52,7 +52,7 @@ def report_input(context: Context) -> ReportInput:
     directory, settings = context.directory, context.settings
     config = read_json(directory.config)
     table = read_json(directory.target_table)
-    estimators = _with_tables(context)
+    estimators, task = _with_tables(context), settings.data.task
     return ReportInput(
         name=directory.path.name,
         created=config["created"],
@@ -63,8 +63,8 @@ def report_input(context: Context) -> ReportInput:
             for test in test_sets(context)
             for name, estimator in estimators.items()
         ],
-        targets=[TargetRow(**row) for row in table["bins"]],
-        target_values=[row.target for row in directory.split("train").targets.read()],
+        targets=[TargetRow(**row, task=task) for row in table["bins"]],
+        target_values={task: [row.target for row in directory.split("train").targets.read()]},
         notes=table["warnings"],
         settings=to_dict(settings),
         examples=list(_examples(context)),
@@ -141,7 +141,11 @@ def _examples(context: Context) -> Iterator[Example]:
     questions = {q.id: q.text for q in split.questions.read()}
     for response, grade in zip(split.responses.read(), split.grades.read(), strict=True):
         yield Example(
-            questions[response.question_id], response.text, grade.correct, response.confidence
+            questions[response.question_id],
+            response.text,
+            grade.correct,
+            response.confidence,
+            context.settings.data.task,
         )
 
 

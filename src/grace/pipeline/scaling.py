@@ -25,7 +25,7 @@ from grace.pipeline.replays import VERSION, write_replay
 from grace.pipeline.reporting import report
 from grace.pipeline.scoring import answers_alike, estimator_of, is_answered
 from grace.pipeline.study import report_runs
-from grace.report import Replay
+from grace.report import Promise, Replay
 from grace.scaling import BUDGETS, Curve, Pool, pair_wins, replay
 from grace.store import RunDir, Split, is_run, runs_in, write_json
 from grace.strategies import Policy, policy
@@ -149,7 +149,7 @@ def _side(
 def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> Replay:
     settings, (base, tuned) = context.settings, sides
     about = {"task": settings.data.task, "backbone": Path(settings.model.path).name}
-    every = about | {"answers": tuned.name, "seed": settings.seed}
+    every: Row = about | {"answers": tuned.name, "seed": settings.seed}
     reads_own = [_shown(p, tuned) for p in tuned.policies if p.estimator in (None, OWN)]
     return Replay(
         **about,
@@ -167,7 +167,7 @@ def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> 
             about | {"seed": settings.seed, "answers": side.name} | _described(side.pool, tuned)
             for side in sides
         ],
-        promises=[every | row for row in kept_promises(tuned.pool, settings.seed)],
+        promises=[Promise(**every, **row) for row in kept_promises(tuned.pool, settings.seed)],
         cases=[every | row for row in cases(tuned.split, reads_own, settings.seed)],
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +16,15 @@ from numpy.typing import NDArray
 from grace.errors import RunError
 from grace.pipeline.context import Context
 from grace.pipeline.scoring import COMPARED
+from grace.report import Validation
 
 Array = NDArray[np.float64]
 CLIP = 1e-6  # confidences are kept this far from 0 and 1 before a logarithm is taken
 OURS, *RIVALS = COMPARED
 
 
-def validated(context: Context) -> Iterator[dict[str, Any]]:
-    """Yield GrACE beside each rival in log loss and in Brier score, as in report.json.
+def validated(context: Context) -> Iterator[Validation]:
+    """Yield GrACE beside each rival in log loss and in Brier score.
 
     A run that was rated by an earlier version has none.
     """
@@ -42,18 +42,18 @@ def validated(context: Context) -> Iterator[dict[str, Any]]:
             ours_N, theirs_N = (lossy(c[k], right_N)[both_N] for k in (OURS, rival))
             if len(set(questions[both_N])) < 2:
                 continue
-            yield {
-                "task": settings.data.task,
-                "backbone": Path(settings.model.path).name,
-                "seed": settings.seed,
-                "a": settings.report.name,
-                "b": rival,
-                "metric": metric,
-                "n": int(both_N.sum()),
-                "a_value": float(ours_N.mean()),
-                "b_value": float(theirs_N.mean()),
-                "standard_error": _standard_error(ours_N - theirs_N, questions[both_N]),
-            }
+            yield Validation(
+                task=settings.data.task,
+                backbone=Path(settings.model.path).name,
+                seed=settings.seed,
+                a=settings.report.name,
+                b=rival,
+                metric=metric,
+                n=int(both_N.sum()),
+                a_value=float(ours_N.mean()),
+                b_value=float(theirs_N.mean()),
+                standard_error=_standard_error(ours_N - theirs_N, questions[both_N]),
+            )
 
 
 def _log_loss(c_N: Array, right_N: Array) -> Array:

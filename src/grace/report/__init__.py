@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grace.report.inputs import EstimatorResult, Example, Replay, ReportInput
-from grace.report.merging import merge
-from grace.report.rows import Report, TargetRow
+from grace.report.inputs import EstimatorResult, Example, Replay, ReportInput, merge
+from grace.report.rows import Promise, Report, TargetRow, Validation
 from grace.report.stored import from_json, to_json
 from grace.report.summary import summarize
 from grace.report.text import markdown, render_table
@@ -19,10 +18,12 @@ from grace.store import write_bytes, write_json
 __all__ = [
     "EstimatorResult",
     "Example",
+    "Promise",
     "Replay",
     "Report",
     "ReportInput",
     "TargetRow",
+    "Validation",
     "build_report",
     "from_json",
     "merge",
@@ -34,12 +35,7 @@ __all__ = [
 
 
 def build_report(
-    data: ReportInput,
-    directory: Path,
-    *,
-    bins: int = 10,
-    resamples: int = 1000,
-    seed: int = 0,
+    data: ReportInput, directory: Path, *, bins: int = 10, resamples: int = 1000, seed: int = 0
 ) -> Report:
     """Compute a report, write it into a directory and return what report.json holds.
 

@@ -5,10 +5,27 @@ Colours are safe for colour-blind readers (Okabe and Ito), and nothing is told b
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from grace.report.canvas import STYLE, Figure, saved
+import numpy as np
+from numpy.typing import NDArray
+
+from grace.report.canvas import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    PALETTE,
+    STYLE,
+    Figure,
+    panels,
+    saved,
+    unit_ticks,
+)
 from grace.report.diagrams import (
     draw_confidence,
     draw_metrics,
@@ -17,13 +34,18 @@ from grace.report.diagrams import (
     draw_transfer,
     timed,
 )
-from grace.report.groups import Group, at_budget, curves, groups, transfers
-from grace.report.plots import draw_scaling, draw_targets, draw_used
-from grace.report.rows import Report, Transfer
+from grace.report.groups import Curve, Group, at_budget, curves, groups, name_of, transfers
+from grace.report.names import samples_of
+from grace.report.replays import BASELINE
+from grace.report.rows import JointStrategy, Report, TargetRow, TargetValues, Transfer
 
 GENERALIZATION = "generalization"
 TARGETS = "targets"
 """What the figures that belong to no group of estimators are about."""
+
+MARKERS = "osD^vPX*"
+SOFT = ("#59636e", "#8a6d3b", "#5b7f95", "#7a5c86")
+MOST_TICKS = 9
 
 
 def draw(report: Report) -> list[Figure]:
@@ -158,3 +180,112 @@ def _unique_names(figures: Iterator[Figure]) -> list[Figure]:
 def slug(text: str) -> str:
     """Return a text as a part of a file's name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "task"
+
+
+def draw_targets(rows: Sequence[TargetRow], values: TargetValues | None) -> Any:
+    """Draw the target of each bin, and the density of the targets (of the bins without them)."""
+    figure, (left, right) = panels(2, columns=2, width=3.3, height=2.6)
+    low = np.array([row.low for row in rows])
+    width = np.array([row.high - row.low for row in rows])
+    n = np.array([row.n for row in rows])
+    target = np.array([row.accuracy for row in rows])
+    left.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    left.bar(low, target, width, align="edge", color=BLUE, edgecolor="white", linewidth=0.6)
+    for x, count in zip(low + width / 2, n, strict=True):
+        left.text(x, 1.02, str(count), ha="center", va="bottom", fontsize=6.5)
+    left.set(
+        xlabel="Probe score", ylabel="Target (accuracy of the bin)", xlim=(0, 1), ylim=(0, 1.08)
+    )
+    point, count = (values.values, values.counts) if values else (target, n)
+    point, count = np.asarray(point, dtype=np.float64), np.asarray(count, dtype=np.float64)
+    weight = count / count.sum()
+    share, edges = np.histogram(point, len(rows) if len(rows) > 5 else 10, (0, 1), weights=weight)
+    right.bar(
+        edges[:-1], share / np.diff(edges), np.diff(edges), align="edge", color=GREY, alpha=0.6
+    )
+    x, density = density_of(point, weight, int(count.sum()))
+    right.plot(x, density, color=ORANGE, linewidth=1.6)
+    right.set(xlabel="Target", ylabel="Density", xlim=(0, 1))
+    for axis in (left, right):
+        unit_ticks(axis, y=axis is left)
+    return figure
+
+
+def density_of(
+    point: NDArray[np.float64], weight: NDArray[np.float64], count: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return a Gaussian density, reflected at 0 and 1, of Silverman's width (at least .02)."""
+    spread = math.sqrt(float(weight @ (point - weight @ point) ** 2))
+    width = max(0.9 * spread * count**-0.2, 0.02)
+    x = np.linspace(0, 1, 401)
+    density = np.zeros_like(x)
+    for image in (point, -point, 2 - point):
+        z = (x[:, None] - image[None]) / width
+        density += np.exp(-0.5 * z**2) @ weight / (width * math.sqrt(2 * math.pi))
+    return x, density
+
+
+def draw_scaling(found: Sequence[Curve]) -> Any:
+    """Draw accuracy over the mean number of samples, a panel for each model that was sampled.
+
+    SC over the backbone's samples stands in every panel, in grey.
+    """
+    sides = list(dict.fromkeys(curve.answers for curve in found))
+    figure, axes = panels(len(sides), columns=2, width=4.6, height=4.4, share_y=True)
+    for axis, side in zip(axes, sides, strict=False):
+        shown = [curve for curve in found if curve.answers == side]
+        baseline = [c for c in found if c.rows[0].strategy == BASELINE and c not in shown]
+        for curve in baseline:
+            name = f"{curve.name} (the backbone's samples)"
+            _line(axis, curve, name, color=GREY, marker="o", linestyle="--")
+        for curve, style in zip(shown, _styles(shown), strict=True):
+            _line(axis, curve, name_of(curve.rows[0], whose=False), **style)
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter("{x:g}")
+        title = samples_of(side)
+        axis.set(title=title[0].upper() + title[1:], xlabel="Samples used per question (log scale)")
+        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+    for axis in axes[:: min(2, len(sides))]:
+        axis.set_ylabel("Accuracy (%)")
+    return figure
+
+
+def _styles(shown: Sequence[Curve]) -> Iterator[dict[str, str]]:
+    """Yield how each line looks: dotted where answers are counted, solid where they are weighed."""
+    colors = {True: itertools.cycle(PALETTE), False: itertools.cycle(SOFT)}
+    for curve, marker in zip(shown, itertools.cycle(MARKERS), strict=False):
+        weighs = curve.rows[0].estimator is not None
+        line = "-" if weighs else ":"
+        yield {"color": next(colors[weighs]), "marker": marker, "linestyle": line}
+
+
+def _line(axis: Any, curve: Curve, name: str, **style: Any) -> None:
+    x = [row.mean_samples for row in curve.rows]
+    y = [100 * row.accuracy for row in curve.rows]
+    axis.plot(x, y, label=name, linewidth=1.3, markersize=4, **style)
+    for row in curve.rows:
+        ends = [100 * end for end in row.interval or ()]
+        axis.plot([row.mean_samples] * 2, ends, color=style["color"], linewidth=0.6, alpha=0.6)
+
+
+def draw_used(rows: Sequence[JointStrategy]) -> Any:
+    """Draw the share of questions that took 1, 2, ... samples, a panel for each strategy."""
+    figure, axes = panels(len(rows), width=2.5, height=1.9, share_y=True)
+    for axis, row in zip(axes, rows, strict=False):
+        used = 100 * np.array(row.used)
+        axis.bar(np.arange(1, len(used) + 1), used, color=BLUE, width=0.85)
+        axis.axvline(row.mean_samples, color=INK, linewidth=0.9, linestyle="--")
+        axis.set_title(_in_two_lines(name_of(row)), fontsize=8)
+        axis.set_xticks(range(1, len(used) + 1, -(-len(used) // MOST_TICKS)))
+    rows_of_panels = -(-len(rows) // 4)
+    columns = -(-len(rows) // rows_of_panels)
+    for at, axis in enumerate(axes[: len(rows)]):
+        if at % columns == 0:
+            axis.set_ylabel("Questions (%)")
+        if at + columns >= len(rows):
+            axis.set_xlabel("Samples used")
+    return figure
+
+
+def _in_two_lines(name: str) -> str:
+    return name.replace(" (", "\n(", 1)

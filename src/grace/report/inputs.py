@@ -1,16 +1,22 @@
-"""What a report is made from: plain values, no model and no file."""
+"""What a report is made from: plain values, no model and no file. `merge` joins several runs."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from grace.errors import UserInputError
 from grace.report.names import ACCESS
-from grace.report.rows import TargetRow
+from grace.report.rows import Promise, TargetRow, Validation
 from grace.scaling import Curve, PairWins
+
+SAME_CONFIDENCE = 1e-6
+"""What two batches of the same model may differ by; reports round to as much."""
 
 Key = tuple[str, str, str, str, int]
 
@@ -70,7 +76,7 @@ class EstimatorResult:
 
 
 class Example(NamedTuple):
-    """One answered question to show on the page; without a `task`, of the first result's."""
+    """One answered question to show on the page."""
 
     question: str
     answer: str
@@ -85,7 +91,7 @@ class Replay:
 
     `name` is what the run calls its trained model, `answers` says of each curve whose samples it
     votes over (`name`, or "base"). `wins` are within-question wins by (whose samples, estimator);
-    `pools`, `promises` and `cases` are rows as in schema.json.
+    `pools` and `cases` are rows as in schema.json.
     """
 
     task: str
@@ -97,7 +103,7 @@ class Replay:
     answers: Mapping[str, str]
     wins: Mapping[tuple[str, str], PairWins] = field(default_factory=dict)
     pools: Sequence[Mapping[str, Any]] = ()
-    promises: Sequence[Mapping[str, Any]] = ()
+    promises: Sequence[Promise] = ()
     cases: Sequence[Mapping[str, Any]] = ()
 
 
@@ -105,10 +111,9 @@ class Replay:
 class ReportInput:
     """Everything in one report; `created` is a text that the caller chooses.
 
-    Targets without a `task` are about the training task of the first result.
-    `target_values` are the targets of the training responses (for their density), by task if
-    there are several. `settings` (may be nested) are shown as text, `examples` may be all
-    responses: a few are picked. `validation` are rows as in schema.json.
+    `target_values` are the targets of the training responses of each task (for their density).
+    `settings` (may be nested) are shown as text, `examples` may be all responses: a few are
+    picked.
     """
 
     name: str
@@ -117,9 +122,137 @@ class ReportInput:
     hardware: str
     results: Sequence[EstimatorResult]
     targets: Sequence[TargetRow] = ()
-    target_values: Sequence[float] | Mapping[str, Sequence[float]] = ()
+    target_values: Mapping[str, Sequence[float]] = field(default_factory=dict)
     replays: Sequence[Replay] = ()
     notes: Sequence[str] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
     examples: Sequence[Example] = ()
-    validation: Sequence[Mapping[str, Any]] = ()
+    validation: Sequence[Validation] = ()
+
+
+def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
+    """Return one input with the raw confidences of several, so that statistics are joint.
+
+    The same confidences in two inputs (an estimator that two runs share) count once, at the
+    first one's cost. Targets are kept per training task, notes say which run they are about,
+    settings that differ are listed side by side, and examples come from the first run of each
+    task.
+
+    Raises:
+        UserInputError: no input, or different results for the same estimator, task and seed.
+    """
+    if not inputs:
+        raise UserInputError("there are no runs to report; name at least one")
+    return ReportInput(
+        name=name,
+        created=max(data.created for data in inputs),
+        version=joined(data.version for data in inputs),
+        hardware=joined(data.hardware for data in inputs),
+        results=_results(inputs),
+        targets=_targets(inputs),
+        target_values=_target_values(inputs),
+        replays=_replays(inputs),
+        notes=_notes(inputs),
+        settings=_settings(inputs),
+        examples=_examples(inputs),
+        validation=_validation(inputs),
+    )
+
+
+def joined(values: Iterable[str]) -> str:
+    """Return the different values in order of appearance as one text."""
+    return "; ".join(dict.fromkeys(values))
+
+
+def flat(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (dotted name, text) of nested settings."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list | tuple):
+            yield prefix + key, ", ".join(map(str, value))
+        else:
+            yield prefix + key, str(value)
+
+
+def _results(inputs: Sequence[ReportInput]) -> list[EstimatorResult]:
+    found: dict[Key, EstimatorResult] = {}
+    for result in itertools.chain.from_iterable(data.results for data in inputs):
+        if not _same(found.setdefault(result.key, result), result):
+            raise UserInputError(different(result.key))
+    return list(found.values())
+
+
+def _same(a: EstimatorResult, b: EstimatorResult) -> bool:
+    """Whether two results hold the same answers and confidences; measured costs may differ."""
+    if list(a.ids) != list(b.ids) or list(a.correct) != list(b.correct):
+        return False
+    mine, theirs = (np.array(side.confidence, dtype=np.float64) for side in (a, b))
+    return np.allclose(mine, theirs, rtol=0, atol=SAME_CONFIDENCE, equal_nan=True)
+
+
+def different(key: Key) -> str:
+    """Return the message that two results about the same thing differ."""
+    task, train_task, backbone, estimator, seed = key
+    return (
+        f"two different results for {estimator} on {task} (trained on {train_task}, "
+        f"{backbone}, seed {seed}); give the runs different seeds or leave one out"
+    )
+
+
+def _replays(inputs: Sequence[ReportInput]) -> list[Replay]:
+    """Return the replays, one for each run: a run may be in two inputs."""
+    found: dict[tuple[str, str, str, int], Replay] = {}
+    for replay in itertools.chain.from_iterable(data.replays for data in inputs):
+        found.setdefault((replay.task, replay.backbone, replay.name, replay.seed), replay)
+    return list(found.values())
+
+
+def _validation(inputs: Sequence[ReportInput]) -> list[Validation]:
+    """Return what validation answers say, once for each run: a run may be in two inputs."""
+    rows = itertools.chain.from_iterable(data.validation for data in inputs)
+    return list({(*r.place, r.seed, r.a, r.b, r.metric): r for r in rows}.values())
+
+
+def _targets(inputs: Sequence[ReportInput]) -> list[TargetRow]:
+    pooled: dict[tuple[str, float, float], TargetRow] = {}
+    for row in itertools.chain.from_iterable(data.targets for data in inputs):
+        key = (row.task, row.low, row.high)
+        old = pooled.get(key)
+        if old is None:
+            pooled[key] = row
+            continue
+        n = old.n + row.n
+        right = sum(part.n * (part.accuracy or 0.0) for part in (old, row))
+        pooled[key] = replace(old, n=n, accuracy=right / n if n else None)
+    return [pooled[key] for key in sorted(pooled)]
+
+
+def _target_values(inputs: Sequence[ReportInput]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for data in inputs:
+        for task, values in data.target_values.items():
+            found.setdefault(task, []).extend(values)
+    return found
+
+
+def _notes(inputs: Sequence[ReportInput]) -> list[str]:
+    if len(inputs) == 1:
+        return list(inputs[0].notes)
+    return [f"{data.name}: {note}" for data in inputs for note in data.notes]
+
+
+def _settings(inputs: Sequence[ReportInput]) -> dict[str, str]:
+    each = [dict(flat(data.settings)) for data in inputs]
+    keys = dict.fromkeys(key for settings in each for key in settings)
+    return {key: joined(s[key] for s in each if key in s) for key in keys}
+
+
+def _examples(inputs: Sequence[ReportInput]) -> list[Example]:
+    by_task: dict[str, list[Example]] = {}
+    for data in inputs:
+        mine: dict[str, list[Example]] = {}
+        for example in data.examples:
+            mine.setdefault(example.task, []).append(example)
+        by_task = mine | by_task
+    return [example for task in sorted(by_task) for example in by_task[task]]

@@ -11,10 +11,19 @@ from grace.report.canvas import INK, Figure
 from grace.report.figures import GENERALIZATION, TARGETS, scaling_group
 from grace.report.groups import comparisons, groups, transfers
 from grace.report.names import DETAIL, MAIN, OURS, label, strategy_name
-from grace.report.prose import headlines, how_to_read, notes
 from grace.report.rows import Report, Shown
 from grace.report.scaling import scaling_tables
-from grace.report.tables import change, columns, cost, cost_columns, quality, seeds_of
+from grace.report.tables import (
+    change,
+    columns,
+    cost,
+    cost_columns,
+    headlines,
+    how_to_read,
+    notes,
+    quality,
+    seeds_of,
+)
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 

@@ -8,14 +8,7 @@ from typing import Any, TypeVar
 
 from grace.report.inputs import Replay
 from grace.report.names import BASE
-from grace.report.rows import (
-    Discrimination,
-    EqualAccuracy,
-    JointStrategy,
-    Promise,
-    SeedStrategy,
-)
-from grace.report.stored import from_json
+from grace.report.rows import Discrimination, EqualAccuracy, JointStrategy, SeedStrategy
 from grace.scaling import Estimate, PairWins, Scaling, discrimination, joined
 
 BASELINE = "sc"
@@ -41,9 +34,7 @@ def replay_rows(replays: Sequence[Replay]) -> dict[str, Any]:
         "equal_accuracy": _widest(row for group in groups for row in equal_rows(group)),
         "pools": _distinct(dict(row) for replay in replays for row in replay.pools),
         "discrimination": tuple(_discrimination(replays)),
-        "promises": _distinct(
-            from_json(Promise, row) for replay in replays for row in replay.promises
-        ),
+        "promises": _distinct(row for replay in replays for row in replay.promises),
         "cases": _distinct(
             dict(row)
             for task in dict.fromkeys(r.task for r in replays)

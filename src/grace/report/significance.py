@@ -7,9 +7,8 @@ training task.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,17 +16,13 @@ from numpy.typing import NDArray
 
 from grace.metrics import Resamples, interval, over_seeds
 from grace.report.inputs import EstimatorResult, Key
-from grace.report.names import COMPARED, OURS
-from grace.report.rows import Comparison, Ends, Gap, Summary, Transfer
+from grace.report.names import COMPARED
+from grace.report.rows import Ends
 
 BOOTSTRAPPED = (*COMPARED, "adaptive_ece", "aurc")
 """Smooth ECE searches a kernel width in every resample, ten times the work of the others."""
 
 Draws = NDArray[np.float64]
-Group = dict[str, list[EstimatorResult]]
-"""The results of one test task, training task and backbone: by estimator, seeds in order."""
-
-Groups = dict[tuple[str, str, str], Group]
 
 
 class Estimate(NamedTuple):
@@ -209,86 +204,9 @@ def _worse(pair: Paired | None, better: int) -> bool:
     return pair is not None and pair.clear == -better
 
 
-def grouped(results: Sequence[EstimatorResult]) -> Groups:
-    """Return the results by (task, training task, backbone) and estimator."""
-    found: Groups = {}
-    for result in sorted(results, key=lambda r: r.key):
-        place = (result.task, result.train_task, result.backbone)
-        found.setdefault(place, {}).setdefault(result.estimator, []).append(result)
-    return found
-
-
-def summaries(trials: Trials, groups: Groups) -> Iterator[Summary]:
-    """Yield what the seeds of each estimator say together, and how it stands in its group."""
-    for place, group in groups.items():
-        yield from _summaries(trials, place, group)
-
-
-def _summaries(trials: Trials, place: tuple[str, str, str], group: Group) -> Iterator[Summary]:
-    @functools.cache
-    def paired(a: str, b: str) -> dict[str, Paired]:
-        return trials.paired(group[a], group[b])
-
-    found = {m: {name: trials.estimate(group[name], m) for name in group} for m in BOOTSTRAPPED}
-    marked, first = {}, {}
-    for m, better in COMPARED.items():
-        mean = {name: estimate.mean for name, estimate in found[m].items()}
-
-        def compare(a: str, b: str, metric: str = m) -> Paired | None:
-            return paired(a, b).get(metric)
-
-        marked[m], first[m] = marks(mean, better, compare), leader(mean, better, compare)
-    for name, results in group.items():
-        yield Summary(
-            **_about(place),
-            estimator=name,
-            seeds=tuple(result.seed for result in results),
-            mean={m: found[m][name].mean for m in BOOTSTRAPPED},
-            spread={m: found[m][name].spread for m in BOOTSTRAPPED},
-            interval={m: ends(found[m][name].interval) for m in BOOTSTRAPPED},
-            mark={m: marked[m].get(name) for m in COMPARED},
-            to_leader={
-                m: Gap(estimator=top, **pair.gap())
-                if top not in (None, name) and (pair := paired(name, top).get(m))
-                else None
-                for m, top in first.items()
-            },
-        )
-
-
-def comparisons(trials: Trials, groups: Groups) -> Iterator[Comparison]:
-    """Yield our estimator minus every other one of its group."""
-    for place, group in groups.items():
-        for name in [n for n in group if n != OURS] if OURS in group else []:
-            for metric, pair in trials.paired(group[OURS], group[name]).items():
-                about = _about(place) | {"a": OURS, "b": name, "metric": metric}
-                yield Comparison(**about, **pair.over_seeds())
-
-
-def transfers(trials: Trials, groups: Groups) -> Iterator[Transfer]:
-    """Yield, per estimator trained on another task, what that costs on the same test questions."""
-    for place, group in groups.items():
-        task, train_task, backbone = place
-        home = groups.get((task, task, backbone), {}) if task != train_task else {}
-        for name in group:
-            for metric, pair in trials.paired(group[name], home.get(name, ())).items():
-                yield Transfer(
-                    **_about(place),
-                    estimator=name,
-                    metric=metric,
-                    in_domain=pair.b,
-                    out_of_domain=pair.a,
-                    **pair.over_seeds(),
-                )
-
-
 def ends(interval: tuple[float, float]) -> Ends | None:
     """Return an interval as rows hold it."""
     return None if math.isnan(interval[0]) else interval
-
-
-def _about(place: tuple[str, str, str]) -> dict[str, Any]:
-    return dict(zip(("task", "train_task", "backbone"), place, strict=True))
 
 
 def question_of(response_id: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,21 +13,22 @@ from numpy.typing import NDArray
 
 from grace.errors import UserInputError
 from grace.metrics import METRICS, evaluate, interval, reliability, wqd
-from grace.report.inputs import EstimatorResult, Example, ReportInput
-from grace.report.merging import different, flat, targets_by_task, with_tasks
-from grace.report.names import COSTS
+from grace.report.inputs import EstimatorResult, Example, ReportInput, different, flat
+from grace.report.names import COMPARED, COSTS, OURS
 from grace.report.replays import replay_rows
-from grace.report.rows import Bar, Histogram, Report, Row, Shown, TargetValues, Validation
-from grace.report.significance import (
-    BOOTSTRAPPED,
-    Trials,
-    comparisons,
-    ends,
-    grouped,
-    question_of,
-    summaries,
-    transfers,
+from grace.report.rows import (
+    Bar,
+    Comparison,
+    Gap,
+    Histogram,
+    Report,
+    Row,
+    Shown,
+    Summary,
+    TargetValues,
+    Transfer,
 )
+from grace.report.significance import BOOTSTRAPPED, Paired, Trials, ends, leader, marks, question_of
 from grace.report.stored import from_json, to_json
 
 SCHEMA_VERSION = 1
@@ -35,6 +37,12 @@ NUM_EXAMPLES = 8
 NUM_CONFIDENT_WRONG = 5
 LONGEST_EXAMPLE = 400
 UNMEASURED = {**dict.fromkeys(METRICS), "interval": dict.fromkeys(BOOTSTRAPPED)}
+
+
+Group = dict[str, list[EstimatorResult]]
+"""The results of one test task, training task and backbone: by estimator, seeds in order."""
+
+Groups = dict[tuple[str, str, str], Group]
 
 
 def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed: int = 0) -> Report:
@@ -50,7 +58,6 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         raise UserInputError(different(key))
     trials = Trials(data.results, bins=bins, resamples=resamples, seed=seed)
     groups = grouped(data.results)
-    targets, examples = with_tasks(data)
     report = Report(
         schema_version=SCHEMA_VERSION,
         name=data.name,
@@ -61,14 +68,14 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         summaries=tuple(summaries(trials, groups)),
         transfer=tuple(transfers(trials, groups)),
         **replay_rows(data.replays),
-        targets=tuple(targets),
-        target_values=tuple(_counted(*pair) for pair in sorted(targets_by_task(data).items())),
+        targets=tuple(data.targets),
+        target_values=tuple(_counted(*pair) for pair in sorted(data.target_values.items())),
         comparisons=tuple(comparisons(trials, groups)),
         evaluation={"bins": bins, "resamples": resamples, "level": 0.95, "seed": seed},
         settings=dict(flat(data.settings)),
         notes=tuple(data.notes),
-        validation=tuple(from_json(Validation, row) for row in data.validation),
-        examples=tuple(_picked(examples)),
+        validation=tuple(data.validation),
+        examples=tuple(_picked(data.examples)),
     )
     return from_json(Report, to_json(report))
 
@@ -117,6 +124,83 @@ def _wqd(
     if len(set(questions)) == len(questions):
         return None
     return wqd(confidence_N, correct_N, questions)
+
+
+def grouped(results: Sequence[EstimatorResult]) -> Groups:
+    """Return the results by (task, training task, backbone) and estimator."""
+    found: Groups = {}
+    for result in sorted(results, key=lambda r: r.key):
+        place = (result.task, result.train_task, result.backbone)
+        found.setdefault(place, {}).setdefault(result.estimator, []).append(result)
+    return found
+
+
+def summaries(trials: Trials, groups: Groups) -> Iterator[Summary]:
+    """Yield what the seeds of each estimator say together, and how it stands in its group."""
+    for place, group in groups.items():
+        yield from _summaries(trials, place, group)
+
+
+def _summaries(trials: Trials, place: tuple[str, str, str], group: Group) -> Iterator[Summary]:
+    @functools.cache
+    def paired(a: str, b: str) -> dict[str, Paired]:
+        return trials.paired(group[a], group[b])
+
+    found = {m: {name: trials.estimate(group[name], m) for name in group} for m in BOOTSTRAPPED}
+    marked, first = {}, {}
+    for m, better in COMPARED.items():
+        mean = {name: estimate.mean for name, estimate in found[m].items()}
+
+        def compare(a: str, b: str, metric: str = m) -> Paired | None:
+            return paired(a, b).get(metric)
+
+        marked[m], first[m] = marks(mean, better, compare), leader(mean, better, compare)
+    for name, results in group.items():
+        yield Summary(
+            **_about(place),
+            estimator=name,
+            seeds=tuple(result.seed for result in results),
+            mean={m: found[m][name].mean for m in BOOTSTRAPPED},
+            spread={m: found[m][name].spread for m in BOOTSTRAPPED},
+            interval={m: ends(found[m][name].interval) for m in BOOTSTRAPPED},
+            mark={m: marked[m].get(name) for m in COMPARED},
+            to_leader={
+                m: Gap(estimator=top, **pair.gap())
+                if top not in (None, name) and (pair := paired(name, top).get(m))
+                else None
+                for m, top in first.items()
+            },
+        )
+
+
+def comparisons(trials: Trials, groups: Groups) -> Iterator[Comparison]:
+    """Yield our estimator minus every other one of its group."""
+    for place, group in groups.items():
+        for name in [n for n in group if n != OURS] if OURS in group else []:
+            for metric, pair in trials.paired(group[OURS], group[name]).items():
+                about = _about(place) | {"a": OURS, "b": name, "metric": metric}
+                yield Comparison(**about, **pair.over_seeds())
+
+
+def transfers(trials: Trials, groups: Groups) -> Iterator[Transfer]:
+    """Yield, per estimator trained on another task, what that costs on the same test questions."""
+    for place, group in groups.items():
+        task, train_task, backbone = place
+        home = groups.get((task, task, backbone), {}) if task != train_task else {}
+        for name in group:
+            for metric, pair in trials.paired(group[name], home.get(name, ())).items():
+                yield Transfer(
+                    **_about(place),
+                    estimator=name,
+                    metric=metric,
+                    in_domain=pair.b,
+                    out_of_domain=pair.a,
+                    **pair.over_seeds(),
+                )
+
+
+def _about(place: tuple[str, str, str]) -> dict[str, Any]:
+    return dict(zip(("task", "train_task", "backbone"), place, strict=True))
 
 
 def _counted(task: str, targets: Sequence[float]) -> TargetValues:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from grace.report.groups import Group, Rated, comparisons, groups, transfers
 from grace.report.names import DETAIL, MAIN, Cost, as_code, label
-from grace.report.prose import headlines, how_to_read, notes
 from grace.report.rows import Report
 from grace.report.scaling import scaling_tables
 from grace.report.tables import (
@@ -19,6 +18,9 @@ from grace.report.tables import (
     columns,
     cost,
     cost_columns,
+    headlines,
+    how_to_read,
+    notes,
     quality,
     seeds_of,
 )
