@@ -67,3 +67,20 @@ def test_imports_only_point_down():
         if target != _unit(path) and _depth(target) <= _depth(_unit(path))
     ]
     assert wrong == []
+
+
+def test_what_shows_a_report_reads_its_rows_and_not_what_they_are_made_from():
+    made_by = {"inputs", "replays", "significance", "summary"}
+    reads = {
+        path.stem: {
+            node.module.split(".")[2]
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("grace.report.")
+        }
+        for path in (PACKAGE / "report").glob("*.py")
+    }
+    shows = set(reads) - made_by - {"__init__"}
+    assert {name: found & made_by for name, found in reads.items() if name in shows} == {
+        name: set() for name in shows
+    }
+    assert all(reads[name] <= made_by | {"names", "rows", "stored"} for name in made_by)

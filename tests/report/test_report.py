@@ -20,6 +20,7 @@ from grace.report import (
     EstimatorResult,
     TargetRow,
     render_table,
+    rows,
     summarize,
     to_json,
     write_report,
@@ -219,3 +220,32 @@ def test_importing_reports_loads_neither_torch_nor_matplotlib():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        (rows.Report, None),
+        (rows.Row, "row"),
+        (rows.Summary, "summary"),
+        (rows.Comparison, "comparison"),
+        (rows.Transfer, "transfer"),
+        (rows.SeedStrategy, "scaling"),
+        (rows.JointStrategy, "scaling_joint"),
+        (rows.EqualAccuracy, "equal_accuracy"),
+        (rows.Discrimination, "discrimination"),
+        (rows.Promise, "promise"),
+        (rows.TargetRow, "target"),
+        (rows.TargetValues, "target_values"),
+        (rows.Validation, "validation"),
+        (rows.Shown, "example"),
+        (rows.Bar, "bar"),
+    ],
+)
+def test_rows_have_the_fields_that_the_schema_describes(kind, part):
+    described = SCHEMA["$defs"][part] if part else SCHEMA
+    fields = dataclasses.fields(kind)
+    assert {field.name for field in fields} == set(described["properties"])
+    missing = dataclasses.MISSING
+    always = {f.name for f in fields if f.default is f.default_factory is missing}
+    assert always <= set(described["required"])

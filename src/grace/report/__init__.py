@@ -1,7 +1,10 @@
 """A report: report.json, report.md, report.html and figures, from plain numbers.
 
-`merge` joins several runs, `summarize` turns confidences into report.json, and everything else
-is drawn from that alone. The same input gives the same bytes.
+    inputs -> summary (significance, replays) -> rows -> groups -> tables, scaling, figures
+                                                                   -> text, page
+
+`merge` joins several inputs, `summarize` makes the rows that report.json holds, and everything
+that is shown is made from these rows alone. The same input gives the same bytes.
 """
 
 from __future__ import annotations

@@ -35,8 +35,7 @@ from grace.report.diagrams import (
     timed,
 )
 from grace.report.groups import Curve, Group, at_budget, curves, groups, name_of, transfers
-from grace.report.names import samples_of
-from grace.report.replays import BASELINE
+from grace.report.names import BASELINE, samples_of
 from grace.report.rows import JointStrategy, Report, TargetRow, TargetValues, Transfer
 
 GENERALIZATION = "generalization"

@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from grace.report.names import estimator_order, label, strategy_name
-from grace.report.replays import shown_budget
+from grace.report.names import estimator_order, label, shown_budget, strategy_name
 from grace.report.rows import (
     Comparison,
     Ends,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 LABELS = {
@@ -37,6 +38,12 @@ OURS = "grace"
 AT_BASE = "@base"  # after the name of what was trained: it rates its backbone's answers
 BASE = "base"
 """Whose samples the backbone's are."""
+
+BASELINE = "sc"
+"""The strategy that others are compared with."""
+
+BUDGET = 8
+"""The budget of the paper's tables; where it is missing the largest one is shown."""
 
 RULES = {"sc": "SC", "asc": "ASC", "esc": "ESC", "es": "ES", "cisc": "CISC", "best": "best of n"}
 
@@ -157,6 +164,12 @@ def as_code(text: str) -> str:
 def samples_of(answers: str) -> str:
     """Return whose samples these are."""
     return "the backbone's samples" if answers == BASE else f"{label(answers)}'s samples"
+
+
+def shown_budget(budgets: Iterable[int]) -> int:
+    """Return the budget of the tables."""
+    known = set(budgets)
+    return BUDGET if BUDGET in known else max(known)
 
 
 def strategy_name(

@@ -7,13 +7,9 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from grace.report.inputs import Replay
-from grace.report.names import BASE
+from grace.report.names import BASE, BASELINE, shown_budget
 from grace.report.rows import Discrimination, EqualAccuracy, JointStrategy, SeedStrategy
 from grace.scaling import Estimate, PairWins, Scaling, discrimination, joined
-
-BASELINE = "sc"
-BUDGET = 8
-"""The budget of the paper's tables; where it is missing the largest one is shown."""
 
 REFERENCES = ("sc", "asc", "esc")
 """The strategies whose accuracy others are asked to reach."""
@@ -77,12 +73,6 @@ def equal_rows(group: Sequence[Replay]) -> Iterator[EqualAccuracy]:
                 saved_interval=_ends(found.saved),
                 reached=found.reached,
             )
-
-
-def shown_budget(budgets: Iterable[int]) -> int:
-    """Return the budget of the tables."""
-    known = set(budgets)
-    return BUDGET if BUDGET in known else max(known)
 
 
 def _joint_rows(group: Sequence[Replay]) -> Iterator[JointStrategy]:

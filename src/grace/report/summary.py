@@ -38,7 +38,6 @@ NUM_CONFIDENT_WRONG = 5
 LONGEST_EXAMPLE = 400
 UNMEASURED = {**dict.fromkeys(METRICS), "interval": dict.fromkeys(BOOTSTRAPPED)}
 
-
 Group = dict[str, list[EstimatorResult]]
 """The results of one test task, training task and backbone: by estimator, seeds in order."""
 
