@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from grace.config import to_dict
 from grace.engines import Sampling
@@ -14,15 +12,12 @@ from grace.engines.checks import check_contexts
 from grace.estimators import Answers, Draw, Draws
 from grace.pipeline.context import Context
 from grace.progress import progress
-from grace.records import Generation, Question, Response, response_id
+from grace.records import Generation, Response, response_id
 from grace.store import SPLITS, Split
 from grace.tasks import Split as SplitName
 from grace.tasks.draw import MOST
 from grace.tasks.jsonl import TASK
 from grace.tasks.prompts import draw_training
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 
 def sample(context: Context) -> None:
@@ -124,19 +119,19 @@ def sample_split(
     label = context.directory.label(split)
     prompts = context.prompts(questions)
     plan = engine.plan(prompts, sampling.num_samples)
-    ids = [
-        [response_id(questions[i].id, k) for k in range(sampling.num_samples)]
-        for i in range(len(prompts))
-    ]
+    ids = [[response_id(q.id, k) for k in range(sampling.num_samples)] for q in questions]
     done = split.responses.resume([[name for i in unit for name in ids[i]] for unit in plan])
     answered = sum(len(unit) for unit in plan[:done])
     with progress(f"{stage} {label}", len(questions), done=answered, unit="questions") as advance:
         for number, unit in enumerate(plan[done:], done):
             start = time.perf_counter()
-            batch = _generate(engine, prompts, questions, unit, sampling)
+            asked = [questions[i].id for i in unit]
+            made = dict(engine.generate([prompts[i] for i in unit], sampling, keys=asked))
             seconds = time.perf_counter() - start
             rows = [
-                as_response(questions[i].id, k, g) for i in unit for k, g in enumerate(batch[i])
+                as_response(name, k, generation)
+                for place, name in enumerate(asked)
+                for k, generation in enumerate(made[place])
             ]
             context.directory.add_time(stage, f"{label}/{number}", seconds, len(rows))
             split.responses.append(rows)
@@ -167,19 +162,6 @@ def _is_sampled(split: Split, num_samples: int) -> bool:
         return False
     wanted = [response_id(q.id, k) for q in split.questions.read() for k in range(num_samples)]
     return sorted(ids) == sorted(wanted)
-
-
-def _generate(
-    engine: Engine,
-    prompts: Sequence[Sequence[int]],
-    questions: Sequence[Question],
-    unit: Sequence[int],
-    sampling: Sampling,
-) -> dict[int, list[Generation]]:
-    results = engine.generate(
-        [prompts[i] for i in unit], sampling, keys=[questions[i].id for i in unit]
-    )
-    return {unit[position]: generations for position, generations in results}
 
 
 def as_response(question_id: str, number: int, generation: Generation) -> Response:
