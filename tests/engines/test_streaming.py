@@ -70,7 +70,12 @@ def test_side_by_side_is_the_batch_that_generate_gives(engine, prompt):
     stream = engine.stream(prompt, SAMPLING, KEY)
     arrived = list(stream.start(range(12)))
     assert sorted(number for number, _ in arrived) == list(range(12))
-    assert all(generation == together[number] for number, generation in arrived)
+    for number, generation in arrived:
+        wanted = together[number]
+        if engine.read_at == "feed":  # a second pass, over other rows at a time
+            assert generation.confidence == pytest.approx(wanted.confidence, abs=1e-6)
+            wanted = wanted._replace(confidence=generation.confidence)
+        assert generation == wanted
     assert stream.tokens == sum(len(generation.token_ids) for generation in together)
     second = dict(stream.start(range(4, 12)))
     assert [second[n].token_ids for n in range(4, 12)] == [g.token_ids for g in together[4:]]
@@ -88,7 +93,8 @@ def test_the_prompt_is_read_once_for_all_that_is_started(engine, prompt):
     for numbers in (range(1), range(1, 5), range(5, 6)):
         list(stream.start(numbers))
     assert calls[0] == len(prompt) > 1
-    assert set(calls[1:]) == {1}
+    second_pass = engine.read_at == "feed"  # of prompt, response and <CNF>
+    assert {count for count in calls[1:] if not second_pass or count < len(prompt)} == {1}
 
 
 @pytest.mark.parametrize("parallel", [1, 6])
@@ -115,8 +121,7 @@ def test_tokens_of_stopped_samples_are_counted(engine, prompt):
     _, first = next(running)
     running.close()
     steps = len(first.token_ids)
-    later = engine.read_at == "feed"  # c is read one step later, in which the others go on
-    assert steps < stream.tokens <= 6 * (steps + 1 + later)
+    assert steps < stream.tokens <= 6 * (steps + 1)
 
 
 def test_too_many_samples_for_the_memory_are_refused_with_the_way_on(engine, prompt, monkeypatch):

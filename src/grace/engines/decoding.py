@@ -36,7 +36,6 @@ class Ends:
     unread_E: Tensor  # those that are not read
     first: int  # the one that stands for all of them
     readout: Readout | None
-    fed: int | None  # the token at whose own position c is read, where it is fed
     silent: bool  # the readout's ids are never drawn: the model says what it would without them
 
 
@@ -63,15 +62,14 @@ def steps(
 ) -> Generator[int, None, None]:
     """Sample the rows of a batch into the record; yield each step once it is written.
 
-    Where `<CNF>` is fed there is one step more, which reads the rows that ended last. Nothing
-    runs between two steps, so whoever stops asking for more stops the computation.
+    Nothing runs between two steps, so whoever stops asking for more stops the computation.
     """
-    for step in range(record.tokens_RT.shape[1] + (ends.fed is not None)):
+    for step in range(record.tokens_RT.shape[1]):
         choice = _choose(batch.logits_RV, ends, draws, batch.rows_R, step)
-        _write(record, batch, choice, step, ends)
+        _write(record, batch, choice, step)
         yield step
         last_R = draws.longest_R[batch.rows_R] <= step + 1
-        if not batch.advance(forward, choice, ends, last_R):
+        if not batch.advance(forward, choice, last_R):
             break
 
 
@@ -116,7 +114,6 @@ class Batch:
     position_R: Tensor  # of the next token
     width: int  # columns of the mask in use
     live_R: Tensor  # still sampling
-    feeding_R: Tensor  # <CNF> was fed; the next logits hold c
 
     @classmethod
     @torch.inference_mode()
@@ -143,7 +140,6 @@ class Batch:
             position_R=given.positions_BC[:, -1] + 1,
             width=max(map(len, prompts)),
             live_R=torch.ones(count, dtype=torch.bool, device=device),
-            feeding_R=torch.zeros(count, dtype=torch.bool, device=device),
         )
 
     @torch.inference_mode()
@@ -163,26 +159,21 @@ class Batch:
             position_R=self.position_R[from_R],
             width=self.width,
             live_R=self.live_R[from_R],
-            feeding_R=self.feeding_R[from_R],
         )
 
-    def advance(self, forward: Forward, choice: _Choice, ends: Ends, last_R: Tensor) -> bool:
+    def advance(self, forward: Forward, choice: _Choice, last_R: Tensor) -> bool:
         """Feed the chosen tokens; return False once no row has anything left to do.
 
         Rows of `last_R` are as long as they may be.
         """
         ended_R = self.live_R & choice.ended_R
         self.live_R = self.live_R & ~ended_R & ~last_R
-        token_R, active_R = choice.token_R, self.live_R
-        if ends.fed is not None:
-            self.feeding_R = ended_R
-            token_R = torch.where(ended_R, ends.fed, token_R)
-            active_R = active_R | ended_R
-        num_active = int(active_R.sum())  # the one wait for the device per step
-        if num_active == 0:
+        token_R = choice.token_R
+        num_live = int(self.live_R.sum())  # the one wait for the device per step
+        if num_live == 0:
             return False
-        if num_active < COMPACT_BELOW * len(active_R):
-            kept = active_R.nonzero()[:, 0]
+        if num_live < COMPACT_BELOW * len(self.live_R):
+            kept = self.live_R.nonzero()[:, 0]
             self._keep(kept)
             token_R = token_R[kept]
         self.width += 1
@@ -197,18 +188,13 @@ class Batch:
     def _keep(self, kept: Tensor) -> None:
         self.cache.batch_select_indices(kept)
         self.rows_R, self.position_R = self.rows_R[kept], self.position_R[kept]
-        self.live_R, self.feeding_R = self.live_R[kept], self.feeding_R[kept]
+        self.live_R = self.live_R[kept]
         if self.mask_RL is not None:
             self.mask_RL = self.mask_RL[kept]
 
 
-def _write(record: Rows, batch: Batch, choice: _Choice, step: int, ends: Ends) -> None:
+def _write(record: Rows, batch: Batch, choice: _Choice, step: int) -> None:
     rows_R = batch.rows_R
-    if ends.fed is not None:
-        fed_R = torch.where(batch.feeding_R, choice.reading_R, record.fed_R[rows_R])
-        record.fed_R[rows_R] = fed_R
-    if step == record.tokens_RT.shape[1]:
-        return
     record.tokens_RT[rows_R, step] = choice.token_R
     record.logprobs_RT[rows_R, step] = choice.logprob_R
     record.readings_RT[rows_R, step] = choice.reading_R

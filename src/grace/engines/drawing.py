@@ -36,7 +36,7 @@ class Drawing:
         forward: Forward,
         parts: Sequence[Part],
         ends: Ends,
-        finish: Callable[[Rows], list[Generation]],
+        finish: Callable[[Rows, Sequence[Sequence[int]]], list[Generation]],
     ) -> None:
         self._forward, self._ends, self._finish = forward, ends, finish
         self._parts = parts
@@ -53,8 +53,8 @@ class Drawing:
             if not is_out_of_memory(error):
                 raise
             raise ModelError(
-                f"out of memory with {len(self._record.fed_R)} samples at a time; ask for fewer, "
-                "or use a smaller dtype or model"
+                f"out of memory with {len(self._record.end_step_R)} samples at a time; ask for "
+                "fewer, or use a smaller dtype or model"
             ) from error
 
     def most_probable(self, row: int, count: int) -> list[tuple[int, float]]:
@@ -82,7 +82,8 @@ class Drawing:
         made: list[Generation] = []
         for part in self._parts:
             mine = range(len(made), len(made) + part.rows)
-            made += self._finish(_cut(record, mine, part.sampling.max_new_tokens))
+            prompts = [prompt for prompt in part.prompts for _ in range(part.sampling.num_samples)]
+            made += self._finish(_cut(record, mine, part.sampling.max_new_tokens), prompts)
         return made
 
     def _run(self) -> Iterator[list[Drawn]]:
@@ -95,8 +96,7 @@ class Drawing:
         draws = Draws.of(parts, self._device)
         with contextlib.closing(steps(self._forward, batch, record, draws, self._ends)) as running:
             for step in running:
-                if step < longest:
-                    yield self._drawn(batch, step)
+                yield self._drawn(batch, step)
 
     def _drawn(self, batch: Batch, step: int) -> list[Drawn]:
         rows = batch.rows_R[batch.live_R]
@@ -114,5 +114,4 @@ def _cut(record: Rows, rows: range, longest: int) -> Rows:
         readings_RT=record.readings_RT[mine, :longest],
         ends_RT=record.ends_RT[mine, :longest],
         end_step_R=record.end_step_R[mine].clamp(max=longest),
-        fed_R=record.fed_R[mine],
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grace.evidence import Evidence, along, confidence
+from grace.evidence import Evidence, along
 from grace.records import Generation
 
 
@@ -22,7 +22,6 @@ class Rows(NamedTuple):
     readings_RT: Tensor  # log-odds as read at every step, all zero where nothing is read
     ends_RT: Tensor  # log-probability of ending at each step, without the tokens that are read
     end_step_R: Tensor  # step at which the row ended; the number of steps when it was cut
-    fed_R: Tensor  # the reading at <CNF>'s own position, where it was fed
 
 
 def empty(num_rows: int, steps: int, device: torch.device) -> Rows:
@@ -34,7 +33,6 @@ def empty(num_rows: int, steps: int, device: torch.device) -> Rows:
         readings_RT=zeros.clone(),
         ends_RT=zeros.clone(),
         end_step_R=torch.full((num_rows,), steps, device=device),
-        fed_R=torch.zeros(num_rows, device=device),
     )
 
 
@@ -51,8 +49,6 @@ def generations(
         read, ending = readings_RT[row][: end + 1], ends_RT[row][: end + 1]
         trace = along(read, logprobs, ending, evidence) if reads else []
         c = trace[0 if read_at == "prompt" else -1] if ended and reads else None
-        if c is not None and read_at == "feed":
-            c = confidence([float(rows.fed_R[row])], logprobs, ending[-1], evidence)
         made.append(
             Generation(
                 text=tokenizer.decode(tokens_RT[row][:end], skip_special_tokens=True),

@@ -32,7 +32,7 @@ class Stream:
         sampling: Sampling,
         key: str,
         ends: Ends,
-        finish: Callable[[Rows], list[Generation]],
+        finish: Callable[[Rows, Sequence[Sequence[int]]], list[Generation]],
     ) -> None:
         self.tokens = 0
         self._forward = forward
@@ -72,11 +72,9 @@ class Stream:
         with contextlib.closing(running):
             for step in running:
                 ended_at = record.end_step_R.tolist()
-                if step < sampling.max_new_tokens:
-                    self.tokens += sum(end > step for end in ended_at)
-                read_by = step - (self._ends.fed is not None)
-                finished = [row for row in waiting if ended_at[row] <= read_by]
-                waiting = [row for row in waiting if ended_at[row] > read_by]
+                self.tokens += sum(end > step for end in ended_at)
+                finished = [row for row in waiting if ended_at[row] <= step]
+                waiting = [row for row in waiting if ended_at[row] > step]
                 yield from self._responses(record, finished, numbers)
         yield from self._responses(record, waiting, numbers)
 
@@ -92,5 +90,6 @@ class Stream:
         self, record: Rows, rows: list[int], numbers: range
     ) -> Iterator[tuple[int, Generation]]:
         if rows:
-            made = self._finish(Rows(*(tensor[rows].cpu() for tensor in record)))
+            done = Rows(*(tensor[rows].cpu() for tensor in record))
+            made = self._finish(done, [self._prompt] * len(rows))
             yield from zip((numbers[row] for row in rows), made, strict=True)

@@ -164,7 +164,8 @@ class TransformersEngine(LocalReader):
         self, prompts: Sequence[Ids], sampling: Sampling, keys: Sequence[str]
     ) -> list[list[Generation]]:
         rows = decode(self._forward, prompts, keys, sampling, self._ends(), self.device)
-        made, n = self._generations(rows), sampling.num_samples
+        n = sampling.num_samples
+        made = self._generations(rows, [prompt for prompt in prompts for _ in range(n)])
         return [made[i : i + n] for i in range(0, len(made), n)]
 
     def _ends(self) -> Ends:
@@ -172,12 +173,18 @@ class TransformersEngine(LocalReader):
         read = self.readout.ids if self.readout else ()
         unread = [token for token in self.end_ids if token not in read]
         ids_E, unread_E = (torch.tensor(ids, device=self.device) for ids in (self.end_ids, unread))
-        fed = self.cnf if self.read_at == "feed" else None
-        return Ends(ids_E, unread_E, self.end_ids[0], self.readout, fed, self.silent)
+        return Ends(ids_E, unread_E, self.end_ids[0], self.readout, self.silent)
 
-    def _generations(self, rows: Rows) -> list[Generation]:
+    def _generations(self, rows: Rows, prompts: Sequence[Ids]) -> list[Generation]:
         reads = self.readout is not None
-        return generations(rows, self.tokenizer, self.read_at, self.evidence, reads=reads)
+        made = generations(rows, self.tokenizer, self.read_at, self.evidence, reads=reads)
+        if self.read_at != "feed":
+            return made
+        ended = [row for row, one in enumerate(made) if one.finish_reason == "stop"]
+        given = [prompts[row] for row in ended], [made[row].token_ids for row in ended]
+        for row, c in zip(ended, self.confidences(*given), strict=True):
+            made[row] = made[row]._replace(confidence=c)
+        return made
 
 
 ENGINE = TransformersEngine
