@@ -40,9 +40,11 @@ def make(folder: Path, *changes: str) -> Context:
     where = ("data.task=jsonl", f"data.file={file}", "data.prompt=short")
     settings = load_settings(None, [*where, *PAPER, *changes])
     directory = RunDir(folder / "run")
+    base = SimpleNamespace(tokenizer=tiny_models.tokenizer(), end_ids=(3,))
     engines: Any = SimpleNamespace(
         asking=settings,
-        base=SimpleNamespace(tokenizer=tiny_models.tokenizer(), end_ids=(3,)),
+        base=base,
+        sampling=base,
         trainable=lambda: SimpleNamespace(
             model=tiny_models.model("llama_untied"), tokenizer=tiny_models.tokenizer()
         ),
