@@ -22,6 +22,7 @@ from grace.report.canvas import (
     PALETTE,
     STYLE,
     Figure,
+    outer_labels,
     panels,
     saved,
     unit_ticks,
@@ -274,17 +275,7 @@ def draw_used(rows: Sequence[JointStrategy]) -> Any:
         used = 100 * np.array(row.used)
         axis.bar(np.arange(1, len(used) + 1), used, color=BLUE, width=0.85)
         axis.axvline(row.mean_samples, color=INK, linewidth=0.9, linestyle="--")
-        axis.set_title(_in_two_lines(name_of(row)), fontsize=8)
+        axis.set_title(name_of(row).replace(" (", "\n(", 1), fontsize=8)
         axis.set_xticks(range(1, len(used) + 1, -(-len(used) // MOST_TICKS)))
-    rows_of_panels = -(-len(rows) // 4)
-    columns = -(-len(rows) // rows_of_panels)
-    for at, axis in enumerate(axes[: len(rows)]):
-        if at % columns == 0:
-            axis.set_ylabel("Questions (%)")
-        if at + columns >= len(rows):
-            axis.set_xlabel("Samples used")
+    outer_labels(axes, len(rows), "Samples used", "Questions (%)")
     return figure
-
-
-def _in_two_lines(name: str) -> str:
-    return name.replace(" (", "\n(", 1)

@@ -202,16 +202,14 @@ def different(key: Key) -> str:
 
 def _replays(inputs: Sequence[ReportInput]) -> list[Replay]:
     """Return the replays, one for each run: a run may be in two inputs."""
-    found: dict[tuple[str, str, str, int], Replay] = {}
-    for replay in itertools.chain.from_iterable(data.replays for data in inputs):
-        found.setdefault((replay.task, replay.backbone, replay.name, replay.seed), replay)
-    return list(found.values())
+    every = itertools.chain.from_iterable(data.replays for data in inputs)
+    return list({(r.task, r.backbone, r.name, r.seed): r for r in every}.values())
 
 
 def _validation(inputs: Sequence[ReportInput]) -> list[Validation]:
-    """Return what validation answers say, once for each run: a run may be in two inputs."""
-    rows = itertools.chain.from_iterable(data.validation for data in inputs)
-    return list({(*r.place, r.seed, r.a, r.b, r.metric): r for r in rows}.values())
+    """Return what validation answers say, once for each run."""
+    every = itertools.chain.from_iterable(data.validation for data in inputs)
+    return list({(r.place, r.seed, r.a, r.b, r.metric): r for r in every}.values())
 
 
 def _targets(inputs: Sequence[ReportInput]) -> list[TargetRow]:
@@ -249,10 +247,7 @@ def _settings(inputs: Sequence[ReportInput]) -> dict[str, str]:
 
 
 def _examples(inputs: Sequence[ReportInput]) -> list[Example]:
-    by_task: dict[str, list[Example]] = {}
+    first: dict[str, ReportInput] = {}
     for data in inputs:
-        mine: dict[str, list[Example]] = {}
-        for example in data.examples:
-            mine.setdefault(example.task, []).append(example)
-        by_task = mine | by_task
-    return [example for task in sorted(by_task) for example in by_task[task]]
+        first = {example.task: data for example in data.examples} | first
+    return [e for task in sorted(first) for e in first[task].examples if e.task == task]

@@ -7,23 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from grace.report import names, tables
 from grace.report.canvas import INK, Figure
 from grace.report.figures import GENERALIZATION, TARGETS, scaling_group
 from grace.report.groups import comparisons, groups, transfers
-from grace.report.names import DETAIL, MAIN, OURS, label, strategy_name
 from grace.report.rows import Report, Shown
 from grace.report.scaling import scaling_tables
-from grace.report.tables import (
-    change,
-    columns,
-    cost,
-    cost_columns,
-    headlines,
-    how_to_read,
-    notes,
-    quality,
-    seeds_of,
-)
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 
@@ -39,34 +28,19 @@ def render_page(report: Report, figures: Sequence[Figure]) -> str:
     inline: dict[str, list[tuple[Figure, Any]]] = {}
     for at, figure in enumerate(figures):
         inline.setdefault(figure.group, []).append((figure, Markup(_inline(figure, at))))
-    costs = cost_columns(report)
     return page.render(
         report=report,
-        how_to_read=how_to_read(report),
-        notes=notes(report),
-        headlines=headlines(report),
+        names=names,
+        tables=tables,
         groups=groups(report),
-        figures=inline,
-        main=MAIN,
-        costs=costs,
-        detail=DETAIL,
-        columns=columns,
-        tones={"kept": "better", "not kept": "worse"},
-        ours=OURS,
-        label=label,
-        strategy_name=strategy_name,
-        quality=quality,
-        cost=cost,
-        change=change,
-        seeds_of=seeds_of,
-        generalization=GENERALIZATION,
-        targets=TARGETS,
         transfers=transfers(report),
         comparisons=comparisons(report),
         scaling=scaling_tables(report),
-        scaling_group=scaling_group,
-        meanings=[*MAIN, *DETAIL, *costs],
         examples=_examples(report),
+        figures=inline,
+        generalization=GENERALIZATION,
+        targets=TARGETS,
+        scaling_group=scaling_group,
     )
 
 

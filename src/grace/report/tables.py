@@ -147,9 +147,9 @@ def columns(group: Group, wanted: Sequence[Column]) -> list[Column]:
     return [c for c in wanted if any(r.mean(c.metric) is not None for r in group.rated)]
 
 
-def cost_columns(report: Report) -> list[Cost]:
+def cost_columns(report: Report) -> tuple[Cost, ...]:
     """Return the costs that any estimator of the report has."""
-    return [c for c in COSTS if any(row.cost(c.key) is not None for row in report.rows)]
+    return tuple(c for c in COSTS if any(row.cost(c.key) is not None for row in report.rows))
 
 
 # --- sentences
