@@ -20,7 +20,7 @@ from grace.errors import UserInputError
 Floats = NDArray[np.float64]
 
 CLIP = 1e-6
-"""Confidences are kept this far from 0 and 1 before a logit is taken."""
+"""Confidences are kept this far from 0 and 1 before a logarithm is taken."""
 
 STEEPEST = 50.0
 """Largest slope and offset of Platt scaling, in logits per standard deviation of confidence."""
@@ -180,6 +180,14 @@ class Isotonic:
         """Map confidences, keeping the shape."""
         mapped: Floats = np.interp(np.asarray(confidence, np.float64), self.knots, self.values)
         return mapped
+
+
+def log_losses(confidence: ArrayLike, correct: ArrayLike) -> Floats:
+    """Return the log loss of each response, in nats, its confidence kept `CLIP` from 0 and 1."""
+    clipped_N = np.clip(np.asarray(confidence, dtype=np.float64), CLIP, 1 - CLIP)
+    correct_N = np.asarray(correct, dtype=np.float64)
+    loss_N: Floats = -correct_N * np.log(clipped_N) - (1 - correct_N) * np.log1p(-clipped_N)
+    return loss_N
 
 
 def _least_squares(start: Floats, z_N: Floats, correct_N: Floats) -> Floats:

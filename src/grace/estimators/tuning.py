@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grace.calibration import Platt
+from grace.calibration import Platt, log_losses
 from grace.errors import ModelError
 from grace.estimators import Estimator, Fitted, Known, Samples, Values
 from grace.estimators.ended import ended_rows
@@ -72,5 +72,4 @@ def _log_loss(scores: Values, correct: Sequence[bool]) -> float:
     p_N = np.full(len(right_N), (right_N.sum() + 1) / (len(right_N) + 2))
     found_K = np.array([value for value in scores if value is not None])
     p_N[known_N] = Platt.fit(found_K, right_N[known_N], loss="log").transform(found_K)
-    p_N = np.clip(p_N, 1e-6, 1 - 1e-6)
-    return float(-np.mean(right_N * np.log(p_N) + (1 - right_N) * np.log1p(-p_N)))
+    return float(log_losses(p_N, right_N).mean())

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from grace.calibration import log_losses
 from grace.config import to_dict
 from grace.pipeline.context import Context
 from grace.pipeline.grading import grade_split
@@ -70,13 +71,12 @@ def compare(context: Context) -> Choice:
     done = [i for i, one in enumerate(samples.responses) if one.finish_reason == "stop"]
     prompts = [samples.prompts[i] for i in done]
     responses = [samples.responses[i].token_ids for i in done]
-    correct = np.array([samples.correct[i] for i in done], dtype=float)
-    losses = []
-    for adapter in (directory.rows, directory.adapter):
-        engine = context.engines.load(adapter)
-        c = np.clip(engine.confidences(prompts, responses), 1e-6, 1 - 1e-6)
-        losses.append(-correct * np.log(c) - (1 - correct) * np.log1p(-c))
-    better = losses[0] - losses[1]
+    correct = [samples.correct[i] for i in done]
+    rows, lora = (
+        log_losses(context.engines.load(adapter).confidences(prompts, responses), correct)
+        for adapter in (directory.rows, directory.adapter)
+    )
+    better = rows - lora
     gain = float(better.mean()) if done else 0.0
     error = float(better.std(ddof=1) / math.sqrt(len(done))) if len(done) > 1 else math.inf
     sample_split(context, "tuned", split.tuned, sampling_for(context, "validation"), stage="train")

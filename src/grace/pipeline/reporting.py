@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from grace import __version__
+from grace.calibration import log_losses
 from grace.config import to_dict
 from grace.errors import RunError, UserInputError
 from grace.estimators import Estimator
 from grace.pipeline.context import Context
 from grace.pipeline.replays import read_replay
-from grace.pipeline.scoring import TRAINED, TestSet, rated_estimators, test_sets
-from grace.pipeline.validating import validated
+from grace.pipeline.scoring import COMPARED, TRAINED, TestSet, rated_estimators, test_sets
 from grace.report import (
     EstimatorResult,
     Example,
     ReportInput,
     TargetRow,
+    Validation,
     build_report,
     merge,
     to_json,
 )
 from grace.store import read_json
 
+Array = NDArray[np.float64]
 FIGURE_SUFFIXES = (".png", ".svg")
+OURS, *RIVALS = COMPARED
 
 
 def report(context: Context) -> None:
@@ -69,7 +76,7 @@ def report_input(context: Context) -> ReportInput:
         settings=to_dict(settings),
         examples=list(_examples(context)),
         replays=[replay] if (replay := read_replay(context)) else (),
-        validation=list(validated(context)),
+        validation=list(_validated(context)),
     )
 
 
@@ -147,6 +154,52 @@ def _examples(context: Context) -> Iterator[Example]:
             response.confidence,
             context.settings.data.task,
         )
+
+
+def _validated(context: Context) -> Iterator[Validation]:
+    """Yield GrACE beside each rival on validation answers, in log loss and in Brier score.
+
+    All rate the same answers, the backbone's. Platt scaling is fitted on them and GrACE's LoRA is
+    chosen on them, the others have not seen them. A run of an earlier version has none.
+    """
+    split, settings = context.directory.split("validation"), context.settings
+    try:
+        tables = {name: split.confidences(name).read() for name in COMPARED}
+    except RunError:
+        return
+    right_N = np.array([grade.correct for grade in split.grades.read()], dtype=float)
+    c = {k: np.array([row.confidence for row in t], dtype=float) for k, t in tables.items()}
+    questions = np.array([row.id.rpartition("#")[0] for row in tables[OURS]])
+    for rival in RIVALS:
+        both_N = np.isfinite(c[OURS]) & np.isfinite(c[rival])
+        for metric, lossy in (("log_loss", log_losses), ("brier", _brier)):
+            ours_N, theirs_N = (lossy(c[k], right_N)[both_N] for k in (OURS, rival))
+            if len(set(questions[both_N])) < 2:
+                continue
+            yield Validation(
+                task=settings.data.task,
+                backbone=Path(settings.model.path).name,
+                seed=settings.seed,
+                a=settings.report.name,
+                b=rival,
+                metric=metric,
+                n=int(both_N.sum()),
+                a_value=float(ours_N.mean()),
+                b_value=float(theirs_N.mean()),
+                standard_error=_standard_error(ours_N - theirs_N, questions[both_N]),
+            )
+
+
+def _brier(c_N: Array, right_N: Array) -> Array:
+    return (c_N - right_N) ** 2
+
+
+def _standard_error(difference_N: Array, questions_N: NDArray[np.str_]) -> float:
+    """Return that of the mean difference, the answers to one question taken together."""
+    _, question_N = np.unique(questions_N, return_inverse=True)
+    away_Q = np.bincount(question_N, weights=difference_N - difference_N.mean())
+    count = len(away_Q)
+    return math.sqrt(count / (count - 1) * float(away_Q @ away_Q)) / len(difference_N)
 
 
 def _written(path: Path) -> Iterator[Path]:
