@@ -180,7 +180,7 @@ def _answers(context: Context, name: str) -> Answers:
         first,
         step_states(mean, last, first, counts)["steps"],
         _log_sum_exp(engine.model, last),
-        np.array([likelihoods(one.logprobs) for one in responses]),
+        np.array([likelihoods(one.logprobs, one.end_logprob) for one in responses]),
         joined,
         np.array([sequence_likelihood(one) or 0.0 for one in responses]),
         np.array([samples.correct[i] for i in done], dtype=np.float64),
