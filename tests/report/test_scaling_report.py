@@ -1,13 +1,16 @@
 """What a report says of votes: joint rows, tables, figures and case studies."""
 
 import dataclasses
+import io
 import json
+import re
 from pathlib import Path
 
 import jsonschema
 import pytest
 from made_up_replays import made_up_replay, pool_of
 from made_up_study import NASTY, result, study
+from rich.console import Console
 
 import grace
 from grace.metrics import wqd
@@ -15,6 +18,7 @@ from grace.report import Report, build_report, from_json, merge, summarize, to_j
 from grace.report.groups import at_budget, curves
 from grace.report.names import strategy_name
 from grace.report.scaling import gain, scaling_tables
+from grace.report.text import console_table
 
 SCHEMA = json.loads((Path(grace.__file__).parent / "report" / "schema.json").read_text())
 ABOUT = ("sums", "pocket")
@@ -152,6 +156,21 @@ def test_an_accuracy_that_is_not_reached_is_said_and_not_made_up(written):
     (shown,) = tables_of(written[1] | {"equal_accuracy": [sometimes]})[1].rows
     assert (shown[4].rest, shown[5].rest) == ("[7.50, never]", "[never, +0.50]")
     assert shown[5].verdict == "unclear"
+
+
+def test_every_table_fits_a_console_of_eighty_columns_with_its_numbers_whole(written):
+    promises = [
+        row | {"delta": delta} for row in written[1]["promises"] for delta in (0.05, 0.1, 0.2)
+    ]
+    for table in tables_of(written[1] | {"promises": promises}):
+        out = io.StringIO()
+        Console(file=out, width=80).print(console_table(table))
+        text = out.getvalue()
+        assert max(map(len, text.splitlines())) <= 80
+        for cell in (cell for row in table.rows for cell in row[table.texts :]):
+            assert cell.text in text
+            assert all(ends in text for ends in re.findall(r"\[.*?\]", cell.rest))
+        assert table.title.startswith("Are promises kept") == ("δ 0.2: broken" in text)
 
 
 def test_within_question_discrimination_is_the_mean_over_seeds(written):

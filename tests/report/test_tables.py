@@ -151,6 +151,15 @@ def test_an_older_report_without_summaries_still_renders(tmp_path):
     assert seeds_of(report.comparisons[0]) == "seed 0"
 
 
+def test_a_report_of_a_later_version_still_reads(report):
+    """Fields that this version does not know are left out, what is no report is refused."""
+    plain = to_json(report)
+    newer = plain | {"later": 1, "rows": [row | {"later": 1} for row in plain["rows"]]}
+    assert from_json(Report, newer) == report
+    with pytest.raises(TypeError):
+        from_json(Report, {"rows": plain["rows"]})
+
+
 def test_the_same_answers_are_equal_not_unclear():
     assert points("accuracy", 0.0, (0.0, 0.0)).verdict == "equal"
 

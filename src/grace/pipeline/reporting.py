@@ -26,32 +26,29 @@ from grace.report import (
     Validation,
     build_report,
     merge,
+    summarize,
     to_json,
+    write_report,
 )
 from grace.store import read_json
 
 Array = NDArray[np.float64]
-FIGURE_SUFFIXES = (".png", ".svg")
 OURS, *RIVALS = COMPARED
 
 
 def report(context: Context) -> None:
     """Write the run's report."""
     directory, settings = context.directory, context.settings.report
-    build_report(
+    made = summarize(
         report_input(context),
-        directory.path,
         bins=settings.bins,
         resamples=settings.bootstrap,
         seed=context.settings.seed,
     )
+    written = write_report(made, directory.path)
     score = directory.manifest("score") or {}
-    directory.finish(
-        "report",
-        {"report": to_dict(settings)},
-        [directory.path / name for name in score.get("outputs", {})],
-        list(_written(directory.path)),
-    )
+    read = [directory.path / name for name in score.get("outputs", {})]
+    directory.finish("report", {"report": to_dict(settings)}, read, written)
 
 
 def report_input(context: Context) -> ReportInput:
@@ -200,10 +197,3 @@ def _standard_error(difference_N: Array, questions_N: NDArray[np.str_]) -> float
     away_Q = np.bincount(question_N, weights=difference_N - difference_N.mean())
     count = len(away_Q)
     return math.sqrt(count / (count - 1) * float(away_Q @ away_Q)) / len(difference_N)
-
-
-def _written(path: Path) -> Iterator[Path]:
-    yield from (path / name for name in ("report.json", "report.md", "report.html"))
-    figures = path / "figures"
-    if figures.is_dir():
-        yield from sorted(f for f in figures.iterdir() if f.suffix in FIGURE_SUFFIXES)

@@ -178,13 +178,8 @@ def strategy_name(
     """Return a strategy as the paper writes it: whose confidences, which samples, what threshold.
 
     Names are `[ESTIMATOR-]RULE[,OPTIONS][@SAMPLES]`; without `@` the samples are the backbone's,
-    or the tuned model's where it gives the confidences.
-
-    Args:
-        strategy: its name.
-        estimator: whose confidences it reads.
-        threshold: where it stops.
-        whose: say also which samples follow the `@`.
+    or the tuned model's where it gives the confidences. With `whose`, samples after an `@` are
+    named too.
     """
     name, _, samples = strategy.partition("@")
     rule, _, options = name.partition(",")

@@ -62,16 +62,6 @@ def _inline(figure: Figure, at: int) -> str:
     svg = re.sub(r'\bid="', f'id="{prefix}', svg)
     svg = re.sub(r'href="#', f'href="#{prefix}', svg)
     svg = svg.replace("url(#", f"url(#{prefix}").replace(INK, "currentColor")
-    svg = re.sub(
-        r'<svg ([^>]*?)width="([\d.]+)pt" height="[\d.]+pt"',
-        r'<svg \1style="width:\2pt"',
-        svg,
-        count=1,
-    )
-    svg = re.sub(
-        r'<svg height="[\d.]+pt" ([^>]*?)width="([\d.]+)pt"',
-        r'<svg \1style="width:\2pt"',
-        svg,
-        count=1,
-    )
+    svg = re.sub(r' height="[\d.]+pt"', "", svg, count=1)
+    svg = re.sub(r'width="([\d.]+)pt"', r'style="width:\1pt"', svg, count=1)
     return svg.replace("<svg ", f'<svg role="img" aria-labelledby="caption-{figure.name}" ', 1)
