@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.cnf import add_cnf
-from grace.engines.loading import load, no_progress_bar
+from grace.engines.local.loading import load, no_progress_bar
 from grace.pocket import MODEL_DIR
 
 SECONDS, ROUNDS, CLIENTS, START_S = 4.0, 3, (1, 8, 32), 120

@@ -14,16 +14,16 @@ import pytest
 
 from grace.cnf import Readout
 from grace.engines import Sampling
-from grace.engines.dialect import (
+from grace.engines.http.dialect import (
     Names,
     Request,
     prompt_logprobs,
     read_steps,
     sample_body,
 )
+from grace.engines.http.said import UpstreamError
+from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader
-from grace.engines.said import UpstreamError
-from grace.engines.upstream import Upstream
 
 EOS, CNF = 3, 320
 NAMES = Names(400)
@@ -223,8 +223,8 @@ def test_what_is_sent_in_place_of_a_stream_is_no_broken_one(
 def test_an_answer_without_end_is_not_read_to_its_end(
     canned: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grace.engines.upstream.LONGEST_LINE", 2**18)
-    monkeypatch.setattr("grace.engines.upstream.LARGEST_BODY", 2**18)
+    monkeypatch.setattr("grace.engines.http.upstream.LONGEST_LINE", 2**18)
+    monkeypatch.setattr("grace.engines.http.upstream.LARGEST_BODY", 2**18)
     with pytest.raises(UpstreamError, match="a line of over 262144 bytes"):
         streamed(canned, b"data: ", *[b"a" * 2**16] * 64)
     monkeypatch.setattr(Canned, "kind", "application/json")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import tiny_models
 from grace.cnf import Readout, add_cnf, find_readout, trainable_rows
 from grace.engines import Sampling
-from grace.engines.loading import head_in_float32
+from grace.engines.local.loading import head_in_float32
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 

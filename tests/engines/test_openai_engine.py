@@ -20,9 +20,9 @@ from fake_upstream import MODEL, Behaviour, Server, serving
 from grace.chat import encode_chat
 from grace.cnf import add_cnf
 from grace.engines import Sampling
+from grace.engines.http.said import UpstreamError
 from grace.engines.kinds import load_engine
 from grace.engines.openai import OpenAIEngine
-from grace.engines.said import UpstreamError
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, DataError, ModelError
 from grace.evidence import Evidence
@@ -340,7 +340,7 @@ def test_what_cannot_be_connected_to_says_why(
 
 
 def test_a_lora_that_is_not_loaded_is_noticed(server: Server, local: TransformersEngine) -> None:
-    from grace.engines.upstream import Upstream
+    from grace.engines.http.upstream import Upstream
 
     with pytest.raises(ModelError, match="without its LoRA"):
         OpenAIEngine(Upstream(server.url), local.tokenizer, {"format": "vllm-lora"})

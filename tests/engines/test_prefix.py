@@ -11,8 +11,8 @@ import torch
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling, prefix
-from grace.engines.batching import group
-from grace.engines.prefix import begin, shared
+from grace.engines.local.batching import group
+from grace.engines.local.prefix import begin, shared
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence
 

@@ -114,7 +114,7 @@ def test_sampled_answers_have_the_c_that_transformers_reads(
     both: Any, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import vllm_models
-    from grace.engines import remote
+    from grace.engines.http import remote
 
     engine, reference = both
     last, plain = [], remote.read_steps

@@ -116,7 +116,7 @@ def test_what_is_set_is_not_chosen(
 
 
 def test_answers_have_room_for_explanations_and_for_what_is_accepted(inputs: Path) -> None:
-    from grace.engines.loading import load_tokenizer
+    from grace.engines.local.loading import load_tokenizer
     from grace.records import Question
 
     tokenizer = load_tokenizer(str(inputs / "chat"))

@@ -12,7 +12,7 @@ import torch
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling
-from grace.engines.draws import Part
+from grace.engines.local.draws import Part
 from grace.engines.reading import Drawn
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError

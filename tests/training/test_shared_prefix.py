@@ -11,7 +11,7 @@ import torch
 import tiny_models
 from grace.cnf import add_cnf
 from grace.config import TrainSettings
-from grace.engines import prefix
+from grace.engines.local import prefix
 from grace.evidence import Evidence
 from grace.training.examples import collate
 from grace.training.forward import losses

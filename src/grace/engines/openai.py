@@ -19,15 +19,15 @@ import numpy as np
 
 from grace.cnf import find_readout
 from grace.engines import Capability, Opening, Sampling, units
-from grace.engines.background import Background, Calls, in_order
 from grace.engines.checks import NoStates, check_contexts
-from grace.engines.dialect import Names, Request
-from grace.engines.probing import probe
+from grace.engines.http.background import Background, Calls, in_order
+from grace.engines.http.dialect import Names, Request
+from grace.engines.http.probing import probe
+from grace.engines.http.remote import Remote, RemoteStream, Served, seed_of
+from grace.engines.http.said import UpstreamError
+from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, named_ends, named_rows
-from grace.engines.remote import Remote, RemoteStream, Served, seed_of
-from grace.engines.said import UpstreamError
 from grace.engines.stops import stop_ids
-from grace.engines.upstream import Upstream
 from grace.errors import ConfigError, ModelError
 from grace.records import Generation
 

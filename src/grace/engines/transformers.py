@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 import torch
 
 from grace.engines import Capability, Opening, Sampling
-from grace.engines.batching import attempt, out_of_memory
-from grace.engines.decoding import Ends, decode
-from grace.engines.drawing import Drawing
-from grace.engines.draws import Part
-from grace.engines.loading import load
-from grace.engines.local import LocalReader
-from grace.engines.rows import Rows, generations
+from grace.engines.local.batching import attempt, out_of_memory
+from grace.engines.local.decoding import Ends, decode
+from grace.engines.local.drawing import Drawing
+from grace.engines.local.draws import Part
+from grace.engines.local.loading import load
+from grace.engines.local.reader import LocalReader
+from grace.engines.local.rows import Rows, generations
+from grace.engines.local.streaming import Stream
 from grace.engines.stops import stop_ids
-from grace.engines.streaming import Stream
 from grace.errors import ConfigError
 from grace.records import Generation
 
@@ -42,7 +42,7 @@ class TransformersEngine(LocalReader):
         stop: Sequence[str] = (),
         **options: Any,
     ) -> TransformersEngine:
-        """Load a model directory or Hub id; `options` are those of `grace.engines.loading.load`.
+        """Load a model directory or Hub id; `options` are those of `local.loading.load`.
 
         `stop` are texts that end a response, besides those that the model was trained with.
         """

@@ -18,7 +18,7 @@ import numpy as np
 from grace.cnf import find_readout
 from grace.engines import Capability, Opening, Sampling, units
 from grace.engines.checks import NoStates, check_contexts
-from grace.engines.loading import load_tokenizer, read_manifest
+from grace.engines.local.loading import load_tokenizer, read_manifest
 from grace.engines.reading import Reader, Step, read
 from grace.engines.stops import stop_ids
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start

@@ -79,7 +79,7 @@ class Apricot:
             ConfigError: a text model cannot be loaded; the message says what to install.
             TrainingError: the loss is not finite.
         """
-        from grace.engines.loading import pick_device
+        from grace.engines.local.loading import pick_device
         from grace.estimators.apricot_encoder import load_classifier, seeded
         from grace.estimators.apricot_training import train
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grace.cnf import find_readout
-from grace.engines.loading import DTYPES, eos_ids, load, load_tokenizer, no_progress_bar
+from grace.engines.local.loading import DTYPES, eos_ids, load, load_tokenizer, no_progress_bar
 from grace.errors import ConfigError, ModelError
 from grace.store import ROWS
 from grace.training.adapter import CONFIG, LOG, WEIGHTS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from grace.engines.background import Background, Calls
+from grace.engines.http.background import Background, Calls
+from grace.engines.http.probing import model_of
+from grace.engines.http.upstream import Upstream
 from grace.engines.openai import OpenAIEngine
-from grace.engines.probing import model_of
-from grace.engines.upstream import Upstream
 from grace.errors import ModelError
 from grace.model import Model, described
 from grace.model.places import adapter_folder, read_card
@@ -32,7 +32,7 @@ def connect(
         path: the run, or what `grace export` wrote: for its tokenizer and grace.json.
         model: what the server calls the model; None: the only one that it has.
         api_key: the server's key.
-        options: of `grace.engines.upstream.Upstream`.
+        options: of `grace.engines.http.upstream.Upstream`.
 
     Raises:
         ModelError: no tokenizer with `<CNF>` there, the server's model was made from another

@@ -21,7 +21,7 @@ from grace.tasks.prompts import conversation
 
 if TYPE_CHECKING:
     from grace.engines import ModelEngine
-    from grace.engines.loading import Loaded
+    from grace.engines.local.loading import Loaded
     from grace.engines.transformers import TransformersEngine
 
 
@@ -40,7 +40,7 @@ class Engines:
     @functools.cached_property
     def asking(self) -> RunSettings:
         """The settings as questions are asked: as plain text where there is no chat template."""
-        from grace.engines.loading import load_tokenizer
+        from grace.engines.local.loading import load_tokenizer
 
         settings, model = self._settings, self._settings.model
         if settings.data.prompt == "text":
@@ -111,7 +111,7 @@ class Engines:
 
     def trainable(self) -> Loaded:
         """Return a backbone of its own with its tokenizer, for training to change."""
-        from grace.engines.loading import load
+        from grace.engines.local.loading import load
 
         model = self._settings.model
         return load(

@@ -166,7 +166,7 @@ def _seconds(work: Any, device: Any) -> float:
 
 
 def _size(model: ModelSettings) -> _Size:
-    from grace.engines.loading import pick_device
+    from grace.engines.local.loading import pick_device
 
     device = pick_device(model.device)
     dtype = _dtype(model.dtype, device)
@@ -197,7 +197,7 @@ def _parameters(path: str, trust_remote_code: bool) -> int:
 
 
 def _asked(settings: RunSettings) -> _Asked:
-    from grace.engines.loading import load_tokenizer
+    from grace.engines.local.loading import load_tokenizer
 
     model, data, task = settings.model, settings.data, load_task(settings.data.task)
     path = resolve_model(model.path)

@@ -10,10 +10,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grace.engines.background import as_finished
-from grace.engines.dialect import Request
+from grace.engines.http.background import as_finished
+from grace.engines.http.dialect import Request
+from grace.engines.http.remote import seed_of
 from grace.engines.reading import LOWEST, Step
-from grace.engines.remote import seed_of
 from grace.records import Message
 from grace.server.completing import Asked, Choice, Completion, Top, name_of
 from grace.server.errors import ApiError
@@ -22,7 +22,7 @@ from grace.server.settings import ServerSettings
 from grace.server.voting import Rating, VoteRequest, Voting
 
 if TYPE_CHECKING:
-    from grace.engines.drawing import Drawing
+    from grace.engines.local.drawing import Drawing
     from grace.engines.openai import OpenAIEngine
     from grace.model import Model
 
@@ -96,7 +96,7 @@ def backend(model: Model, settings: ServerSettings) -> Backend:
 
 def draw(jobs: Sequence[Completion]) -> None:
     """Draw the samples of several requests side by side from a model in this process."""
-    from grace.engines.draws import Part
+    from grace.engines.local.draws import Part
 
     engine: Any = jobs[0].reads
     rows = [choice for job in jobs for choice in job.choices()]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from grace.cnf import Readout, log_odds, unread_end, without
-from grace.engines.forward import Forward
-from grace.engines.prefix import read, shared
+from grace.engines.local.forward import Forward
+from grace.engines.local.prefix import read, shared
 from grace.errors import ConfigError
 from grace.evidence import Evidence
 from grace.training.examples import IGNORED, Batch

@@ -23,7 +23,7 @@ from typing import Any
 
 from grace.engines.gguf.header import Header
 from grace.engines.gguf.positions import scale_positions
-from grace.engines.loading import first_line, no_progress_bar
+from grace.engines.local.loading import first_line, no_progress_bar
 from grace.errors import GraceError, ModelError
 
 ENDS = ("eos", "eot", "eom")

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from grace.engines.prefix import shared
+from grace.engines.local.prefix import shared
 from grace.errors import ModelError
 
 UNEVEN = 8  # sequences of a batch from which on it may end early

@@ -8,11 +8,11 @@ from typing import Any
 
 from grace.cnf import CNF_TOKEN
 from grace.engines import Sampling
-from grace.engines.dialect import NO_LOGPROB, Json, Names, Request, read_steps, sample_body
+from grace.engines.http.dialect import NO_LOGPROB, Json, Names, Request, read_steps, sample_body
+from grace.engines.http.remote import Served
+from grace.engines.http.said import UpstreamError
+from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, Step
-from grace.engines.remote import Served
-from grace.engines.said import UpstreamError
-from grace.engines.upstream import Upstream
 from grace.errors import ModelError
 
 TEMPERATURES = (0.0, 0.25, 2.0)  # servers take no more than 2

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from grace.cnf import Readout, log1mexp
 from grace.engines import Sampling
-from grace.engines.draws import Draws, Part
-from grace.engines.forward import Forward
-from grace.engines.prefix import begin
-from grace.engines.rows import Rows, empty
+from grace.engines.local.draws import Draws, Part
+from grace.engines.local.forward import Forward
+from grace.engines.local.prefix import begin
+from grace.engines.local.rows import Rows, empty
 
 COMPACT_BELOW = 0.8  # drop finished rows once fewer than this share are left
 

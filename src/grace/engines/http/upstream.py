@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from grace.engines.said import Json, UpstreamError, choice_of, message, parsed, short
+from grace.engines.http.said import Json, UpstreamError, choice_of, message, parsed, short
 from grace.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from grace.engines.batching import is_out_of_memory
-from grace.engines.decoding import Batch, Ends, steps
-from grace.engines.draws import Draws, Part
-from grace.engines.forward import Forward
+from grace.engines.local.batching import is_out_of_memory
+from grace.engines.local.decoding import Batch, Ends, steps
+from grace.engines.local.draws import Draws, Part
+from grace.engines.local.forward import Forward
+from grace.engines.local.rows import Rows, empty
 from grace.engines.reading import Drawn
-from grace.engines.rows import Rows, empty
 from grace.errors import ModelError
 from grace.records import Generation
 

@@ -1,7 +1,7 @@
 """The completions API of an OpenAI-compatible server: what is asked of it, and what it answers.
 
 vLLM 0.26 and later lists the log-probabilities of any token ids (`logprob_token_ids`), in place of
-the most probable tokens. A server that lists those only is refused (`grace.engines.probing`):
+the most probable tokens. A server that lists those only is refused (`grace.engines.http.probing`):
 `<CNF>` is hardly ever among them.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from grace.engines import Sampling
+from grace.engines.http.said import UpstreamError, short
 from grace.engines.reading import Reader, Step
-from grace.engines.said import UpstreamError, short
 
 PREFIX = "token_id:"
 NO_LOGPROB = "the upstream gave what is no log-probability"

@@ -13,12 +13,12 @@ import torch
 
 from grace.cnf import find_readout
 from grace.engines import Features
-from grace.engines.batching import group, run_batches
 from grace.engines.checks import check_contexts
-from grace.engines.forward import Forward
-from grace.engines.loading import eos_ids
-from grace.engines.prefix import begin
-from grace.engines.scoring import Reading, pool, score
+from grace.engines.local.batching import group, run_batches
+from grace.engines.local.forward import Forward
+from grace.engines.local.loading import eos_ids
+from grace.engines.local.prefix import begin
+from grace.engines.local.scoring import Reading, pool, score
 from grace.errors import ModelError
 from grace.evidence import Evidence, confidence
 

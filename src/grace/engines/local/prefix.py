@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grace.engines.forward import Forward, left_pad
+from grace.engines.local.forward import Forward, left_pad
 
 SHORTEST = 16  # shared tokens for which it is worth while
 Ids = Sequence[int]

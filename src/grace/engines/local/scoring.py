@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from grace.cnf import Readout, end_log_prob, unread_end, without
-from grace.engines.forward import Forward
-from grace.engines.prefix import Columns
+from grace.engines.local.forward import Forward
+from grace.engines.local.prefix import Columns
 
 
 class Reading(NamedTuple):

@@ -10,8 +10,8 @@ from itertools import takewhile
 from typing import Any
 
 from grace.engines import Sampling
-from grace.engines.background import Calls, as_finished, in_order
-from grace.engines.dialect import (
+from grace.engines.http.background import Calls, as_finished, in_order
+from grace.engines.http.dialect import (
     Json,
     Names,
     Request,
@@ -20,9 +20,9 @@ from grace.engines.dialect import (
     read_steps,
     sample_body,
 )
+from grace.engines.http.said import UpstreamError
+from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, Step, read
-from grace.engines.said import UpstreamError
-from grace.engines.upstream import Upstream
 from grace.evidence import confidence
 from grace.records import Generation
 

@@ -1,0 +1,1 @@
+"""A model on a server: requests, what its API says, and samples as they arrive."""

@@ -1,0 +1,1 @@
+"""A model in this process: batches, decoding token by token, and reading given responses."""
