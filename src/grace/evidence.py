@@ -4,15 +4,16 @@ At every step k of a response the model gives a *reading* r_k, in log-odds: that
 of `<CNF>` (the paper's read-out), or the difference of the logits of `<CNF>` and `<NOC>` (a pair).
 The hidden states behind it cannot contain how probable the response's tokens were: each of those
 probabilities comes out of the last layer, which no later position can see. So the running
-log-probabilities, known while generating, are added as *evidence*:
+log-probabilities, and that of ending at each step, known while generating, are added as *evidence*:
 
     log-odds of c = slope * (state + bias + w . (phi - center))
     state = share * mean(r_0 .. r_K) + (1 - share) * r_K
 
-with K the step that ends the response and phi the `FEATURES` of its tokens' log-probabilities,
-each clipped to the range seen in training. c is kept within what the number of training answers
-supports (`limit`). It costs no forward pass, and any engine that returns the log-probabilities of
-named tokens can compute it (`confidence`). Without evidence (the paper's c) log-odds of c = r_K.
+with K the step that ends the response and phi the `FEATURES` of the log-probabilities of its tokens
+and its end, each clipped to the range seen in training. c is kept within what the number of
+training answers supports (`limit`). It costs no forward pass, and any engine that returns the
+log-probabilities of named tokens can compute it (`confidence`). Without evidence (the paper's c)
+log-odds of c = r_K.
 
 A model that was recalibrated for other questions (`grace recalibrate`) has another `slope` than 1.
 
