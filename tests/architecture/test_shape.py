@@ -1,6 +1,7 @@
 """The shape of the code is itself a test: sizes, public names, lazy imports."""
 
 import ast
+import re
 import statistics
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 import grace
 
 PACKAGE = Path(grace.__file__).parent
+ROOT = Path(__file__).parents[2]
 FILES = sorted(PACKAGE.rglob("*.py"))
 MAX_LINES = 320
 PUBLIC = [
@@ -87,3 +89,17 @@ def test_help_loads_nothing_heavy_and_names_the_commands():
     assert shown.splitlines()[-1] == "loaded"
     for command_name in ("demo", "run", "ask", "score", "report", "list", "check"):
         assert command_name in shown
+
+
+def test_the_map_names_files_and_names_that_exist():
+    """ARCHITECTURE.md: every `folder/file.py`, every `folder/`, and every `file.py: name`."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+(?:\.py|/))(?:: ([\w.]+))?[^`]*`", text)
+    assert len(named) > 60
+    missing = []
+    for path, name in named:
+        found = [place / path for place in (PACKAGE, ROOT) if (place / path).exists()]
+        defined = rf"\b(def|class) {name.rpartition('.')[2]}\b" if name else ""
+        if not found or (defined and not re.search(defined, found[0].read_text(encoding="utf-8"))):
+            missing.append(f"{path}: {name}")
+    assert missing == []
