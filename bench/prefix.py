@@ -24,8 +24,9 @@ import torch
 from grace.chat import encode_chat
 from grace.cnf import CnfTokens, add_cnf
 from grace.config import DataSettings, TrainSettings
-from grace.engines import Sampling, prefix
+from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
+from grace.engines.local import prefix
 from grace.engines.stops import stop_ids
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence

@@ -130,7 +130,7 @@ def test_a_map_of_the_log_odds_never_turns_the_order_round():
 
 def test_evidence_of_nothing_changes_nothing_until_it_is_mapped():
     none = Evidence.none()
-    assert none.of([-1.0, -2.0]) == 0
+    assert none.of([-1.0, -2.0], -0.3) == 0
     assert none.mapped(1.0, 0.0) == none
     assert Evidence.from_dict(none.mapped(0.5, 0.2).to_dict()) == none.mapped(0.5, 0.2)
 

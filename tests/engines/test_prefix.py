@@ -10,7 +10,8 @@ import torch
 
 import tiny_models
 from grace.cnf import add_cnf
-from grace.engines import Sampling, prefix
+from grace.engines import Sampling
+from grace.engines.local import prefix
 from grace.engines.local.batching import group
 from grace.engines.local.prefix import begin, shared
 from grace.engines.transformers import TransformersEngine

@@ -10,7 +10,8 @@ from slow_engine import choose, probabilities
 
 import tiny_models
 from grace.cnf import add_cnf
-from grace.engines import Sampling, decoding
+from grace.engines import Sampling
+from grace.engines.local import decoding
 from grace.engines.local.draws import _draw, uniforms
 from grace.engines.local.forward import left_pad
 from grace.engines.transformers import TransformersEngine
