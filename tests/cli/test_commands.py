@@ -35,7 +35,7 @@ COMMANDS = (
     "serve",
     "proxy",
 )
-KINDS = ("tasks", "estimators", "strategies", "graders", "recipes", "settings", "runs")
+KINDS = ("tasks", "estimators", "strategies", "engines", "graders", "recipes", "settings", "runs")
 SCHEMA = Path(grace.__file__).parent / "report" / "schema.json"
 ANSWER = re.compile(r"confidence (0\.\d\d|1\.00)(   \(\d+ of \d+ samples\))?\n\Z")
 

@@ -233,13 +233,13 @@ def list_(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="tasks, estimators, strategies, graders, recipes, settings or runs",
+            help="tasks, estimators, strategies, engines, graders, recipes, settings or runs",
         ),
     ] = "runs",
     path: Annotated[Path, typer.Option(help="where runs are looked for")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List what there is: tasks, estimators, strategies, graders, recipes, settings, runs."""
+    """List what there is: tasks, estimators, strategies, engines, graders, settings, runs, ..."""
     from grace.cli.listing import listing
 
     rows = listing(what, path)

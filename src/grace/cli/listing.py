@@ -24,6 +24,7 @@ def listing(what: str, path: Path) -> Rows:
         "tasks": lambda: _plugins("tasks"),
         "estimators": lambda: _plugins("estimators"),
         "strategies": lambda: _plugins("strategies"),
+        "engines": lambda: _plugins("engines"),
         "graders": _graders,
         "recipes": _recipes,
         "settings": _settings,
