@@ -101,7 +101,13 @@ def test_peft_loads_an_adapter_by_the_lines_of_its_card(tmp_path: Path) -> None:
     names = run(loading)
     prompts, sampling = [[10, 11, 12]], Sampling(max_new_tokens=8)
     engine = type(made.engine)(names["model"], names["tokenizer"], evidence=made.engine.evidence)
-    assert dict(engine.generate(prompts, sampling)) == dict(made.engine.generate(prompts, sampling))
+    ((_, (found,)),), ((_, (wanted,)),) = (
+        engine.generate(prompts, sampling) for engine in (engine, made.engine)
+    )
+    assert (found.token_ids, found.text) == (wanted.token_ids, wanted.text)
+    assert found.logprobs == pytest.approx(wanted.logprobs, abs=1e-6)
+    assert found.trace == pytest.approx(wanted.trace, abs=1e-6)
+    assert found.confidence == pytest.approx(wanted.confidence, abs=1e-6)
     assert "def confidence" in code_of(out, "CNF =")
 
 
