@@ -237,8 +237,7 @@ def end_log_prob(logits_BV: Tensor, end_ids: Sequence[int]) -> Tensor:
 
 def unread_end(logits_BV: Tensor, end_ids: Sequence[int], readout: Readout) -> Tensor:
     """Return the log-probability of ending, shape (B,), in a model without the tokens read."""
-    unread = [token for token in end_ids if token not in readout.ids]
-    return end_log_prob(without(logits_BV, readout), unread)
+    return end_log_prob(without(logits_BV, readout), end_ids)
 
 
 def log_odds(log_c: Tensor) -> Tensor:
