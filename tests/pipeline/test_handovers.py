@@ -147,7 +147,7 @@ def test_every_answer_is_stored_and_graded_under_the_question_that_was_asked(tmp
             said = f"{keys[place]} heard {tokenizer.decode(prompts[place])}"
             yield place, [Generation(f"{said} {k}", (9,), "stop", (-1,), -1, None) for k in (0, 1)]
 
-    context.engines.base.plan = lambda prompts, num_samples: [[2, 0], [3, 1]]
+    context.engines.base.plan = lambda *_: [[2, 0], [3, 1]]
     context.engines.base.generate = generate
     sample_split(context, "base", split, Sampling(num_samples=2), stage="sample")
     grade_split(context, split)

@@ -69,9 +69,8 @@ def label(
     from grace.config import key_values
     from grace.engines.kinds import engine_class
     from grace.model.places import adapter_folder, read_card, recorded_base, recorded_shots
-    from grace.pipeline.labelling import Labelling
+    from grace.pipeline.labelling import SECRET, Labelling
     from grace.pipeline.labelling import label as label_all
-    from grace.pipeline.labelling.settings import SECRET
 
     folder = adapter_folder(Path(model), None)
     card = read_card(folder or Path(model))

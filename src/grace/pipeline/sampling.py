@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from grace.config import to_dict
-from grace.engines import Sampling
+from grace.engines import ModelEngine, Sampling
 from grace.engines.checks import check_contexts
 from grace.estimators import Answers, Draw, Draws
 from grace.pipeline.context import Context
 from grace.progress import progress
-from grace.records import Generation, Response, response_id
+from grace.records import Question, Response, response_id
 from grace.store import SPLITS, Split
 from grace.tasks import Split as SplitName
 from grace.tasks.draw import MOST
@@ -101,15 +103,57 @@ def sampling_for(context: Context, name: str) -> Sampling:
     )
 
 
-def sample_split(
-    context: Context,
-    answers: Answers,
-    split: Split,
+class Unit(NamedTuple):
+    """Questions that are answered together; the answers do not depend on other units."""
+
+    number: int
+    keys: list[str]  # ids of the questions
+    prompts: list[Sequence[int]]
+    sampling: Sampling
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the responses, in the order in which they are stored."""
+        return [response_id(key, k) for key in self.keys for k in range(self.sampling.num_samples)]
+
+    def answer(self, engine: ModelEngine) -> list[Response]:
+        """Sample the responses to all questions of the unit."""
+        made = dict(engine.generate(self.prompts, self.sampling, keys=self.keys))
+        return [
+            Response(
+                id=response_id(key, k),
+                question_id=key,
+                sample=k,
+                text=one.text,
+                token_ids=one.token_ids,
+                finish_reason=one.finish_reason,
+                logprobs=tuple(round(value, 6) for value in one.logprobs),
+                end_logprob=one.end_logprob,
+                confidence=one.confidence,
+            )
+            for place, key in enumerate(self.keys)
+            for k, one in enumerate(made[place])
+        ]
+
+
+def plan_units(
+    engine: ModelEngine,
+    questions: Sequence[Question],
+    prompts: Sequence[Sequence[int]],
     sampling: Sampling,
-    *,
-    stage: str,
+) -> list[Unit]:
+    """Return all units of work that answer these questions: of a split, or of a labelled shard."""
+    plan = engine.plan(prompts, sampling.num_samples, sampling.max_new_tokens)
+    return [
+        Unit(number, [questions[i].id for i in rows], [prompts[i] for i in rows], sampling)
+        for number, rows in enumerate(plan)
+    ]
+
+
+def sample_split(
+    context: Context, answers: Answers, split: Split, sampling: Sampling, *, stage: str
 ) -> None:
-    """Let a model answer a split's questions, one batch at a time, from where a kill left off.
+    """Let a model answer a split's questions, one unit at a time, from where a kill left off.
 
     The model is loaded only if a response is missing.
     """
@@ -117,25 +161,17 @@ def sample_split(
         return
     engine, questions = context.sampler(answers), split.questions.read()
     label = context.directory.label(split)
-    prompts = context.prompts(questions)
-    plan = engine.plan(prompts, sampling.num_samples)
-    ids = [[response_id(q.id, k) for k in range(sampling.num_samples)] for q in questions]
-    done = split.responses.resume([[name for i in unit for name in ids[i]] for unit in plan])
-    answered = sum(len(unit) for unit in plan[:done])
-    with progress(f"{stage} {label}", len(questions), done=answered, unit="questions") as advance:
-        for number, unit in enumerate(plan[done:], done):
+    units = plan_units(engine, questions, context.prompts(questions), sampling)
+    left = units[split.responses.resume([unit.ids for unit in units]) :]
+    done = len(questions) - sum(len(unit.keys) for unit in left)
+    with progress(f"{stage} {label}", len(questions), done=done, unit="questions") as advance:
+        for unit in left:
             start = time.perf_counter()
-            asked = [questions[i].id for i in unit]
-            made = dict(engine.generate([prompts[i] for i in unit], sampling, keys=asked))
+            rows = unit.answer(engine)
             seconds = time.perf_counter() - start
-            rows = [
-                as_response(name, k, generation)
-                for place, name in enumerate(asked)
-                for k, generation in enumerate(made[place])
-            ]
-            context.directory.add_time(stage, f"{label}/{number}", seconds, len(rows))
+            context.directory.add_time(stage, f"{label}/{unit.number}", seconds, len(rows))
             split.responses.append(rows)
-            advance(len(unit))
+            advance(len(unit.keys))
 
 
 def draw_further(context: Context, answers: Answers, split: Split, count: int) -> Draws:
@@ -162,18 +198,3 @@ def _is_sampled(split: Split, num_samples: int) -> bool:
         return False
     wanted = [response_id(q.id, k) for q in split.questions.read() for k in range(num_samples)]
     return sorted(ids) == sorted(wanted)
-
-
-def as_response(question_id: str, number: int, generation: Generation) -> Response:
-    """Return a sample as it is stored."""
-    return Response(
-        id=response_id(question_id, number),
-        question_id=question_id,
-        sample=number,
-        text=generation.text,
-        token_ids=generation.token_ids,
-        finish_reason=generation.finish_reason,
-        logprobs=tuple(round(value, 6) for value in generation.logprobs),
-        end_logprob=generation.end_logprob,
-        confidence=generation.confidence,
-    )

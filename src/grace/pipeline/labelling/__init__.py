@@ -19,12 +19,11 @@ from typing import Any, NamedTuple
 from grace.config import differences
 from grace.errors import RunError
 from grace.pipeline.labelling.questions import count_questions
-from grace.pipeline.labelling.settings import Feature, Labelling
-from grace.pipeline.labelling.shards import Labeller, shard_path
+from grace.pipeline.labelling.shards import SECRET, Feature, Labeller, Labelling, shard_path
 from grace.progress import progress
 from grace.store import RunDir, digest, read_json, write_json
 
-__all__ = ["Feature", "Labelled", "Labelling", "label"]
+__all__ = ["SECRET", "Feature", "Labelled", "Labelling", "label"]
 
 RECORD = "_label.json"
 
@@ -60,7 +59,9 @@ def label(questions: Path, out: Path, settings: Labelling, *, workers: int = 1) 
             leftover.unlink()
         shards = range(-(-total // settings.shard_size))
         missing = [shard for shard in shards if not shard_path(out, shard).exists()]
-        left = sum(len(_rows(shard, settings.shard_size, total)) for shard in missing)
+        left = sum(
+            min(settings.shard_size, total - shard * settings.shard_size) for shard in missing
+        )
         with progress("label", total, done=total - left, unit="questions") as advance:
             for count in _work(questions, out, settings, missing, workers):
                 advance(count)
@@ -80,10 +81,6 @@ def _work(
     from grace.pipeline.labelling.cluster import label_shards
 
     yield from label_shards(questions.absolute(), out.absolute(), settings, shards, workers)
-
-
-def _rows(shard: int, size: int, total: int) -> range:
-    return range(shard * size, min((shard + 1) * size, total))
 
 
 def _claim(questions: Path, out: Path, settings: Labelling) -> None:

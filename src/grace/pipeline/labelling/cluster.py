@@ -10,8 +10,7 @@ from typing import Any
 
 from grace.engines.kinds import engine_class
 from grace.errors import ConfigError, GraceError
-from grace.pipeline.labelling.settings import Labelling
-from grace.pipeline.labelling.shards import Labeller
+from grace.pipeline.labelling.shards import Labeller, Labelling
 
 QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 

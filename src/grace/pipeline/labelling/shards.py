@@ -1,4 +1,4 @@
-"""One shard of labelled questions: from questions to a Parquet file.
+"""One shard of labelled questions, with the settings of all: from questions to a Parquet file.
 
 Shapes: N responses, D hidden size.
 """
@@ -8,20 +8,21 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from grace.chat import encode_chat
+from grace.config import DataSettings, GradeSettings, to_dict
 from grace.engines import ModelEngine, Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.kinds import load_engine
 from grace.errors import ModelError
 from grace.grading import load_grader
 from grace.pipeline.labelling.questions import read_questions
-from grace.pipeline.labelling.settings import Labelling
-from grace.pipeline.sampling import as_response
+from grace.pipeline.sampling import plan_units
 from grace.records import Question, Response, to_json
 from grace.store import writing
 from grace.tasks import load_task
@@ -29,6 +30,56 @@ from grace.tasks.prompts import conversation
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+SECRET = "api_key"  # among the options of an engine
+FREE = ("batch_size", "device", "engine_options")  # settings of how, not what
+
+Feature = Literal["mean", "last"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelling:
+    """The settings of labelling.
+
+    Attributes:
+        model: a model directory or Hub id; `adapter` a directory on top, empty for none.
+        engine: see `grace.engines.kinds`; `engine_options` are for vLLM, or the server's.
+        data: how questions are asked, after the examples `shots`; `grade` how responses are judged.
+        stop: texts that end a response.
+        samples: responses per question, drawn at `temperature` with `top_p`.
+        features: which hidden states of every response are kept (see `grace.engines.Features`).
+        shard_size: questions per file.
+    """
+
+    model: str
+    adapter: str = ""
+    engine: str = "transformers"
+    engine_options: dict[str, Any] = field(default_factory=dict)
+    device: str = "auto"
+    dtype: str = "auto"
+    trust_remote_code: bool = False
+    batch_size: int = 0
+    data: DataSettings
+    shots: tuple[Question, ...] = ()
+    stop: tuple[str, ...] = ()
+    grade: GradeSettings = field(default_factory=GradeSettings)
+    samples: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_new_tokens: int = 50
+    seed: int = 0
+    features: tuple[Feature, ...] = ()
+    shard_size: int = 256
+
+    def fixed(self) -> dict[str, Any]:
+        """Return what the files depend on, JSON-ready."""
+        return {key: value for key, value in to_dict(self).items() if key not in FREE}
+
+    def told(self) -> dict[str, Any]:
+        """Return all settings but a server's key, JSON-ready."""
+        options = {k: v for k, v in self.engine_options.items() if k != SECRET}
+        return to_dict(self) | {"engine_options": options}
 
 
 class Labeller:
@@ -39,6 +90,13 @@ class Labeller:
         self._task = load_task(settings.data.task)
         grade = settings.grade
         self._grade = load_grader(grade.grader or self._task.grader, grade.rouge_threshold)
+        self._sampling = Sampling(
+            settings.samples,
+            settings.temperature,
+            settings.top_p,
+            settings.max_new_tokens,
+            settings.seed,
+        )
         self._engine: ModelEngine = load_engine(
             settings.engine,
             resolve_model(settings.model),
@@ -66,43 +124,23 @@ class Labeller:
     def _label(self, questions: Sequence[Question]) -> pyarrow.Table:
         import pyarrow
 
-        data, tokenizer = self._settings.data, self._engine.tokenizer
-        chats = [conversation(self._task, q, data, self._settings.shots) for q in questions]
-        prompts = [encode_chat(tokenizer, chat) for chat in chats]
-        responses = self._sample(questions, prompts)
-        by_id = {question.id: question for question in questions}
-        rows = [self._row(by_id[response.question_id], response) for response in responses]
+        data, shots, engine = self._settings.data, self._settings.shots, self._engine
+        chats = [conversation(self._task, question, data, shots) for question in questions]
+        prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]
+        units = plan_units(engine, questions, prompts, self._sampling)
+        place = {question.id: row for row, question in enumerate(questions)}
+        responses = [response for unit in units for response in unit.answer(engine)]
+        responses.sort(key=lambda response: place[response.question_id])
+        at = [place[response.question_id] for response in responses]
+        rows = [self._row(questions[i], row) for i, row in zip(at, responses, strict=True)]
         table = pyarrow.Table.from_pylist(rows, _schema())
         if not self._settings.features:
             return table
-        at = {question.id: prompt for question, prompt in zip(questions, prompts, strict=True)}
-        pooled = self._engine.features(
-            [at[response.question_id] for response in responses],
-            [response.token_ids for response in responses],
-        )
+        pooled = engine.features([prompts[i] for i in at], [row.token_ids for row in responses])
         kept = {"mean": pooled.mean_ND, "last": pooled.last_ND}
         for name in self._settings.features:
             table = table.append_column(name, _vectors(kept[name]))
         return table
-
-    def _sample(
-        self, questions: Sequence[Question], prompts: Sequence[Sequence[int]]
-    ) -> list[Response]:
-        settings = self._settings
-        sampling = Sampling(
-            num_samples=settings.samples,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            max_new_tokens=settings.max_new_tokens,
-            seed=settings.seed,
-        )
-        keys = [question.id for question in questions]
-        made = dict(self._engine.generate(prompts, sampling, keys=keys))
-        return [
-            as_response(key, number, generation)
-            for index, key in enumerate(keys)
-            for number, generation in enumerate(made[index])
-        ]
 
     def _row(self, question: Question, response: Response) -> dict[str, Any]:
         known = bool(question.answers)
