@@ -17,21 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from grace.config import RunSettings, override_settings, to_dict
-from grace.pipeline import learning, load_run_settings
+from grace.pipeline import load_run_settings
 from grace.pipeline.context import Context
+from grace.pipeline.stages.targets import make_run_targets
+from grace.pipeline.stages.train import run_evidence, train_on
 from grace.store import RunDir
 
 
 def retrain(run: Path, settings: RunSettings) -> list[dict[str, float]]:
     """Return the rows of the training log that hold validation figures."""
     context = Context(RunDir(run), settings)
-    _, made = learning.make_run_targets(context)
-    wanted = settings.train.evidence == "likelihood"
+    _, made = make_run_targets(context)
     with tempfile.TemporaryDirectory() as folder:
-        result = learning.train_on(
+        result = train_on(
             context,
             list(made.targets),
-            learning.fit_run_evidence(context) if wanted else None,
+            run_evidence(context),
             output_dir=Path(folder) / "adapter",
             checkpoint_dir=Path(folder) / "checkpoints",
             metadata={},

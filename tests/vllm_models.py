@@ -92,7 +92,7 @@ def write_trained(folder: Path, *, tied: bool, read_at: str = "predict") -> Path
 def write_fitted(folder: Path) -> Path:
     """Write `base`, an adapter of two rows without LoRA, and its export; return the folder."""
     from grace.engines.transformers import TransformersEngine
-    from grace.pipeline.fitting import write_rows_adapter
+    from grace.pipeline.stages.fit import write_rows_adapter
 
     write_base(folder / "base", tied=False)
     rows = np.random.default_rng(0).normal(scale=0.3, size=(2, 64)).astype(np.float32)

@@ -16,7 +16,7 @@ from grace.errors import ConfigError, TrainingError
 from grace.estimators import Samples, load_estimator
 from grace.estimators.apricot import Apricot, question_text
 from grace.metrics import auroc
-from grace.pipeline.cost import Meter, watched
+from grace.pipeline.stages.cost import Meter, watched
 from grace.records import Question, Response
 
 FAR = (40.0, -40.0, 0.0)

@@ -8,7 +8,7 @@ import pytest
 from made_up_samples import Known, drawn, response, samples
 
 from grace.estimators import load_estimator
-from grace.pipeline.cost import Meter, MeteredEngine, watched
+from grace.pipeline.stages.cost import Meter, MeteredEngine, watched
 
 COUNT = 12
 

@@ -16,10 +16,12 @@ from safetensors.numpy import load_file, save_file
 import grace.training.trainer
 from grace.engines import Features, Sampling
 from grace.estimators import Fitted
-from grace.pipeline import fitting, guarantees, learning, scoring
 from grace.pipeline.context import Context
-from grace.pipeline.grading import grade_split
 from grace.pipeline.sampling import sample_split, sampling_for
+from grace.pipeline.scaling import guarantees
+from grace.pipeline.stages import fit, score, targets
+from grace.pipeline.stages.grade import grade_split
+from grace.pipeline.stages.train import train_run_adapter
 from grace.records import Generation
 from grace.store import SPLITS
 from grace.thresholds import Accurate, selective
@@ -41,7 +43,7 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> Any:
             "train_adapter",
             lambda *args, **options: calls.append((args, options)),
         )
-        learning.train_run_adapter(context)
+        train_run_adapter(context)
         ((_, _, _, examples, validation, _), options) = calls[0]
         return SimpleNamespace(examples=examples, validation=validation, **options)
 
@@ -83,20 +85,20 @@ def test_every_example_has_the_prompt_of_its_own_question(context, handed):
 def test_the_trainer_gets_the_evidence_of_the_training_responses(tmp_path, handed):
     """Sure answers are right in training, and unsure ones among the validation questions."""
     context = made_up_run.make(tmp_path, "train.evidence=likelihood")
-    fitting.fit(context)
+    fit.fit(context)
     evidence = handed(context).evidence
     assert evidence.of([SURE, SURE], SURE) > evidence.of([UNSURE, UNSURE], UNSURE) + 1
 
 
 def test_without_evidence_the_trainer_gets_none(context, handed):
-    fitting.fit(context)
+    fit.fit(context)
     assert handed(context).evidence is None
 
 
 def test_a_target_never_comes_from_a_probe_that_saw_its_question(context):
     """The states of a question's responses are nearly equal, so a probe could look them up."""
     split = context.directory.split("train")
-    scores, _ = learning.make_run_targets(context)
+    scores, _ = targets.make_run_targets(context)
     grades = split.grades.read()
     own = [grade.question_id == "train4" for grade in grades]
     flipped = [
@@ -104,7 +106,7 @@ def test_a_target_never_comes_from_a_probe_that_saw_its_question(context):
         for grade, mine in zip(grades, own, strict=True)
     ]
     split.grades.write(flipped)
-    again, _ = learning.make_run_targets(context)
+    again, _ = targets.make_run_targets(context)
     assert sum(own) == SAMPLES
     np.testing.assert_allclose(again[own], scores[own], atol=1e-6)
     assert np.abs(again[~np.array(own)] - scores[~np.array(own)]).max() > 1e-3
@@ -112,7 +114,7 @@ def test_a_target_never_comes_from_a_probe_that_saw_its_question(context):
 
 def test_a_target_is_the_share_of_right_answers_in_its_bin(context):
     split = context.directory.split("train")
-    learning.targets(context)
+    targets.targets(context)
     rows, correct = split.targets.read(), [grade.correct for grade in split.grades.read()]
     assert [row.id for row in rows] == [response.id for response in split.responses.read()]
     for row in rows:
@@ -127,9 +129,9 @@ def test_every_row_of_features_is_that_of_the_response_in_its_row(context, monke
         return Features(*(sign * np.array(mean, np.float32) for sign in (1, -1, 2)))
 
     context.engines.base.features = states
-    monkeypatch.setattr(learning, "SHARD_ROWS", 20)
-    learning.features(context)
-    samples = learning.train_samples(context)
+    monkeypatch.setattr(targets, "SHARD_ROWS", 20)
+    targets.features(context)
+    samples = targets.train_samples(context)
     stored = load_file(context.directory.split("train").features)
     pairs = zip(samples.prompts, samples.responses, strict=True)
     assert stored["mean"].tolist() == [[len(prompt), r.token_ids[0]] for prompt, r in pairs]
@@ -184,7 +186,7 @@ class Recorder:
 @pytest.mark.parametrize("who", ["base", "tuned"])
 def test_an_estimator_rates_the_answers_of_its_own_model_with_that_model(who, context, monkeypatch):
     recorder = Recorder(who)
-    monkeypatch.setattr(scoring, "load_estimators", lambda settings: {"platt": recorder})
+    monkeypatch.setattr(score, "load_estimators", lambda settings: {"platt": recorder})
     context.engines.tuned = SimpleNamespace(tokenizer=object())
     context.directory.adapter.mkdir()
     weights = {"row": np.zeros((3, 2), np.float32)}
@@ -192,7 +194,7 @@ def test_an_estimator_rates_the_answers_of_its_own_model_with_that_model(who, co
     test = context.directory.split("test")
     for sample, split in enumerate((test, test.tuned)):
         made_up_run.write(split, "test", 4, 1, first=sample)
-    scoring.score(context)
+    score.score(context)
     own = test.tuned if who == "tuned" else test
     ids = [response.id for response in own.responses.read()]
     ((rated, tokenizer),) = recorder.seen
@@ -214,14 +216,14 @@ def test_a_threshold_is_chosen_on_validation_answers_and_checked_on_test_answers
 
 def test_estimators_fit_on_the_answers_of_the_model_that_they_rate(context, monkeypatch):
     answered: list[Any] = []
-    monkeypatch.setattr(scoring, "answer", lambda context, who, split, **_: answered.append(who))
+    monkeypatch.setattr(score, "answer", lambda context, who, split, **_: answered.append(who))
     validation = context.directory.split("validation")
     tuned = [made_up_run.response("validation3", 0, 99)]
     validation.tuned.responses.write(tuned)
     validation.tuned.grades.write([validation.grades.read()[3]])
-    known = scoring.KnownSplits(context, "tuned")
+    known = score.KnownSplits(context, "tuned")
     assert known.validation.responses == tuned and answered == ["tuned"]
     assert known.validation.questions[0].id == "validation3"
     assert known.train.responses == context.directory.split("train").responses.read()
-    plain = scoring.KnownSplits(context, "base")
+    plain = score.KnownSplits(context, "base")
     assert plain.validation.responses == validation.responses.read() and answered == ["tuned"]

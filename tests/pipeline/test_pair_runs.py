@@ -12,9 +12,10 @@ import pytest
 import grace
 import tiny_run
 from grace.config import load_settings
-from grace.pipeline import choosing, run
-from grace.pipeline.choosing import Choice, keep_better
+from grace.pipeline import run
 from grace.pipeline.context import Context
+from grace.pipeline.stages import choosing
+from grace.pipeline.stages.choosing import Choice, keep_better
 from grace.store import RunDir
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -179,7 +180,7 @@ def test_features_of_an_earlier_version_are_refused_with_the_remedy(made: Path) 
     from safetensors.numpy import load_file, save_file
 
     from grace.errors import RunError
-    from grace.pipeline.fitting import fit
+    from grace.pipeline.stages.fit import fit
 
     directory = RunDir(made / "rows")
     path = directory.split("train").features
@@ -244,7 +245,7 @@ def test_a_run_that_an_earlier_version_rated_still_has_its_report(
 
 
 def test_the_states_of_training_answers_are_not_computed_twice(made: Path) -> None:
-    from grace.pipeline.cost import StoredTraining
+    from grace.pipeline.stages.cost import StoredTraining
 
     directory = RunDir(made / "rows")
     context = Context(directory, settings(made, "train.lora=never"))

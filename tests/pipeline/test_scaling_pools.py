@@ -18,11 +18,11 @@ import trials
 import grace
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, RunError
-from grace.pipeline import load_run_settings, pools, run
+from grace.pipeline import load_run_settings, run
 from grace.pipeline.context import Context
-from grace.pipeline.pools import cases, read_pool
 from grace.pipeline.replays import read_replay
-from grace.pipeline.scaling import ScaleSettings, scale_runs
+from grace.pipeline.scaling import ScaleSettings, pools, scale_runs
+from grace.pipeline.scaling.pools import cases, read_pool
 from grace.records import Vote
 from grace.scaling import pair_wins, replay
 from grace.scaling.replaying import outcomes

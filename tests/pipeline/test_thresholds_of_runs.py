@@ -12,8 +12,8 @@ import pytest
 
 import grace
 from grace.errors import ConfigError, RunError, UserInputError
-from grace.pipeline.guarantees import choose_threshold
-from grace.pipeline.pools import read_pool
+from grace.pipeline.scaling.guarantees import choose_threshold
+from grace.pipeline.scaling.pools import read_pool
 from grace.records import Threshold
 from grace.scaling import accuracy_threshold, no_worse_threshold
 from grace.store import RunDir, read_json

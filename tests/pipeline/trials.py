@@ -60,10 +60,11 @@ def start_server() -> None:
 def freeze_clock() -> None:
     """Let no time pass while a run works, nor between the starts of runs."""
     from grace import pipeline
-    from grace.pipeline import cost, fitting, learning, sampling, scoring
+    from grace.pipeline import sampling
+    from grace.pipeline.stages import cost, fit, score, train
 
     still = SimpleNamespace(perf_counter=lambda: 0.0)
-    for module in (cost, fitting, learning, sampling, scoring):
+    for module in (cost, fit, sampling, score, train):
         module.time = still  # type: ignore[attr-defined]
     noon = datetime.datetime(2025, 1, 1, 12, tzinfo=datetime.UTC)
     now = SimpleNamespace(now=lambda zone: noon)

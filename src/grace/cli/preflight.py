@@ -59,7 +59,7 @@ def check_names(settings: RunSettings) -> None:
             that the task does not read.
     """
     from grace.grading import load_grader
-    from grace.pipeline.scoring import load_estimators
+    from grace.pipeline.stages.score import load_estimators
     from grace.tasks import load_task
 
     model, file = settings.model.path, settings.data.file

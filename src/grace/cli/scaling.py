@@ -86,7 +86,7 @@ def threshold(
 
     Exit code 1 when no threshold can promise it.
     """
-    from grace.pipeline.guarantees import choose_threshold
+    from grace.pipeline.scaling.guarantees import choose_threshold
 
     chosen = choose_threshold(
         path, mode=mode, target=target_accuracy, margin=margin, delta=delta, budget=budget

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from grace import plugins
 from grace.config import RunSettings, differences, from_dict, to_dict
 from grace.errors import ConfigError, RunError
-from grace.pipeline import fitting, grading, learning, reporting, sampling, scoring
 from grace.pipeline.context import Context
 from grace.pipeline.environment import describe_environment
+from grace.pipeline.stages import fit, grade, report, sample, score, targets, train
 from grace.store import SPLITS, RunDir, disk_watched, read_json, write_json
 
 
@@ -30,7 +30,7 @@ class Stage(NamedTuple):
 
 STAGES: dict[str, Stage] = {
     "sample": Stage(
-        sampling.sample,
+        sample.sample,
         (
             "train/asking.json*",
             "*/questions.jsonl*",
@@ -39,17 +39,17 @@ STAGES: dict[str, Stage] = {
             "*/pool-*",
         ),
     ),
-    "grade": Stage(grading.grade, ("*/grades.jsonl*", "*/pool-*/grades.jsonl*")),
-    "features": Stage(learning.features, ("train/features*",)),
-    "targets": Stage(learning.targets, ("train/targets*",)),
-    "fit": Stage(fitting.fit, ("rows", ".rows.*", "train/readout.json")),
-    "train": Stage(learning.train, ("adapter", ".adapter.*", "checkpoints", "threshold.json")),
+    "grade": Stage(grade.grade, ("*/grades.jsonl*", "*/pool-*/grades.jsonl*")),
+    "features": Stage(targets.features, ("train/features*",)),
+    "targets": Stage(targets.targets, ("train/targets*",)),
+    "fit": Stage(fit.fit, ("rows", ".rows.*", "train/readout.json")),
+    "train": Stage(train.train, ("adapter", ".adapter.*", "checkpoints", "threshold.json")),
     "answer": Stage(
-        scoring.answer_tests,
+        score.answer_tests,
         ("**/tuned/*.jsonl*", "transfer/*/*.jsonl*", "**/draws-*", "**/tuned/pool-*"),
     ),
-    "score": Stage(scoring.score, ("**/confidences", "scaling.*", "stages/scale.*")),
-    "report": Stage(reporting.report, ("report.*", "figures")),
+    "score": Stage(score.score, ("**/confidences", "scaling.*", "stages/scale.*")),
+    "report": Stage(report.report, ("report.*", "figures")),
 }
 
 # The first stage that a setting changes; the longest matching prefix counts.
@@ -101,7 +101,7 @@ def run(
     _check_stage(last)
     directory = RunDir(path)
     if directory.manifest("score") is None and order.index(last) >= order.index("score"):
-        scoring.check_estimators(settings)
+        score.check_estimators(settings)
     with directory.lock():
         adopt_settings(directory, settings, redo)
         context = Context(directory, settings)

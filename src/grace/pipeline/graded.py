@@ -16,7 +16,7 @@ from grace.engines import Features
 from grace.evidence import features as likelihoods
 from grace.grading import labels_of
 from grace.pipeline.context import Context
-from grace.pipeline.fitting import write_rows
+from grace.pipeline.stages.fit import write_rows
 from grace.probe.readout import Fit, fit_readout, step_states
 from grace.progress import progress
 from grace.records import Message, Question

@@ -8,7 +8,7 @@ from pathlib import Path
 from grace.errors import RunError
 from grace.pipeline import STAGES, load_run_settings
 from grace.pipeline.context import Context
-from grace.pipeline.learning import train_run_adapter
+from grace.pipeline.stages.train import train_run_adapter
 from grace.store import RunDir, disk_watched
 
 STAGE = "train"

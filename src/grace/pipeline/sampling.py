@@ -1,4 +1,4 @@
-"""Stage `sample`: the backbone answers the questions of every split."""
+"""Sampling responses: the one path of all splits of a run and of the shards of `grace label`."""
 
 from __future__ import annotations
 
@@ -8,87 +8,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from grace.config import to_dict
 from grace.engines import ModelEngine, Sampling
-from grace.engines.checks import check_contexts
 from grace.estimators import Answers, Draw, Draws
 from grace.pipeline.context import Context
 from grace.progress import progress
 from grace.records import Question, Response, response_id
-from grace.store import SPLITS, Split
-from grace.tasks import Split as SplitName
-from grace.tasks.draw import MOST
-from grace.tasks.jsonl import TASK
-from grace.tasks.prompts import draw_training
-
-
-def sample(context: Context) -> None:
-    """Draw the questions of each split and sample their responses."""
-    context.settle()
-    settings = context.settings
-    outputs = [context.directory.asking] if context.directory.asking.exists() else []
-    for name in SPLITS:
-        draw_questions(context, context.directory.split(name), name)
-        _refuse_too_long(context, name)
-    _say_sizes(context)
-    for name in SPLITS:
-        split = context.directory.split(name)
-        sampling = sampling_for(context, name)
-        sample_split(context, "base", split, sampling, stage="sample")
-        outputs += [split.questions.path, split.responses.path]
-    context.engines.forget_sampling()
-    if settings.data.shots:
-        outputs.append(context.shots.path)
-    tree = to_dict(settings)
-    context.directory.finish(
-        "sample", {key: tree[key] for key in ("seed", "model", "data", "sample")}, [], outputs
-    )
-
-
-def draw_questions(context: Context, split: Split, name: SplitName) -> None:
-    """Draw a split's questions, once per run; with those of train, the examples before them."""
-    if split.questions.path.exists():
-        return
-    data, seed = context.settings.data, context.settings.seed
-    if name == "train":
-        shots, drawn = draw_training(context.task, data, seed)
-        if shots:
-            context.shots.write(shots)
-    else:
-        drawn = context.task.questions(name, data, seed)
-    split.questions.write(drawn)
-
-
-def _say_sizes(context: Context) -> None:
-    """Say how many questions each split has where the settings leave it open."""
-    data = context.settings.data
-    if data.train and data.validation and data.test:
-        return
-    sizes = [f"{len(context.directory.split(name).questions.read()):,} {name}" for name in SPLITS]
-    context.say(
-        f"questions: {', '.join(sizes)} (up to {', '.join(f'{most:,}' for most in MOST.values())} "
-        "unless data.train, data.validation and data.test say otherwise)"
-    )
-
-
-def draw_shots(context: Context) -> None:
-    """Draw the examples for a task that is not trained on, once per run."""
-    data = dataclasses.replace(context.settings.data, train=1, validation=1)
-    if data.shots and not context.shots.path.exists():
-        context.shots.write(draw_training(context.task, data, context.settings.seed)[0])
-
-
-def _refuse_too_long(context: Context, name: str) -> None:
-    """Refuse a question that the model cannot hold before any is answered; name its line."""
-    split, sampling = context.directory.split(name), sampling_for(context, name)
-    if _is_sampled(split, sampling.num_samples):
-        return
-    questions, limit = split.questions.read(), context.sampler("base").limit
-    for question, prompt in zip(questions, context.prompts(questions), strict=True):
-        if limit is not None and len(prompt) + sampling.max_new_tokens > limit:
-            lines = TASK.places(context.settings.data) if context.task is TASK else {}
-            place = lines.get(question.id, question.id)
-            check_contexts([prompt], limit, sampling.max_new_tokens, [place])
+from grace.store import Split
 
 
 def sampling_for(context: Context, name: str) -> Sampling:
@@ -157,7 +82,7 @@ def sample_split(
 
     The model is loaded only if a response is missing.
     """
-    if _is_sampled(split, sampling.num_samples):
+    if is_sampled(split, sampling.num_samples):
         return
     engine, questions = context.sampler(answers), split.questions.read()
     label = context.directory.label(split)
@@ -192,7 +117,7 @@ def draw_further(context: Context, answers: Answers, split: Split, count: int) -
     return [by_question[response.question_id] for response in split.responses.read()]
 
 
-def _is_sampled(split: Split, num_samples: int) -> bool:
+def is_sampled(split: Split, num_samples: int) -> bool:
     """Return whether all questions of a split have their responses."""
     if (ids := split.responses.ids()) is None:
         return False

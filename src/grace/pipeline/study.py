@@ -48,7 +48,7 @@ from grace.pipeline import (
 )
 from grace.pipeline.context import Context
 from grace.pipeline.parallel import side_by_side
-from grace.pipeline.reporting import read_reports
+from grace.pipeline.stages.report import read_reports
 from grace.store import RunDir, is_run, read_json, runs_in, write_json
 
 Tree = dict[str, Any]
@@ -90,9 +90,12 @@ class Study(NamedTuple):
                         *([f"seed-{seed}"] if self.settings.seeds > 1 else []),
                         *([name] if self.settings.variant else []),
                     ]
+                    common: Tree = {"data": {"task": task}, "seed": seed}
                     others = [other for other in tasks if other != task]
+                    if self.settings.transfer and others:
+                        common["report"] = {"transfer": others}
                     own = self._settings(
-                        _common(task, seed, others if self.settings.transfer else []),
+                        common,
                         f"study.task.{task}",
                         self.settings.task.get(task, {}),
                         changes,
@@ -159,12 +162,7 @@ def resolve_study(
 
 
 def run_study(
-    path: Path,
-    study: Study,
-    *,
-    redo: str | None = None,
-    until: str | None = None,
-    jobs: int = 1,
+    path: Path, study: Study, *, redo: str | None = None, until: str | None = None, jobs: int = 1
 ) -> dict[str, Any]:
     """Bring every run of a study to its end and return their common report.
 
@@ -204,14 +202,8 @@ def _run_all(
     for name, own in parts.items():
         if RunDir(directory.path / name).config.exists():
             refuse_changes(RunDir(directory.path / name), own, redo)
-    write_json(
-        directory.config,
-        {
-            "settings": study.tree,
-            "study": to_dict(study.settings),
-            "overrides": list(study.overrides),
-        },
-    )
+    config = {"settings": study.tree, "study": to_dict(study.settings)}
+    write_json(directory.config, config | {"overrides": list(study.overrides)})
     for name, own in parts.items():
         part = RunDir(directory.path / name)
         with part.lock():
@@ -295,11 +287,6 @@ def _refuse_unset(settings: RunSettings) -> None:
     ):
         if not value:
             raise ConfigError(f"{key} is not set; give {remedy}, or a recipe that sets it")
-
-
-def _common(task: str, seed: int, others: Sequence[str]) -> Tree:
-    common: Tree = {"data": {"task": task}, "seed": seed}
-    return _merged(common, {"report": {"transfer": list(others)}}) if others else common
 
 
 def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> Tree:

@@ -16,9 +16,9 @@ import numpy as np
 from grace.estimators import Answers, asked_by
 from grace.metrics import evaluate, wqd
 from grace.pipeline.context import Context
-from grace.pipeline.cost import Meter, MeteredEngine
 from grace.pipeline.sampling import sampling_for
-from grace.pipeline.scoring import KnownSplits, answer, check_values, estimator_of
+from grace.pipeline.stages.cost import Meter, MeteredEngine
+from grace.pipeline.stages.score import KnownSplits, answer, check_values, estimator_of
 from grace.progress import progress
 from grace.records import Confidence, Grade, Question, Response, Vote
 from grace.scaling import Pool

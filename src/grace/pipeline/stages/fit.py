@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from grace.config import to_dict
 from grace.errors import RunError
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
 from grace.grading import labels_of
 from grace.pipeline.context import Context
 from grace.probe.readout import Fit, fit_evidence, fit_readout, step_states
+from grace.records import to_json
 from grace.store import RunDir, write_json
 
 if TYPE_CHECKING:
@@ -119,8 +121,6 @@ def described(shown: Mapping[str, float]) -> str:
 
 def write_rows(context: Context, made: Fit, out: Path) -> None:
     """Write the rows of a run as an adapter without LoRA."""
-    from grace.pipeline.learning import adapter_metadata
-
     write_rows_adapter(
         context.engines.base, made.rows_2D, made.evidence, out, adapter_metadata(context)
     )
@@ -146,3 +146,19 @@ def write_rows_adapter(
         out,
         rows_record(engine.model, rows, cnf, settings, metadata, evidence),
     )
+
+
+def adapter_metadata(context: Context) -> dict[str, Any]:
+    """Return what `grace.load` needs to ask questions the way the model was trained to."""
+    from grace.engines.stops import stop_ids
+
+    model, stop = context.settings.model.path, context.engines.asking.stop
+    asked, sample = to_dict(context.data), to_dict(context.settings.sample)
+    shots = context.shots.read() if context.data.shots else []
+    return {
+        "base_model": str(Path(model).resolve()) if Path(model).exists() else model,
+        "data": {key: asked[key] for key in ("task", "prompt", "template", "shots", "system")},
+        "shots": [to_json(shot) for shot in shots],
+        "sample": sample | {"stop": list(stop)},
+        "stop_ids": list(stop_ids(context.engines.base.tokenizer, stop)),
+    }

@@ -17,7 +17,7 @@ from grace.errors import RunError, UserInputError
 from grace.estimators import Estimator
 from grace.pipeline.context import Context
 from grace.pipeline.replays import read_replay
-from grace.pipeline.scoring import COMPARED, TRAINED, TestSet, rated_estimators, test_sets
+from grace.pipeline.stages.score import COMPARED, TRAINED, TestSet, rated_estimators, test_sets
 from grace.report import (
     EstimatorResult,
     Example,

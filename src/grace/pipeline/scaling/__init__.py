@@ -19,11 +19,11 @@ from grace.errors import ConfigError, RunError
 from grace.estimators import Answers
 from grace.pipeline import load_run_settings, stages_alike
 from grace.pipeline.context import Context
-from grace.pipeline.guarantees import kept_promises
-from grace.pipeline.pools import OWN, cases, describe, draw_pool, rate_pool, read_pool
 from grace.pipeline.replays import VERSION, write_replay
-from grace.pipeline.reporting import report
-from grace.pipeline.scoring import answers_alike, estimator_of, is_answered
+from grace.pipeline.scaling.guarantees import kept_promises
+from grace.pipeline.scaling.pools import OWN, cases, describe, draw_pool, rate_pool, read_pool
+from grace.pipeline.stages.report import report
+from grace.pipeline.stages.score import answers_alike, estimator_of, is_answered
 from grace.pipeline.study import report_runs
 from grace.report import Promise, Replay
 from grace.scaling import BUDGETS, Curve, Pool, pair_wins, replay

@@ -16,8 +16,8 @@ import numpy as np
 from grace.calibration import log_losses
 from grace.config import to_dict
 from grace.pipeline.context import Context
-from grace.pipeline.grading import grade_split
 from grace.pipeline.sampling import sample_split, sampling_for
+from grace.pipeline.stages.grade import grade_split
 from grace.store import read_json, write_json
 from grace.training.adapter import GRACE, copy_adapter
 

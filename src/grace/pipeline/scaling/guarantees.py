@@ -11,9 +11,9 @@ import numpy as np
 from grace.errors import ConfigError, RunError
 from grace.pipeline import load_run_settings
 from grace.pipeline.context import Context
-from grace.pipeline.pools import OWN, draw_pool, read_pool
 from grace.pipeline.sampling import sampling_for
-from grace.pipeline.scoring import answer
+from grace.pipeline.scaling.pools import OWN, draw_pool, read_pool
+from grace.pipeline.stages.score import answer
 from grace.records import Threshold, to_json
 from grace.scaling import Pool, accuracy_threshold, broken_promises, no_worse_threshold
 from grace.scaling.guarantees import Goal, early_stops, majority_right

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,16 +22,17 @@ from grace.estimators import (
     load_estimator,
 )
 from grace.pipeline.context import Context
-from grace.pipeline.cost import Meter, MeteredEngine, StoredTraining, watched
-from grace.pipeline.grading import grade_split
-from grace.pipeline.learning import training_seconds
-from grace.pipeline.sampling import (
-    draw_further,
-    draw_questions,
-    draw_shots,
-    sample_split,
-    sampling_for,
+from grace.pipeline.sampling import draw_further, sample_split, sampling_for
+from grace.pipeline.stages.cost import (
+    Meter,
+    MeteredEngine,
+    StoredTraining,
+    adapter_size,
+    watched,
+    with_training,
 )
+from grace.pipeline.stages.grade import grade_split
+from grace.pipeline.stages.sample import draw_questions, draw_shots
 from grace.progress import progress
 from grace.records import Confidence
 from grace.store import ROWS, Split, write_json
@@ -221,22 +221,14 @@ def _rate_all(
         known = KnownSplits(context, estimator.answers)
         fitted = estimator.fit(known, engine, context.settings.seed)
         fit = {
-            "fit_seconds": _with_training(context, estimator, time.perf_counter() - start),
-            "trained_parameters": fitted.trained_parameters + _adapter_size(context, estimator),
+            "fit_seconds": with_training(context, estimator, time.perf_counter() - start),
+            "trained_parameters": fitted.trained_parameters + adapter_size(context, estimator),
         }
         engine.stored = None
         for test in sets:
             if not _is_rated(test.answered(estimator.answers), name):
                 _rate(test, name, estimator, fitted, engine, fit)
     return tables
-
-
-def _with_training(context: Context, estimator: Estimator, seconds: float) -> float | None:
-    """Add the training of the adapter that gave the answers, if any; None if it was not timed."""
-    if asked_by(estimator) == "base":
-        return seconds
-    training = training_seconds(context.directory)
-    return None if training is None else training + seconds
 
 
 def _is_rated(split: Split, name: str) -> bool:
@@ -272,19 +264,6 @@ def _rate(
     write_json(split.cost(name), cost)
     rows = zip(samples.responses, values, strict=True)
     split.confidences(name).write([Confidence(response.id, value) for response, value in rows])
-
-
-def _adapter_size(context: Context, estimator: Estimator) -> int:
-    """Return the number of trained parameters in the adapter that gave the answers, if any."""
-    from safetensors import safe_open
-
-    if asked_by(estimator) == "base":
-        return 0
-    size = 0
-    for path in context.directory.adapter.glob("*.safetensors"):
-        with safe_open(path, "np") as file:
-            size += sum(math.prod(file.get_slice(n).get_shape()) for n in file.keys())  # noqa: SIM118
-    return size
 
 
 def check_values(name: str, values: Values, count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import numpy as np
 
 from grace.engines import Engine, Features, Sampling
-from grace.estimators import Draws, Samples
+from grace.estimators import Draws, Estimator, Samples, asked_by
+from grace.pipeline.stages.train import training_seconds
 from grace.records import Generation, Response
 
 if TYPE_CHECKING:
@@ -167,3 +169,24 @@ def watched(
 
     responses = [cast(Response, _Watched(response, meter)) for response in samples.responses]
     return dataclasses.replace(samples, responses=responses, draw=draw)
+
+
+def with_training(context: Context, estimator: Estimator, seconds: float) -> float | None:
+    """Add the training of the adapter that gave the answers, if any; None if it was not timed."""
+    if asked_by(estimator) == "base":
+        return seconds
+    training = training_seconds(context.directory)
+    return None if training is None else training + seconds
+
+
+def adapter_size(context: Context, estimator: Estimator) -> int:
+    """Return the number of trained parameters in the adapter that gave the answers, if any."""
+    from safetensors import safe_open
+
+    if asked_by(estimator) == "base":
+        return 0
+    size = 0
+    for path in context.directory.adapter.glob("*.safetensors"):
+        with safe_open(path, "np") as file:
+            size += sum(math.prod(file.get_slice(n).get_shape()) for n in file.keys())  # noqa: SIM118
+    return size

@@ -1,0 +1,84 @@
+"""Stage `sample`: the backbone answers the questions of every split."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from grace.config import to_dict
+from grace.engines.checks import check_contexts
+from grace.pipeline.context import Context
+from grace.pipeline.sampling import is_sampled, sample_split, sampling_for
+from grace.store import SPLITS, Split
+from grace.tasks import Split as SplitName
+from grace.tasks.draw import MOST
+from grace.tasks.jsonl import TASK
+from grace.tasks.prompts import draw_training
+
+
+def sample(context: Context) -> None:
+    """Draw the questions of each split and sample their responses."""
+    context.settle()
+    settings = context.settings
+    outputs = [context.directory.asking] if context.directory.asking.exists() else []
+    for name in SPLITS:
+        draw_questions(context, context.directory.split(name), name)
+        _refuse_too_long(context, name)
+    _say_sizes(context)
+    for name in SPLITS:
+        split = context.directory.split(name)
+        sampling = sampling_for(context, name)
+        sample_split(context, "base", split, sampling, stage="sample")
+        outputs += [split.questions.path, split.responses.path]
+    context.engines.forget_sampling()
+    if settings.data.shots:
+        outputs.append(context.shots.path)
+    tree = to_dict(settings)
+    context.directory.finish(
+        "sample", {key: tree[key] for key in ("seed", "model", "data", "sample")}, [], outputs
+    )
+
+
+def draw_questions(context: Context, split: Split, name: SplitName) -> None:
+    """Draw a split's questions, once per run; with those of train, the examples before them."""
+    if split.questions.path.exists():
+        return
+    data, seed = context.settings.data, context.settings.seed
+    if name == "train":
+        shots, drawn = draw_training(context.task, data, seed)
+        if shots:
+            context.shots.write(shots)
+    else:
+        drawn = context.task.questions(name, data, seed)
+    split.questions.write(drawn)
+
+
+def _say_sizes(context: Context) -> None:
+    """Say how many questions each split has where the settings leave it open."""
+    data = context.settings.data
+    if data.train and data.validation and data.test:
+        return
+    sizes = [f"{len(context.directory.split(name).questions.read()):,} {name}" for name in SPLITS]
+    context.say(
+        f"questions: {', '.join(sizes)} (up to {', '.join(f'{most:,}' for most in MOST.values())} "
+        "unless data.train, data.validation and data.test say otherwise)"
+    )
+
+
+def draw_shots(context: Context) -> None:
+    """Draw the examples for a task that is not trained on, once per run."""
+    data = dataclasses.replace(context.settings.data, train=1, validation=1)
+    if data.shots and not context.shots.path.exists():
+        context.shots.write(draw_training(context.task, data, context.settings.seed)[0])
+
+
+def _refuse_too_long(context: Context, name: str) -> None:
+    """Refuse a question that the model cannot hold before any is answered; name its line."""
+    split, sampling = context.directory.split(name), sampling_for(context, name)
+    if is_sampled(split, sampling.num_samples):
+        return
+    questions, limit = split.questions.read(), context.sampler("base").limit
+    for question, prompt in zip(questions, context.prompts(questions), strict=True):
+        if limit is not None and len(prompt) + sampling.max_new_tokens > limit:
+            lines = TASK.places(context.settings.data) if context.task is TASK else {}
+            place = lines.get(question.id, question.id)
+            check_contexts([prompt], limit, sampling.max_new_tokens, [place])

@@ -1,0 +1,112 @@
+"""Stages `features` and `targets`: hidden states of graded responses, and a target for each."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grace.config import to_dict
+from grace.estimators import Samples
+from grace.grading import labels_of
+from grace.pipeline.context import Context
+from grace.progress import progress
+from grace.records import Target
+from grace.store import write_bytes, write_json
+
+if TYPE_CHECKING:
+    from grace.training.targets import Targets
+
+SHARD_ROWS = 256
+STATES = ("mean", "last", "first")
+
+
+def features(context: Context) -> None:
+    """Pool the last layer's hidden states over each training response (paper eq. 6)."""
+    from safetensors.numpy import load_file, save
+
+    split = context.directory.split("train")
+    samples = train_samples(context)
+    folder = split.path / "features.partial"
+    total = len(samples.responses)
+    starts = range(0, total, SHARD_ROWS)
+    paths = [folder / f"{number:05d}.safetensors" for number in range(len(starts))]
+    done = min(sum(path.exists() for path in paths) * SHARD_ROWS, total)
+    with progress("features", total, done=done, unit="responses") as advance:
+        for path, start in zip(paths, starts, strict=True):
+            if path.exists():
+                continue
+            rows = slice(start, start + SHARD_ROWS)
+            responses = [response.token_ids for response in samples.responses[rows]]
+            pooled = context.engine("base").features(samples.prompts[rows], responses)
+            # safetensors writes the memory of an array, whatever its strides
+            arrays = dict(zip(STATES, pooled, strict=True))
+            write_bytes(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
+            advance(len(responses))
+    shards = [load_file(path) for path in paths]
+    merged = {name: np.concatenate([shard[name] for shard in shards]) for name in STATES}
+    write_bytes(split.features, save(merged))
+    shutil.rmtree(folder)
+    settings = {"features": list(STATES)}
+    inputs = [split.questions.path, split.responses.path]
+    context.directory.finish("features", settings, inputs, [split.features])
+
+
+def targets(context: Context) -> None:
+    """Score every training response out of fold, bin the scores, take each bin's accuracy."""
+    split = context.directory.split("train")
+    responses = split.responses.read()
+    scores, made = make_run_targets(context)
+    for warning in made.warnings:
+        context.say(f"warning: {warning}")
+    rows = zip(responses, scores, made.bins, made.targets, strict=True)
+    split.targets.write([Target(r.id, float(s), int(b), float(t)) for r, s, b, t in rows])
+    table = {
+        "bins": [row._asdict() for row in made.table],
+        "warnings": list(made.warnings),
+    }
+    write_json(context.directory.target_table, table)
+    context.directory.finish(
+        "targets",
+        {"target": to_dict(context.settings.target)},
+        [split.responses.path, split.grades.path, split.features],
+        [split.targets.path, context.directory.target_table],
+    )
+
+
+def make_run_targets(context: Context) -> tuple[Any, Targets]:
+    """Return the probe's scores of the training responses, out of fold, and their targets.
+
+    Raises:
+        DataError: all responses are right, or all are wrong.
+    """
+    from safetensors.numpy import load_file
+
+    from grace.probe import kfold_scores
+    from grace.probe.features import feature_matrix
+    from grace.training.targets import make_targets
+
+    settings, split = context.settings.target, context.directory.split("train")
+    responses = split.responses.read()
+    labels = labels_of([grade.correct for grade in split.grades.read()])
+    states = load_file(split.features)
+    parts = [feature_matrix((part,), states, responses) for part in settings.features]
+    scores = kfold_scores(
+        np.concatenate(parts, axis=1),
+        labels,
+        [response.question_id for response in responses],
+        folds=settings.folds,
+        kind=settings.probe,
+        blocks=[part.shape[1] for part in parts] if len(parts) > 1 else (),
+        seed=context.settings.seed,
+    )
+    made = make_targets(
+        scores, labels, kind=settings.kind, bins=settings.bins, min_count=settings.min_count
+    )
+    return scores, made
+
+
+def train_samples(context: Context) -> Samples:
+    """Return the training responses with their questions, prompts and grades."""
+    return context.samples(context.directory.split("train"))
