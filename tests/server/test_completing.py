@@ -17,10 +17,10 @@ from grace.engines.reading import Drawn
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence
-from grace.server.backends import draw
-from grace.server.completing import Asked, Completion, Ended, Piece
-from grace.server.queue import Finished
-from grace.server.words import Stops, Words
+from grace.server.jobs.backends import draw
+from grace.server.jobs.completion import Asked, Completion, Ended, Piece
+from grace.server.jobs.detokenizer import Stops, Words
+from grace.server.jobs.queue import Finished
 
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
 EVIDENCE = Evidence(

@@ -13,10 +13,10 @@ import torch
 from grace.engines import Sampling
 from grace.errors import UserInputError
 from grace.model import Model
-from grace.server.backends import draw
-from grace.server.completing import Asked, Completion
 from grace.server.errors import ApiError
-from grace.server.queue import Cancelled, Failed, Finished, Job, Queue
+from grace.server.jobs.backends import draw
+from grace.server.jobs.completion import Asked, Completion
+from grace.server.jobs.queue import Cancelled, Failed, Finished, Job, Queue
 
 
 class Steps(Job):
@@ -64,7 +64,7 @@ Start = Callable[..., Queue]
 
 @pytest.fixture
 def start(model: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    monkeypatch.setattr("grace.server.queue.PATIENCE_S", 1e6)
+    monkeypatch.setattr("grace.server.jobs.queue.PATIENCE_S", 1e6)
     made: list[Queue] = []
 
     def run(**options: Any) -> Queue:
@@ -139,7 +139,7 @@ def test_a_small_job_ends_while_a_large_one_runs(
     model: Any, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = start(max_together=64)
-    monkeypatch.setattr("grace.server.queue.PATIENCE_S", 0.01)
+    monkeypatch.setattr("grace.server.jobs.queue.PATIENCE_S", 0.01)
     large = Steps(model, size=64)
     worker.submit(large)
     until(lambda: large.calls > 0)
@@ -179,7 +179,7 @@ def test_a_worker_says_when_its_model_is_stuck_or_dead(
     model.register_forward_pre_hook(lambda *_: held.wait(60))
     job = Steps(model)
     worker.submit(job)
-    monkeypatch.setattr("grace.server.queue.STUCK_S", 0.05)
+    monkeypatch.setattr("grace.server.jobs.queue.STUCK_S", 0.05)
     until(lambda: "computed nothing" in worker.trouble())
     assert worker.alive
     held.set()

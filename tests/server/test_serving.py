@@ -533,7 +533,7 @@ def test_concurrent_requests_get_their_own_answers(live: Live) -> None:
 def test_a_cheap_request_does_not_wait_for_the_end_of_a_large_one(
     live: Live, finished: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grace.server.queue.PATIENCE_S", 0.1)
+    monkeypatch.setattr("grace.server.jobs.queue.PATIENCE_S", 0.1)
     asked = {"model": NAME, "messages": live.model.messages(QUESTION), **LONG, "n": 64}
     with running(live.model, finished / "run") as fair, slowed(live.model, 0.05) as slow:
         client = fair.client()

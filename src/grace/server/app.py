@@ -17,12 +17,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from grace import __version__
 from grace.errors import GraceError
 from grace.records import to_json
-from grace.report.measured import own_row
-from grace.server.completing import Reads
+from grace.report.stored import own_row
 from grace.server.counters import Counters
 from grace.server.errors import ApiError, as_api_error, explain
 from grace.server.guard import Frame, Guard
-from grace.server.line import ClientGone
+from grace.server.jobs.completion import Reads
+from grace.server.jobs.line import ClientGone
 from grace.server.requests import ChatRequest, CompletionRequest, ScoreRequest
 from grace.server.schemas import (
     ChatCompletion,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from grace.server.queue import Finished
+from grace.server.jobs.queue import Finished
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 TENTHS = tuple(number / 10 for number in range(1, 11))

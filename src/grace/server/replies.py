@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grace.records import to_json
-from grace.server.completing import Ended, Piece, Token
 from grace.server.counters import Counters
 from grace.server.errors import as_api_error
-from grace.server.line import ClientGone
-from grace.server.queue import Finished
-from grace.server.voting import Voted
+from grace.server.jobs.completion import Ended, Piece, Token
+from grace.server.jobs.line import ClientGone
+from grace.server.jobs.queue import Finished
+from grace.server.jobs.voting import Voted
 
 Json = dict[str, Any]
 

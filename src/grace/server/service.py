@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -16,16 +16,16 @@ from grace.engines import Sampling
 from grace.errors import UserInputError
 from grace.model.rules import answering, usual_budget
 from grace.records import Message
-from grace.server.backends import backend
-from grace.server.completing import Asked, Ended
 from grace.server.counters import Counters
 from grace.server.errors import ApiError
-from grace.server.line import Line
-from grace.server.queue import Emit, Finished, Job
+from grace.server.jobs.backends import backend
+from grace.server.jobs.completion import Asked, Ended
+from grace.server.jobs.line import Line
+from grace.server.jobs.queue import Emit, Finished, Job
+from grace.server.jobs.voting import VoteRequest
 from grace.server.replies import Answer, Extra, Json, Reply, usage
 from grace.server.requests import ChatRequest, CompletionRequest, GraceOptions, ScoreRequest
 from grace.server.settings import ServerSettings
-from grace.server.voting import VoteRequest
 from grace.strategies import TEMPERATURE
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Service:
         calibrated = [self._asking.is_trained(prompt) for prompt in prompts]
         responses = [item.response for item in body.input]
         make = partial(self.backend.rating, prompts, responses)
-        async with aclosing(self._events(make, request)) as arriving:
+        async with aclosing(self.line.events(make, request)) as arriving:
             finished: Finished = await anext(arriving)
         rated = zip(finished.value, calibrated, strict=True)
         data = [
@@ -209,9 +209,6 @@ class Service:
         engine = self.model.engine
         return encode_chat(engine.tokenizer, messages, context=engine.limit)
 
-    def _events(self, make: Make, request: Request) -> AsyncGenerator[Any, None]:
-        return self.line.events(make, request)
-
     async def _answer(
         self,
         body: ChatRequest | CompletionRequest,
@@ -222,7 +219,7 @@ class Service:
     ) -> Response:
         """Run a job; answer with the whole or with a stream. Errors before either have a status."""
         answer = Answer(reply, self.counters, extra)
-        arriving = self._events(make, request)
+        arriving = self.line.events(make, request)
         if not body.stream:
             return JSONResponse(await answer.whole(arriving))
         first = await anext(arriving)

@@ -12,8 +12,8 @@ from grace.engines import Sampling
 from grace.engines.checks import check_contexts
 from grace.engines.reading import LOWEST, Drawn, log_of
 from grace.evidence import Evidence, Running
-from grace.server.queue import Emit, Finished, Job
-from grace.server.words import Stops, Words
+from grace.server.jobs.detokenizer import Stops, Words
+from grace.server.jobs.queue import Emit, Finished, Job
 
 Top = tuple[tuple[str, float], ...]
 SHORT = 64  # tokens; shorter prompts are drawn together, whatever their lengths

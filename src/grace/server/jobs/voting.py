@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grace.records import Decision, Message, Vote, to_json
-from grace.server.completing import Ended, Piece
-from grace.server.queue import Emit, Finished, Job
+from grace.server.jobs.completion import Ended, Piece
+from grace.server.jobs.queue import Emit, Finished, Job
 
 if TYPE_CHECKING:
     from grace.model import Model

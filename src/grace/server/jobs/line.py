@@ -10,9 +10,9 @@ from typing import Any
 
 from starlette.requests import Request
 
-from grace.server.backends import Backend
 from grace.server.errors import ApiError, as_api_error
-from grace.server.queue import Emit, Failed, Finished, Job
+from grace.server.jobs.backends import Backend
+from grace.server.jobs.queue import Emit, Failed, Finished, Job
 
 LONG = 2**15  # bytes of a body; longer ones are prepared one at a time, and hold up no others
 

@@ -15,11 +15,11 @@ from grace.engines.http.dialect import Request
 from grace.engines.http.remote import seed_of
 from grace.engines.reading import LOWEST, Step
 from grace.records import Message
-from grace.server.completing import Asked, Choice, Completion, Top, name_of
 from grace.server.errors import ApiError
-from grace.server.queue import Emit, Queue
+from grace.server.jobs.completion import Asked, Choice, Completion, Top, name_of
+from grace.server.jobs.queue import Emit, Queue
+from grace.server.jobs.voting import Rating, VoteRequest, Voting
 from grace.server.settings import ServerSettings
-from grace.server.voting import Rating, VoteRequest, Voting
 
 if TYPE_CHECKING:
     from grace.engines.local.drawing import Drawing

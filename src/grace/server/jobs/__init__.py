@@ -1,0 +1,1 @@
+"""What the server does for a request: jobs, their queue, and what draws for them."""
