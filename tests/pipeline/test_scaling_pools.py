@@ -181,14 +181,15 @@ def test_cases_show_the_samples_of_a_question_and_what_each_strategy_makes_of_th
 
 def test_cases_are_drawn_by_seed_from_all_questions_of_their_kind(scaled: Path):
     split = RunDir(scaled).split("test").tuned.pool(6, 0.8)
-    drawn = [cases(split, [], seed) for seed in range(4)]
-    of_kind = [{case["why"]: case["of"] for case in found} for found in drawn]
+    about = {"task": "sums", "backbone": "tiny", "answers": "grace"}
+    drawn = [cases(split, [], seed=seed, **about) for seed in range(4)]
+    of_kind = [{case.why: case.of for case in found} for found in drawn]
     assert all(kinds == of_kind[0] for kinds in of_kind)
-    assert sum(of_kind[0].values()) <= drawn[0][0]["n"] == len(questions_of(scaled))
+    assert sum(of_kind[0].values()) <= drawn[0][0].n == len(questions_of(scaled))
     for found in drawn:
         for why, of in of_kind[0].items():
-            assert sum(case["why"] == why for case in found) == min(2, of)
-    assert cases(split, [], 0) == drawn[0]
+            assert sum(case.why == why for case in found) == min(2, of)
+    assert cases(split, [], seed=0, **about) == drawn[0]
 
 
 def test_promises_are_tried_on_random_halves_for_every_delta(scaled: Path):

@@ -6,6 +6,7 @@ import numpy as np
 from made_up_study import NASTY
 
 from grace.report import Promise, Replay
+from grace.report.scaling.rows import Case, CaseDecision, CaseSample, Pooled, PooledConfidence
 from grace.scaling import Pool, broken_promises, pair_wins, replay
 from grace.thresholds import NoWorse
 
@@ -30,7 +31,8 @@ def made_up_replay(seed=0, task="sums", name="grace"):
         curves.append(dataclasses.replace(curve, name=shown))
     about = {"task": task, "backbone": "pocket"}
     own = about | {"answers": name, "seed": seed}
-    rated = dict.fromkeys(("accuracy", "ece", "brier", "auroc", "wqd"), 0.5)
+    rated = {"estimator": "grace", "n": 640}
+    rated |= dict.fromkeys(("accuracy", "ece", "brier", "auroc", "wqd"), 0.5)
     pool_row = {"n": 80, "samples": 8, "accuracy": 0.5, "without_answer": 0.0, "mean_tokens": 6.5}
     (kept,) = broken_promises(pool, NoWorse(0.1), budget=8, deltas=[0.1], grid=[0.9, 0.5])
     return Replay(
@@ -41,13 +43,11 @@ def made_up_replay(seed=0, task="sums", name="grace"):
         curves=curves,
         answers={c.name: name if "grace" in c.name else "base" for c in curves},
         wins={(name, "grace"): pair_wins(pool, "grace")},
-        pools=[
-            own | pool_row | {"confidences": [{"estimator": "grace", "n": 640, **rated}]},
-        ],
+        pools=[Pooled(**own, **pool_row, confidences=(PooledConfidence(**rated),))],
         promises=[
             Promise(**own, budget=8, target=None, margin=0.1, n=80, **kept._asdict()),
         ],
-        cases=[own | case()],
+        cases=[Case(**own, **case())],
     )
 
 
@@ -59,7 +59,7 @@ def case():
         "of": 7,
         "n": 80,
         "question": f"1 + 2? {NASTY}",
-        "choices": [],
-        "samples": [sample | {"confidence": c} for c in (0.25, None)],
-        "decisions": [made | {"answer": "3", "correct": True, "samples": 1}],
+        "choices": (),
+        "samples": tuple(CaseSample(**sample, confidence=c) for c in (0.25, None)),
+        "decisions": (CaseDecision(**made, answer="3", correct=True, samples=1),),
     }

@@ -12,8 +12,8 @@ from made_up_study import NASTY, result, study
 
 from grace.metrics import reliability
 from grace.report import build_report, merge, summarize
-from grace.report.diagrams import _apart, pooled_bars
 from grace.report.figures import density_of, draw
+from grace.report.figures.diagrams import _apart, pooled_bars
 from grace.report.groups import groups
 
 

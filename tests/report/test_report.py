@@ -21,11 +21,13 @@ from grace.report import (
     TargetRow,
     render_table,
     rows,
+    stored,
     summarize,
     to_json,
     write_report,
 )
 from grace.report.groups import comparisons, groups
+from grace.report.scaling import rows as scaling_rows
 from grace.report.tables import points
 from grace.report.text import markdown
 
@@ -225,16 +227,18 @@ def test_importing_reports_loads_neither_torch_nor_matplotlib():
 @pytest.mark.parametrize(
     ("kind", "part"),
     [
-        (rows.Report, None),
+        (stored.Report, None),
         (rows.Row, "row"),
         (rows.Summary, "summary"),
         (rows.Comparison, "comparison"),
         (rows.Transfer, "transfer"),
-        (rows.SeedStrategy, "scaling"),
-        (rows.JointStrategy, "scaling_joint"),
-        (rows.EqualAccuracy, "equal_accuracy"),
-        (rows.Discrimination, "discrimination"),
-        (rows.Promise, "promise"),
+        (scaling_rows.SeedStrategy, "scaling"),
+        (scaling_rows.JointStrategy, "scaling_joint"),
+        (scaling_rows.EqualAccuracy, "equal_accuracy"),
+        (scaling_rows.Pooled, "pool"),
+        (scaling_rows.Case, "case"),
+        (scaling_rows.Discrimination, "discrimination"),
+        (scaling_rows.Promise, "promise"),
         (rows.TargetRow, "target"),
         (rows.TargetValues, "target_values"),
         (rows.Validation, "validation"),

@@ -17,7 +17,7 @@ from grace.metrics import wqd
 from grace.report import Report, build_report, from_json, merge, summarize, to_json
 from grace.report.groups import at_budget, curves
 from grace.report.names import strategy_name
-from grace.report.scaling import gain, scaling_tables
+from grace.report.scaling.tables import gain, scaling_tables
 from grace.report.text import console_table
 
 SCHEMA = json.loads((Path(grace.__file__).parent / "report" / "schema.json").read_text())

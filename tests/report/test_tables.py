@@ -10,7 +10,8 @@ from rich.console import Console
 from grace.report import Report, from_json, merge, render_table, summarize, to_json, write_report
 from grace.report.groups import groups
 from grace.report.names import COSTS, estimator_order, label
-from grace.report.tables import cost, notes, number, points, seeds_of
+from grace.report.scaling.tables import gain
+from grace.report.tables import change, cost, notes, number, percent, points, seeds_of
 from grace.report.text import markdown
 
 COST_FIELDS = {
@@ -87,6 +88,13 @@ def test_costs_stand_beside_quality(report):
     text = markdown(report)
     assert "| s/answer | extra tokens | extra requests | trained parameters |" in text
     assert "| 0.01 | 63.2 | 10 | 67M | 33 | hidden states |" in text
+
+
+def test_what_has_no_value_sorts_after_every_number(report):
+    unmeasured = groups(report)[0].rated[1]
+    cells = [percent(None), points("ece", None, None), gain(None, None), change(None)]
+    cells += [cost(unmeasured, c) for c in COSTS[1:]]
+    assert {(cell.text, cell.key) for cell in cells} == {("-", "")}
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def scale(
 
     from grace.pipeline.scaling import ScaleSettings, scale_runs
     from grace.report import Report, from_json
-    from grace.report.scaling import scaling_tables
+    from grace.report.scaling.tables import scaling_tables
     from grace.report.text import console_table
     from grace.store import read_json
 

@@ -20,7 +20,7 @@ from grace.engines.gguf import resolve_model
 from grace.errors import ConfigError, ModelError
 from grace.export.card import Card, write_card
 from grace.export.forms import Source, write_adapter, write_merged, write_vllm_lora
-from grace.report.measured import own_row
+from grace.report.stored import own_row
 from grace.store import adapter_weights, digest, disk_watched, read_json, write_json
 from grace.training.adapter import GRACE, check_vacant, replace_directory
 

@@ -12,9 +12,9 @@ from grace.engines.vllm_loading import LORA_RANKS
 from grace.export.stock import lines
 from grace.report import from_json
 from grace.report.groups import Rated
-from grace.report.measured import own_diagram
 from grace.report.names import MAIN
 from grace.report.rows import Row
+from grace.report.stored import own_diagram
 from grace.report.tables import quality
 from grace.report.text import markdown_table
 

@@ -12,7 +12,8 @@ import numpy as np
 from grace.errors import RunError
 from grace.pipeline.context import Context
 from grace.report import Promise, Replay, from_json, to_json
-from grace.report.replays import equal_rows, seed_rows
+from grace.report.scaling.replays import equal_rows, seed_rows
+from grace.report.scaling.rows import Case, Pooled
 from grace.scaling import Curve, PairWins
 from grace.store import RunDir, read_json, write_bytes, write_json
 from grace.strategies.tally import Floats
@@ -90,9 +91,9 @@ def read_replay(context: Context) -> Replay | None:
             (answers, estimator): PairWins(*tensors[f"wins/{answers}/{estimator}"])
             for answers, estimator in names
         },
-        pools=content["pools"],
+        pools=[from_json(Pooled, row) for row in content["pools"]],
         promises=[from_json(Promise, row) for row in content["promises"]],
-        cases=content["cases"],
+        cases=[from_json(Case, row) for row in content["cases"]],
     )
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from grace.report.inputs import EstimatorResult, Example, Replay, ReportInput, merge
-from grace.report.rows import Promise, Report, TargetRow, Validation
-from grace.report.stored import from_json, to_json
+from grace.report.rows import TargetRow, Validation
+from grace.report.scaling.rows import Promise
+from grace.report.stored import Report, from_json, to_json
 from grace.report.summary import summarize
 from grace.report.text import markdown, render_table
 from grace.store import write_bytes, write_json

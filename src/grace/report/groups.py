@@ -7,17 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from grace.report.names import estimator_order, label, shown_budget, strategy_name
-from grace.report.rows import (
-    Comparison,
-    Ends,
-    EqualAccuracy,
-    Gap,
-    JointStrategy,
-    Report,
-    Row,
-    Summary,
-    Transfer,
-)
+from grace.report.rows import Comparison, Ends, Gap, Row, Summary, Transfer
+from grace.report.scaling.rows import EqualAccuracy, JointStrategy
+from grace.report.stored import Report
 
 Changes = TypeVar("Changes", Comparison, Transfer)
 

@@ -6,13 +6,14 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from grace.errors import UserInputError
 from grace.report.names import ACCESS
-from grace.report.rows import Promise, TargetRow, Validation
+from grace.report.rows import TargetRow, Validation
+from grace.report.scaling.rows import Case, Pooled, Promise
 from grace.scaling import Curve, PairWins
 
 SAME_CONFIDENCE = 1e-6
@@ -90,8 +91,7 @@ class Replay:
     """What strategies made of the stored samples of one run, question by question.
 
     `name` is what the run calls its trained model, `answers` says of each curve whose samples it
-    votes over (`name`, or "base"). `wins` are within-question wins by (whose samples, estimator);
-    `pools` and `cases` are rows as in schema.json.
+    votes over (`name`, or "base"). `wins` are within-question wins by (whose samples, estimator).
     """
 
     task: str
@@ -102,9 +102,9 @@ class Replay:
     curves: Sequence[Curve]
     answers: Mapping[str, str]
     wins: Mapping[tuple[str, str], PairWins] = field(default_factory=dict)
-    pools: Sequence[Mapping[str, Any]] = ()
+    pools: Sequence[Pooled] = ()
     promises: Sequence[Promise] = ()
-    cases: Sequence[Mapping[str, Any]] = ()
+    cases: Sequence[Case] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

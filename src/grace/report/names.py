@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from grace.strategies import BUDGET
 
 LABELS = {
     "grace": "GrACE",
@@ -41,9 +44,6 @@ BASE = "base"
 
 BASELINE = "sc"
 """The strategy that others are compared with."""
-
-BUDGET = 8
-"""The budget of the paper's tables; where it is missing the largest one is shown."""
 
 RULES = {"sc": "SC", "asc": "ASC", "esc": "ESC", "es": "ES", "cisc": "CISC", "best": "best of n"}
 
@@ -167,7 +167,7 @@ def samples_of(answers: str) -> str:
 
 
 def shown_budget(budgets: Iterable[int]) -> int:
-    """Return the budget of the tables."""
+    """Return the budget of the tables: the usual one, as in the paper, or else the largest."""
     known = set(budgets)
     return BUDGET if BUDGET in known else max(known)
 
@@ -191,3 +191,8 @@ def strategy_name(
     about += [options.replace(",", ", ").replace("=", " ")] if options else []
     about += [] if threshold is None else [f"stop at {threshold:g}"]
     return f"{shown} ({', '.join(about)})" if about else shown
+
+
+def slug(text: str) -> str:
+    """Return a text as a part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "task"

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from grace.report import names, tables
-from grace.report.canvas import INK, Figure
 from grace.report.figures import GENERALIZATION, TARGETS, scaling_group
+from grace.report.figures.canvas import INK, Figure
 from grace.report.groups import comparisons, groups, transfers
-from grace.report.rows import Report, Shown
-from grace.report.scaling import scaling_tables
+from grace.report.rows import Shown
+from grace.report.scaling.tables import scaling_tables
+from grace.report.stored import Report
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 

@@ -7,8 +7,7 @@ sum), and None where undefined.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 Ends = tuple[float, float]
 OpenEnds = tuple[float | None, float | None]
@@ -151,97 +150,6 @@ class Sampled:
         return self.task, self.backbone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy(Sampled):
-    """One strategy at one budget of samples."""
-
-    strategy: str
-    answers: str = ""
-    estimator: str | None
-    budget: int
-    threshold: float | None
-    n: int
-    accuracy: float
-    interval: Ends | None = None
-    spread: float | None = None
-    mean_samples: float
-    samples_interval: Ends | None = None
-    mean_tokens: float
-    gain: float | None = None
-    gain_interval: Ends | None = None
-    gain_own: float | None = None
-    gain_own_interval: Ends | None = None
-    used: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeedStrategy(Strategy):
-    """For one seed."""
-
-    seed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JointStrategy(Strategy):
-    """Over the seeds."""
-
-    seeds: Seeds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EqualAccuracy(Sampled):
-    """The samples that a strategy needs for the accuracy that `reference` has at the budget."""
-
-    strategy: str
-    estimator: str | None
-    threshold: float | None
-    reference: str
-    budget: int
-    seeds: Seeds
-    accuracy: float
-    interval: Ends
-    reference_samples: float
-    samples: float | None
-    samples_interval: OpenEnds
-    saved: float | None
-    saved_interval: OpenEnds
-    reached: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discrimination(Sampled):
-    """One estimator's confidences in the single samples of one model, over the seeds."""
-
-    answers: str
-    estimator: str
-    seeds: Seeds
-    n: int
-    accuracy: float | None
-    ece: float | None
-    brier: float | None
-    auroc: float | None
-    wqd: float | None
-    wqd_interval: Ends | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise(Sampled):
-    """How often thresholds chosen on random halves of a pool break what they promise."""
-
-    answers: str
-    seed: int
-    budget: int
-    target: float | None
-    margin: float | None
-    n: int
-    delta: float
-    splits: int
-    promised: float
-    broken: float
-    broken_on_rest: float
-    coverage: float
-
-
 @dataclass(frozen=True, slots=True)
 class TargetRow:
     """One bin of the calibration targets: probe scores in [low, high), their number, accuracy."""
@@ -287,32 +195,3 @@ class Shown:
     correct: bool
     confidence: float
     task: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What report.json holds; `pools` and `cases` are shown as they came, see schema.json."""
-
-    schema_version: int
-    name: str
-    created: str
-    grace_version: str
-    hardware: str
-    rows: tuple[Row, ...]
-    summaries: tuple[Summary, ...] = ()
-    transfer: tuple[Transfer, ...] = ()
-    scaling: tuple[SeedStrategy, ...]
-    scaling_joint: tuple[JointStrategy, ...] = ()
-    equal_accuracy: tuple[EqualAccuracy, ...] = ()
-    pools: tuple[dict[str, Any], ...] = ()
-    discrimination: tuple[Discrimination, ...] = ()
-    promises: tuple[Promise, ...] = ()
-    cases: tuple[dict[str, Any], ...] = ()
-    targets: tuple[TargetRow, ...]
-    target_values: tuple[TargetValues, ...] = ()
-    comparisons: tuple[Comparison, ...] = ()
-    evaluation: dict[str, float] = field(default_factory=dict)
-    settings: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    validation: tuple[Validation, ...] = ()
-    examples: tuple[Shown, ...] = ()

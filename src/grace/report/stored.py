@@ -1,4 +1,4 @@
-"""report.json as typed rows, and back."""
+"""report.json: what it holds, as typed rows and back, and what a run says there of its own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,64 @@ import functools
 import math
 import types
 import typing
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from grace.report.names import slug
+from grace.report.rows import (
+    Comparison,
+    Row,
+    Shown,
+    Summary,
+    TargetRow,
+    TargetValues,
+    Transfer,
+    Validation,
+)
+from grace.report.scaling.rows import (
+    Case,
+    Discrimination,
+    EqualAccuracy,
+    JointStrategy,
+    Pooled,
+    Promise,
+    SeedStrategy,
+)
+from grace.store import read_json
+
 Parsed = TypeVar("Parsed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What report.json holds; see schema.json."""
+
+    schema_version: int
+    name: str
+    created: str
+    grace_version: str
+    hardware: str
+    rows: tuple[Row, ...]
+    summaries: tuple[Summary, ...] = ()
+    transfer: tuple[Transfer, ...] = ()
+    scaling: tuple[SeedStrategy, ...]
+    scaling_joint: tuple[JointStrategy, ...] = ()
+    equal_accuracy: tuple[EqualAccuracy, ...] = ()
+    pools: tuple[Pooled, ...] = ()
+    discrimination: tuple[Discrimination, ...] = ()
+    promises: tuple[Promise, ...] = ()
+    cases: tuple[Case, ...] = ()
+    targets: tuple[TargetRow, ...]
+    target_values: tuple[TargetValues, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    evaluation: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    validation: tuple[Validation, ...] = ()
+    examples: tuple[Shown, ...] = ()
 
 
 def to_json(value: Any) -> Any:
@@ -54,3 +107,30 @@ def _parse(kind: Any, value: Any) -> Any:
 @functools.cache
 def _fields(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
+
+
+def own_row(path: Path, task: str) -> dict[str, Any] | None:
+    """Return the report's row about the trained confidence on the task it was trained for.
+
+    A run has it in report.json, an exported model in grace.json; None where there is none.
+
+    Raises:
+        RunError: one of the files is not JSON.
+    """
+    report = path / "report.json"
+    if report.exists():
+        content = read_json(report)
+        name = content.get("settings", {}).get("report.name", "grace")
+        for row in content.get("rows", []):
+            if row["estimator"] == name and row["task"] == row["train_task"] == task:
+                found: dict[str, Any] = row
+                return found
+    card = path / "grace.json"
+    kept: dict[str, Any] | None = read_json(card).get("measured") if card.exists() else None
+    return kept
+
+
+def own_diagram(path: Path, task: str) -> Path | None:
+    """Return the reliability diagram of a run on the task it was trained for, if it drew one."""
+    drawn = path / "figures" / f"reliability-{slug(task)}.png"
+    return drawn if drawn.is_file() else None

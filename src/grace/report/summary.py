@@ -15,21 +15,20 @@ from grace.errors import UserInputError
 from grace.metrics import METRICS, evaluate, interval, reliability, wqd
 from grace.report.inputs import EstimatorResult, Example, ReportInput, different, flat
 from grace.report.names import COMPARED, COSTS, OURS
-from grace.report.replays import replay_rows
 from grace.report.rows import (
     Bar,
     Comparison,
     Gap,
     Histogram,
-    Report,
     Row,
     Shown,
     Summary,
     TargetValues,
     Transfer,
 )
+from grace.report.scaling.replays import replay_rows
 from grace.report.significance import BOOTSTRAPPED, Paired, Trials, ends, leader, marks, question_of
-from grace.report.stored import from_json, to_json
+from grace.report.stored import Report, from_json, to_json
 
 SCHEMA_VERSION = 1
 HISTOGRAM_BINS = 20

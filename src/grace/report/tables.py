@@ -10,7 +10,8 @@ from typing import NamedTuple
 from grace.metrics.resampling import SEEDS_FOR_SPREAD
 from grace.report.groups import Group, Rated, groups
 from grace.report.names import ACCESS, COMPARED, COSTS, OURS, Column, Cost, estimator_order, label
-from grace.report.rows import Comparison, Ends, Report, Transfer, Validation
+from grace.report.rows import Comparison, Ends, Transfer, Validation
+from grace.report.stored import Report
 
 NONE = "-"
 """Shown where there is no value."""
@@ -36,7 +37,7 @@ class Cell(NamedTuple):
     text: str
     rest: str = ""
     verdict: str = ""
-    value: float | str | None = None
+    value: float | None = None
     mark: str = ""
     meaning: str = ""
     before: str = ""
@@ -53,10 +54,10 @@ class Cell(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What to sort by, as text."""
-        if isinstance(self.value, str):
-            return self.value
-        return self.text if self.value is None else repr(self.value)
+        """What to sort by, as text; empty, which comes last, where there is no value."""
+        if self.value is None:
+            return "" if self.text == NONE else self.text
+        return repr(self.value)
 
 
 class Table(NamedTuple):
@@ -83,7 +84,7 @@ def points(metric: str, value: float | None, ends: Ends | None) -> Cell:
     It is "better", "worse", "equal", or "unclear" where the interval holds 0 or is not known.
     """
     if value is None or ends is None:
-        return Cell(NONE, verdict="unclear", value="" if value is None else value)
+        return Cell(NONE, verdict="unclear", value=value)
     low, high = ends
     better = COMPARED[metric] * low > 0
     clear = "unclear" if low * high <= 0 else "better" if better else "worse"
@@ -104,15 +105,14 @@ def quality(rated: Rated, metric: str) -> Cell:
     if gap:
         against = points(metric, gap.difference, gap.interval).plain
         said.append(f"{against} points against {label(gap.estimator)}")
-    value = "" if mean is None else mean
-    return made._replace(value=value, mark=mark, meaning="; ".join(said))
+    return made._replace(mark=mark, meaning="; ".join(said))
 
 
 def cost(rated: Rated, column: Cost) -> Cell:
     """Return a cost; access sorts from the least to the most."""
     value = rated.cost(column.key)
     if value is None or isinstance(value, str):
-        return Cell(value or NONE, value=ACCESS.index(value) if value else "")
+        return Cell(value or NONE, value=ACCESS.index(value) if value else None)
     return Cell(number(value), value=value)
 
 
@@ -129,7 +129,7 @@ def number(value: float) -> str:
 def change(row: Comparison | Transfer | None) -> Cell:
     """Return a change in one metric; before it, for a transfer, the values in and out of domain."""
     if row is None:
-        return Cell(NONE, verdict="unclear", value="")
+        return Cell(NONE, verdict="unclear")
     made = points(row.metric, row.difference, row.interval)
     if isinstance(row, Comparison) or row.in_domain is None or row.out_of_domain is None:
         return made

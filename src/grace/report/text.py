@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from grace.report.groups import Group, Rated, comparisons, groups, transfers
 from grace.report.names import DETAIL, MAIN, Cost, as_code, label
-from grace.report.rows import Report
-from grace.report.scaling import scaling_tables
+from grace.report.scaling.tables import scaling_tables
+from grace.report.stored import Report
 from grace.report.tables import (
     NONE,
     Cell,

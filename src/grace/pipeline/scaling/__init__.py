@@ -150,6 +150,11 @@ def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> 
     settings, (base, tuned) = context.settings, sides
     about = {"task": settings.data.task, "backbone": Path(settings.model.path).name}
     every: Row = about | {"answers": tuned.name, "seed": settings.seed}
+
+    def called(estimator: str) -> str:
+        """Return what the rows call an estimator: the run's own goes by the run's name for it."""
+        return tuned.name if estimator == OWN else estimator
+
     reads_own = [_shown(p, tuned) for p in tuned.policies if p.estimator in (None, OWN)]
     return Replay(
         **about,
@@ -159,29 +164,17 @@ def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> 
         curves=[curve for side in sides for curve in _curves(context, side, chosen)],
         answers={_shown(p, side).name: side.name for side in sides for p in side.policies},
         wins={
-            (side.name, _called(name, tuned)): pair_wins(side.pool, name)
+            (side.name, called(name)): pair_wins(side.pool, name)
             for side in sides
             for name in side.pool.confidences
         },
         pools=[
-            about | {"seed": settings.seed, "answers": side.name} | _described(side.pool, tuned)
+            describe(side.pool, called, **about, seed=settings.seed, answers=side.name)
             for side in sides
         ],
         promises=[Promise(**every, **row) for row in kept_promises(tuned.pool, settings.seed)],
-        cases=[every | row for row in cases(tuned.split, reads_own, settings.seed)],
+        cases=cases(tuned.split, reads_own, **every),
     )
-
-
-def _described(pool: Pool, tuned: _Side) -> Row:
-    row = describe(pool)
-    for each in row["confidences"]:
-        each["estimator"] = _called(each["estimator"], tuned)
-    return row
-
-
-def _called(estimator: str, tuned: _Side) -> str:
-    """Return what the rows call an estimator: the run's own goes by the run's name for it."""
-    return tuned.name if estimator == OWN else estimator
 
 
 def _rates(context: Context, estimator: str) -> Answers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from grace.pipeline.stages.cost import Meter, MeteredEngine
 from grace.pipeline.stages.score import KnownSplits, answer, check_values, estimator_of
 from grace.progress import progress
 from grace.records import Confidence, Grade, Question, Response, Vote
+from grace.report.scaling.rows import Case, CaseDecision, CaseSample, Pooled, PooledConfidence
 from grace.scaling import Pool
 from grace.store import Split
 from grace.strategies import Majority, Policy, Weighted, chosen, decide
@@ -109,8 +110,10 @@ def read_pool(pool: Split, estimators: Sequence[str] = ()) -> Pool:
     )
 
 
-def describe(pool: Pool) -> dict[str, Any]:
-    """Return the accuracy of single samples, and how good their confidences are.
+def describe(pool: Pool, called: Callable[[str], str], **about: Any) -> Pooled:
+    """Return the row `about` a pool: how right single samples are, and how good their confidences.
+
+    `called` returns what the row calls an estimator.
 
     `wqd` is within-question discrimination: whether the right samples of a question are surer
     than its wrong ones. That is what helps a vote.
@@ -125,18 +128,19 @@ def describe(pool: Pool) -> dict[str, Any]:
         found = evaluate(value_N, correct_N, METRICS)
         found["wqd"] = wqd(value_N, correct_N, number_QS[known_QS].tolist())
         known = {key: None if math.isnan(value) else value for key, value in found.items()}
-        confidences.append({"estimator": name, "n": len(value_N), **known})
-    return {
-        "n": pool.num_questions,
-        "samples": pool.num_samples,
-        "accuracy": float(pool.correct_QS.mean()),
-        "without_answer": float((pool.answer_QS < 0).mean()),
-        "mean_tokens": float(pool.tokens_QS.mean()),
-        "confidences": confidences,
-    }
+        confidences.append(PooledConfidence(estimator=called(name), n=len(value_N), **known))
+    return Pooled(
+        **about,
+        n=pool.num_questions,
+        samples=pool.num_samples,
+        accuracy=float(pool.correct_QS.mean()),
+        without_answer=float((pool.answer_QS < 0).mean()),
+        mean_tokens=float(pool.tokens_QS.mean()),
+        confidences=tuple(confidences),
+    )
 
 
-def cases(pool: Split, policies: Sequence[Policy], seed: int) -> list[dict[str, Any]]:
+def cases(pool: Split, policies: Sequence[Policy], *, seed: int, **about: Any) -> list[Case]:
     """Return a few questions with their first samples, and what every strategy makes of these.
 
     Of the questions whose samples do not all give the same answer, two of each kind are drawn at
@@ -146,6 +150,7 @@ def cases(pool: Split, policies: Sequence[Policy], seed: int) -> list[dict[str, 
         pool: the samples, of the model whose confidences come with them.
         policies: strategies that read these confidences, or none.
         seed: seed of the drawing.
+        about: the fields of a `Case` that all of them share.
     """
     by_kind: dict[tuple[bool, bool], list[tuple[Question, list[Judged]]]] = {k: [] for k in KINDS}
     every = list(_first_samples(pool))
@@ -158,33 +163,34 @@ def cases(pool: Split, policies: Sequence[Policy], seed: int) -> list[dict[str, 
     found = []
     for kind, alike in by_kind.items():
         drawn = rng.permutation(len(alike))[:CASES_OF_A_KIND]
-        about = {"why": KINDS[kind], "of": len(alike), "n": len(every)}
+        of_kind = {"seed": seed, "why": KINDS[kind], "of": len(alike), "n": len(every)}
         for question, samples in (alike[at] for at in sorted(drawn)):
-            found.append(about | _case(question, samples, policies))
+            found.append(_case(question, samples, policies, **about, **of_kind))
     return found
 
 
 def _case(
-    question: Question, samples: Sequence[Judged], policies: Sequence[Policy]
-) -> dict[str, Any]:
+    question: Question, samples: Sequence[Judged], policies: Sequence[Policy], **about: Any
+) -> Case:
     votes, right = _votes(samples), _right(samples)
     made = [(each, decide(each.strategy, votes, len(votes))) for each in policies]
-    return {
-        "question": question.text,
-        "choices": list(question.choices),
-        "samples": [_sample(*pair) for pair in samples],
-        "decisions": [
-            {
-                "strategy": each.name,
-                "estimator": each.estimator,
-                "threshold": getattr(each.strategy, "threshold", None),
-                "answer": decision.answer,
-                "correct": decision.answer in right,
-                "samples": decision.samples,
-            }
+    return Case(
+        **about,
+        question=question.text,
+        choices=question.choices,
+        samples=tuple(_sample(*pair) for pair in samples),
+        decisions=tuple(
+            CaseDecision(
+                strategy=each.name,
+                estimator=each.estimator,
+                threshold=getattr(each.strategy, "threshold", None),
+                answer=decision.answer,
+                correct=decision.answer in right,
+                samples=decision.samples,
+            )
             for each, decision in made
-        ],
-    }
+        ),
+    )
 
 
 def _votes(samples: Sequence[Judged]) -> list[Vote]:
@@ -209,12 +215,12 @@ def _first_samples(pool: Split) -> Iterator[tuple[Question, list[Judged]]]:
         yield question, by_question[question.id]
 
 
-def _sample(response: Response, grade: Grade) -> dict[str, Any]:
+def _sample(response: Response, grade: Grade) -> CaseSample:
     text = response.text.strip()
-    return {
-        "text": text if len(text) <= LONGEST else text[: LONGEST - 1] + "…",
-        "answer": grade.answer,
-        "correct": grade.correct,
-        "confidence": response.confidence,
-        "tokens": len(response.token_ids),
-    }
+    return CaseSample(
+        text=text if len(text) <= LONGEST else text[: LONGEST - 1] + "…",
+        answer=grade.answer,
+        correct=grade.correct,
+        confidence=response.confidence,
+        tokens=len(response.token_ids),
+    )

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grace.report.canvas import (
+from grace.report.figures.canvas import (
     BLUE,
     GREY,
     INK,
@@ -27,7 +26,7 @@ from grace.report.canvas import (
     saved,
     unit_ticks,
 )
-from grace.report.diagrams import (
+from grace.report.figures.diagrams import (
     draw_confidence,
     draw_metrics,
     draw_reliability,
@@ -36,8 +35,10 @@ from grace.report.diagrams import (
     timed,
 )
 from grace.report.groups import Curve, Group, at_budget, curves, groups, name_of, transfers
-from grace.report.names import BASELINE, samples_of
-from grace.report.rows import JointStrategy, Report, TargetRow, TargetValues, Transfer
+from grace.report.names import BASELINE, samples_of, slug
+from grace.report.rows import TargetRow, TargetValues, Transfer
+from grace.report.scaling.rows import JointStrategy
+from grace.report.stored import Report
 
 GENERALIZATION = "generalization"
 TARGETS = "targets"
@@ -175,11 +176,6 @@ def _unique_names(figures: Iterator[Figure]) -> list[Figure]:
         count = seen[figure.name] = seen.get(figure.name, 0) + 1
         named.append(figure if count == 1 else figure._replace(name=f"{figure.name}-{count}"))
     return named
-
-
-def slug(text: str) -> str:
-    """Return a text as a part of a file's name."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "task"
 
 
 def draw_targets(rows: Sequence[TargetRow], values: TargetValues | None) -> Any:

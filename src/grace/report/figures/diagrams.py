@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grace.report.canvas import BLUE, GREY, INK, ORANGE, outer_labels, panels, unit_ticks
+from grace.report.figures.canvas import BLUE, GREY, INK, ORANGE, outer_labels, panels, unit_ticks
 from grace.report.groups import Rated
 from grace.report.names import ACCESS, MAIN, OURS, label
 from grace.report.rows import Bar, Transfer

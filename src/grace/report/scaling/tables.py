@@ -7,15 +7,9 @@ from collections.abc import Sequence
 
 from grace.report.groups import at_budget, curves, name_of
 from grace.report.names import label, samples_of, strategy_name
-from grace.report.rows import (
-    Discrimination,
-    Ends,
-    EqualAccuracy,
-    JointStrategy,
-    OpenEnds,
-    Promise,
-    Report,
-)
+from grace.report.rows import Ends, OpenEnds
+from grace.report.scaling.rows import Discrimination, EqualAccuracy, JointStrategy, Promise
+from grace.report.stored import Report
 from grace.report.tables import NONE, Cell, Table, percent, points
 
 

@@ -8,16 +8,21 @@ from typing import Any, TypeVar
 
 from grace.report.inputs import Replay
 from grace.report.names import BASE, BASELINE, shown_budget
-from grace.report.rows import Discrimination, EqualAccuracy, JointStrategy, SeedStrategy
+from grace.report.scaling.rows import (
+    Discrimination,
+    EqualAccuracy,
+    JointStrategy,
+    PooledConfidence,
+    SeedStrategy,
+)
 from grace.scaling import Estimate, PairWins, Scaling, discrimination, joined
 
 REFERENCES = ("sc", "asc", "esc")
 """The strategies whose accuracy others are asked to reach."""
 
 POOLED = ("accuracy", "ece", "brier", "auroc")
-Row = dict[str, Any]
 Joint = TypeVar("Joint", JointStrategy, EqualAccuracy)
-Rated = tuple[Row, Sequence[Hashable], PairWins]
+Rated = tuple[PooledConfidence, Sequence[Hashable], PairWins]
 
 
 def replay_rows(replays: Sequence[Replay]) -> dict[str, Any]:
@@ -28,13 +33,11 @@ def replay_rows(replays: Sequence[Replay]) -> dict[str, Any]:
         "scaling": _distinct(row for replay in replays for row in seed_rows(replay)),
         "scaling_joint": _widest(row for group in groups for row in _joint_rows(group)),
         "equal_accuracy": _widest(row for group in groups for row in equal_rows(group)),
-        "pools": _distinct(dict(row) for replay in replays for row in replay.pools),
+        "pools": _distinct(row for replay in replays for row in replay.pools),
         "discrimination": tuple(_discrimination(replays)),
         "promises": _distinct(row for replay in replays for row in replay.promises),
         "cases": _distinct(
-            dict(row)
-            for task in dict.fromkeys(r.task for r in replays)
-            for row in first[task].cases
+            row for task in dict.fromkeys(r.task for r in replays) for row in first[task].cases
         ),
     }
 
@@ -122,8 +125,8 @@ def _discrimination(replays: Sequence[Replay]) -> Iterator[Discrimination]:
     found: dict[tuple[str, str, str, str], dict[int, Rated]] = {}
     for replay in replays:
         for pool in replay.pools:
-            for row in pool["confidences"]:
-                which = (pool["answers"], row["estimator"])
+            for row in pool.confidences:
+                which = (pool.answers, row.estimator)
                 own = found.setdefault((replay.task, replay.backbone, *which), {})
                 if which in replay.wins:
                     own.setdefault(replay.seed, (row, replay.questions, replay.wins[which]))
@@ -138,8 +141,8 @@ def _discrimination(replays: Sequence[Replay]) -> Iterator[Discrimination]:
             answers=answers,
             estimator=estimator,
             seeds=tuple(by_seed),
-            n=sum(row["n"] for row in rows),
-            **{name: _mean([row[name] for row in rows]) for name in POOLED},
+            n=sum(row.n for row in rows),
+            **{name: _mean([getattr(row, name) for row in rows]) for name in POOLED},
             wqd=wqd.value if wqd else None,
             wqd_interval=_ends(wqd) if wqd else None,
         )

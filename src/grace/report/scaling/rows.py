@@ -1,0 +1,163 @@
+"""The rows of report.json on test-time scaling; `schema.json` says what every field means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grace.report.rows import Ends, OpenEnds, Sampled, Seeds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy(Sampled):
+    """One strategy at one budget of samples."""
+
+    strategy: str
+    answers: str = ""
+    estimator: str | None
+    budget: int
+    threshold: float | None
+    n: int
+    accuracy: float
+    interval: Ends | None = None
+    spread: float | None = None
+    mean_samples: float
+    samples_interval: Ends | None = None
+    mean_tokens: float
+    gain: float | None = None
+    gain_interval: Ends | None = None
+    gain_own: float | None = None
+    gain_own_interval: Ends | None = None
+    used: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedStrategy(Strategy):
+    """For one seed."""
+
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointStrategy(Strategy):
+    """Over the seeds."""
+
+    seeds: Seeds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualAccuracy(Sampled):
+    """The samples that a strategy needs for the accuracy that `reference` has at the budget."""
+
+    strategy: str
+    estimator: str | None
+    threshold: float | None
+    reference: str
+    budget: int
+    seeds: Seeds
+    accuracy: float
+    interval: Ends
+    reference_samples: float
+    samples: float | None
+    samples_interval: OpenEnds
+    saved: float | None
+    saved_interval: OpenEnds
+    reached: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledConfidence:
+    """One estimator's confidences in the single samples of a pool."""
+
+    estimator: str
+    n: int
+    accuracy: float | None
+    ece: float | None
+    brier: float | None
+    auroc: float | None
+    wqd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooled(Sampled):
+    """The stored samples of one model in one run, one by one."""
+
+    seed: int
+    answers: str
+    n: int
+    samples: int
+    accuracy: float
+    without_answer: float
+    mean_tokens: float
+    confidences: tuple[PooledConfidence, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discrimination(Sampled):
+    """One estimator's confidences in the single samples of one model, over the seeds."""
+
+    answers: str
+    estimator: str
+    seeds: Seeds
+    n: int
+    accuracy: float | None
+    ece: float | None
+    brier: float | None
+    auroc: float | None
+    wqd: float | None
+    wqd_interval: Ends | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise(Sampled):
+    """How often thresholds chosen on random halves of a pool break what they promise."""
+
+    answers: str
+    seed: int
+    budget: int
+    target: float | None
+    margin: float | None
+    n: int
+    delta: float
+    splits: int
+    promised: float
+    broken: float
+    broken_on_rest: float
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseSample:
+    """A sample in a case."""
+
+    text: str
+    answer: str | None
+    correct: bool
+    confidence: float | None
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseDecision:
+    """What a strategy makes of the samples in a case."""
+
+    strategy: str
+    estimator: str | None
+    threshold: float | None
+    answer: str | None
+    correct: bool
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case(Sampled):
+    """One question's first samples; drawn from the `of` questions of its kind, among `n`."""
+
+    answers: str
+    seed: int
+    why: str
+    of: int
+    n: int
+    question: str
+    choices: tuple[str, ...]
+    samples: tuple[CaseSample, ...]
+    decisions: tuple[CaseDecision, ...]
