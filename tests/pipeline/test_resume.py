@@ -14,7 +14,8 @@ import trials
 import tiny_run
 from grace.config import load_settings
 from grace.errors import ModelError, RunError
-from grace.pipeline import run
+from grace.pipeline import refuse_changes, run
+from grace.store import RunDir
 
 SLOW = pytest.mark.slow
 TABLES = ("responses.jsonl", "grades.jsonl", "targets.jsonl", "confidences/*.jsonl")
@@ -173,6 +174,34 @@ def test_the_settings_that_training_can_change_on_the_way_are_those_of_its_check
     from grace.training.checkpoints import FREE_SETTINGS
 
     assert tuple(f"train.{name}" for name in FREE_SETTINGS) == FREE_WHILE_TRAINING
+
+
+def test_stages_of_which_nothing_is_done_take_new_settings_and_keep_nothing_of_the_old(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run, new = reference.before("train", tmp_path / "old"), tmp_path / "new" / "run"
+    shutil.copytree(reference.run / "test/tuned/confidences", run / "test/tuned/confidences")
+    (run / "report.md").write_text("of other settings")
+    elsewhere = trials.settings(reference.inputs, 'report.transfer=["sciq"]')
+    assert refuse_changes(RunDir(run), elsewhere, None) == "answer"
+    chosen = ("estimators.probe.folds=3", "report.bins=5")
+    ended = finish(run, *chosen)
+    assert ended.code == 0, ended.said
+    assert finish(new, *chosen).code == 0
+    assert trials.tree(run) == trials.tree(new)
+
+
+def test_the_unfinished_stage_itself_takes_no_new_settings(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.before("answer", tmp_path)
+    ended = finish(run, "sample.draw_temperature=0.5", "report.bins=5")
+    assert ended.code == 2
+    assert "(sample.draw_temperature: 0.8 -> 0.5)" in ended.said
+    assert "--redo answer" in ended.said
+    assert reference.differences(run) == reference.differences(
+        reference.before("answer", tmp_path / "again")
+    )
 
 
 def test_redo_adopts_a_changed_setting_and_equals_a_new_run(

@@ -154,23 +154,23 @@ def read_run_settings(path: Path) -> RunSettings:
 
 
 def adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -> None:
-    """Write config.json, or check it; forget the stages that are to be done again.
+    """Write config.json, or check it; forget the stages to be done again or with new settings.
 
     The new settings are written when all that was made with the old ones is gone.
     """
     if redo is not None:
         _check_stage(redo)
-    order = list(STAGES)
+    order, again = list(STAGES), redo
     config: Mapping[str, Any] = {}
     if directory.config.exists():
         config = read_json(directory.config)
-        refuse_changes(directory, settings, redo)
+        again = refuse_changes(directory, settings, redo)
     elif redo != order[0]:
         _refuse_orphans(directory)
     if config and config["settings"] != to_dict(settings) and not has_begun(directory):
-        redo = order[0]
-    if redo is not None:
-        for stage in reversed(order[order.index(redo) :]):
+        again = redo = order[0]
+    if again is not None:
+        for stage in reversed(order[order.index(again) :]):
             directory.forget(stage, STAGES[stage].writes)
     if config and directory.manifest("score") is not None:
         before = from_dict(RunSettings, config["settings"], where=str(directory.config))
@@ -229,25 +229,26 @@ def stages_left(
     return [s for s in reach if order.index(s) >= again or directory.manifest(s) is None]
 
 
-def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> None:
-    """Refuse settings that finished stages were not made with, unless these are done again.
+def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> str | None:
+    """Refuse settings that a run was not begun with, unless the stages they change are done again.
 
-    A run that has not sampled anything yet takes any.
+    Stages after the first unfinished one may change: nothing of them is done. A run that has not
+    sampled anything yet takes any settings.
+
+    Returns:
+        The first stage to be done with other settings than before, `redo` if it comes first.
 
     Raises:
         RunError: with the difference and the two ways on.
     """
     if not has_begun(directory):
-        return
+        return redo
     free = [GROWING, *(FREE_WHILE_TRAINING if directory.manifest("train") is None else ())]
     order = list(STAGES)
-    reach = order.index(redo) if redo else len(order)
     changes = differences(to_dict(read_run_settings(directory.path)), to_dict(new))
-    refused = {
-        key: pair
-        for key, pair in changes.items()
-        if key not in free and order.index(_first_stage(key)) < reach
-    }
+    begun = {key: pair for key, pair in changes.items() if key not in free}
+    reach = min(order.index(redo) if redo else len(order), _untouched(directory))
+    refused = {key: pair for key, pair in begun.items() if order.index(_first_stage(key)) < reach}
     if refused:
         difference = ", ".join(f"{key}: {old!r} -> {new!r}" for key, (old, new) in refused.items())
         earliest = min(map(_first_stage, refused), key=order.index)
@@ -255,6 +256,15 @@ def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> Non
             f"{directory.path} was started with other settings ({difference}); start a new run in "
             f"another directory, or do the stages again that depend on them: --redo {earliest}"
         )
+    again = {*map(_first_stage, begun), *filter(None, (redo,))}
+    return min(again, key=order.index, default=None)
+
+
+def _untouched(directory: RunDir) -> int:
+    """Return the place of the first stage that is not done nor begun, nor any after it."""
+    done = [directory.manifest(stage) is not None for stage in STAGES]
+    first = done.index(False) if False in done else len(done)
+    return len(done) if any(done[first:]) else first + 1
 
 
 def has_begun(directory: RunDir) -> bool:
