@@ -16,7 +16,16 @@ import tiny_models
 from grace.cnf import add_cnf, trainable_rows
 from grace.evidence import Evidence
 from grace.export import export_model
+from grace.trace import Trace
 
+TRACE = Trace(
+    weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, -0.2, 0.04),
+    center=(-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 3.0, 0.1, 0.1, 0.3),
+    bias=-0.3,
+    low=(-9.0,) * 10,
+    high=(9.0,) * 10,
+    limit=5.0,
+)
 EVIDENCE = Evidence(
     (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5), 0.4, 0.8
 )
@@ -96,7 +105,9 @@ def write_fitted(folder: Path) -> Path:
 
     write_base(folder / "base", tied=False)
     rows = np.random.default_rng(0).normal(scale=0.3, size=(2, 64)).astype(np.float32)
-    evidence = dataclasses.replace(EVIDENCE, share=0.5, low=(-9.0,) * 7, high=(4.0,) * 7, limit=6.0)
+    evidence = dataclasses.replace(
+        EVIDENCE, share=0.5, low=(-9.0,) * 7, high=(4.0,) * 7, limit=6.0, trace=TRACE
+    )
     adapter = folder / "adapter"
     metadata = {"base_model": str(folder / "base"), "data": {"task": "jsonl", "prompt": "short"}}
     write_rows_adapter(TransformersEngine.load(folder / "base"), rows, evidence, adapter, metadata)

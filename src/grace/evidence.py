@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.errors import ModelError
+from grace.trace import Trace, trace_features
 
 Array = NDArray[Any]
 
@@ -61,6 +62,7 @@ class Evidence:
         high: the largest.
         share: how much the mean of the readings of all steps counts, beside the last one.
         limit: the largest log-odds of c, in absolute value.
+        trace: how c follows along the way, None where that was not trained.
     """
 
     weights: tuple[float, ...]
@@ -71,10 +73,13 @@ class Evidence:
     high: tuple[float, ...] = ()
     share: float = 0.0
     limit: float = CERTAIN
+    trace: Trace | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what grace.json holds."""
-        return {"features": list(FEATURES), **asdict(self)}
+        found = {"features": list(FEATURES), **asdict(self)}
+        trace = found.pop("trace") and self.trace
+        return {**found, "trace": trace.to_dict()} if trace else found
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Evidence:
@@ -89,12 +94,13 @@ class Evidence:
                 f"grace.json has evidence on {data.get('features')}, this version knows "
                 f"{list(FEATURES)}; install the version that trained the model"
             )
-        values: dict[str, Any] = {k: v for k, v in data.items() if k != "features"}
+        values: dict[str, Any] = {k: v for k, v in data.items() if k not in ("features", "trace")}
         later = (0.0,) * (len(FEATURES) - len(named))  # what earlier versions did not use
         made: dict[str, Any] = {
             k: (*v, *(later if v else ())) if isinstance(v, list) else v for k, v in values.items()
         }
-        return cls(**made)
+        trace = Trace.from_dict(data["trace"]) if data.get("trace") else None
+        return cls(**made, trace=trace)
 
     @classmethod
     def none(cls) -> Evidence:
@@ -105,7 +111,8 @@ class Evidence:
     def mapped(self, slope: float, offset: float) -> Evidence:
         """Return the evidence that makes the log-odds of c `slope` times those now + `offset`."""
         together = self.slope * slope
-        return replace(self, bias=self.bias + offset / together, slope=together)
+        trace = self.trace.mapped(slope, offset) if self.trace else None
+        return replace(self, bias=self.bias + offset / together, slope=together, trace=trace)
 
     def of(self, logprobs: Sequence[float], end: float) -> float:
         """Return what the log-probabilities of one response add to the log-odds."""
@@ -145,19 +152,32 @@ class Running:
     """c at every step of one response, while it is written; constant work per step.
 
     Call `read` once per step with the step's reading and the log-probability of ending there, then
-    `add` with that of the token that the step chose, unless it ended the response. `evidence` None:
-    the paper's c.
+    `add` with that of the token that the step chose, unless it ended the response. After `read`,
+    `so_far` is c of a response that goes on. `evidence` None: the paper's c.
     """
 
     def __init__(self, evidence: Evidence | None) -> None:
         self._evidence = evidence
         self._readings, self._steps = 0.0, 0
+        self._reading = self._ended = 0.0
         self._total, self._low, self._first, self._count = 0.0, 0.0, 0.0, 0
 
     def read(self, reading: float, end: float) -> float:
         """Return c of a response that ends at this step."""
         self._steps += 1
         self._readings += reading
+        self._reading, self._ended = reading, self._c(reading, end)
+        return self._ended
+
+    def so_far(self) -> float:
+        """Return c of what is written: P(right) if it was trained, else as if it ended here."""
+        trace = self._evidence.trace if self._evidence else None
+        if trace is None:
+            return self._ended
+        tokens = (self._total, self._low, self._first, self._count)
+        return sigmoid(trace.log_odds(trace_features(*tokens, self._readings, self._reading)))
+
+    def _c(self, reading: float, end: float) -> float:
         if self._evidence is None:
             return sigmoid(reading)
         share = self._evidence.share
@@ -179,15 +199,18 @@ def along(
     ends: Sequence[float],
     evidence: Evidence | None,
 ) -> list[float]:
-    """Return c at every step of a response; without an end there is one reading per token.
+    """Return c at every step of a response: while it goes on, and where it ends.
 
-    `ends` are the log-probabilities of ending at each step.
+    Without an end there is one reading per token. `ends` are the log-probabilities of ending at
+    each step.
     """
     running, trace = Running(evidence), []
     for step, (reading, end) in enumerate(zip(readings, ends, strict=True)):
-        trace.append(running.read(reading, end))
+        c = running.read(reading, end)
         if step < len(logprobs):
+            c = running.so_far()
             running.add(logprobs[step])
+        trace.append(c)
     return trace
 
 
@@ -215,6 +238,22 @@ def confidence(
     return sigmoid(evidence.log_odds(state, evidence.of(logprobs, end)))
 
 
+def traced(
+    readings: Sequence[float], logprobs: Sequence[float], end: float, evidence: Evidence | None
+) -> list[float]:
+    """Return c at every step of a given response, that of its end last (see `confidence`).
+
+    Raises:
+        ModelError: the model's c holds at the end of a response only.
+    """
+    if evidence is None or evidence.trace is None:
+        raise ModelError(
+            "the model knows no confidence along the way; train it with train.trace=true and "
+            "train.lora=never, or `grace fit --trace`"
+        )
+    return along(readings, logprobs, [*([0.0] * len(logprobs)), end], evidence)
+
+
 def reading(cnf_logprob: float) -> float:
     """Return the log-odds of a probability given by its natural log."""
     log_c = min(cnf_logprob, -1e-7)
@@ -232,6 +271,11 @@ def features(logprobs: Sequence[float], end: float) -> tuple[float, ...]:
     """Return the `FEATURES` of a response; the tokens of an empty one count as certain."""
     kept = [_clipped(value) for value in logprobs] or [0.0]
     return _features(math.fsum(kept), min(kept), kept[0], len(logprobs), end)
+
+
+def clipped(logprobs: Sequence[float]) -> Array:
+    """Return log-probabilities as the evidence takes them."""
+    return np.array([_clipped(value) for value in logprobs])
 
 
 def _clipped(logprob: float) -> float:

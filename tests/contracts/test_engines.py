@@ -25,6 +25,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError
 from grace.evidence import Evidence
 from grace.store import RunDir
+from grace.trace import Trace
 
 KINDS = ("transformers", "vllm", "openai")
 GREEDY = Sampling(max_new_tokens=6)
@@ -32,7 +33,15 @@ SAMPLED = Sampling(3, 0.8, max_new_tokens=16, seed=5)
 EVIDENCE = Evidence(
     (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5), 0.4, 0.8
 )
-BLEND = dataclasses.replace(EVIDENCE, share=0.6)
+TRACE = Trace(
+    weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, -0.2, 0.04),
+    center=(-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 3.0, 0.1, 0.1, 0.3),
+    bias=-0.3,
+    low=(-9.0,) * 10,
+    high=(9.0,) * 10,
+    limit=5.0,
+)
+BLEND = dataclasses.replace(EVIDENCE, share=0.6, trace=TRACE)
 CLOSE = 1e-5
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
@@ -113,6 +122,24 @@ def test_samples_have_the_c_and_the_probabilities_that_reading_them_again_gives(
     for (_, one), (logprobs, end) in zip(ended, rated, strict=True):
         assert one.logprobs == pytest.approx(logprobs, abs=1e-4)
         assert one.end_logprob == pytest.approx(end, abs=1e-4)
+
+
+def test_c_along_the_way_is_that_of_reading_the_answer_again(
+    engine: Any, head: str, prompts: Any
+) -> None:
+    rows = [(prompts[i], one) for i, made in engine.generate(prompts, SAMPLED) for one in made]
+    ended = [(p, one) for p, one in rows if one.finish_reason == "stop"]
+    given = [p for p, _ in ended], [one.token_ids for _, one in ended]
+    if head != "pair":
+        with pytest.raises(GraceError, match="no confidence along the way") as refused:
+            engine.traces(*given)
+        assert "\n" not in str(refused.value)
+        return
+    for (_, one), again in zip(ended, engine.traces(*given), strict=True):
+        assert again == pytest.approx(one.trace, abs=CLOSE)
+        assert one.confidence == one.trace[-1]
+    halfway = [one.trace[len(one.trace) // 2] for _, one in ended if len(one.trace) > 2]
+    assert np.std(halfway) > 0.01
 
 
 def test_a_response_ends_where_an_end_was_drawn_and_a_cut_one_has_no_confidence(

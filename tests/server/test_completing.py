@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tiny_models
+from grace.chat.detokenizer import Words
 from grace.cnf import add_cnf
 from grace.engines import Sampling
 from grace.engines.local.draws import Part
@@ -19,8 +20,8 @@ from grace.errors import ModelError
 from grace.evidence import Evidence
 from grace.server.jobs.backends import draw
 from grace.server.jobs.completion import Asked, Completion, Ended, Piece
-from grace.server.jobs.detokenizer import Stops, Words
 from grace.server.jobs.queue import Finished
+from grace.server.jobs.stops import Stops
 
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
 EVIDENCE = Evidence(

@@ -13,6 +13,7 @@ from grace.cli.options import Base, Device, Dtype, Json, ModelPath, RunPath, Set
 from grace.cli.planning import show_plans
 from grace.cli.preflight import check_names, check_place, check_report_place
 from grace.cli.showing import show_next, show_report
+from grace.errors import ConfigError
 
 app = typer.Typer(
     name="grace",
@@ -130,6 +131,7 @@ def run(
         'grace ask runs/qwen "Who wrote Middlemarch?" --budget 8',
         'grace ask runs/qwen "Who wrote Middlemarch?" --strategy es --threshold 0.9 --parallel 4',
         'grace ask runs/arc "Which is a prime?" --choice 4 --choice 7',
+        'grace ask runs/qwen "Who wrote Middlemarch?" --trace',
     )
 )
 def ask(
@@ -158,6 +160,9 @@ def ask(
         float | None, typer.Option(help="of the sampling; default: 0 (greedy), 0.8 for a vote")
     ] = None,
     seed: Annotated[int, typer.Option(help="seed of the sampling")] = 0,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="show the confidence at every token (train.trace)")
+    ] = False,
     base: Base = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -168,8 +173,10 @@ def ask(
 
     asked = Asked(question, choice or (), threshold, temperature, seed)
     loading = {"base": base, "device": device, "dtype": dtype}
+    if trace and (strategy is not None or budget not in (None, 1)):
+        raise ConfigError("--trace shows one answer; leave out --strategy and --budget")
     if strategy is None and budget in (None, 1):
-        ask_once(path, asked, loading, as_json=as_json)
+        ask_once(path, asked, loading, trace=trace, as_json=as_json)
     else:
         ask_often(path, asked, loading, strategy, budget, parallel, as_json=as_json)
 
@@ -187,6 +194,9 @@ def score(
         Path | None, typer.Option(help="JSONL to write and to resume; default: standard output")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="responses per forward pass")] = 32,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="the confidence at every token, too (train.trace)")
+    ] = False,
     base: Base = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -195,7 +205,7 @@ def score(
     from grace.cli.scoring import score_file
 
     options = {"base": base, "device": device, "dtype": dtype}
-    score_file(path, file, out, batch_size=batch_size, options=options)
+    score_file(path, file, out, batch_size=batch_size, trace=trace, options=options)
 
 
 @app.command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +12,7 @@ from grace.errors import ConfigError
 
 if TYPE_CHECKING:
     from grace.model import Model
+    from grace.model.reply import Reply
     from grace.records import Decision
 
 
@@ -42,14 +44,21 @@ class Asked(NamedTuple):
         }
 
 
-def ask_once(path: str, asked: Asked, loading: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print one answer, or that the model abstains.
+def ask_once(
+    path: str, asked: Asked, loading: Mapping[str, Any], *, trace: bool, as_json: bool
+) -> None:
+    """Print one answer, or that the model abstains; with `trace` token by token.
 
     Raises:
         GraceError: what was given cannot be used.
     """
     options = asked.options(0.0)
     model = _load(path, loading)
+    if trace and not model.traces:
+        raise ConfigError(
+            f"{path} knows its confidence at the end of an answer only; train it with "
+            "--set train.trace=true --set train.lora=never"
+        )
     reply = model.ask(asked.question, **options)
     if as_json:
         print(json.dumps(reply._asdict(), ensure_ascii=False))
@@ -64,6 +73,8 @@ def ask_once(path: str, asked: Asked, loading: Mapping[str, Any], *, as_json: bo
     if reply.threshold is None:
         print(f"{reply.text}   {surely}")
         return
+    if trace:
+        print(_traced(reply, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     shown = "abstain" if reply.abstains else reply.text
     print(f"{shown}   {surely}   ({_about(path, reply.threshold, reply.promise)})")
 
@@ -109,6 +120,20 @@ def ask_often(
         print(f"{shown}   {_confidence(decision.confidence)}   ({about})")
     _note_unused(model, decision, asked)
     _note_greedy(model, options["temperature"])
+
+
+COLOURS = (196, 202, 208, 214, 220, 190, 154, 118, 82, 46)
+"""Of a terminal's 256, red to green."""
+
+
+def _traced(reply: Reply, *, colour: bool) -> str:
+    """Return an answer in the colours of c after each token, or a line for each without any."""
+    rows = list(zip(reply.pieces, reply.trace[1:], strict=False))
+    if not colour:
+        return "\n".join(f"{c:.2f}  {piece!r}" for piece, c in rows)
+    shades = [COLOURS[min(int(c * len(COLOURS)), len(COLOURS) - 1)] for _, c in rows]
+    parts = zip(rows, shades, strict=True)
+    return "".join(f"\033[38;5;{shade}m{piece}" for (piece, _), shade in parts) + "\033[0m"
 
 
 def _load(path: str, loading: Mapping[str, Any]) -> Model:

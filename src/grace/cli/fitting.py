@@ -38,6 +38,9 @@ def fit(
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="the adapter to write")],
+    trace: Annotated[
+        bool, typer.Option("--trace", help="fit the confidence at every token, too")
+    ] = False,
     settings: Set = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -64,6 +67,8 @@ def fit(
             f"model.path={json.dumps(model)}",
             f"model.device={json.dumps(device)}",
             f"model.dtype={json.dumps(dtype)}",
+            'train.lora="never"',
+            f"train.trace={json.dumps(trace)}",
             *(settings or []),
         ],
     )

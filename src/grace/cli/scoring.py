@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 def score_file(
-    model_path: str, file: Path, out: Path | None, *, batch_size: int, options: Mapping[str, Any]
+    model_path: str,
+    file: Path,
+    out: Path | None,
+    *,
+    batch_size: int,
+    trace: bool,
+    options: Mapping[str, Any],
 ) -> None:
     """Rate every line of `file`; with `out`, go on after the lines that it already holds.
 
@@ -29,6 +35,7 @@ def score_file(
         file: JSON Lines of responses; `-` is standard input.
         out: the file to write; None: standard output.
         batch_size: responses per forward pass.
+        trace: add c at every token, too.
         options: further arguments of `grace.load`.
 
     Raises:
@@ -45,27 +52,32 @@ def score_file(
     model = load(model_path, **options)
     with _output(out) as target, progress("score", total, done=done, unit="lines") as advance:
         for batch in _batches(itertools.chain([first], lines), batch_size):
-            for line, value in _rate(model, batch):
+            for line, found in _rate(model, batch, trace):
                 with writing(out) if out else contextlib.nullcontext():
-                    row = {**line.fields, "confidence": value}
+                    row = {**line.fields, **found}
                     target.write(json.dumps(row, ensure_ascii=False) + "\n")
                     target.flush()
             advance(len(batch))
 
 
-def _rate(model: Model, batch: Sequence[Line]) -> Iterator[tuple[Line, float]]:
-    """Yield each line with its confidence; a line that cannot be rated is named by its place."""
+def _rate(
+    model: Model, batch: Sequence[Line], trace: bool
+) -> Iterator[tuple[Line, dict[str, Any]]]:
+    """Yield each line with what was found; a line that cannot be rated is named by its place."""
+    given = [_chat(model, line) for line in batch], [line.response for line in batch]
+    found: list[dict[str, Any]]
     try:
-        values = model.score(
-            [_chat(model, line) for line in batch], [line.response for line in batch]
-        )
+        if trace:
+            found = [{"confidence": one[-1], "trace": one} for one in model.trace(*given)]
+        else:
+            found = [{"confidence": value} for value in model.score(*given)]
     except GraceError as error:
         if len(batch) == 1:
             raise DataError(f"{batch[0].where}: {error}") from error
         for line in batch:
-            yield from _rate(model, [line])
+            yield from _rate(model, [line], trace)
         return
-    yield from zip(batch, values, strict=True)
+    yield from zip(batch, found, strict=True)
 
 
 def _chat(model: Model, line: Line) -> Any:
@@ -128,7 +140,8 @@ def _is_scored(row: bytes, line: Line) -> bool:
         return False
     if not isinstance(fields, dict) or "confidence" not in fields:
         return False
-    wanted = {**line.fields, "confidence": fields["confidence"]}
+    found = {key: fields[key] for key in ("confidence", "trace") if key in fields}
+    wanted = {**line.fields, **found}
     return json.dumps(fields, sort_keys=True) == json.dumps(wanted, sort_keys=True)
 
 

@@ -179,6 +179,9 @@ class TrainSettings:
     evidence: Literal["none", "likelihood"] = setting(
         "likelihood", "likelihood: the response's own token probabilities shift the logit of <CNF>"
     )
+    trace: bool = setting(
+        False, "with head=pair and lora=never: fit c at every token, too, while answers are written"
+    )
     balance: Literal["none", "cap", "sampler"] = setting("none", "balancing over target intervals")
     rank: int = setting(16, "LoRA rank", low=1)
     alpha: float = setting(16.0, "LoRA scaling factor", low=0)
@@ -216,6 +219,8 @@ class TrainSettings:
             "train.head=pair is never a label; set train.cnf_in_sft=false, or train.head=token": (
                 pair and self.cnf_in_sft
             ),
+            "train.trace reads the rows of the model as it is; set train.head=pair and "
+            "train.lora=never": self.trace and not (pair and self.lora == "never"),
             "train.head=bins has no single token that train.read_at=feed could feed; "
             "set train.read_at=predict": bins and self.read_at == "feed",
             "train.head=bins learns from the SFT term alone, and train.gamma=0 takes it away; "

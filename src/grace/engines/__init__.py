@@ -57,6 +57,16 @@ class Features(NamedTuple):
     first_ND: np.ndarray  # at the last prompt token
 
 
+class StepStates(NamedTuple):
+    """Last-layer hidden states at B steps of each of N responses, float32.
+
+    Step k chooses token k of a response, so its state is that of the token before.
+    """
+
+    at_NBD: np.ndarray  # at the step
+    mean_NBD: np.ndarray  # mean over all steps up to there
+
+
 class Samples(Protocol):
     """Samples of one prompt; `tokens` counts what was generated, those of stopped ones too."""
 
@@ -136,6 +146,12 @@ class StreamingEngine(Engine, Protocol):
     @property
     def limit(self) -> int | None:
         """The most tokens of a prompt with its response, None where there is no limit."""
+        ...
+
+    def traces(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """Return c at every step of given responses, that of the end last."""
         ...
 
     def stream(self, prompt: Sequence[int], sampling: Sampling, key: str = "0") -> Samples:

@@ -243,6 +243,17 @@ class OpenAIEngine(NoStates):
         pairs = zip(prompts, responses, strict=True)
         return list(self._in_order(self.remote.confidence(p, r) for p, r in pairs))
 
+    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
+        """Return c at every step of given responses, that of the end last.
+
+        Raises:
+            ModelError: the model knows c at the end only.
+            UpstreamError: the server does not return what c is made of.
+        """
+        self.check([[*p, *r] for p, r in zip(prompts, responses, strict=True)], 1)
+        pairs = zip(prompts, responses, strict=True)
+        return list(self._in_order(self.remote.trace(p, r) for p, r in pairs))
+
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> list[tuple[list[float], float]]:

@@ -24,7 +24,7 @@ from grace.engines.stops import stop_ids
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
 from grace.engines.vllm_requests import Requests, VllmStream, last
 from grace.errors import ConfigError, ModelError
-from grace.evidence import confidence
+from grace.evidence import confidence, traced
 from grace.records import Generation
 
 Ids = Sequence[int]
@@ -202,6 +202,18 @@ class VllmEngine(NoStates):
                 [*map(reader.reading, steps)], logprobs, reader.end(steps[-1]), reader.evidence
             )
             for steps, logprobs in self._given(prompts, responses)
+        ]
+
+    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
+        """Return c at every step of given responses, that of the end last.
+
+        Raises:
+            ModelError: the model knows c at the end only.
+        """
+        reader = self.reader
+        return [
+            traced([*map(reader.reading, steps)], before, reader.end(steps[-1]), reader.evidence)
+            for steps, before in self._given(prompts, responses)
         ]
 
     def logprobs(

@@ -11,6 +11,7 @@ from typing import Any
 
 from grace import plugins
 from grace.chat import encode_chat, encode_response
+from grace.chat.detokenizer import pieces
 from grace.config import DataSettings, SampleSettings, from_dict, is_missing
 from grace.engines import Sampling, StreamingEngine
 from grace.engines.gguf import resolve_model
@@ -101,7 +102,10 @@ class Model:
         ((_, (generation,)),) = self.engine.generate([prompt], sampling, keys=["0"])
         reply = self._reply(generation)
         return reply._replace(
-            threshold=use.tau, promise=use.promise, abstains=use.abstains(reply.confidence)
+            threshold=use.tau,
+            promise=use.promise,
+            abstains=use.abstains(reply.confidence),
+            pieces=pieces(self.engine.tokenizer, generation.token_ids),
         )
 
     def vote(
@@ -165,6 +169,12 @@ class Model:
             abstains=rule.covers_sure_only and not stopped(rule.strategy, decision.votes),
         )
 
+    @property
+    def traces(self) -> bool:
+        """Whether c is known at every token, not at the end of a response alone."""
+        evidence = getattr(self.engine, "evidence", None)
+        return evidence is not None and evidence.trace is not None
+
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
         """Return the confidence of responses that one already has.
 
@@ -181,6 +191,18 @@ class Model:
             ModelError: a prompt with its response is longer than the model's context.
         """
         return self.engine.confidences(*self.encode_all(prompts, responses))
+
+    def trace(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[list[float]]:
+        """Return c along responses that one already has: a list for each, that of its end last.
+
+        Number k is P(right | the question and the first k tokens). The arguments are those of
+        `score`, whose confidence the last number is.
+
+        Raises:
+            UserInputError: as for `score`.
+            ModelError: as for `score`, or the model knows c at the end only.
+        """
+        return self.engine.traces(*self.encode_all(prompts, responses))
 
     def encode(self, question: str, choices: Sequence[str] = ()) -> list[int]:
         """Return the token ids of the prompt that asks a question; the model is not called.

@@ -62,6 +62,7 @@ FIRST_STAGE = {
     "target": "targets",
     "train": "train",
     "train.head": "fit",
+    "train.trace": "features",
     "report": "report",
     "report.transfer": "answer",
     "report.estimators": "score",

@@ -12,12 +12,12 @@ import numpy as np
 from grace.chat import encode_chat, encode_response
 from grace.cnf import head_shape
 from grace.config import RunSettings
-from grace.engines import Features
+from grace.engines import Features, StepStates
 from grace.evidence import features as likelihoods
 from grace.grading import labels_of
 from grace.pipeline.context import Context
-from grace.pipeline.stages.fit import write_rows
-from grace.probe.readout import Fit, fit_readout, step_states
+from grace.pipeline.stages.fit import described_trace, traced, write_rows
+from grace.probe.readout import Fit, draw_steps, fit_readout, fit_trace, step_states
 from grace.progress import progress
 from grace.records import Message, Question
 from grace.store import RunDir
@@ -53,15 +53,23 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]
     pairs = zip(chats, answers, strict=True)
     given = [encode_response(engine.tokenizer, chat, answer.response) for chat, answer in pairs]
-    states, logprobs = _read(engine, prompts, given)
+    counts = [len(row) for row in given]
+    steps = draw_steps(counts, settings.seed) if settings.train.trace else np.zeros((len(given), 0))
+    states, at_steps, logprobs = _read(engine, prompts, given, steps.astype(int))
+    groups = [str(chat) for chat in chats]
     made = fit_readout(
-        step_states(*states, [len(row) for row in given]),
+        step_states(*states, counts),
         np.array([likelihoods(*row) for row in logprobs]),
         label_N,
-        [str(chat) for chat in chats],
+        groups,
         head_shape(engine.model, len(engine.tokenizer)),
         seed=settings.seed,
     )
+    if settings.train.trace:
+        tokens = [row[0] for row in logprobs]
+        found = fit_trace(made, *at_steps, steps, tokens, label_N, groups, seed=settings.seed)
+        context.say(described_trace(found, label_N))
+        made = traced(made, found)
     write_rows(context, made, out)
     return made
 
@@ -74,15 +82,23 @@ def _chat(context: Context, answer: Graded) -> Sequence[Message]:
 
 
 def _read(
-    engine: Any, prompts: Sequence[Sequence[int]], given: Sequence[Sequence[int]]
-) -> tuple[Features, list[tuple[list[float], float]]]:
+    engine: Any,
+    prompts: Sequence[Sequence[int]],
+    given: Sequence[Sequence[int]],
+    steps_NB: Any,
+) -> tuple[Features, StepStates, list[tuple[list[float], float]]]:
     """Return the states and the log-probabilities of answers and their ends, a part at a time."""
-    parts: list[Features] = []
+    parts: list[tuple[Features, StepStates]] = []
     logprobs: list[tuple[list[float], float]] = []
     with progress("read answers", len(given), unit="answers") as advance:
         for start in range(0, len(given), AT_ONCE):
             rows = slice(start, start + AT_ONCE)
-            parts.append(engine.features(prompts[rows], given[rows]))
+            parts.append(engine.states(prompts[rows], given[rows], steps_NB[rows].tolist()))
             logprobs += engine.logprobs(prompts[rows], given[rows])
             advance(len(given[rows]))
-    return Features(*map(np.concatenate, zip(*parts, strict=True))), logprobs
+    features, at_steps = zip(*parts, strict=True)
+    return (
+        Features(*map(np.concatenate, zip(*features, strict=True))),
+        StepStates(*map(np.concatenate, zip(*at_steps, strict=True))),
+        logprobs,
+    )

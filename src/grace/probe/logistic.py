@@ -25,7 +25,8 @@ SHORTER = 1e-5  # log loss by which another penalty must be better to be taken
 class Logistic(NamedTuple):
     """A fit: log-odds = bias + sum of features @ weights over the blocks.
 
-    `loss` is the log loss on held-out folds, per row (N,), `scores` the log-odds there.
+    `losses` is the log loss on held-out folds, per row (N,), `scores` the log-odds there. `fold_N`
+    is the fold in which each row was held out, `held_out` the weights of the fits without them.
     """
 
     weights: list[Array]
@@ -33,6 +34,8 @@ class Logistic(NamedTuple):
     penalties: tuple[float, ...]
     losses: Array
     scores: Array
+    fold_N: Array
+    held_out: list[list[Array]]
 
 
 def fit_logistic(
@@ -57,16 +60,18 @@ def fit_logistic(
     folds = min(folds, len(set(groups_N)))
     fold_N = assign_folds(groups_N, folds, seed) if folds > 1 else np.zeros(len(label_N))
     chosen = _search(problem, fold_N, len(blocks))
-    beta_W = problem.fit(np.ones(len(label_N), dtype=bool), chosen.penalties, chosen.start)
+    beta_W = problem.fit(np.ones(len(label_N), dtype=bool), chosen.penalties, chosen.folds[0])
     weights, bias = problem.unscaled(beta_W)
-    return Logistic(weights, bias, chosen.penalties, chosen.losses, chosen.scores)
+    held_out = [problem.unscaled(fold_W)[0] for fold_W in chosen.folds]
+    found = (chosen.penalties, chosen.losses, chosen.scores)
+    return Logistic(weights, bias, *found, np.unique(fold_N, return_inverse=True)[1], held_out)
 
 
 class _Choice(NamedTuple):
     penalties: tuple[float, ...]
     losses: Array
     scores: Array
-    start: Array
+    folds: list[Array]  # the fit without each fold
 
 
 class _Problem:
@@ -156,7 +161,7 @@ def _search(problem: _Problem, fold_N: Array, blocks: int) -> _Choice:
                 starts[place] = problem.fit(train_N, penalties, starts[place])
                 scores_N[out_N] = problem.log_odds(out_N, starts[place])
             losses_N = np.logaddexp(0, scores_N) - problem.label_N * scores_N
-            tried[penalties] = _Choice(penalties, losses_N, scores_N, starts[0].copy())
+            tried[penalties] = _Choice(penalties, losses_N, scores_N, list(starts))
         return float(tried[penalties].losses.mean())
 
     best = (PENALTIES[FIRST],) * blocks

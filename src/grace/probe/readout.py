@@ -6,7 +6,7 @@ features of its log-probabilities. So the rows of `<CNF>` and `<NOC>`, whose log
 w . state, and the evidence are one logistic regression: exact, without a gradient through the
 model, in seconds.
 
-Shapes: N responses, D hidden size, F evidence features, S states.
+Shapes: N responses, B steps of each, M = N * B, D hidden size, F features.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from typing import NamedTuple
 import numpy as np
 
 from grace.cnf import HeadShape
-from grace.evidence import Evidence
+from grace.evidence import Evidence, clipped
 from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Array
+from grace.trace import Trace, features_at
 
 SPREAD = 1e-3  # a feature that varies less than this over the training answers is left out
 SHARES = (1.0, 0.5, 0.0)  # of the mean over all steps, beside the last one
 FLOOR = 20.0  # how far both rows are kept below a row that is as likely as the mean one, in logits
 SAME_SIDE = 0.3  # how even the states must be along a direction to be lowered along it
+STEPS = 8  # of each response, at which a trace is fitted
 RIDGE = 1e-3  # of the fit of what both rows share, relative to the mean squared length of a state
 
 
@@ -33,7 +35,8 @@ class Fit(NamedTuple):
     """Two rows (2, D), `<CNF>` first, and the evidence, fitted on all responses.
 
     `held_out` is c of each response (N,) by a fit that has not seen its question, and `losses` its
-    log loss; `alone` is that of the evidence without the rows.
+    log loss; `alone` is that of the evidence without the rows. `weights_ND` is what the rows of
+    that fit differ by.
     """
 
     rows_2D: Array
@@ -41,6 +44,7 @@ class Fit(NamedTuple):
     held_out: Array
     losses: Array
     alone: Array
+    weights_ND: Array
 
 
 def fit_evidence(
@@ -111,7 +115,72 @@ def fit_readout(
     evidence = _evidence(features_NF, made.weights[1], made.bias, share=share)
     rows_2D = _rows(states, made.weights[0], head)
     held_out_N = 1 / (1 + np.exp(-np.clip(made.scores, -evidence.limit, evidence.limit)))
-    return Fit(rows_2D, evidence, held_out_N, made.losses, alone.losses)
+    weights_ND = np.array([weights for weights, _ in made.held_out])[made.fold_N]
+    return Fit(rows_2D, evidence, held_out_N, made.losses, alone.losses, weights_ND)
+
+
+class TraceFit(NamedTuple):
+    """A trace, and the log loss of each response, mean over its steps, by a fit without it (N,)."""
+
+    trace: Trace
+    losses: Array
+
+
+def draw_steps(counts: Sequence[int], seed: int) -> Array:
+    """Return the `STEPS` steps of each response at which a trace is fitted, (N, B).
+
+    They lie at random in equal parts of the response, so that every position is met whatever form
+    the responses have. A response of fewer tokens has some steps twice; so each counts alike.
+    """
+    rng = np.random.default_rng(seed)
+    parts_NB = np.arange(STEPS) + rng.random((len(counts), STEPS))
+    step_NB: Array = (parts_NB * np.asarray(counts)[:, None] / STEPS).astype(np.int32)
+    return step_NB
+
+
+def fit_trace(
+    fit: Fit,
+    at_NBD: Array,
+    mean_NBD: Array,
+    step_NB: Array,
+    logprobs: Sequence[Sequence[float]],
+    labels_N: Array,
+    groups_N: Sequence[Hashable],
+    *,
+    seed: int = 0,
+) -> TraceFit:
+    """Fit c along the way: logistic regression of the final grade on what is known at each step.
+
+    Readings are those of rows that have not seen the response's question.
+
+    Args:
+        fit: the read-out, on the same responses.
+        at_NBD: states at B steps of each response.
+        mean_NBD: means of the states of all steps up to there.
+        step_NB: the steps.
+        logprobs: of the tokens of each response.
+        labels_N: 1 or True where it is right.
+        groups_N: its question.
+        seed: seed of the folds.
+    """
+    at_NB = np.einsum("nbd,nd->nb", at_NBD, fit.weights_ND)
+    mean_NB = np.einsum("nbd,nd->nb", mean_NBD, fit.weights_ND)
+    rows = zip(logprobs, step_NB, at_NB, mean_NB, strict=True)
+    known_NBF = np.array([features_at(clipped(row[0]), *row[1:]) for row in rows])
+    known_MF = _varying(known_NBF.reshape(-1, known_NBF.shape[-1]))
+    width = step_NB.shape[1]
+    groups_M = [group for group in groups_N for _ in range(width)]
+    made = fit_logistic([known_MF], np.repeat(labels_N, width), groups_M, seed=seed)
+    (weights_F,), center_F = made.weights, known_MF.mean(0)
+    trace = Trace(
+        tuple(weights_F.tolist()),
+        tuple(center_F.tolist()),
+        float(made.bias + weights_F @ center_F),
+        low=tuple(known_MF.min(0).tolist()),
+        high=tuple(known_MF.max(0).tolist()),
+        limit=math.log(len(step_NB) + 1),
+    )
+    return TraceFit(trace, made.losses.reshape(-1, width).mean(1))
 
 
 def _varying(features_NF: Array) -> Array:

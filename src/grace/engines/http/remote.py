@@ -23,7 +23,7 @@ from grace.engines.http.dialect import (
 from grace.engines.http.said import UpstreamError
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, Step, read
-from grace.evidence import confidence
+from grace.evidence import confidence, traced
 from grace.records import Generation
 
 Ids = Sequence[int]
@@ -110,6 +110,12 @@ class Remote:
         """Return the log-probabilities of a response's tokens, and that of its end."""
         steps, logprobs = await self._given(prompt, response)
         return logprobs, self.reader.end_logprob(steps[-1])
+
+    async def trace(self, prompt: Ids, response: Ids) -> list[float]:
+        """Return c at every step of a given response, that of its end last."""
+        reader, (steps, before) = self.reader, await self._given(prompt, response)
+        end = reader.end(steps[-1])
+        return traced([*map(reader.reading, steps)], before, end, reader.evidence)
 
     async def confidence(self, prompt: Ids, response: Ids) -> float:
         """Return c of a given response (token ids without the end token)."""

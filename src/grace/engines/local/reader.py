@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from grace.cnf import find_readout
-from grace.engines import Features
+from grace.engines import Features, StepStates
 from grace.engines.checks import check_contexts
 from grace.engines.local.batching import group, run_batches
 from grace.engines.local.forward import Forward
@@ -20,7 +20,7 @@ from grace.engines.local.loading import eos_ids
 from grace.engines.local.prefix import begin
 from grace.engines.local.scoring import Reading, pool, score
 from grace.errors import ModelError
-from grace.evidence import Evidence, confidence
+from grace.evidence import Evidence, confidence, traced
 
 Ids = Sequence[int]
 ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 128}
@@ -113,6 +113,15 @@ class LocalReader:
         reading_N = self.readout.reading(probs_NE.log(), torch.zeros(len(probs_NE)))
         return list(reading_N.sigmoid().tolist())
 
+    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
+        """Return c at every step of given responses, that of the end last, by one forward each.
+
+        Raises:
+            ModelError: the model knows c at the end only.
+        """
+        read = self._read(prompts, responses)
+        return [traced(one.readings, one.logprobs, one.end, self.evidence) for one in read]
+
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> list[tuple[list[float], float]]:
@@ -121,18 +130,32 @@ class LocalReader:
 
     def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
         """Return the pooled hidden states of given responses."""
+        return self.states(prompts, responses)[0]
+
+    def states(
+        self,
+        prompts: Sequence[Ids],
+        responses: Sequence[Ids],
+        steps_NB: Sequence[Sequence[int]] = (),
+    ) -> tuple[Features, StepStates]:
+        """Return the pooled hidden states of given responses, and those at B steps of each.
+
+        A step is the number of response tokens before it; without any B is 0.
+        """
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
         self._check(contexts)
 
         def run(batch: list[int]) -> list[np.ndarray]:
             counts = [len(responses[i]) for i in batch]
             given = begin(self._forward, [contexts[i] for i in batch], self.device, max(counts) + 1)
-            return pool(self._forward, given, counts)
+            return pool(self._forward, given, counts, [steps_NB[i] for i in batch if steps_NB])
 
         pooled = run_batches(self._group(contexts), run, contexts)
         size = self.model.config.get_text_config().hidden_size
-        states_N3D = np.array(pooled, dtype=np.float32).reshape(len(contexts), 3, size)
-        return Features(states_N3D[:, 0], states_N3D[:, 1], states_N3D[:, 2])
+        width = len(steps_NB[0]) if steps_NB else 0
+        states_NSD = np.array(pooled, dtype=np.float32).reshape(len(contexts), 3 + 2 * width, size)
+        features = Features(states_NSD[:, 0], states_NSD[:, 1], states_NSD[:, 2])
+        return features, StepStates(states_NSD[:, 3 : 3 + width], states_NSD[:, 3 + width :])
 
     @torch.inference_mode()
     def _last_logits(self, contexts: Sequence[Ids], keep: int) -> torch.Tensor:

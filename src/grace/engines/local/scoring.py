@@ -60,15 +60,20 @@ def score(
 
 
 @torch.inference_mode()
-def pool(forward: Forward, given: Columns, counts: Sequence[int]) -> list[np.ndarray]:
-    """Return three states of each sequence, (3, D).
+def pool(
+    forward: Forward, given: Columns, counts: Sequence[int], places: Sequence[Sequence[int]] = ()
+) -> list[np.ndarray]:
+    """Return states of each sequence, (3, D), or with B places of each (3 + 2 B, D).
 
-    They are the mean over the last `count` positions, the last one, and the one before those.
+    They are the mean over the last `count` positions, the last one, and the one before those; then
+    those at the places, counted from that one, and the means from it to each of them.
     """
     states_BCD = forward.states(given.ids_BC, given.mask_BL, given.positions_BC, given.cache)
-    return [
-        torch.stack([states_CD[-max(n, 1) :].mean(0), states_CD[-1], states_CD[-n - 1]])
-        .cpu()
-        .numpy()
-        for states_CD, n in zip(states_BCD.float(), counts, strict=True)
-    ]
+    pooled = []
+    for row, (states_CD, n) in enumerate(zip(states_BCD.float(), counts, strict=True)):
+        kept = [states_CD[-max(n, 1) :].mean(0), states_CD[-1], states_CD[-n - 1]]
+        steps_KD = states_CD[len(states_CD) - n - 1 :]
+        at = places[row] if places else ()
+        kept += [steps_KD[k] for k in at] + [steps_KD[: k + 1].mean(0) for k in at]
+        pooled.append(torch.stack(kept).cpu().numpy())
+    return pooled

@@ -11,6 +11,7 @@ from grace.config import to_dict
 from grace.estimators import Samples
 from grace.grading import labels_of
 from grace.pipeline.context import Context
+from grace.probe.readout import draw_steps
 from grace.progress import progress
 from grace.records import Target
 from grace.store import write_bytes, write_json
@@ -20,10 +21,14 @@ if TYPE_CHECKING:
 
 SHARD_ROWS = 256
 STATES = ("mean", "last", "first")
+TRACE_STATES = ("step", "at_step", "to_step")
 
 
 def features(context: Context) -> None:
-    """Pool the last layer's hidden states over each training response (paper eq. 6)."""
+    """Pool the last layer's hidden states over each training response (paper eq. 6).
+
+    With `train.trace` those at some steps of each are kept, too.
+    """
     from safetensors.numpy import load_file, save
 
     split = context.directory.split("train")
@@ -33,24 +38,39 @@ def features(context: Context) -> None:
     starts = range(0, total, SHARD_ROWS)
     paths = [folder / f"{number:05d}.safetensors" for number in range(len(starts))]
     done = min(sum(path.exists() for path in paths) * SHARD_ROWS, total)
+    steps_NB = _steps(context, samples)
     with progress("features", total, done=done, unit="responses") as advance:
         for path, start in zip(paths, starts, strict=True):
             if path.exists():
                 continue
             rows = slice(start, start + SHARD_ROWS)
             responses = [response.token_ids for response in samples.responses[rows]]
-            pooled = context.engine("base").features(samples.prompts[rows], responses)
+            engine = context.engine("base")
+            made, at_steps = engine.states(samples.prompts[rows], responses, steps_NB[rows])
+            arrays = dict(zip(STATES, made, strict=True))
+            if steps_NB:
+                found = (np.array(steps_NB[rows], dtype=np.int32), *at_steps)
+                arrays |= dict(zip(TRACE_STATES, found, strict=True))
             # safetensors writes the memory of an array, whatever its strides
-            arrays = dict(zip(STATES, pooled, strict=True))
             write_bytes(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
             advance(len(responses))
     shards = [load_file(path) for path in paths]
-    merged = {name: np.concatenate([shard[name] for shard in shards]) for name in STATES}
+    names = [*STATES, *(TRACE_STATES if steps_NB else ())]
+    merged = {name: np.concatenate([shard[name] for shard in shards]) for name in names}
     write_bytes(split.features, save(merged))
     shutil.rmtree(folder)
-    settings = {"features": list(STATES)}
+    settings = {"features": names}
     inputs = [split.questions.path, split.responses.path]
     context.directory.finish("features", settings, inputs, [split.features])
+
+
+def _steps(context: Context, samples: Samples) -> list[list[int]]:
+    """Return the steps of each response whose states a trace is fitted on, [] without one."""
+    if not context.settings.train.trace:
+        return []
+    counts = [len(response.token_ids) for response in samples.responses]
+    steps: list[list[int]] = draw_steps(counts, context.settings.seed).tolist()
+    return steps
 
 
 def targets(context: Context) -> None:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from grace.chat import encode_text
+from grace.chat.detokenizer import Words
 from grace.cnf import CNF_TOKEN
 from grace.engines import Sampling
 from grace.engines.checks import check_contexts
 from grace.engines.reading import LOWEST, Drawn, log_of
 from grace.evidence import Evidence, Running
-from grace.server.jobs.detokenizer import Stops, Words
 from grace.server.jobs.queue import Emit, Finished, Job
+from grace.server.jobs.stops import Stops
 
 Top = tuple[tuple[str, float], ...]
 SHORT = 64  # tokens; shorter prompts are drawn together, whatever their lengths
@@ -198,9 +199,10 @@ class Choice:
                 self.close(self._first if self._reads.read_at == "prompt" else c)
             return True
         self._tokens_drawn += 1
+        so_far = self._running.so_far()
         self._running.add(drawn.logprob)
         shown = self._stops.add(self._words.add(drawn.token))
-        self._show(shown.text, self._tokens(drawn, top, c))
+        self._show(shown.text, self._tokens(drawn, top, so_far))
         if shown.stopped:
             self._cut()
         return not shown.stopped

@@ -1,0 +1,169 @@
+"""c while a response is written: the same number however it is read, and a calibrated one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import tiny_models
+from grace.cnf import HeadShape, add_cnf, set_rows
+from grace.engines import Sampling
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ModelError
+from grace.evidence import Evidence, Running, along, clipped, sigmoid, traced
+from grace.metrics import ece
+from grace.probe.readout import STEPS, draw_steps, fit_readout, fit_trace, step_states
+from grace.trace import TRACE_FEATURES, Trace, features_at
+
+TRACE = Trace(
+    weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, -0.2, 0.04),
+    center=(-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 3.0, 0.1, 0.1, 0.3),
+    bias=-0.3,
+    low=(-9.0,) * 10,
+    high=(9.0,) * 10,
+    limit=5.0,
+)
+EVIDENCE = Evidence(
+    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2),
+    (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
+    0.4,
+    share=0.6,
+    trace=TRACE,
+)
+
+
+def test_along_the_way_is_the_trace_and_at_the_end_the_confidence():
+    readings, logprobs, ends = [0.5, -1.0, 2.0], [-0.2, -1.5], [-3.0, -2.0, -0.1]
+    found = along(readings, logprobs, ends, EVIDENCE)
+    plain = along(readings, logprobs, ends, dataclasses.replace(EVIDENCE, trace=None))
+    assert found[-1] == plain[-1]
+    assert found[:-1] != pytest.approx(plain[:-1], abs=0.01)
+    means = np.cumsum(readings) / np.arange(1, 4)
+    rows = features_at(clipped(logprobs), np.array([0, 1, 2]), np.array(readings), means)
+    wanted = [sigmoid(TRACE.log_odds(tuple(row))) for row in rows[:2]]
+    assert found[:-1] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_a_response_that_was_cut_has_a_trace_of_the_trace_alone():
+    found = along([0.5, -1.0], [-0.2, -1.5], [-3.0, -2.0], EVIDENCE)
+    assert found == along([0.5, -1.0, 2.0], [-0.2, -1.5], [-3.0, -2.0, -0.1], EVIDENCE)[:2]
+
+
+def test_c_so_far_knows_nothing_of_what_follows():
+    running = Running(EVIDENCE)
+    running.read(0.5, -3.0)
+    first = running.so_far()
+    running.add(-0.2)
+    running.read(-1.0, -2.0)
+    assert first == along([0.5, 9.0], [-7.0], [-1.0, -1.0], EVIDENCE)[0]
+    assert running.so_far() != first
+
+
+def test_features_are_clipped_to_those_of_training_and_c_to_what_it_supports():
+    row = [0.0] * len(TRACE_FEATURES)
+    far, edge = list(row), list(row)
+    far[9], edge[9] = 1e6, 9.0
+    assert TRACE.log_odds(tuple(far)) == TRACE.log_odds(tuple(edge))
+    strict = dataclasses.replace(TRACE, limit=0.1)
+    assert abs(strict.log_odds(tuple(edge))) == 0.1
+
+
+def test_it_is_kept_in_grace_json_and_recalibrated_with_c():
+    assert Evidence.from_dict(EVIDENCE.to_dict()) == EVIDENCE
+    assert "trace" not in dataclasses.replace(EVIDENCE, trace=None).to_dict()
+    moved = EVIDENCE.mapped(0.5, 1.0)
+    row = tuple(np.linspace(-1, 1, len(TRACE_FEATURES)))
+    assert moved.trace.log_odds(row) == pytest.approx(0.5 * TRACE.log_odds(row) + 1.0)
+    with pytest.raises(ModelError, match="this version knows"):
+        Trace.from_dict({**TRACE.to_dict(), "features": ["length"]})
+
+
+def test_a_model_without_one_says_how_to_get_it():
+    with pytest.raises(ModelError, match=r"train\.trace=true"):
+        traced([0.1], [], -0.2, dataclasses.replace(EVIDENCE, trace=None))
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+def test_generating_and_one_forward_over_the_whole_answer_give_the_same_trace(batch):
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    cnf = add_cnf(model, tokenizer, head="pair")
+    width = model.get_output_embeddings().weight.shape[1]
+    set_rows(model, cnf.readout, np.random.default_rng(3).normal(size=(2, width)))
+    engine = TransformersEngine(model, tokenizer, evidence=EVIDENCE, batch_size=batch)
+    prompts = tiny_models.prompts(tokenizer, 8)
+    sampling = Sampling(2, 1.0, max_new_tokens=12, seed=5)
+    rows = [(prompts[i], one) for i, made in engine.generate(prompts, sampling) for one in made]
+    assert len({len(one.token_ids) for _, one in rows}) > 2  # ragged
+    again = engine.traces([p for p, _ in rows], [one.token_ids for _, one in rows])
+    for (_, one), trace in zip(rows, again, strict=True):
+        count = len(one.trace)
+        assert trace[:count] == pytest.approx(one.trace, abs=1e-5)
+        assert len(trace) == len(one.token_ids) + 1
+
+
+def test_states_at_steps_are_those_of_shorter_answers():
+    """The state that chooses token k, and the mean up to it, know only the k tokens before."""
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    engine = TransformersEngine(model, tokenizer)
+    prompts = tiny_models.prompts(tokenizer, 8)[:3]
+    responses = [[9, 10, 11, 12, 13], [11], [14, 15, 16]]
+    steps = [[0, 2, 4], [0, 0, 0], [0, 1, 2]]
+    pooled, at_steps = engine.states(prompts, responses, steps)
+    alone = engine.features(prompts, responses)
+    np.testing.assert_allclose(pooled.mean_ND, alone.mean_ND, atol=1e-6)
+    for row, places in enumerate(steps):
+        for column, k in enumerate(places):
+            short = engine.features([prompts[row]], [responses[row][:k]])
+            states = step_states(*short, [k])
+            found = at_steps.at_NBD[row, column], at_steps.mean_NBD[row, column]
+            np.testing.assert_allclose(found[0], short.last_ND[0], atol=1e-5)
+            np.testing.assert_allclose(found[1], states["steps"][0], atol=1e-5)
+
+
+def test_steps_are_drawn_in_equal_parts_of_an_answer():
+    steps = draw_steps([80, 3, 1, 0], seed=0)
+    assert steps.shape == (4, STEPS)
+    assert [k // 10 for k in steps[0]] == list(range(8))
+    assert steps[1].max() == 2 and set(steps[2]) == {0} == set(steps[3])
+    assert (draw_steps([80], 0) != draw_steps([80], 1)).any()
+
+
+def world(count, seed):
+    """Answers of 12 tokens whose state says from a random step on whether they will be right."""
+    rng = np.random.default_rng(seed)
+    right = rng.random(count) < 0.5
+    told = rng.integers(0, 12, count)
+    states = rng.normal(size=(count, 13, 6))
+    says = np.where(right, 1.0, -1.0)[:, None] * (np.arange(13) >= told[:, None])
+    states[:, :, 0] += 0.5 * says
+    logprobs = [list(-rng.exponential(0.3, 12)) for _ in range(count)]
+    return right, states, logprobs, told
+
+
+def test_it_is_calibrated_at_every_step_and_ranks_better_the_more_is_written():
+    right, states, logprobs, _ = world(1500, seed=0)
+    counts, groups = [12] * 1500, list(range(1500))
+    pooled = {"steps": states.mean(1), "last": states[:, -1], "first": states[:, 0]}
+    phi = np.random.default_rng(1).normal(size=(1500, 7))
+    made = fit_readout(pooled, phi, right, groups, HeadShape(np.zeros(6)))
+    steps, row = draw_steps(counts, 0), np.arange(1500)[:, None]
+    means = states.cumsum(1) / np.arange(1, 14)[:, None]
+    found = fit_trace(made, states[row, steps], means[row, steps], steps, logprobs, right, groups)
+    rate = right.mean()
+    assert found.losses.mean() < -rate * np.log(rate) - (1 - rate) * np.log1p(-rate) - 0.05
+
+    evidence = dataclasses.replace(made.evidence, trace=found.trace)
+    difference = made.rows_2D[0] - made.rows_2D[1]
+    fresh_right, fresh, fresh_logprobs, _ = world(1500, seed=9)
+    traces = np.array(
+        [
+            traced(list(one @ difference), logs, -0.1, evidence)
+            for one, logs in zip(fresh, fresh_logprobs, strict=True)
+        ]
+    )
+    gaps = [traces[fresh_right, k].mean() - traces[~fresh_right, k].mean() for k in (0, 4, 8, 11)]
+    assert gaps == sorted(gaps) and gaps[-1] > 0.2
+    along_the_way = traces[:, :12].ravel()
+    assert ece(along_the_way, np.repeat(fresh_right, 12)) < 0.035
