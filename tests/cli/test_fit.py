@@ -128,3 +128,45 @@ def test_a_place_that_is_taken_is_refused_before_the_model_loads(
     (tmp_path / "out/file").write_text("")
     result = cli("fit", "nowhere/at/all", graded(tmp_path / "graded.jsonl"), tmp_path / "out")
     assert result.code == 2 and "is not empty" in result.err
+
+
+def test_with_trace_the_confidence_is_shown_along_an_answer_and_at_its_end_it_is_the_same(
+    model: Path, tmp_path: Path, cli: Any
+) -> None:
+    answers = graded(tmp_path / "graded.jsonl")
+    plain, traced = tmp_path / "plain", tmp_path / "traced"
+    how = ("--set", "data.prompt=short")
+    assert cli("fit", model, answers, plain, *how).code == 0
+    result = cli("fit", model, answers, traced, "--trace", *how)
+    assert result.code == 0 and "trace fitted at 8 steps of each answer" in result.err
+    rows = [{"question": "What is 99 and 4?", "response": text} for text in ("yes it is", "1 7 no")]
+    lines = tiny_run.write_lines(tmp_path / "new.jsonl", rows)
+    scored = tmp_path / "scored.jsonl"
+    assert cli("score", traced, lines, "--trace", "--out", scored).code == 0
+    again = cli("score", traced, lines, "--trace", "--out", scored)
+    assert again.code == 0 and "nothing left" in again.err
+    found = [json.loads(line) for line in scored.read_text().splitlines()]
+    ends = [json.loads(line) for line in cli("score", plain, lines).out.splitlines()]
+    for one, end in zip(found, ends, strict=True):
+        assert one["trace"][-1] == one["confidence"] == pytest.approx(end["confidence"], abs=1e-6)
+        assert len(one["trace"]) > 3 and all(0 < c < 1 for c in one["trace"])
+
+    asked = cli("ask", traced, "What is 3 and 21?", "--trace")
+    assert asked.code == 0, asked.err
+    *steps, last = asked.out.splitlines()
+    reply = json.loads(cli("ask", traced, "What is 3 and 21?", "--trace", "--json").out)
+    rows = zip(reply["pieces"], reply["trace"][1:], strict=True)
+    assert [f"{c:.2f}  {piece!r}" for piece, c in rows] == steps
+    assert len(reply["pieces"]) == reply["tokens"] and "".join(reply["pieces"]).strip() in last
+
+
+def test_a_model_without_a_trace_says_how_to_get_one(model: Path, tmp_path: Path, cli: Any) -> None:
+    out = tmp_path / "out"
+    assert cli("fit", model, graded(tmp_path / "graded.jsonl"), out).code == 0
+    lines = tiny_run.write_lines(tmp_path / "new.jsonl", [{"question": "1?", "response": "1"}])
+    for command in (("ask", out, "What is 3 and 21?"), ("score", out, lines)):
+        result = cli(*command, "--trace")
+        assert result.code == 2 and "train.trace=true" in result.err
+        assert len(result.err.strip().splitlines()) == 1
+    both = cli("ask", out, "What is 3 and 21?", "--trace", "--budget", "4")
+    assert both.code == 2 and "leave out --strategy and --budget" in both.err

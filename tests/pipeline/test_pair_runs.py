@@ -12,6 +12,7 @@ import pytest
 import grace
 import tiny_run
 from grace.config import load_settings
+from grace.errors import ConfigError
 from grace.pipeline import run
 from grace.pipeline.context import Context
 from grace.pipeline.stages import choosing
@@ -43,6 +44,23 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(folder / "rows", settings(folder, "train.lora=never"))
     run(folder / "auto", settings(folder))
     return folder
+
+
+def test_a_trace_leaves_the_confidence_at_the_end_as_it_is(made: Path, tmp_path: Path) -> None:
+    """Other numbers are fitted for it, so every stored c is the same to the last digit."""
+    traced = tmp_path / "traced"
+    run(traced, settings(made, "train.lora=never", "train.trace=true"))
+    ours, theirs = (
+        RunDir(path).split("test").tuned.responses.read() for path in (traced, made / "rows")
+    )
+    assert ours == theirs
+    model = grace.load(traced)
+    assert model.traces and not grace.load(made / "rows").traces
+
+
+def test_a_trace_needs_rows_alone(made: Path) -> None:
+    with pytest.raises(ConfigError, match=r"set train\.head=pair and train\.lora=never"):
+        settings(made, "train.trace=true")
 
 
 def test_without_lora_every_answer_is_the_backbones_own(made: Path) -> None:

@@ -70,11 +70,11 @@ def ask_once(
             "confidence is a guess",
             file=sys.stderr,
         )
+    if trace:
+        print(_traced(reply, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     if reply.threshold is None:
         print(f"{reply.text}   {surely}")
         return
-    if trace:
-        print(_traced(reply, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     shown = "abstain" if reply.abstains else reply.text
     print(f"{shown}   {surely}   ({_about(path, reply.threshold, reply.promise)})")
 
