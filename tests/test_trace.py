@@ -13,9 +13,9 @@ from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence, Running, along, clipped, sigmoid, traced
+from grace.evidence.trace import TRACE_FEATURES, Trace, features_at
 from grace.metrics import ece
 from grace.probe.readout import STEPS, draw_steps, fit_readout, fit_trace, step_states
-from grace.trace import TRACE_FEATURES, Trace, features_at
 
 TRACE = Trace(
     weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, -0.2, 0.04),

@@ -15,8 +15,8 @@ import transformers
 import tiny_models
 from grace.cnf import add_cnf, trainable_rows
 from grace.evidence import Evidence
+from grace.evidence.trace import Trace
 from grace.export import export_model
-from grace.trace import Trace
 
 TRACE = Trace(
     weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, -0.2, 0.04),

@@ -43,7 +43,7 @@ class Generation(NamedTuple):
     `token_ids` are the response tokens without the end token, `logprobs` their natural-log
     probabilities under the raw temperature-1 softmax, one per token, `end_logprob` is
     log(p(EOS) + p(<CNF>)) at the end step, and `trace` is c at every step (the end step last;
-    empty without <CNF>; see `grace.trace`). `end_logprob` and `confidence` are None when the
+    empty without <CNF>; see `grace.evidence`). `end_logprob` and `confidence` are None when the
     response was cut (`finish_reason == "length"`).
     """
 

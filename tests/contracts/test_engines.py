@@ -24,8 +24,8 @@ from grace.engines.kinds import engine_class, load_engine
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError
 from grace.evidence import Evidence
+from grace.evidence.trace import Trace
 from grace.store import RunDir
-from grace.trace import Trace
 
 KINDS = ("transformers", "vllm", "openai")
 GREEDY = Sampling(max_new_tokens=6)

@@ -263,11 +263,7 @@ class OpenAIEngine(NoStates):
             ModelError: c is read at the prompt; `<CNF>` is then no part of what is drawn.
             UpstreamError: the server does not return them.
         """
-        if self.reader.at_prompt:
-            raise ModelError(
-                "with read_at=prompt, log-probabilities of given responses need the transformers "
-                "engine; a server returns those of <CNF> only while it generates"
-            )
+        self.reader.check_given("a server")
         self.check([[*p, *r] for p, r in zip(prompts, responses, strict=True)], 1)
         pairs = zip(prompts, responses, strict=True)
         return list(self._in_order(self.remote.rating(p, r) for p, r in pairs))

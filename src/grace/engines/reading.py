@@ -124,6 +124,18 @@ class Reader:
         """Return whether c is read before the response."""
         return self.read_at == "prompt"
 
+    def check_given(self, engine: str) -> None:
+        """Refuse to read given responses where `<CNF>` is no part of what is drawn.
+
+        Raises:
+            ModelError: c is read at the prompt.
+        """
+        if self.at_prompt:
+            raise ModelError(
+                "with read_at=prompt, log-probabilities of given responses need the transformers "
+                f"engine; {engine} returns those of <CNF> only while it generates"
+            )
+
     @property
     def stops(self) -> tuple[int, ...]:
         """Return the ids at which an engine must stop."""

@@ -225,11 +225,7 @@ class VllmEngine(NoStates):
             ModelError: c is read at the prompt; `<CNF>` is then no part of what is drawn. Or the
                 model is a LoRA.
         """
-        if self.reader.at_prompt:
-            raise ModelError(
-                "with read_at=prompt, log-probabilities of given responses need the transformers "
-                "engine; vLLM returns those of <CNF> only while it generates"
-            )
+        self.reader.check_given("vLLM")
         given = self._given(prompts, responses)
         return [(logprobs, self.reader.end_logprob(steps[-1])) for steps, logprobs in given]
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from grace.cnf import HeadShape
 from grace.evidence import Evidence, clipped
+from grace.evidence.trace import Trace, features_at
 from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Array
-from grace.trace import Trace, features_at
 
 SPREAD = 1e-3  # a feature that varies less than this over the training answers is left out
 SHARES = (1.0, 0.5, 0.0)  # of the mean over all steps, beside the last one

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.errors import ModelError
-from grace.trace import Trace, trace_features
+from grace.evidence.trace import Trace, trace_features
 
 Array = NDArray[Any]
 
