@@ -109,10 +109,10 @@ class OpenAIEngine(NoStates):
             stop: texts that end a response, besides those that the model was trained with.
             options: of `Upstream`.
         """
-        from grace.store import read_json
+        from grace.store import CARD, read_json
 
         place = Path(folder)
-        card = read_json(place / "grace.json") if (place / "grace.json").is_file() else {}
+        card = read_json(place / CARD) if (place / CARD).is_file() else {}
         tokenizer = load_tokenizer(place)
         base = Path(str(card.get("base_model", place)))
         return cls(

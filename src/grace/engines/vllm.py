@@ -26,6 +26,7 @@ from grace.engines.vllm_requests import Requests, VllmStream, last
 from grace.errors import ConfigError, ModelError
 from grace.evidence import confidence, traced
 from grace.records import Generation
+from grace.store import LORA_CONFIG
 
 Ids = Sequence[int]
 
@@ -100,7 +101,7 @@ class VllmEngine(NoStates):
         check_version()
         path, code = opening.adapter or opening.path, opening.trust_remote_code
         folder, card = Path(path), read_manifest(Path(path))
-        lora = (folder / "adapter_config.json").is_file()
+        lora = (folder / LORA_CONFIG).is_file()
         if lora and card.get("format") != "vllm-lora":
             raise ModelError(
                 f"{path} is an adapter with a trained row, which vLLM cannot load; write one that "

@@ -9,6 +9,7 @@ from typing import Any
 
 from grace.engines.local.loading import first_line
 from grace.errors import ConfigError, ModelError
+from grace.store import LORA_CONFIG
 
 OLDEST = (0, 22)  # before it, log-probabilities of single ids depend on the temperature
 # On a CPU vLLM 0.32 dies in a seeded sample whose prompt it splits between two steps.
@@ -93,7 +94,7 @@ def _types(dtype: str) -> dict[str, Any]:
 
 
 def _lora_options(folder: Path) -> dict[str, Any]:
-    rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"]
+    rank = json.loads((folder / LORA_CONFIG).read_text(encoding="utf-8"))["r"]
     most = next((known for known in LORA_RANKS if known >= rank), rank)
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": most}
 

@@ -21,8 +21,8 @@ from grace.errors import ConfigError, ModelError
 from grace.export.card import Card, write_card
 from grace.export.forms import Source, write_adapter, write_merged, write_vllm_lora
 from grace.report.stored import own_row
-from grace.store import adapter_weights, digest, disk_watched, read_json, write_json
-from grace.training.adapter import GRACE, check_vacant, replace_directory
+from grace.store import CARD, adapter_weights, digest, disk_watched, read_json, write_json
+from grace.training.adapter import check_vacant, replace_directory
 
 FORMS = {"merged": write_merged, "vllm-lora": write_vllm_lora, "adapter": write_adapter}
 RUN_FILES = ("threshold.json",)
@@ -78,7 +78,7 @@ def export_model(
             "adapter_digest": digest(adapter_weights(adapter)),
             "measured": measured,
         }
-        write_json(partial / GRACE, record | made)
+        write_json(partial / CARD, record | made)
         for name in RUN_FILES:
             if (run / name).exists():
                 (partial / name).write_bytes((run / name).read_bytes())
@@ -94,7 +94,7 @@ def export_model(
 
 
 def _record(adapter: Path) -> dict[str, Any]:
-    path = adapter / GRACE
+    path = adapter / CARD
     record = read_json(path) if path.exists() else {}
     if not isinstance(record, dict) or "rows" not in record:
         raise ModelError(f"{path} does not say how the adapter is read; train again: grace run")

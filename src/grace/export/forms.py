@@ -17,8 +17,8 @@ from torch import Tensor
 from grace.cnf import find_readout
 from grace.engines.local.loading import DTYPES, eos_ids, load, load_tokenizer, no_progress_bar
 from grace.errors import ConfigError, ModelError
-from grace.store import ROWS
-from grace.training.adapter import CONFIG, LOG, WEIGHTS
+from grace.store import LORA_CONFIG, LORA_WEIGHTS, ROWS
+from grace.training.adapter import LOG
 
 DELTA = "trainable_tokens_delta"
 
@@ -37,10 +37,10 @@ def write_adapter(source: Source, out: Path) -> None:
     for file in sorted(source.adapter.iterdir()):
         if file.is_file() and file.name != LOG:
             shutil.copyfile(file, out / file.name)
-    if source.record["base_model"] != source.base and (out / CONFIG).is_file():
-        config = json.loads((out / CONFIG).read_text(encoding="utf-8"))
+    if source.record["base_model"] != source.base and (out / LORA_CONFIG).is_file():
+        config = json.loads((out / LORA_CONFIG).read_text(encoding="utf-8"))
         config["base_model_name_or_path"] = source.base
-        (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (out / LORA_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def write_merged(source: Source, out: Path) -> None:
@@ -104,8 +104,8 @@ def write_vllm_lora(source: Source, out: Path) -> None:
         "target_modules": sorted({*config["target_modules"], name}),
         "base_model_name_or_path": source.base,
     }
-    save_file(dict(sorted(kept.items())), out / WEIGHTS, {"format": "pt"})
-    (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file(dict(sorted(kept.items())), out / LORA_WEIGHTS, {"format": "pt"})
+    (out / LORA_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     tokenizer.save_pretrained(out)
     ends = _stops(base, tokenizer, source.record)
     GenerationConfig(eos_token_id=ends).save_pretrained(out)
@@ -137,11 +137,11 @@ def _trained(source: Source, head: str) -> tuple[Tensor, dict[str, Tensor], dict
         config = LoraConfig(r=len(rows_ED), lora_alpha=len(rows_ED), task_type="CAUSAL_LM")
         plain = json.loads(json.dumps(config.to_dict(), default=list))
         return rows_ED, {}, {**plain, "target_modules": []}
-    weights = load_file(source.adapter / WEIGHTS)
+    weights = load_file(source.adapter / LORA_WEIGHTS)
     found = [key for key in weights if DELTA in key]
     own = [key for key in found if f".{head}." in key]
     kept = {key: tensor for key, tensor in weights.items() if DELTA not in key}
-    record = json.loads((source.adapter / CONFIG).read_text(encoding="utf-8"))
+    record = json.loads((source.adapter / LORA_CONFIG).read_text(encoding="utf-8"))
     return weights[(own or found)[0]].float(), kept, record
 
 

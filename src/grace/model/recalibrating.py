@@ -18,8 +18,8 @@ from grace.calibration import LogOdds
 from grace.errors import ModelError, UserInputError
 from grace.evidence import Evidence
 from grace.model.places import adapter_folder, read_card
-from grace.store import disk_watched, write_json
-from grace.training.adapter import GRACE, check_vacant, model_card, replace_directory
+from grace.store import CARD, disk_watched, write_json
+from grace.training.adapter import check_vacant, model_card, replace_directory
 
 FOLDS = 5
 FEWEST = 10  # questions
@@ -105,7 +105,7 @@ def write_recalibrated(folder: Path, out: Path, made: Recalibrated) -> None:
 
     def fill(partial: Path) -> None:
         shutil.copytree(folder, partial, dirs_exist_ok=True)
-        write_json(partial / GRACE, card)
+        write_json(partial / CARD, card)
         (partial / "README.md").write_text(model_card(card), encoding="utf-8")
 
     with disk_watched(out):

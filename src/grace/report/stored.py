@@ -33,7 +33,7 @@ from grace.report.scaling.rows import (
     Promise,
     SeedStrategy,
 )
-from grace.store import read_json
+from grace.store import CARD, read_json
 
 Parsed = TypeVar("Parsed")
 
@@ -125,7 +125,7 @@ def own_row(path: Path, task: str) -> dict[str, Any] | None:
             if row["estimator"] == name and row["task"] == row["train_task"] == task:
                 found: dict[str, Any] = row
                 return found
-    card = path / "grace.json"
+    card = path / CARD
     kept: dict[str, Any] | None = read_json(card).get("measured") if card.exists() else None
     return kept
 

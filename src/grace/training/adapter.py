@@ -14,11 +14,10 @@ from grace.cnf import TOKENS, CnfTokens, count_rows
 from grace.config import TrainSettings, to_dict
 from grace.errors import ConfigError
 from grace.evidence import Evidence
-from grace.store import ROWS
+from grace.store import CARD, LORA_CONFIG, LORA_WEIGHTS, ROWS
 
 SCHEMA_VERSION = 1
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
-GRACE, LOG = "grace.json", "training_log.jsonl"
+LOG = "training_log.jsonl"
 
 
 def check_vacant(directory: Path) -> None:
@@ -60,22 +59,22 @@ def save_weights(
     """
     peft_model.save_pretrained(directory, save_embedding_layers=False, state_dict=state)
     (directory / "README.md").unlink(missing_ok=True)
-    tensors = load_file(directory / WEIGHTS)
-    (directory / WEIGHTS).unlink()
-    (directory / WEIGHTS).write_bytes(save(dict(sorted(tensors.items())), {"format": "pt"}))
-    config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    tensors = load_file(directory / LORA_WEIGHTS)
+    (directory / LORA_WEIGHTS).unlink()
+    (directory / LORA_WEIGHTS).write_bytes(save(dict(sorted(tensors.items())), {"format": "pt"}))
+    config = json.loads((directory / LORA_CONFIG).read_text(encoding="utf-8"))
     for key, value in config.items():
         if isinstance(value, list):
             config[key] = sorted(value)
     config["base_model_name_or_path"] = base_model or config["base_model_name_or_path"]
-    _write_json(directory / CONFIG, config)
+    _write_json(directory / LORA_CONFIG, config)
 
 
 def load_weights(peft_model: Any, directory: Path) -> None:
     """Put the weights that `save_weights` wrote back into the same kind of model."""
     from peft import set_peft_model_state_dict
 
-    set_peft_model_state_dict(peft_model, load_file(directory / WEIGHTS))
+    set_peft_model_state_dict(peft_model, load_file(directory / LORA_WEIGHTS))
 
 
 def save_adapter(
@@ -91,7 +90,7 @@ def save_adapter(
     def fill(partial: Path) -> None:
         save_weights(peft_model, partial, record["base_model"], state)
         tokenizer.save_pretrained(partial)
-        _write_json(partial / GRACE, record)
+        _write_json(partial / CARD, record)
         lines = [json.dumps(row) + "\n" for row in log]
         (partial / LOG).write_text("".join(lines), encoding="utf-8")
         (partial / "README.md").write_text(model_card(record), encoding="utf-8")
@@ -104,8 +103,8 @@ def copy_adapter(source: Path, directory: Path, **entries: Any) -> None:
 
     def fill(partial: Path) -> None:
         shutil.copytree(source, partial, dirs_exist_ok=True)
-        record = json.loads((partial / GRACE).read_text(encoding="utf-8"))
-        _write_json(partial / GRACE, {**record, **entries})
+        record = json.loads((partial / CARD).read_text(encoding="utf-8"))
+        _write_json(partial / CARD, {**record, **entries})
 
     replace_directory(directory, fill)
 
@@ -118,7 +117,7 @@ def save_rows(rows_ED: Any, tokenizer: Any, directory: Path, record: Mapping[str
     def fill(partial: Path) -> None:
         (partial / ROWS).write_bytes(save_arrays({"rows": np.ascontiguousarray(rows_ED)}))
         tokenizer.save_pretrained(partial)
-        _write_json(partial / GRACE, record)
+        _write_json(partial / CARD, record)
         (partial / "README.md").write_text(model_card(record), encoding="utf-8")
 
     replace_directory(directory, fill)

@@ -18,8 +18,8 @@ from grace.config import to_dict
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import sample_split, sampling_for
 from grace.pipeline.stages.grade import grade_split
-from grace.store import read_json, write_json
-from grace.training.adapter import GRACE, copy_adapter
+from grace.store import CARD, read_json, write_json
+from grace.training.adapter import copy_adapter
 
 LEAST_GAIN = 2.0  # in standard errors: chance alone then keeps LoRA in one run of 44
 MOST_MOVED = 0.01  # of the accuracy on validation questions
@@ -55,7 +55,7 @@ def keep_better(context: Context) -> None:
     context.say(str(found))
     entry = {"lora": found._asdict()}
     if found.kept:
-        path = directory.adapter / GRACE
+        path = directory.adapter / CARD
         write_json(path, {**read_json(path), **entry})
         return
     train = {**to_dict(context.settings.train), "lora": "never"}
