@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace import plugins
+from grace.config import GradeSettings
 from grace.errors import ConfigError, DataError, GraceError
 from grace.records import Question
 
@@ -79,6 +80,15 @@ def load_grader(name: str, threshold: float = 0.3) -> Grader:
         raise ConfigError(f"unknown grader {name!r}; {guess}{known}")
     judge = GRADERS[name]
     return lambda text, question: judge(text, question, threshold)
+
+
+def grader_of(settings: GradeSettings, usual: str) -> Grader:
+    """Return the grader that a run's settings name, or else the `usual` one of its task.
+
+    Raises:
+        ConfigError: see `load_grader`.
+    """
+    return load_grader(settings.grader or usual, settings.rouge_threshold)
 
 
 def normalise(text: str) -> str:

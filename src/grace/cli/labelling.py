@@ -71,6 +71,7 @@ def label(
     from grace.model.places import adapter_folder, read_card, recorded_base, recorded_shots
     from grace.pipeline.labelling import SECRET, Labelling
     from grace.pipeline.labelling import label as label_all
+    from grace.strategies import TEMPERATURE
 
     folder = adapter_folder(Path(model), None)
     card = read_card(folder or Path(model))
@@ -96,7 +97,7 @@ def label(
         stop=run.stop,
         grade=run.grade,
         samples=samples,
-        temperature=(0.0 if samples == 1 else 0.8) if temperature is None else temperature,
+        temperature=(0.0 if samples == 1 else TEMPERATURE) if temperature is None else temperature,
         top_p=run.sample.top_p,
         max_new_tokens=run.sample.longest,
         seed=run.seed,

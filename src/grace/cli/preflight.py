@@ -58,7 +58,7 @@ def check_names(settings: RunSettings) -> None:
         ConfigError: names it, the closest name and all that there are; or a file of questions
             that the task does not read.
     """
-    from grace.grading import load_grader
+    from grace.grading import grader_of
     from grace.pipeline.stages.score import load_estimators
     from grace.tasks import load_task
 
@@ -71,7 +71,7 @@ def check_names(settings: RunSettings) -> None:
             f"task {task.name} has questions of its own and would not read {file}; leave out one "
             "of the two"
         )
-    load_grader(settings.grade.grader or task.grader, settings.grade.rouge_threshold)
+    grader_of(settings.grade, task.grader)
     for other in settings.report.transfer:
         load_task(other)
     load_estimators(settings)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grace.chat import encode_chat, encode_text, has_chat_template
 from grace.config import DataSettings, RunSettings
 from grace.engines import Sampling
-from grace.grading import load_grader
+from grace.grading import grader_of
 from grace.records import Question
 from grace.store import RunDir, read_json, write_json
 from grace.tasks.prompts import conversation, draw_training
@@ -119,8 +119,7 @@ def _right(
     longest: int,
 ) -> int:
     """Return how many questions the backbone answers rightly when they are asked so."""
-    settings = context.settings.grade
-    grader = load_grader(settings.grader or context.task.grader, settings.rouge_threshold)
+    grader = grader_of(context.settings.grade, context.task.grader)
     engine = context.engines.asked(way)
     chats = [conversation(context.task, q, way, shots[: way.shots]) for q in asked]
     prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]

@@ -20,7 +20,7 @@ from grace.engines import ModelEngine, Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.kinds import load_engine
 from grace.errors import ModelError
-from grace.grading import load_grader
+from grace.grading import grader_of
 from grace.pipeline.labelling.questions import read_questions
 from grace.pipeline.sampling import plan_units
 from grace.records import Question, Response, to_json
@@ -88,8 +88,7 @@ class Labeller:
     def __init__(self, questions: Path, out: Path, settings: Labelling) -> None:
         self._questions, self._out, self._settings = questions, out, settings
         self._task = load_task(settings.data.task)
-        grade = settings.grade
-        self._grade = load_grader(grade.grader or self._task.grader, grade.rouge_threshold)
+        self._grade = grader_of(settings.grade, self._task.grader)
         self._sampling = Sampling(
             settings.samples,
             settings.temperature,

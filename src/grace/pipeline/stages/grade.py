@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grace.config import to_dict
-from grace.grading import load_grader, short_answer
+from grace.grading import grader_of, short_answer
 from grace.pipeline.context import Context
 from grace.records import Grade
 from grace.store import SPLITS, Split
@@ -47,8 +47,7 @@ def _line(text: str) -> str:
 
 def grade_split(context: Context, split: Split) -> None:
     """Write one grade per response of a split, whole or not at all."""
-    settings = context.settings.grade
-    grader = load_grader(settings.grader or context.task.grader, settings.rouge_threshold)
+    grader = grader_of(context.settings.grade, context.task.grader)
     by_id = {question.id: question for question in split.questions.read()}
     split.grades.write(
         [
