@@ -22,7 +22,7 @@ from grace.store import SPLITS, RunDir, disk_watched, read_json, write_json
 
 
 class Stage(NamedTuple):
-    """What a stage does, and glob patterns of all that it writes into a run, finished or not."""
+    """A stage's function, and glob patterns of every file it writes into a run, finished or not."""
 
     work: Callable[[Context], None]
     writes: tuple[str, ...]

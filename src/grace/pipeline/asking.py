@@ -1,4 +1,4 @@
-"""How questions are asked where the settings leave it open: the prompt, its examples, the length.
+"""The choice of prompt, examples and answer length where the settings leave them open.
 
 The prompts are tried on training questions; the one with most right answers is kept for the run, in
 `train/asking.json`.
@@ -118,7 +118,7 @@ def _right(
     asked: Sequence[Question],
     longest: int,
 ) -> int:
-    """Return how many questions the backbone answers rightly when they are asked so."""
+    """Return the number of questions that the backbone answers correctly when asked this way."""
     grader = grader_of(context.settings.grade, context.task.grader)
     engine = context.engines.asked(way)
     chats = [conversation(context.task, q, way, shots[: way.shots]) for q in asked]

@@ -1,4 +1,4 @@
-"""What the stages of one run share: its directory, settings, task and (loaded on demand) engine."""
+"""The state that the stages of a run share: directory, settings, task and engines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def say(message: str) -> None:
-    """Tell the person at the terminal something; results never go this way."""
+    """Print a message to standard error; results go to standard output."""
     print(message, file=sys.stderr, flush=True)
 
 
@@ -64,7 +64,7 @@ class Engines:
 
     @functools.cached_property
     def sampling(self) -> ModelEngine:
-        """What samples the backbone's answers: the backbone itself, or `model.engine`."""
+        """The engine that samples the backbone's answers: itself, or `model.engine`."""
         from grace.engines.kinds import load_engine
 
         model = self._settings.model
@@ -174,16 +174,16 @@ class Context:
             self.engines = Engines(self.directory, self.settings)
 
     def say(self, message: str) -> None:
-        """Tell the person at the terminal something; results never go this way."""
+        """Print a message to standard error; results go to standard output."""
         say(message)
 
     @property
     def data(self) -> DataSettings:
-        """How questions are asked of this backbone."""
+        """The data settings, with the prompt that this backbone can take."""
         return dataclasses.replace(self.settings.data, prompt=self.engines.asking.data.prompt)
 
     def sampler(self, answers: Answers) -> ModelEngine:
-        """Return what samples these answers."""
+        """Return the engine that samples these answers."""
         return self.engines.tuned if answers == "tuned" else self.engines.sampling
 
     def engine(self, answers: Answers) -> TransformersEngine:

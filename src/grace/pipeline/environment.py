@@ -1,4 +1,4 @@
-"""What a run ran on: versions, git commit and hardware, for config.json and the report."""
+"""The environment of a run: versions, git commit and hardware, for config.json and the report."""
 
 from __future__ import annotations
 

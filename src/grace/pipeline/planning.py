@@ -65,7 +65,7 @@ class Machine(NamedTuple):
 
 
 def plan_runs(runs: Iterable[tuple[RunSettings, Collection[str]]]) -> list[Plan]:
-    """Return what runs with these settings have left to do; nothing is written in their place.
+    """Return the plans of the work that runs have left to do; nothing is written into them.
 
     The models' weights are not loaded, only their configs and tokenizers. A GGUF file is unpacked.
 

@@ -1,4 +1,4 @@
-"""Where a run keeps its replay: rows in scaling.json, values per question in scaling.safetensors.
+"""The replay of a run on disk: rows in scaling.json, values per question in scaling.safetensors.
 
 The values are kept so that reports of several runs can resample the questions of all of them.
 """
@@ -60,7 +60,7 @@ def write_replay(
 
 
 def read_replay(context: Context) -> Replay | None:
-    """Return what `grace scale` has found for a run, None if it was not scaled.
+    """Return the replay that `grace scale` stored in a run, None if there is none.
 
     Raises:
         RunError: the files are from an older version, or do not fit each other.

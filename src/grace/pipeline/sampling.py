@@ -17,7 +17,7 @@ from grace.store import Split
 
 
 def sampling_for(context: Context, name: str) -> Sampling:
-    """Return how responses are sampled for a split."""
+    """Return the sampling settings of a split."""
     sample, training = context.settings.sample, name == "train"
     return Sampling(
         num_samples=sample.train_samples if training else sample.test_samples,

@@ -56,7 +56,7 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySettings:
-    """What a study varies."""
+    """The tasks, seeds and variants of a study."""
 
     tasks: tuple[str, ...] = setting((), "tasks, a run each; none: data.task", low=0)
     seeds: int = setting(1, "seeds, a run each, counted from `seed`", low=1)

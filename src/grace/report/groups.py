@@ -65,7 +65,7 @@ class Rated(NamedTuple):
         return (self.summary and self.summary.mark.get(metric)) or ""
 
     def gap(self, metric: str) -> Gap | None:
-        """Return how far it is from the leader."""
+        """Return the distance to the leader."""
         return self.summary.to_leader.get(metric) if self.summary else None
 
     def cost(self, name: str) -> float | str | None:
@@ -110,7 +110,7 @@ def comparisons(report: Report) -> list[dict[str, Comparison]]:
 
 
 def transfers(report: Report) -> list[dict[str, Transfer]]:
-    """Return what training elsewhere does to one estimator together, by metric."""
+    """Return the changes of each estimator when trained on another task, by metric."""
     return _by_metric([(row.estimator, row) for row in report.transfer])
 
 
@@ -151,5 +151,5 @@ def at_budget(found: Sequence[Curve]) -> list[JointStrategy]:
 
 
 def name_of(row: JointStrategy | EqualAccuracy, *, whose: bool = True) -> str:
-    """Return what the strategy of a row is called; see `strategy_name`."""
+    """Return the name of the strategy of a row; see `strategy_name`."""
     return strategy_name(row.strategy, row.estimator, row.threshold, whose=whose)

@@ -1,4 +1,4 @@
-"""What a report is made from: plain values, no model and no file. `merge` joins several runs."""
+"""The inputs of a report: plain values, no model and no file. `merge` joins several runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grace.report.scaling.rows import Case, Pooled, Promise
 from grace.scaling import Curve, PairWins
 
 SAME_CONFIDENCE = 1e-6
-"""What two batches of the same model may differ by; reports round to as much."""
+"""The largest difference between two batches of the same model; reports round to it."""
 
 Key = tuple[str, str, str, str, int]
 
@@ -68,7 +68,7 @@ class EstimatorResult:
 
     @property
     def key(self) -> Key:
-        """What the result is about; no two results of a report share it."""
+        """The task, training task, backbone, estimator and seed; unique in a report."""
         return self.task, self.train_task, self.backbone, self.estimator, self.seed
 
     def answered(self) -> list[int]:
@@ -88,7 +88,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What strategies made of the stored samples of one run, question by question.
+    """The outcomes of strategies on the stored samples of one run, question by question.
 
     `name` is what the run calls its trained model, `answers` says of each curve whose samples it
     votes over (`name`, or "base"). `wins` are within-question wins by (whose samples, estimator).
@@ -184,7 +184,7 @@ def _results(inputs: Sequence[ReportInput]) -> list[EstimatorResult]:
 
 
 def _same(a: EstimatorResult, b: EstimatorResult) -> bool:
-    """Whether two results hold the same answers and confidences; measured costs may differ."""
+    """Return whether two results hold the same answers and confidences; costs may differ."""
     if list(a.ids) != list(b.ids) or list(a.correct) != list(b.correct):
         return False
     mine, theirs = (np.array(side.confidence, dtype=np.float64) for side in (a, b))
@@ -207,7 +207,7 @@ def _replays(inputs: Sequence[ReportInput]) -> list[Replay]:
 
 
 def _validation(inputs: Sequence[ReportInput]) -> list[Validation]:
-    """Return what validation answers say, once for each run."""
+    """Return the comparisons on validation answers, once for each run."""
     every = itertools.chain.from_iterable(data.validation for data in inputs)
     return list({(r.place, r.seed, r.a, r.b, r.metric): r for r in every}.values())
 

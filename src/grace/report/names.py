@@ -1,4 +1,4 @@
-"""What estimators, strategies, metrics and costs are called, and in which order they stand."""
+"""Names and order of estimators, strategies, metrics and costs in a report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LABELS = {
     "semantic_entropy": "Semantic entropy",
     "consistency": "Consistency",
 }
-"""How estimators are shown, in this order; others follow by name."""
+"""Labels of estimators, in the order of the tables; others follow by name."""
 
 OURS = "grace"
 """The estimator that is compared with every other."""
@@ -134,11 +134,11 @@ COSTS = (
     ),
 )
 ACCESS = ("text", "logprobs", "hidden states", "weights")
-"""What an estimator needs of the model, from an API's text to training it."""
+"""The access to the model that estimators need, from the text of an API to training."""
 
 
 def label(estimator: str) -> str:
-    """Return how an estimator is shown, "name+recalibration" and "name@base" included.
+    """Return the label of an estimator, "name+recalibration" and "name@base" included.
 
     An unknown name keeps its letters; only underscores become spaces.
     """

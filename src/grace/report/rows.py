@@ -43,7 +43,7 @@ class Place:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """What rows of one group share."""
+        """The key that rows of one group share."""
         return self.task, self.train_task, self.backbone
 
 
@@ -146,7 +146,7 @@ class Sampled:
 
     @property
     def place(self) -> tuple[str, str]:
-        """What rows of one part on test-time scaling share."""
+        """The key that rows of one part on test-time scaling share."""
         return self.task, self.backbone
 
 

@@ -1,4 +1,4 @@
-"""What the data can tell apart: intervals over questions and seeds, and paired differences.
+"""Statistics of a report: intervals over questions and seeds, and paired differences.
 
 All results on one test task are evaluated on the same resamples of its questions. So whatever
 two results have in common cancels in their difference, whether they differ in estimator or in
@@ -54,7 +54,7 @@ class Paired(NamedTuple):
         return int(low > 0) - int(high < 0)
 
     def gap(self) -> dict[str, Any]:
-        """Return what every row on a difference says."""
+        """Return the fields that all rows on a difference share."""
         return {"difference": self.difference, "interval": ends(self.interval), "n": self.n}
 
     def over_seeds(self) -> dict[str, Any]:

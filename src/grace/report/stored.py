@@ -40,7 +40,7 @@ Parsed = TypeVar("Parsed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What report.json holds; see schema.json."""
+    """The content of report.json; see schema.json."""
 
     schema_version: int
     name: str

@@ -1,4 +1,4 @@
-"""From confidences to what report.json holds: rows per seed, summaries over seeds, differences."""
+"""The rows of a report from confidences: per seed, summaries over seeds, differences."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Groups = dict[tuple[str, str, str], Group]
 
 
 def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed: int = 0) -> Report:
-    """Return what report.json holds, rounded as it is there.
+    """Return the report, rounded as in report.json.
 
     Raises:
         UserInputError: no results, or two for the same task, estimator and seed.

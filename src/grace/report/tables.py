@@ -1,4 +1,4 @@
-"""What a report says: the cells of its tables, made once for every place, and its sentences."""
+"""The cells of a report's tables, made once for every format, and its sentences."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Cell(NamedTuple):
 
     @property
     def tied(self) -> bool:
-        """Whether it shares its place."""
+        """True where the place is shared."""
         return self.mark.startswith("tied")
 
     @property
     def key(self) -> str:
-        """What to sort by, as text; empty, which comes last, where there is no value."""
+        """The sorting key, as text; empty, which sorts last, where there is no value."""
         if self.value is None:
             return "" if self.text == NONE else self.text
         return repr(self.value)

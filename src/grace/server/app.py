@@ -50,7 +50,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def answers(model: type[BaseModel], chunk: type[BaseModel] | None = None) -> dict[Any, Any]:
-    """Return what an operation answers: an object, events if it streams, or an error."""
+    """Return the responses of an operation: an object, events if it streams, or an error."""
     found: dict[str, Any] = {"model": model}
     if chunk is not None:
         text = f"server-sent events; the data of each is a {chunk.__name__}, of the last [DONE]"
@@ -112,7 +112,7 @@ PAGE_HEADERS = {
 
 
 def about(model: Model, path: Path, most_tokens: int) -> dict[str, Any]:
-    """Return what `/v1/models` tells besides; `path` is what was loaded, a run if possible."""
+    """Return the further fields of `/v1/models`; `path` is what was loaded, a run if possible."""
     row, engine = own_row(path, model.task.name), cast(Reads, model.engine)
     return {
         "created": int(path.stat().st_mtime) if path.exists() else 0,

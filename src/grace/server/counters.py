@@ -1,4 +1,4 @@
-"""What `/metrics` counts, in the format of Prometheus."""
+"""The counters of `/metrics`, in the format of Prometheus."""
 
 from __future__ import annotations
 

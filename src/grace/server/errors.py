@@ -40,7 +40,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What the answer holds."""
+        """The body of the answer."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         if self.status == 401:
             kind = "authentication_error"
@@ -51,7 +51,7 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the answer's head holds besides."""
+        """Further headers of the answer."""
         if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
         if self.status not in (429, 503):
@@ -60,13 +60,13 @@ class ApiError(Exception):
 
 
 def queue_full(waiting: int) -> ApiError:
-    """Return what a client is told when too many requests wait."""
+    """Return the error for a client when too many requests wait."""
     text = f"{waiting} requests wait already; try again in a moment"
     return ApiError(429, text, code="queue_full")
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Return what a client is told of an error; of one that is ours, no details."""
+    """Return an error as the client sees it, without the details of internal ones."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UpstreamError):
@@ -82,7 +82,7 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 def _upstream(error: UpstreamError) -> ApiError:
-    """Return what a client is told: of the upstream's own words, those about the request."""
+    """Return an upstream's error; its own words only where they are about the request."""
     status, code = UPSTREAM.get(error.why, 502), f"upstream_{error.why}"
     text = str(error) if status in (400, 413) else error.message
     if error.why == "invalid" and "context length" in text:

@@ -1,4 +1,4 @@
-"""What clients get: OpenAI's objects, whole or streamed, with `confidence` on every choice."""
+"""Answers to clients: OpenAI's objects, whole or streamed, with `confidence` on every choice."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Reply:
 
 
 def usage(finished: Finished) -> Json:
-    """Return what was read and written, in tokens."""
+    """Return the numbers of tokens read and written."""
     prompt, completion = finished.prompt_tokens, finished.completion_tokens
     return {
         "prompt_tokens": prompt,
@@ -110,7 +110,7 @@ def usage(finished: Finished) -> Json:
 
 
 def voted(event: Voted) -> Json:
-    """Return what a stream says of a sample that has arrived."""
+    """Return the event of a sample that has arrived in a vote."""
     return {"vote": to_json(event.vote), "leading": event.leading}
 
 

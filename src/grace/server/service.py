@@ -1,4 +1,4 @@
-"""From a request to a job, and from a job's events to an answer or a stream."""
+"""Requests to jobs, and the events of jobs to answers or streams."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Service:
                 raise _refused(name, f"a vote takes no {name}; leave it out, or set a budget of 1")
 
     def _asked(self, body: ChatRequest, options: GraceOptions) -> Extra:
-        """Return what is said of a single answer besides: whether it reaches the threshold."""
+        """Return the function that says whether a single answer reaches the threshold."""
         temperature = body.temperature or 0.0
         use = answering(options.threshold, self.model.promise, temperature, self._longest(body))
 
@@ -235,7 +235,7 @@ MARK = "\ue0f2"  # stands for a question
 
 
 class Conversation(NamedTuple):
-    """What the model is asked; `calibrated`: with the prompt of its training run."""
+    """The conversation for the model; `calibrated`: it has the prompt of the training run."""
 
     messages: Sequence[Message]
     calibrated: bool
@@ -252,7 +252,7 @@ class Asking:
             self._trained = ()
 
     def conversation(self, given: Sequence[Message], *, raw: bool) -> Conversation:
-        """Return what a conversation asks; one user turn is a question, unless `raw`.
+        """Return the conversation to answer; a single user turn is a question, unless `raw`.
 
         Raises:
             UserInputError: the question is empty.

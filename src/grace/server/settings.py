@@ -1,4 +1,4 @@
-"""What a server allows, and how it is reached."""
+"""Limits and address of a server."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ RECORD = "_label.json"
 
 
 class Labelled(NamedTuple):
-    """What there is now: questions, responses, shards, and how many shards were made just now."""
+    """The totals after a call: questions, responses, shards, and the shards made by this call."""
 
     questions: int
     responses: int

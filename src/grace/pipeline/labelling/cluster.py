@@ -60,7 +60,7 @@ def label_shards(
 
 
 class _Worker:
-    """What runs in a worker: a model that is loaded once, and its shards one after the other."""
+    """A Ray worker: it loads the model once and labels one shard after the other."""
 
     def __init__(self, questions: str, out: str, settings: Labelling) -> None:
         self._given = Path(questions), Path(out), settings
@@ -77,7 +77,7 @@ class _Worker:
 
 
 def _share(settings: Labelling, workers: int) -> dict[str, Any]:
-    """Return what a worker gets of the cluster: GPUs where there are some, else equal cores."""
+    """Return the resources of a worker: GPUs where there are some, else an equal share of cores."""
     import ray
 
     have, here = ray.cluster_resources(), "relay" not in engine_class(settings.engine).gives

@@ -22,7 +22,7 @@ UNKNOWN = "?"  # stands for an answer while a question without one is read
 
 
 def count_questions(path: Path) -> int:
-    """Return how many questions a file holds, having read and checked them all.
+    """Read and check all questions of a file, and return their number.
 
     Raises:
         DataError: no such file, no column `question`, a bad row, two questions with one id, or no

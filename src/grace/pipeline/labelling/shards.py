@@ -73,7 +73,7 @@ class Labelling:
     shard_size: int = 256
 
     def fixed(self) -> dict[str, Any]:
-        """Return what the files depend on, JSON-ready."""
+        """Return the settings that the files depend on, JSON-ready."""
         return {key: value for key, value in to_dict(self).items() if key not in FREE}
 
     def told(self) -> dict[str, Any]:

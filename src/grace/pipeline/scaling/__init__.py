@@ -42,11 +42,11 @@ JOINT_PARTS = {
     "pools": "pools",
     "promises": "promises",
 }
-"""What a study's scaling.json takes from its report, by the names in both."""
+"""The parts of a study's report that its scaling.json repeats, by their names in both."""
 
 
 class ScaleSettings(NamedTuple):
-    """How many samples, whose confidences besides the model's own, further strategies, orders."""
+    """The samples per question, further estimators and strategies, and the orders of a replay."""
 
     samples: int = 32
     estimators: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> 
     every: Row = about | {"answers": tuned.name, "seed": settings.seed}
 
     def called(estimator: str) -> str:
-        """Return what the rows call an estimator: the run's own goes by the run's name for it."""
+        """Return an estimator's name in the rows: the trained one goes by the name of the run."""
         return tuned.name if estimator == OWN else estimator
 
     reads_own = [_shown(p, tuned) for p in tuned.policies if p.estimator in (None, OWN)]

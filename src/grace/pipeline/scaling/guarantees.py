@@ -25,11 +25,11 @@ MODES = ("answer", "early-stop")
 STAGE = "threshold"
 TARGETS = (0.7, 0.8, 0.9)
 MARGINS = (0.0, 0.02)
-"""What is guaranteed when it is counted how often guarantees are false."""
+"""The margins of the guarantees whose failures are counted."""
 
 
 class Wanted(NamedTuple):
-    """What is to be guaranteed."""
+    """A guarantee that is asked for."""
 
     mode: Literal["answer", "early-stop"]
     goal: Goal
@@ -80,7 +80,7 @@ def choose_threshold(
 
 
 def kept_promises(pool: Pool, seed: int) -> list[dict[str, Any]]:
-    """Return how often thresholds chosen on random halves of a pool break what they guarantee.
+    """Count how often thresholds chosen on random halves of a pool break their guarantees.
 
     One row for each of `TARGETS` with a single answer and with early stopping, for each of
     `MARGINS`, and each risk delta; see `grace.scaling.broken_promises`.
@@ -191,7 +191,7 @@ def _chosen(
 
 
 def _check_of_answers(given_N: np.ndarray, right_N: np.ndarray) -> dict[str, Any]:
-    """Return what a threshold does on questions that took no part in choosing it."""
+    """Return the effect of a threshold on questions that took no part in choosing it."""
     given, right, n = int(given_N.sum()), int(right_N.sum()), len(given_N)
     share = f" ({right / given:.1%})" if given else ""
     return {
@@ -221,7 +221,7 @@ def _votes(context: Context, name: str, budget: int, temperature: float) -> Pool
 
 
 def _tries(earlier: Threshold | None, chosen: Threshold) -> int:
-    """Return how many different guarantees have been asked of these questions."""
+    """Return the number of different guarantees that have been asked of these questions."""
     if earlier is None:
         return 1
     asked = [(t.mode, t.budget, t.target, t.margin, t.delta) for t in (earlier, chosen)]

@@ -1,4 +1,4 @@
-"""Whether LoRA earns its place: it is kept where validation answers say so, else the rows ship.
+"""The choice between LoRA and the rows alone, made on validation answers.
 
 LoRA must rate the backbone's validation answers better than the rows alone do, in log loss and by
 more than two standard errors of the difference, and must not move the accuracy by more than a
@@ -26,7 +26,7 @@ MOST_MOVED = 0.01  # of the accuracy on validation questions
 
 
 class Choice(NamedTuple):
-    """What validation answers say of LoRA beside the rows alone.
+    """The comparison of LoRA with the rows alone on validation answers.
 
     `gain` is how much smaller its log loss is, per answer; `accuracy` before and after.
     """

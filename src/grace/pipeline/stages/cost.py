@@ -1,4 +1,4 @@
-"""What rating answers costs beyond generating them, counted while it happens."""
+"""The cost of rating answers, beyond generating them, counted while it happens."""
 
 from __future__ import annotations
 

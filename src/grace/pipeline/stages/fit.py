@@ -87,7 +87,7 @@ def fit(context: Context) -> None:
 
 
 def _known(responses: Sequence[Response], correct: Sequence[bool]) -> Known:
-    """Return what the responses that came to their own end are fitted on; cut ones have no c.
+    """Return the inputs of the fit, from responses that ended by themselves; cut ones have no c.
 
     Raises:
         DataError: all of them are right, or all are wrong, or there is none.
@@ -196,7 +196,7 @@ def write_rows_adapter(
 
 
 def adapter_metadata(context: Context) -> dict[str, Any]:
-    """Return what `grace.load` needs to ask questions the way the model was trained to."""
+    """Return the entries of grace.json that let `grace.load` ask questions as in training."""
     from grace.engines.stops import stop_ids
 
     model, stop = context.settings.model.path, context.engines.asking.stop

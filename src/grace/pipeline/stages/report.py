@@ -134,7 +134,7 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
 
 
 def _called(name: str, trained: str) -> str:
-    """Return what the rows call an estimator: what the run has trained goes by the run's name."""
+    """Return an estimator's name in the rows: the trained one goes by the name of the run."""
     plain, plus, how = name.partition("+")
     return {TRAINED: trained, "grace_base": f"{trained}@base"}.get(plain, plain) + plus + how
 

@@ -53,7 +53,7 @@ def draw_questions(context: Context, split: Split, name: SplitName) -> None:
 
 
 def _say_sizes(context: Context) -> None:
-    """Say how many questions each split has where the settings leave it open."""
+    """Print the sizes of the splits where the settings leave them open."""
     data = context.settings.data
     if data.train and data.validation and data.test:
         return

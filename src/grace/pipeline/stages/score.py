@@ -39,7 +39,7 @@ from grace.store import ROWS, Split, write_json
 
 TRAINED = "grace"
 COMPARED = ("grace_base", "platt", "evidence", "probe")
-"""What is rated on validation answers, too, to say what is better there than GrACE."""
+"""Estimators that also rate validation answers, so that the report can name a better one."""
 
 
 class TestSet(NamedTuple):
@@ -54,7 +54,7 @@ class TestSet(NamedTuple):
 
 
 class KnownSplits:
-    """What an estimator may fit on; each split is read, and sampled where need be, when asked."""
+    """The splits that an estimator may fit on, read (and sampled if missing) on first use."""
 
     def __init__(self, context: Context, answers: Answers) -> None:
         self._context = context

@@ -108,7 +108,7 @@ def train_on(
 
 
 def training_seconds(directory: RunDir) -> float | None:
-    """Return how long the fit and the training took, None where neither was recorded."""
+    """Return the seconds of the fit and the training, None where neither was recorded."""
     known = [
         seconds for unit in (FIT, STEPS) if (seconds := directory.seconds_in(unit)) is not None
     ]

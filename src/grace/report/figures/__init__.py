@@ -42,7 +42,7 @@ from grace.report.stored import Report
 
 GENERALIZATION = "generalization"
 TARGETS = "targets"
-"""What the figures that belong to no group of estimators are about."""
+"""Groups of the figures that belong to no group of estimators."""
 
 MARKERS = "osD^vPX*"
 SOFT = ("#59636e", "#8a6d3b", "#5b7f95", "#7a5c86")

@@ -1,4 +1,4 @@
-"""How every figure looks and is saved: style, panels, ticks, and bytes that never change.
+"""Style, panels, ticks and saving of every figure; the same figure gives the same bytes.
 
 `INK` marks everything that the page recolours for dark mode.
 """

@@ -1,1 +1,1 @@
-"""What a report says of test-time scaling: its rows, from replays, and their tables."""
+"""Test-time scaling in a report: rows from replays, and their tables."""

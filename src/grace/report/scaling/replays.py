@@ -1,4 +1,4 @@
-"""From replays of stored samples to rows, per seed and over seeds."""
+"""Rows from replays of stored samples, per seed and over seeds."""
 
 from __future__ import annotations
 

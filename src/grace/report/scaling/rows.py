@@ -109,7 +109,7 @@ class Discrimination(Sampled):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise(Sampled):
-    """How often thresholds chosen on random halves of a pool break what they promise."""
+    """The share of thresholds, chosen on random halves of a pool, that break their promise."""
 
     answers: str
     seed: int
@@ -138,7 +138,7 @@ class CaseSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseDecision:
-    """What a strategy makes of the samples in a case."""
+    """The decision of a strategy on the samples of a case."""
 
     strategy: str
     estimator: str | None

@@ -79,7 +79,7 @@ def _equal_table(rows: Sequence[EqualAccuracy]) -> Table:
 
 
 def _saved(row: EqualAccuracy) -> Cell:
-    """Return what is saved; where the curve does not get there nothing is."""
+    """Return the samples saved; none where the curve does not reach the accuracy."""
     low, high = row.saved_interval
     if row.saved is None or high is None:
         return Cell(NONE, verdict="worse")
@@ -137,7 +137,7 @@ def _promise_table(rows: Sequence[Promise]) -> Table:
 
 
 def _promised(row: Promise) -> str:
-    """Return what is promised in a row."""
+    """Return the promise of a row in words."""
     if row.margin is not None:
         loss = f"at most {100 * row.margin:g} points below" if row.margin else "no worse than"
         return f"first sure one of {row.budget}, else a vote: {loss} SC"
@@ -146,7 +146,7 @@ def _promised(row: Promise) -> str:
 
 
 def _kept(delta: float, rows: Sequence[Promise]) -> Cell:
-    """Return how often a promise was broken, the mean over the seeds."""
+    """Return the share of broken promises, the mean over the seeds."""
     made = statistics.fmean(row.promised for row in rows)
     broken = statistics.fmean(row.broken for row in rows)
     on_rest = statistics.fmean(row.broken_on_rest for row in rows)

@@ -1,1 +1,1 @@
-"""What the server does for a request: jobs, their queue, and what draws for them."""
+"""Jobs of the server, their queue, and the backends that draw for them."""

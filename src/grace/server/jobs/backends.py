@@ -1,4 +1,4 @@
-"""What answers the requests: a model in this process, or one on a server upstream."""
+"""The backend that answers requests: a model in this process, or a server upstream."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Backend:
 
 
 def backend(model: Model, settings: ServerSettings) -> Backend:
-    """Return what answers the requests to a model; only for one in this process torch is loaded."""
+    """Return the backend of a model; only a model in this process loads torch."""
     engine: Any = model.engine
     if "relay" in engine.gives:
         return _upstream(model, engine, settings)

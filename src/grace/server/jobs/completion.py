@@ -33,7 +33,7 @@ class Token(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a choice has grown by."""
+    """Text and tokens that a choice has grown by."""
 
     choice: int
     text: str
@@ -64,7 +64,7 @@ class Reads(Protocol):
 
     @property
     def read_at(self) -> str:
-        """Where c is read."""
+        """The position at which c is read."""
 
     @property
     def limit(self) -> int | None:
@@ -72,12 +72,12 @@ class Reads(Protocol):
 
     @property
     def evidence(self) -> Evidence | None:
-        """How the response's own probabilities shift c, if at all."""
+        """The evidence that shifts c, from the response's own probabilities; None without."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request asks for.
+    """A request for completions.
 
     Attributes:
         encode: makes the token ids of the prompts.
@@ -141,17 +141,17 @@ class Completion(Job):
         return [Choice(self, number) for number in range(self._left)]
 
     def prompt_keys(self) -> list[str]:
-        """Return what names each prompt's random numbers; with a seed, as in `Model.ask`."""
+        """Return the key of each prompt's random numbers; with a seed, that of `Model.ask`."""
         prefix = "" if self.asked.key is None else f"{self.asked.key}/"
         return [f"{prefix}{number}" for number in range(len(self.prompts))]
 
     def show(self, piece: Piece) -> None:
-        """Tell that a choice has grown."""
+        """Emit the growth of a choice."""
         self.started = True
         self.emit(piece)
 
     def end(self, ended: Ended, tokens: int) -> None:
-        """Tell that a choice is complete, and with the last one that all are.
+        """Emit the end of a choice, and after the last one the end of the job.
 
         `tokens` were drawn for it, its end token among them.
         """

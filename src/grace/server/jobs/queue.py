@@ -51,7 +51,7 @@ class Job(ABC):
 
     group: Hashable = None
     size = 1
-    """How many samples the job draws at a time."""
+    """The number of samples that the job draws at a time."""
 
     def __init__(self, emit: Emit, hang_up: Callable[[], None] | None = None) -> None:
         self.emit = emit
@@ -182,7 +182,7 @@ class Queue:
                 self._changed.wait(self._patience_left(lane))
 
     def _next(self, lane: int) -> Job | None:
-        """Return what a thread begins now, if anything; the first one takes whatever is oldest."""
+        """Return the job that a thread begins now, if any; the first thread takes the oldest."""
         if lane == 0 or self._model is None:
             return self.waiting[0] if self.waiting else None
         late = time.monotonic() - PATIENCE_S
@@ -190,7 +190,7 @@ class Queue:
         return next(waiting, None)
 
     def _patience_left(self, lane: int) -> float | None:
-        """Return how long a thread may sleep if nothing changes, None: for ever."""
+        """Return the seconds a thread may sleep if nothing changes, None: without limit."""
         small = [job.arrived for job in self.waiting if self._is_small(job)] if lane else []
         return max(0.0, min(small) + PATIENCE_S - time.monotonic()) if small else None
 

@@ -21,7 +21,7 @@ class Voted(NamedTuple):
 
 
 class VoteRequest(NamedTuple):
-    """What to vote on, and how (see `Model.vote`)."""
+    """The arguments of a vote (see `Model.vote`)."""
 
     question: str
     choices: Sequence[str]
@@ -63,7 +63,7 @@ class Voting(Job):
         self.emit(Finished(len(self._prompt), tokens, to_json(decision)))
 
     def _ends(self, decision: Decision) -> int:
-        """Return how many votes have drawn an end token: those shorter than the longest allowed."""
+        """Return the number of votes that drew an end token: those below the longest allowed."""
         longest = self._request.max_new_tokens or self._model.sample.max_new_tokens
         return sum(vote.tokens < longest for vote in decision.votes)
 
