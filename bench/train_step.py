@@ -23,9 +23,8 @@ import torch
 from grace.cnf import CnfTokens, Readout
 from grace.config import TrainSettings
 from grace.training.examples import Batch, Example, collate
-from grace.training.forward import forward_logits, losses
+from grace.training.forward import forward_logits, losses, mean_over_tokens, token_losses
 from grace.training.lora import add_lora, light_rows, target_modules
-from grace.training.loss import mean_over_tokens, token_losses
 
 
 def main() -> None:

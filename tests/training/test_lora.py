@@ -11,8 +11,13 @@ from grace.config import TrainSettings
 from grace.errors import ConfigError
 from grace.training.examples import Example, collate
 from grace.training.forward import losses
-from grace.training.loop import set_activation_checkpointing
-from grace.training.lora import add_lora, is_row, light_rows, target_modules
+from grace.training.lora import (
+    add_lora,
+    is_row,
+    light_rows,
+    set_activation_checkpointing,
+    target_modules,
+)
 
 EXPECTED = {
     "llama_untied": {

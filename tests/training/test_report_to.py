@@ -1,4 +1,4 @@
-"""The training log elsewhere: through the Trainer's own integrations."""
+"""The training log elsewhere: through transformers' integrations."""
 
 from __future__ import annotations
 

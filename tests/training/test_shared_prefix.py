@@ -15,8 +15,7 @@ from grace.engines.local import prefix
 from grace.evidence import Evidence
 from grace.training.examples import collate
 from grace.training.forward import losses
-from grace.training.loop import set_activation_checkpointing
-from grace.training.lora import add_lora, light_rows
+from grace.training.lora import add_lora, light_rows, set_activation_checkpointing
 
 EVIDENCE = Evidence((0.1, -0.2, 0.3, 0.0, 0.2, -0.1, 1.2), (0.0,) * 7, 0.3, share=0.5)
 LEAD = tuple(range(20, 60))

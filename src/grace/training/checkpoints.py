@@ -18,6 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from accelerate import Accelerator
+from accelerate.utils import load_fsdp_optimizer, save_fsdp_optimizer
+from transformers.trainer_pt_utils import safe_globals
+
 from grace.config import TrainSettings, to_dict
 from grace.errors import RunError
 from grace.evidence import Evidence
@@ -83,19 +88,22 @@ def newest(root: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def staging(root: Path) -> Path:
-    """Return the directory in which the next checkpoint is made."""
-    return root / ".partial"
+def staging(root: Path, step: int) -> Path:
+    """Return the directory in which the checkpoint of a step is made."""
+    folder = root / ".partial" / f"checkpoint-{step}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def commit(root: Path, step: int, best: int | None) -> None:
     """Put the finished checkpoint in its place, then remove what is no longer needed."""
     final = root / f"checkpoint-{step}"
     shutil.rmtree(final, ignore_errors=True)
-    for file in (staging(root) / final.name).iterdir():
+    made = staging(root, step)
+    for file in made.iterdir():
         sync(file)
-    (staging(root) / final.name).rename(final)
-    shutil.rmtree(staging(root))
+    made.rename(final)
+    shutil.rmtree(made.parent)
     for old in _numbered(root, "checkpoint")[:-KEPT]:
         shutil.rmtree(old)
     for other in _numbered(root, "best"):
@@ -112,6 +120,44 @@ def save_best(root: Path, step: int, peft_model: Any, state: dict[str, Any] | No
     """Keep the adapter of a step that is the best so far."""
     folder = best_dir(root, step)
     replace_directory(folder, lambda partial: save_weights(peft_model, partial, state=state))
+
+
+def sharding(accelerator: Accelerator) -> Any:
+    """Return Accelerate's plugin where it shards the weights over processes (FSDP), else None."""
+    return getattr(accelerator.state, "fsdp_plugin", None)
+
+
+def save_state(accelerator: Accelerator, wrapped: Any, optimizer: Any, folder: Path) -> None:
+    """Write the optimizer's state, and that of the random numbers (dropout) of every process."""
+    if plugin := sharding(accelerator):
+        save_fsdp_optimizer(plugin, accelerator, optimizer, wrapped, str(folder))
+    elif accelerator.is_main_process:
+        torch.save(optimizer.state_dict(), folder / "optimizer.pt")
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    torch.save(states, _random_file(accelerator, folder))
+
+
+def load_state(accelerator: Accelerator, wrapped: Any, optimizer: Any, folder: Path) -> None:
+    """Take back what `save_state` wrote, in as many processes as then."""
+    if plugin := sharding(accelerator):
+        load_fsdp_optimizer(plugin, accelerator, optimizer, wrapped, str(folder))
+    else:
+        device, file = accelerator.device, folder / "optimizer.pt"
+        optimizer.load_state_dict(torch.load(file, map_location=device, weights_only=True))
+    if not (file := _random_file(accelerator, folder)).exists():
+        return
+    with safe_globals():  # for NumPy's state in files of earlier versions
+        states = torch.load(file, weights_only=True)
+    torch.set_rng_state(states["cpu"])
+    if torch.cuda.is_available() and isinstance(states.get("cuda"), torch.Tensor):
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+def _random_file(accelerator: Accelerator, folder: Path) -> Path:
+    rank = f"_{accelerator.process_index}" if accelerator.num_processes > 1 else ""
+    return folder / f"rng_state{rank}.pth"
 
 
 def _numbered(root: Path, prefix: str) -> list[Path]:

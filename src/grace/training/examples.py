@@ -1,10 +1,16 @@
-"""Training examples and the batches made of them: prompt, response, `<CNF>`, left-padded.
+"""Training examples, the order in which they are trained on, and the batches made of them.
+
+The whole run is one list of optimizer steps, made before training and fixed by the seed, so that
+a resumed run needs nothing but its step number to go on with the same batches. A batch holds
+prompt, response and `<CNF>`, padded on the left.
 
 Shapes: B examples, T tokens of the longest sequence.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
@@ -14,9 +20,12 @@ import torch
 from torch import Tensor
 
 from grace.cnf import Readout
+from grace.config import TrainSettings
 from grace.metrics.samples import bin_index
+from grace.training.targets import balance
 
 IGNORED = -100
+SORTED_BATCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +81,84 @@ def collate(examples: Sequence[Example], readout: Readout, pad_id: int) -> Batch
         target=torch.tensor([example.target for example in examples], dtype=torch.float32),
         weight=torch.tensor([example.weight for example in examples], dtype=torch.float32),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Micro-batches in order, and the optimizer steps at which the epochs end.
+
+    `accumulation` consecutive micro-batches per process make one optimizer step.
+    """
+
+    examples: Sequence[Example]
+    steps: tuple[tuple[int, ...], ...]
+    epoch_ends: tuple[int, ...]
+    accumulation: int
+    processes: int
+
+    def __len__(self) -> int:
+        """Return the number of micro-batches of all processes."""
+        return len(self.steps) * self.accumulation * self.processes
+
+    def __getitem__(self, index: int) -> list[Example]:
+        """Return a micro-batch; its weights make the micro-batches of a step add up to a mean."""
+        parts = self.accumulation * self.processes
+        step, part = divmod(index, parts)
+        rows = self.steps[step]
+        mine = np.array_split(np.asarray(rows), parts)[part]
+        scale = parts / len(rows)
+        if not len(mine):
+            return [dataclasses.replace(self.examples[rows[0]], weight=0.0)]
+        chosen = [self.examples[row] for row in mine]
+        return [dataclasses.replace(item, weight=item.weight * scale) for item in chosen]
+
+    def indices(self, done: int, process: int) -> range:
+        """Return the micro-batches of one process after so many optimizer steps."""
+        start = done * self.accumulation * self.processes + process
+        return range(start, len(self), self.processes)
+
+    def epoch(self, step: int) -> float:
+        """Return how many epochs are done after `step` optimizer steps."""
+        start = 0
+        for number, end in enumerate(self.epoch_ends):
+            if step <= end:
+                return number + (step - start) / (end - start)
+            start = end
+        return float(len(self.epoch_ends))
+
+
+def make_plan(
+    examples: Sequence[Example], settings: TrainSettings, *, seed: int, processes: int = 1
+) -> Plan:
+    """Plan all epochs: balance, shuffle, group by length, split into optimizer steps.
+
+    Weights are scaled to a mean of 1, so that their scale does not change the learning rate.
+    """
+    mean_weight = float(np.mean([example.weight for example in examples]))
+    scaled = [dataclasses.replace(item, weight=item.weight / mean_weight) for item in examples]
+    steps: list[tuple[int, ...]] = []
+    ends: list[int] = []
+    for epoch in range(settings.epochs):
+        steps += _epoch_steps(scaled, settings, seed, epoch)
+        ends.append(len(steps))
+    micro = min(settings.micro_batch_size or settings.batch_size, settings.batch_size)
+    accumulation = max(1, math.ceil(settings.batch_size / (micro * processes)))
+    return Plan(scaled, tuple(steps), tuple(ends), accumulation, processes)
+
+
+def _epoch_steps(
+    examples: Sequence[Example], settings: TrainSettings, seed: int, epoch: int
+) -> list[tuple[int, ...]]:
+    target_N = np.asarray([example.target for example in examples])
+    rows_N = balance(target_N, settings.balance, seed=seed, epoch=epoch)
+    rng = np.random.default_rng((seed, epoch, 1))
+    order = [int(row) for row in rng.permutation(rows_N)]
+    window = settings.batch_size * SORTED_BATCHES
+    steps: list[tuple[int, ...]] = []
+    for start in range(0, len(order), window):
+        part = sorted(order[start : start + window], key=lambda row: len(examples[row]))
+        steps += [
+            tuple(part[at : at + settings.batch_size])
+            for at in range(0, len(part), settings.batch_size)
+        ]
+    return [steps[index] for index in rng.permutation(len(steps))]

@@ -1,4 +1,4 @@
-"""One forward pass of training: c where it is read, and the two terms of the loss.
+"""One forward pass of training: c where it is read, and the two terms of the float32 loss.
 
 Shapes: B sequences, T tokens, K kept positions, V vocabulary.
 """
@@ -11,15 +11,16 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from grace.cnf import Readout, log_odds, unread_end, without
+from grace.cnf import Readout, log1mexp, log_odds, unread_end, without
 from grace.engines.local.forward import Forward
 from grace.engines.local.prefix import read, shared
 from grace.errors import ConfigError
 from grace.evidence import Evidence
 from grace.training.examples import IGNORED, Batch
-from grace.training.loss import LossKind, calibration_loss, mean_over_tokens, token_losses
 
+LossKind = Literal["mse", "log"]
 ReadAt = Literal["predict", "feed", "prompt"]
 
 
@@ -122,7 +123,7 @@ def _with_evidence(
         for row, keeps, end in rows
     ]
     odds_B = evidence.slope * (state_B + state_B.new_tensor(shifts))
-    return torch.nn.functional.logsigmoid(odds_B.clamp(-evidence.limit, evidence.limit))
+    return F.logsigmoid(odds_B.clamp(-evidence.limit, evidence.limit))
 
 
 def _prompt_last(logits_BKV: Tensor, next_BK: Tensor, readout: Readout) -> Tensor:
@@ -173,3 +174,34 @@ def _forward_arguments(model: Any) -> set[str]:
         model = model.module
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return set(inspect.signature(base.forward).parameters)
+
+
+def calibration_loss(log_c_B: Tensor, target_B: Tensor, kind: LossKind = "mse") -> Tensor:
+    """Return the calibration loss of every example, shape (B,), from log c and the target t.
+
+    `mse` is (t - c)^2; `log` is -t log c - (1 - t) log(1 - c).
+    Source: arXiv 2509.09438 section 3.2.3.
+    """
+    log_c_B, target_B = log_c_B.float(), target_B.float()
+    if kind == "mse":
+        return (target_B - log_c_B.exp()).square()
+    return -target_B * log_c_B - (1 - target_B) * log1mexp(log_c_B)
+
+
+def token_losses(logits_BKV: Tensor, labels_BK: Tensor) -> Tensor:
+    """Return -log p of every label, shape (B, K) in float32, 0 where the label is -100.
+
+    `logits_BKV[:, j]` predicts `labels_BK[:, j]`. Only labelled positions are worked on, and all
+    of them together, so a label more costs one row of logits.
+    """
+    kept_BK = labels_BK != IGNORED
+    loss_BK = torch.zeros(labels_BK.shape, device=logits_BKV.device)
+    loss_BK[kept_BK] = F.cross_entropy(
+        logits_BKV[kept_BK].float(), labels_BK[kept_BK], reduction="none"
+    )
+    return loss_BK
+
+
+def mean_over_tokens(loss_BK: Tensor, labels_BK: Tensor) -> Tensor:
+    """Return the mean over every example's own labels, shape (B,); 0 for one without labels."""
+    return loss_BK.sum(dim=1) / (labels_BK != IGNORED).sum(dim=1).clamp(min=1)

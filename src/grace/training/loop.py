@@ -1,250 +1,275 @@
-"""The training loop: a `transformers.Trainer` with the two-term loss over a fixed plan.
+"""The training loop on Accelerate: forward, backward, step, log, validate, checkpoint.
 
 Shapes: B examples, P parts of the loss.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import GradientAccumulationPlugin
 from torch import Tensor
-from torch.utils.data import SequentialSampler
-from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import PrinterCallback
+from torch.utils.data import DataLoader
+from transformers import TrainerControl, TrainerState, TrainingArguments, get_scheduler, set_seed
+from transformers.integrations import get_reporting_integration_callbacks
 
 from grace.cnf import Readout
 from grace.config import TrainSettings
-from grace.errors import TrainingError
+from grace.errors import ConfigError, TrainingError
 from grace.evidence import Evidence
 from grace.training import checkpoints
 from grace.training.adapter import load_weights, save_weights
-from grace.training.examples import Example, collate
+from grace.training.examples import Batch, Example, collate, make_plan
 from grace.training.forward import losses
 from grace.training.lora import is_row
-from grace.training.plan import Plan
-from grace.training.validation import evaluate
+from grace.training.validation import calibration_of, log_confidences
 
 OnStep = Callable[[int, int, dict[str, float]], None]
-SAVE_EVERY = 100
+LogRow = dict[str, float]
 LOG_ROWS = 500
+SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
 PARTS = ("loss", "calibration", "sft", "mean_c", "mean_log_c", "mean_target")
 
 
-class GraceTrainer(Trainer):  # type: ignore[misc]
-    """A `Trainer` over a fixed plan of micro-batches, with slim and atomic checkpoints."""
+class Tracker:
+    """The log elsewhere (`train.report_to`): tells transformers' integrations of every row.
+
+    Raises:
+        ConfigError: the package that `report_to` names is not there.
+    """
+
+    def __init__(self, arguments: TrainingArguments, model: Any) -> None:
+        names, main = arguments.report_to, arguments.process_index == 0
+        self._given = (arguments, TrainerState(is_world_process_zero=main), TrainerControl())
+        self._model = model
+        try:
+            self._callbacks = [kind() for kind in get_reporting_integration_callbacks(names)]
+        except RuntimeError as error:
+            raise ConfigError(f"train.report_to {names[0]!r} cannot start: {error}") from None
+
+    def open(self) -> None:
+        """Say that the training begins."""
+        for callback in self._callbacks:
+            callback.on_train_begin(*self._given, model=self._model)
+
+    def note(self, step: int, row: LogRow) -> None:
+        """Send a row of the log."""
+        self._given[1].global_step = step
+        for callback in self._callbacks:
+            callback.on_log(*self._given, model=self._model, logs=dict(row))
+
+    def close(self) -> None:
+        """Say that the training is done."""
+        for callback in self._callbacks:
+            callback.on_train_end(*self._given, model=self._model)
+
+
+class Loop:
+    """One training run: what is trained, on which plan, and how far it has come.
+
+    `model` is the PEFT model; `wrapped` is the same model as Accelerate prepared it, which
+    averages gradients over the processes (DDP) or shards the weights (FSDP2).
+    """
 
     def __init__(
         self,
         peft_model: Any,
-        arguments: TrainingArguments,
-        plan: Plan,
-        validation: Sequence[Example],
-        settings: TrainSettings,
         readout: Readout,
         pad_id: int,
+        examples: Sequence[Example],
+        validation: Sequence[Example],
+        settings: TrainSettings,
+        evidence: Evidence | None,
+        end_ids: Sequence[int],
+        *,
+        seed: int,
+        root: Path,
     ) -> None:
-        self.plan, self.validation, self.settings = plan, validation, settings
-        self.readout, self.pad_id = readout, pad_id
-        self.save_every = SAVE_EVERY
-        self.on_step: OnStep | None = None
-        self.evidence: Evidence | None = None
-        self.end_ids: Sequence[int] = ()
-        self.parts: list[Tensor] = []
-        self.grad_norm: Tensor | None = None
-        self._folder: Path | None = None
-        super().__init__(
-            model=peft_model,
-            args=arguments,
-            train_dataset=plan,
-            data_collator=lambda items: dict(collate(items[0], readout, pad_id)),
-            callbacks=[_Monitor(self)],
-        )
-        self.remove_callback(PrinterCallback)
-        self.model_accepts_loss_kwargs = False
-        if settings.gradient_checkpointing:
-            set_activation_checkpointing(peft_model.get_base_model(), True)
+        self.readout, self.pad_id, self.settings, self.root = readout, pad_id, settings, root
+        self.how: Any = {"read_at": settings.read_at, "evidence": evidence, "end_ids": end_ids}
+        self.validation, self.step, self.log = validation, 0, list[LogRow]()
+        use_cpu = next(peft_model.parameters()).device.type == "cpu"
+        self.tracker = Tracker(_arguments(settings, seed, root, use_cpu), peft_model)
+        once = GradientAccumulationPlugin(num_steps=1)  # `_take_step` accumulates
+        self.accelerator = Accelerator(cpu=use_cpu, gradient_accumulation_plugin=once)
+        processes = self.accelerator.num_processes
+        self.plan = make_plan(examples, settings, seed=seed, processes=processes)
+        set_seed(seed)
+        optimizer = torch.optim.AdamW(_groups(peft_model, settings))
+        self.wrapped, self.optimizer = self.accelerator.prepare(peft_model, optimizer)
+        self.model = self.accelerator.unwrap_model(self.wrapped)
+        steps = len(self.plan.steps)
+        warmup = round(settings.warmup * steps)
+        kind = SCHEDULES[settings.schedule]
+        self.schedule = get_scheduler(kind, self.optimizer, warmup, steps)
 
-    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the weighted loss of a micro-batch and keep its parts for the log."""
+    def run(self, save_every: int, on_step: OnStep | None = None) -> None:
+        """Take all steps that are left, from the newest checkpoint on if there is one.
+
+        Raises:
+            TrainingError: the loss or the gradient is not finite; the last checkpoint is kept.
+        """
+        total, ends = len(self.plan.steps), self.plan.epoch_ends
+        batches = self._resume()
+        self.tracker.open()
+        if self.step == 0:
+            self._note(self._validate())
+        while self.step < total:
+            values = self._take_step(batches)
+            self.step += 1
+            at_end = self.step in ends
+            if at_end:
+                values |= self._validate()
+            if at_end or self.step % max(1, total // LOG_ROWS) == 0:
+                self._note(values)
+            if at_end and self.settings.keep == "best" and self.best_step() == self.step:
+                weights = self.whole_weights()
+                if self.accelerator.is_main_process:
+                    checkpoints.save_best(self.root, self.step, self.model, weights)
+            if on_step is not None:
+                on_step(self.step, total, values)
+            if at_end or self.step % save_every == 0:
+                self._save()
+        self.tracker.close()
+
+    def best_step(self) -> int | None:
+        """Return the step with the smallest validation Brier score so far, step 0 apart."""
+        scored = [row for row in self.log if "eval_brier" in row and row["step"]]
+        best = min(scored, key=lambda row: row["eval_brier"], default=None)
+        return None if best is None else int(best["step"])
+
+    def whole_weights(self) -> dict[str, Tensor] | None:
+        """Return the weights of a model that is sharded over processes (all ask), else None."""
+        sharded = checkpoints.sharding(self.accelerator) is not None
+        return self.accelerator.get_state_dict(self.wrapped) if sharded else None
+
+    def _take_step(self, batches: Iterator[Batch]) -> dict[str, float]:
+        self.wrapped.train()
+        parts: list[Tensor] = []
+        for left in reversed(range(self.plan.accumulation)):
+            wait = self.accelerator.no_sync(self.wrapped) if left else contextlib.nullcontext()
+            with wait:
+                loss, columns_P = self._loss(next(batches))
+                self.accelerator.backward(loss / self.plan.accumulation)
+            parts.append(columns_P)
+        limit = self.settings.max_grad_norm or math.inf
+        norm = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), limit)
+        values = self._checked(parts, norm)
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad()
+        return values
+
+    def _loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the weighted loss of a micro-batch, and its parts for the log, shape (P,)."""
+        device = self.accelerator.device
+        moved: Any = {name: value.to(device) for name, value in batch.items()}
         settings = self.settings
         terms = losses(
-            model,
-            inputs,
+            self.wrapped,
+            moved,
             self.readout,
-            read_at=settings.read_at,
             loss=settings.loss,
             with_sft=settings.gamma > 0,
             cnf_in_sft=settings.cnf_in_sft,
-            evidence=self.evidence,
-            end_ids=self.end_ids,
+            **self.how,
         )
         loss_B = terms.calibration + settings.gamma * terms.sft
         shown = (loss_B, terms.calibration, terms.sft, terms.log_c.exp(), terms.log_c)
-        columns_PB = torch.stack([*shown, inputs["target"]]).detach()
-        self.parts.append(columns_PB @ inputs["weight"])
-        loss: Tensor = (loss_B * inputs["weight"]).sum()
-        return loss
+        columns_PB = torch.stack([*shown, moved["target"]]).detach()
+        return (loss_B * moved["weight"]).sum(), columns_PB @ moved["weight"]
 
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """AdamW with a group of its own for the `<CNF>` rows, which never decay."""
-        if self.optimizer is None:
-            named = [item for item in self.model.named_parameters() if item[1].requires_grad]
-            lora = [parameter for name, parameter in named if not is_row(name)]
-            rows = [parameter for name, parameter in named if is_row(name)]
-            rate = self.settings.learning_rate
-            row_rate = self.settings.row_learning_rate or rate
-            groups = [
-                {"params": lora, "lr": rate, "weight_decay": self.settings.weight_decay},
-                {"params": rows, "lr": row_rate, "weight_decay": 0.0},
-            ]
-            self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(groups, lr=rate)
-        return self.optimizer
-
-    def step_values(self) -> dict[str, float]:
-        """Return the values of the step whose gradients are ready.
-
-        Raises:
-            TrainingError: the loss or the gradient is not finite.
-        """
-        norm = self.grad_norm
-        if norm is None:
-            trained = [p.grad for p in self.model.parameters() if p.grad is not None]
-            norm = torch.nn.utils.get_total_norm(trained)
+    def _checked(self, parts: Sequence[Tensor], norm: Any) -> dict[str, float]:
+        """Return the values of a step whose gradients are ready, as a mean over the processes."""
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of sharded weights
-        mean_P = torch.stack(self.parts).mean(dim=0)
-        mean_P = self.accelerator.reduce(mean_P, "mean")  # over the processes
-        values = torch.cat([mean_P, torch.as_tensor(norm, device=mean_P.device).reshape(1)])
-        named = dict(zip((*PARTS, "grad_norm"), values.tolist(), strict=True))
-        self.parts, self.grad_norm = [], None
-        step = self.state.global_step + 1
+        mean_P: Any = self.accelerator.reduce(torch.stack(list(parts)).mean(dim=0), "mean")
+        numbers = torch.cat([mean_P, torch.as_tensor(norm, device=mean_P.device).reshape(1)])
+        values = dict(zip((*PARTS, "grad_norm"), numbers.tolist(), strict=True))
         for name in ("loss", "grad_norm"):
-            if not math.isfinite(named[name]):
+            if not math.isfinite(values[name]):
                 raise TrainingError(
-                    f"{name} is {named[name]} at step {step} of {self.state.max_steps}; the last "
-                    "good checkpoint is kept: lower train.learning_rate, or use float32"
+                    f"{name} is {values[name]} at step {self.step + 1} of {len(self.plan.steps)}; "
+                    "the last good checkpoint is kept: lower train.learning_rate, or use float32"
                 )
-        return named
+        return {**values, "learning_rate": self.optimizer.param_groups[0]["lr"]}
 
-    def validate(self) -> dict[str, float]:
+    def _validate(self) -> dict[str, float]:
         """Return c and the calibration of the validation responses (empty without any)."""
         if not self.validation:
             return {}
         size = self.settings.micro_batch_size or self.settings.batch_size
-        return evaluate(
-            self.model,
-            self.validation,
-            self.readout,
-            self.pad_id,
-            read_at=self.settings.read_at,
-            evidence=self.evidence,
-            end_ids=self.end_ids,
-            batch_size=size,
-        )
+        given = (self.model, self.validation, self.readout, self.pad_id)
+        return calibration_of(log_confidences(*given, batch_size=size, **self.how), self.validation)
 
-    def whole_weights(self) -> dict[str, Tensor] | None:
-        """Return the weights of a model that is sharded over processes (all ask), else None."""
-        return self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
+    def _note(self, values: dict[str, float]) -> None:
+        """Write a row of the log, and send it to where `report_to` says."""
+        row = {**values, "epoch": self.plan.epoch(self.step)}
+        self.log.append({"step": self.step, **dict(sorted(row.items()))})
+        self.tracker.note(self.step, row)
 
-    def best_step(self) -> int | None:
-        """Return the step with the smallest validation Brier score so far, step 0 apart."""
-        scored = [row for row in self.rows() if "eval_brier" in row and row["step"]]
-        best = min(scored, key=lambda row: row["eval_brier"], default=None)
-        return None if best is None else int(best["step"])
-
-    def rows(self) -> list[dict[str, float]]:
-        """Return the training log in a fixed order, without the library's summary of speed."""
-        rows = [row for row in self.state.log_history if "train_runtime" not in row]
-        return [{"step": row["step"], **dict(sorted(row.items()))} for row in rows]
-
-    def floating_point_ops(self, inputs: Any) -> int:
-        """Skip the library's estimate, which walks over all parameters at every step."""
-        return 0
-
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        self.grad_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        return self.grad_norm
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
-        return SequentialSampler(self.plan)
-
-    def _get_output_dir(self, trial: Any = None) -> str:
-        return str(self._folder or self.args.output_dir)
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        if self.args.should_save:
-            save_weights(self.model, Path(output_dir or self.args.output_dir), state=state_dict)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        load_weights(self.model, Path(resume_from_checkpoint))
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        root = Path(self.args.output_dir)
-        self._folder = checkpoints.staging(root)
-        super()._save_checkpoint(model, trial)
-        self._folder = None
+    def _save(self) -> None:
+        """Write a checkpoint beside its place, then put it there."""
+        weights, main = self.whole_weights(), self.accelerator.is_main_process
+        folder = checkpoints.staging(self.root, self.step)
+        if main:
+            save_weights(self.model, folder, state=weights)
+            progress = {"global_step": self.step, "log_history": self.log}
+            (folder / "trainer_state.json").write_text(json.dumps(progress, indent=2))
+        checkpoints.save_state(self.accelerator, self.wrapped, self.optimizer, folder)
         self.accelerator.wait_for_everyone()
-        if self.args.should_save:
+        if main:
             best = self.best_step() if self.settings.keep == "best" else None
-            checkpoints.commit(root, self.state.global_step, best)
+            checkpoints.commit(self.root, self.step, best)
         self.accelerator.wait_for_everyone()
 
-
-class _Monitor(TrainerCallback):  # type: ignore[misc]
-    """Checks every step, logs, validates at the end of every epoch and asks for checkpoints."""
-
-    def __init__(self, trainer: GraceTrainer) -> None:
-        self.trainer = trainer
-        self.values: dict[str, float] = {}
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 0:
-            state.epoch = 0.0
-            self.trainer.log({**self.trainer.validate()})
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.values = self.trainer.step_values()
-        groups = self.trainer.optimizer.param_groups
-        self.values["learning_rate"] = groups[0]["lr"]
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        trainer, step = self.trainer, state.global_step
-        ends = trainer.plan.epoch_ends
-        at_end = step in ends
-        state.epoch = _epoch(step, ends)
-        values = dict(self.values)
-        if at_end:
-            values |= trainer.validate()
-        if at_end or step % max(1, state.max_steps // LOG_ROWS) == 0:
-            trainer.log(dict(values))
-        if at_end and trainer.settings.keep == "best" and trainer.best_step() == step:
-            state_dict = trainer.whole_weights()
-            if args.should_save:
-                checkpoints.save_best(Path(args.output_dir), step, trainer.model, state_dict)
-        control.should_save = at_end or step % trainer.save_every == 0
-        if trainer.on_step is not None:
-            trainer.on_step(step, state.max_steps, values)
+    def _resume(self) -> Iterator[Batch]:
+        """Go on from the newest checkpoint, if any; return the micro-batches that are left."""
+        folder = checkpoints.newest(self.root)
+        if folder is not None:
+            load_weights(self.model, folder)
+            progress = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
+            self.step, self.log = progress["global_step"], progress["log_history"]
+        mine: Any = self.plan.indices(self.step, self.accelerator.process_index)
+        collated: Any = partial(collate, readout=self.readout, pad_id=self.pad_id)
+        batches = iter(DataLoader(self.plan, None, sampler=mine, collate_fn=collated))  # type: ignore[arg-type]
+        if folder is not None:
+            checkpoints.load_state(self.accelerator, self.wrapped, self.optimizer, folder)
+            self.schedule.last_epoch = self.step
+        return batches
 
 
-def _epoch(step: int, ends: Sequence[int]) -> float:
-    """Return how many epochs are done after `step` steps."""
-    start = 0
-    for number, end in enumerate(ends):
-        if step <= end:
-            return number + (step - start) / (end - start)
-        start = end
-    return float(len(ends))
+def _groups(model: Any, settings: TrainSettings) -> list[dict[str, Any]]:
+    """Return LoRA's parameters and those of the `<CNF>` rows, which never decay."""
+    named = [item for item in model.named_parameters() if item[1].requires_grad]
+    lora = [parameter for name, parameter in named if not is_row(name)]
+    rows = [parameter for name, parameter in named if is_row(name)]
+    rate = settings.learning_rate
+    row_rate = settings.row_learning_rate or rate
+    return [
+        {"params": lora, "lr": rate, "weight_decay": settings.weight_decay},
+        {"params": rows, "lr": row_rate, "weight_decay": 0.0},
+    ]
 
 
-def set_activation_checkpointing(model: Any, wanted: bool) -> None:
-    """Switch recomputation of activations, under the name that this transformers version uses."""
-    name = "activation_checkpointing"
-    if not hasattr(model, f"{name}_enable"):
-        name = "gradient_checkpointing"
-    if wanted:
-        getattr(model, f"{name}_enable")(**{f"{name}_kwargs": {"use_reentrant": False}})
-    else:
-        getattr(model, f"{name}_disable")()
+def _arguments(settings: TrainSettings, seed: int, root: Path, use_cpu: bool) -> TrainingArguments:
+    """Join the processes that there are, and say what a tracker shows of the run."""
+    return TrainingArguments(
+        output_dir=str(root),
+        num_train_epochs=settings.epochs,
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        lr_scheduler_type=SCHEDULES[settings.schedule],
+        seed=seed,
+        use_cpu=use_cpu,
+        report_to=settings.report_to,
+        disable_tqdm=True,
+    )

@@ -118,6 +118,17 @@ def add_lora(model: Any, cnf: CnfTokens, settings: TrainSettings) -> Any:
     return peft_model
 
 
+def set_activation_checkpointing(model: Any, wanted: bool) -> None:
+    """Switch recomputation of activations, under the name that this transformers version uses."""
+    name = "activation_checkpointing"
+    if not hasattr(model, f"{name}_enable"):
+        name = "gradient_checkpointing"
+    if wanted:
+        getattr(model, f"{name}_enable")(**{f"{name}_kwargs": {"use_reentrant": False}})
+    else:
+        getattr(model, f"{name}_disable")()
+
+
 def is_row(name: str) -> bool:
     """Return whether a parameter name is a trained vocabulary row."""
     return "trainable_tokens_delta" in name

@@ -1,4 +1,4 @@
-"""Training LoRA and the `<CNF>` row: `transformers.Trainer` with the two-term loss.
+"""Training LoRA and the `<CNF>` row: what is checked before, and what is written after it.
 
 Shapes: B examples, N validation examples.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import TrainingArguments, set_seed
+from transformers import set_seed
 
 from grace.cnf import CnfTokens
 from grace.config import TrainSettings
@@ -22,17 +21,11 @@ from grace.evidence import Evidence
 from grace.training import checkpoints
 from grace.training.adapter import adapter_record, load_weights, save_adapter
 from grace.training.examples import Example
-from grace.training.loop import (
-    SAVE_EVERY,
-    GraceTrainer,
-    OnStep,
-    set_activation_checkpointing,
-)
-from grace.training.lora import add_lora, light_rows
-from grace.training.plan import make_plan
+from grace.training.loop import Loop, OnStep
+from grace.training.lora import add_lora, light_rows, set_activation_checkpointing
 from grace.training.start import start_even
 
-SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
+SAVE_EVERY = 100
 
 
 class TrainResult(NamedTuple):
@@ -92,36 +85,35 @@ def train_adapter(
     _check_reading(cnf, settings, evidence)
     _check(model, examples, validation, settings)
     set_seed(seed)
-    config_cache = model.config.use_cache
     required = [parameter.requires_grad for parameter in model.parameters()]
     record = adapter_record(model, cnf, settings, metadata, evidence)
     peft_model = add_lora(model, cnf, settings)
     try:
+        if settings.gradient_checkpointing:
+            set_activation_checkpointing(model, True)
         if settings.read_at == "prompt" and settings.head == "token":
             start_even(peft_model, cnf.readout, examples, cnf.id)
         with light_rows(peft_model, settings.read_at):
-            trainer = _make_trainer(
-                peft_model, tokenizer, cnf, examples, validation, settings, seed, checkpoint_dir
-            )
-            trainer.save_every, trainer.on_step = save_every, on_step
-            trainer.evidence, trainer.end_ids = evidence, end_ids
-            if trainer.args.should_save:
+            pad_id = cnf.id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+            given = (peft_model, cnf.readout, pad_id, examples, validation, settings)
+            loop = Loop(*given, evidence, end_ids, seed=seed, root=checkpoint_dir)
+            main = loop.accelerator.is_main_process
+            if main:
                 checkpoints.claim(checkpoint_dir, settings, seed, cnf.id, examples, evidence)
-            trainer.accelerator.wait_for_everyone()
-            _run(trainer, checkpoints.newest(checkpoint_dir))
-            kept = trainer.state.global_step
+            loop.accelerator.wait_for_everyone()
+            _run(loop, save_every, on_step)
+            kept = loop.step
             if settings.keep == "best":
-                kept = trainer.best_step() or kept
-                load_weights(peft_model, checkpoints.best_dir(checkpoint_dir, kept))
-            state = trainer.whole_weights()
-            if trainer.args.should_save:
-                save_adapter(peft_model, tokenizer, output_dir, record, trainer.rows(), state)
-            trainer.accelerator.wait_for_everyone()
-        return TrainResult(trainer.state.global_step, kept, trainer.rows())
+                kept = loop.best_step() or kept
+                load_weights(loop.model, checkpoints.best_dir(checkpoint_dir, kept))
+            state = loop.whole_weights()
+            if main:
+                save_adapter(loop.model, tokenizer, output_dir, record, loop.log, state)
+            loop.accelerator.wait_for_everyone()
+        return TrainResult(loop.step, kept, loop.log)
     finally:
         set_activation_checkpointing(model, False)
         peft_model.unload()
-        model.config.use_cache = config_cache
         for parameter, flag in zip(model.parameters(), required, strict=True):
             parameter.requires_grad_(flag)
         model.eval()
@@ -162,70 +154,12 @@ def _check(
         raise TrainingError(f"the target or weight of response {bad[0]} is not in [0, 1]")
 
 
-def _make_trainer(
-    peft_model: Any,
-    tokenizer: Any,
-    cnf: CnfTokens,
-    examples: Sequence[Example],
-    validation: Sequence[Example],
-    settings: TrainSettings,
-    seed: int,
-    checkpoint_dir: Path,
-) -> GraceTrainer:
-    use_cpu = next(peft_model.parameters()).device.type == "cpu"
-    processes = TrainingArguments(output_dir=str(checkpoint_dir), use_cpu=use_cpu).world_size
-    plan = make_plan(examples, settings, seed=seed, processes=processes)
-    total = len(plan.steps)
+def _run(loop: Loop, save_every: int, on_step: OnStep | None) -> None:
     try:
-        arguments = TrainingArguments(
-            output_dir=str(checkpoint_dir),
-            max_steps=total,
-            per_device_train_batch_size=1,
-            gradient_accumulation_steps=plan.accumulation,
-            learning_rate=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            max_grad_norm=settings.max_grad_norm,
-            lr_scheduler_type=SCHEDULES[settings.schedule],
-            warmup_steps=round(settings.warmup * total),
-            seed=seed,
-            use_cpu=use_cpu,
-            report_to=settings.report_to,
-            disable_tqdm=True,
-            save_strategy="no",
-            logging_strategy="no",
-            logging_nan_inf_filter=False,
-            remove_unused_columns=False,
-            label_names=["target"],
-            dataloader_pin_memory=False,
-            ddp_find_unused_parameters=False,
-        )
-        arguments._n_gpu = min(arguments.n_gpu, 1)
-        pad = tokenizer.pad_token_id
-        return GraceTrainer(
-            peft_model,
-            arguments,
-            plan,
-            validation,
-            settings,
-            cnf.readout,
-            cnf.id if pad is None else pad,
-        )
-    except RuntimeError as error:
-        if settings.report_to == "none":
-            raise
-        raise ConfigError(f"train.report_to {settings.report_to!r} cannot start: {error}") from None
-
-
-def _run(trainer: GraceTrainer, checkpoint: Path | None) -> None:
-    step = "0"
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        loop.run(save_every, on_step)
     except torch.OutOfMemoryError:
-        step = str(trainer.state.global_step + 1)
         raise TrainingError(
-            f"out of memory at step {step}; set train.micro_batch_size lower than "
-            f"{trainer.settings.micro_batch_size or trainer.settings.batch_size} or "
+            f"out of memory at step {loop.step + 1}; set train.micro_batch_size lower than "
+            f"{loop.settings.micro_batch_size or loop.settings.batch_size} or "
             "train.gradient_checkpointing=true and run again (it resumes)"
         ) from None

@@ -57,31 +57,11 @@ def log_confidences(
     return log_c_N
 
 
-def evaluate(
-    model: Any,
-    examples: Sequence[Example],
-    readout: Readout,
-    pad_id: int,
-    *,
-    read_at: ReadAt = "predict",
-    evidence: Evidence | None = None,
-    end_ids: Sequence[int] = (),
-    batch_size: int = 8,
-) -> dict[str, float]:
+def calibration_of(log_c_N: NDArray[np.float64], examples: Sequence[Example]) -> dict[str, float]:
     """Return ECE, Brier score, AUROC (unless undefined), mean c and mean log c.
 
     The `target` of an example is its correctness, 0 or 1.
     """
-    log_c_N = log_confidences(
-        model,
-        examples,
-        readout,
-        pad_id,
-        read_at=read_at,
-        evidence=evidence,
-        end_ids=end_ids,
-        batch_size=batch_size,
-    )
     c_N = np.exp(log_c_N)
     correct_N = np.array([example.target > 0.5 for example in examples])
     values = {
