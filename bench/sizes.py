@@ -19,7 +19,7 @@ import numpy as np
 
 from grace.calibration import Platt
 from grace.cnf import HeadShape
-from grace.estimators.likelihood import sequence_likelihood
+from grace.estimators.likelihood.likelihood import sequence_likelihood
 from grace.evidence import features as likelihoods
 from grace.metrics import auroc, brier, ece
 from grace.pipeline import load_run_settings

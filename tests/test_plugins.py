@@ -51,6 +51,17 @@ def test_a_new_file_is_a_new_plugin(package: str, tmp_path: Path) -> None:
     assert plugins.load(package, "crow") == "Crow"
 
 
+def test_a_plugin_may_be_in_a_folder_below(package: str, tmp_path: Path) -> None:
+    birds = tmp_path / "zoo_of_tests" / "animals" / "birds"
+    birds.mkdir()
+    (birds / "crow.py").write_text("ANIMAL = 'Crow'\n")
+    assert plugins.available(package) == ["crow", "lion", "newt"]
+    assert plugins.load(package, "crow") == "Crow"
+    (birds / "lion.py").write_text("ANIMAL = 'Sea lion'\n")
+    with pytest.raises(ConfigError, match=r"two plug-ins have one name: .*lion.py, .*lion.py"):
+        plugins.load(package, "crow")
+
+
 def test_an_unknown_name_is_answered_with_the_closest_and_the_list(package: str) -> None:
     with pytest.raises(
         ConfigError, match=r"unknown animal 'loin'; did you mean 'lion'\?.*lion, newt"

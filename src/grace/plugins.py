@@ -1,9 +1,9 @@
 """A folder is the registry: adding a task, an estimator or an engine is adding one file.
 
-A plug-in of `grace.tasks` is a file `grace/tasks/NAME.py` that assigns `TASK` at top level; of
-`grace.estimators` one that assigns `ESTIMATOR`, and so on: the folder's name in the singular, in
-upper case. Files without that assignment, or with a name that starts with an underscore, are not
-plug-ins. What lives outside the package is named `module:NAME`, e.g. `my_tasks:RIDDLES`.
+A plug-in of `grace.tasks` is a file NAME.py, there or in a folder below, that assigns `TASK` at top
+level; of `grace.estimators` one that assigns `ESTIMATOR`, and so on: the folder's name in the
+singular, in upper case. Files without that assignment, or with a name that starts with an
+underscore, are not plug-ins. What lives outside is named `module:NAME`, e.g. `my_tasks:RIDDLES`.
 
 To import is to run. A user may name a module in a command, a recipe or Python; what others may have
 written, such as the settings in a run or an adapter, goes through `refuse_code` first.
@@ -19,11 +19,18 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grace.errors import ConfigError
 
 TRUSTED = "GRACE_TRUST"  # environment variable: what others' files may name, with commas between
+
+
+class Plugin(NamedTuple):
+    """Where a plug-in is: the module's dotted name and its file."""
+
+    module: str
+    file: Path
 
 
 def available(package: str = "grace.tasks", attribute: str = "") -> list[str]:
@@ -34,16 +41,25 @@ def available(package: str = "grace.tasks", attribute: str = "") -> list[str]:
         attribute: the name that a plug-in file assigns; empty: `TASK` for `grace.tasks`, and so on.
 
     Raises:
-        ConfigError: there is no such package.
+        ConfigError: there is no such package, or two files have one name.
     """
+    return sorted(find(package, attribute))
+
+
+def find(package: str, attribute: str = "") -> dict[str, Plugin]:
+    """Return where the plug-ins are that `available` names."""
     assigns = re.compile(rf"^{attribute or _attribute(package)}\b[^=\n]*=(?!=)", re.MULTILINE)
-    return sorted(
-        file.stem
-        for folder in _folders(package)
-        for file in folder.glob("*.py")
-        if not file.name.startswith("_")
-        and assigns.search(file.read_text(encoding="utf-8", errors="replace"))
-    )
+    found: dict[str, Plugin] = {}
+    for folder in _folders(package):
+        for file in sorted(folder.rglob("*.py")):
+            text = file.read_text(encoding="utf-8", errors="replace")
+            if file.name.startswith("_") or not assigns.search(text):
+                continue
+            if file.stem in found:
+                raise ConfigError(f"two plug-ins have one name: {found[file.stem].file}, {file}")
+            parts = file.relative_to(folder).with_suffix("").parts
+            found[file.stem] = Plugin(".".join((package, *parts)), file)
+    return found
 
 
 def load(package: str, name: str, attribute: str = "") -> Any:
@@ -56,11 +72,11 @@ def load(package: str, name: str, attribute: str = "") -> Any:
     if ":" in name:
         return load_object(name)
     attribute = attribute or _attribute(package)
-    known = available(package, attribute)
+    known = find(package, attribute)
     if name not in known:
         kind = _attribute(package).lower()
-        raise ConfigError(f"unknown {kind} {name!r}{_suggest(name, known)}")
-    return getattr(importlib.import_module(f"{package}.{name}"), attribute)
+        raise ConfigError(f"unknown {kind} {name!r}{_suggest(name, sorted(known))}")
+    return getattr(importlib.import_module(known[name].module), attribute)
 
 
 def load_object(reference: str) -> Any:

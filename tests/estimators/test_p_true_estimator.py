@@ -14,9 +14,9 @@ from grace.chat import encode_text
 from grace.engines import Sampling
 from grace.errors import DataError, ModelError
 from grace.estimators import Samples, load_estimator
-from grace.estimators.asking import Verdicts
-from grace.estimators.likelihood import sequence_likelihood
-from grace.estimators.p_true import TEMPLATES, verdict_tokens
+from grace.estimators.asked.asking import Verdicts
+from grace.estimators.asked.p_true import TEMPLATES, verdict_tokens
+from grace.estimators.likelihood.likelihood import sequence_likelihood
 from grace.pocket.prompts import TRUE_FALSE_PROMPT, YES_NO_PROMPT
 from grace.records import Question
 

@@ -10,7 +10,7 @@ from made_up_samples import Known, ScriptedEngine, drawn, response, samples
 
 from grace.errors import ConfigError
 from grace.estimators import Draw, Samples, load_estimator
-from grace.estimators.semantic_entropy import cluster
+from grace.estimators.sampled.semantic_entropy import cluster
 
 NOTHING = samples([])
 

@@ -16,7 +16,7 @@ from made_up_samples import Known, ScriptedEngine, response, samples
 
 from grace.calibration import Isotonic, Platt, Temperature
 from grace.estimators import load_estimator
-from grace.estimators.actcab import ActCab
+from grace.estimators.probes.actcab import ActCab
 from grace.probe import fit_probe
 
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ MODULES = (
     "PIL.features",
     "grace.cli.app",
     "grace.engines.transformers",
-    "grace.estimators.platt",
+    "grace.estimators.likelihood.platt",
     "grace.pipeline",
     "grace.probe",
     "grace.report.figures",

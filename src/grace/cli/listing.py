@@ -54,12 +54,11 @@ def _state(run: Path) -> str:
 
 
 def _plugins(folder: str) -> Rows:
-    from grace.plugins import available
+    from grace.plugins import find
 
-    package = Path(__file__).parents[1] / folder
     return [
-        {"name": name, "about": _first_line(package / f"{name}.py")}
-        for name in available(f"grace.{folder}")
+        {"name": name, "about": _first_line(plugin.file)}
+        for name, plugin in sorted(find(f"grace.{folder}").items())
     ]
 
 
@@ -94,6 +93,4 @@ def _settings() -> Rows:
 
 
 def _first_line(path: Path) -> str:
-    if not path.exists():
-        return ""
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]

@@ -29,23 +29,24 @@ class AdamW:
 
 def fit_adamw(features_ND: Array, label_N: Array, settings: AdamW, seed: int) -> Probe:
     """Minimise the mean squared error on standardised features, from zero weights."""
+    import torch
+
     mean_D = features_ND.mean(axis=0, dtype=np.float64)
     scale_D = spread(features_ND, mean_D)
     rows_ND = (features_ND - mean_D) / scale_D
     count, width = rows_ND.shape
     weights_D, bias = np.zeros(width + 1), float(label_N.mean())
-    first_D, second_D, step = np.zeros(width + 1), np.zeros(width + 1), 0
+    trained = torch.from_numpy(weights_D)  # a view: a step changes the weights
+    optimizer = torch.optim.AdamW(
+        [trained], lr=settings.learning_rate, weight_decay=settings.weight_decay
+    )
     rng = np.random.default_rng(seed)
     for _ in range(settings.epochs):
         order_N = rng.permutation(count)
         for start in range(0, count, settings.batch_size):
             batch_B = order_N[start : start + settings.batch_size]
-            step += 1
             error_B = rows_ND[batch_B] @ weights_D[:-1] + weights_D[-1] + bias - label_N[batch_B]
             slope_D = np.append(error_B @ rows_ND[batch_B], error_B.sum()) * (2 / len(batch_B))
-            first_D += 0.1 * (slope_D - first_D)
-            second_D += 0.001 * (slope_D**2 - second_D)
-            weights_D *= 1 - settings.learning_rate * settings.weight_decay
-            size_D = np.sqrt(second_D / (1 - 0.999**step)) + 1e-8
-            weights_D -= settings.learning_rate * first_D / (1 - 0.9**step) / size_D
+            trained.grad = torch.from_numpy(slope_D)
+            optimizer.step()
     return Probe(weights_D[:-1], bias + float(weights_D[-1]), mean_D, scale_D, None)

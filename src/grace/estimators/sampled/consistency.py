@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from grace.config import setting
 from grace.estimators import Answers, Fitted, Known, Samples, Values
 from grace.estimators.ended import rate_ended
-from grace.estimators.semantic_entropy import same_answer
+from grace.estimators.sampled.semantic_entropy import same_answer
 
 if TYPE_CHECKING:
     from grace.engines import Engine

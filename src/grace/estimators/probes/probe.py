@@ -28,7 +28,7 @@ Part = Literal["mean", "last", "likelihood"]
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class StateProbe:
     """A linear probe on hidden states (and likelihoods), clipped to [0, 1]."""
 
     features: tuple[Part, ...] = setting(
@@ -91,4 +91,4 @@ def usable_folds(samples: Samples, folds: int) -> int:
     return min(folds, questions)
 
 
-ESTIMATOR = Probe
+ESTIMATOR = StateProbe

@@ -20,7 +20,7 @@ from grace.config import setting
 from grace.errors import DataError
 from grace.estimators import Answers, Fitted, Known, Samples, Values
 from grace.estimators.ended import ended_rows, rate_ended
-from grace.estimators.probe import usable_folds
+from grace.estimators.probes.probe import usable_folds
 from grace.grading import labels_of
 from grace.metrics import brier
 from grace.metrics.samples import bin_index

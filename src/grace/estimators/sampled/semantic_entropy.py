@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from grace.config import setting
 from grace.estimators import Answers, Draw, Fitted, Known, Samples, Values
 from grace.estimators.ended import rate_ended
-from grace.estimators.likelihood import sequence_likelihood
+from grace.estimators.likelihood.likelihood import sequence_likelihood
 from grace.grading import rouge_l
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from grace.config import setting
 from grace.engines import Sampling
 from grace.estimators import Answers, Fitted, Known, Samples, Values
-from grace.estimators.asking import Prompt, Shots, Verdicts, draw_shots
+from grace.estimators.asked.asking import Prompt, Shots, Verdicts, draw_shots
 from grace.estimators.ended import rate_ended
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from grace.calibration import CLIP
 from grace.estimators import Answers, Fitted, Known
-from grace.estimators.p_true import TEMPLATES, PTrue
-from grace.estimators.tuning import candidates, tuned
+from grace.estimators.asked.p_true import TEMPLATES, PTrue
+from grace.estimators.asked.tuning import candidates, tuned
 
 if TYPE_CHECKING:
     from grace.engines import Engine

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from grace.config import setting
 from grace.estimators import Answers, Fitted, Known
-from grace.estimators.tuning import candidates, tuned
-from grace.estimators.verbal import PROMPTS, Verbal
+from grace.estimators.asked.tuning import candidates, tuned
+from grace.estimators.asked.verbal import PROMPTS, Verbal
 
 if TYPE_CHECKING:
     from grace.engines import Engine

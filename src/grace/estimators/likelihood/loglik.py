@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from grace.config import setting
 from grace.estimators import Answers, Fitted, Known, Samples, Values
-from grace.estimators.likelihood import counted_logprobs
+from grace.estimators.likelihood.likelihood import counted_logprobs
 from grace.estimators.recalibrated import logistic
 
 if TYPE_CHECKING:

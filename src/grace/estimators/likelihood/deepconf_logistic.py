@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grace.estimators import Fitted, Known
-from grace.estimators.deepconf import DeepConf
+from grace.estimators.likelihood.deepconf import DeepConf
 from grace.estimators.recalibrated import logistic
 
 if TYPE_CHECKING:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from grace.errors import TrainingError
-from grace.estimators.apricot_encoder import Text, TextModel
+from grace.estimators.apricot.encoder import Text, TextModel
+from grace.estimators.apricot.settings import Settings
 from grace.progress import progress
-
-if TYPE_CHECKING:
-    from grace.estimators.apricot import Apricot
 
 MAX_GRAD_NORM = 10.0
 WARMUP, MAX_WARMUP = 0.1, 100  # share of the steps, and steps
@@ -53,7 +51,7 @@ def train(
     texts: Sequence[Text],
     target_N: Sequence[float],
     validation_brier: Callable[[], float],
-    settings: Apricot,
+    settings: Settings,
     seed: int,
 ) -> None:
     """Fine-tune a classifier in place; it ends as the best on validation answers, or the last.
@@ -100,7 +98,7 @@ def rate_at(step: int, steps: int) -> float:
 
 
 def _stepper(
-    model: TextModel, settings: Apricot
+    model: TextModel, settings: Settings
 ) -> Callable[[Sequence[Sequence[int]], Sequence[float]], None]:
     """Return what takes one optimizer step on a batch of token ids and their targets."""
     weights = list(model.network.parameters())

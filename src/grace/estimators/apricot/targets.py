@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from grace.estimators.apricot_encoder import TextModel
+from grace.estimators.apricot.encoder import TextModel
 from grace.progress import progress
 
 MIN_CLUSTER_SIZE = 3

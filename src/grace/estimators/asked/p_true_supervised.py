@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from grace.config import setting
 from grace.estimators import Answers, Fitted, Known, Samples
-from grace.estimators.asking import Shots, asks_in_text
-from grace.estimators.p_true import TEMPLATES
-from grace.estimators.states import fit_on_states
+from grace.estimators.asked.asking import Shots, asks_in_text
+from grace.estimators.asked.p_true import TEMPLATES
+from grace.estimators.probes.states import fit_on_states
 from grace.probe.rows import Array
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from grace.estimators import Answers, Fitted, Known, Samples
-from grace.estimators.states import fit_on_states
+from grace.estimators.probes.states import fit_on_states
 from grace.probe.readout import SHARES, blend, step_states
 from grace.probe.rows import Array
 

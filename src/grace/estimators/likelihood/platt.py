@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from grace.estimators import Answers, Fitted, Known
-from grace.estimators.likelihood import Likelihood
+from grace.estimators.likelihood.likelihood import Likelihood
 from grace.estimators.recalibrated import recalibrate
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Platt:
+class PlattScaling:
     """Sequence likelihood with two parameters fitted on the validation split."""
 
     answers: ClassVar[Answers] = "base"
@@ -27,4 +27,4 @@ class Platt:
         return recalibrate(Likelihood(), "platt").fit(known, engine, seed)
 
 
-ESTIMATOR = Platt
+ESTIMATOR = PlattScaling

@@ -16,7 +16,7 @@ from grace.chat import encode_text
 from grace.config import setting
 from grace.errors import ModelError
 from grace.estimators import Answers, Fitted, Known, Samples, Values
-from grace.estimators.asking import Prompt, Shots, Verdicts, draw_shots
+from grace.estimators.asked.asking import Prompt, Shots, Verdicts, draw_shots
 from grace.estimators.ended import rate_ended
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Apricot: a small text model that rates question and response."""

@@ -1,0 +1,1 @@
+"""GrACE itself, and its two halves alone: the rows and the evidence."""

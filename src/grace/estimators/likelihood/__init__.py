@@ -1,0 +1,1 @@
+"""Estimators that read the probabilities of the tokens as they were sampled."""
