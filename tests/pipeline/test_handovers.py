@@ -128,7 +128,10 @@ def test_every_row_of_features_is_that_of_the_response_in_its_row(context, monke
         mean = [[len(prompt), ids[0]] for prompt, ids in zip(prompts, responses, strict=True)]
         return Features(*(sign * np.array(mean, np.float32) for sign in (1, -1, 2)))
 
-    context.engines.base.features = states
+    context.engines.base.states = lambda prompts, responses, steps_NB: (
+        states(prompts, responses),
+        (),
+    )
     monkeypatch.setattr(targets, "SHARD_ROWS", 20)
     targets.features(context)
     samples = targets.train_samples(context)
