@@ -15,6 +15,8 @@ from grace.progress import progress
 from grace.records import Question, Response, response_id
 from grace.store import Split
 
+Ids = Sequence[int]
+
 
 def sampling_for(context: Context, name: str) -> Sampling:
     """Return the sampling settings of a split."""
@@ -33,7 +35,7 @@ class Unit(NamedTuple):
 
     number: int
     keys: list[str]  # ids of the questions
-    prompts: list[Sequence[int]]
+    prompts: list[Ids]
     sampling: Sampling
 
     @property
@@ -62,10 +64,7 @@ class Unit(NamedTuple):
 
 
 def plan_units(
-    engine: ModelEngine,
-    questions: Sequence[Question],
-    prompts: Sequence[Sequence[int]],
-    sampling: Sampling,
+    engine: ModelEngine, questions: Sequence[Question], prompts: Sequence[Ids], sampling: Sampling
 ) -> list[Unit]:
     """Return all units of work that answer these questions: of a split, or of a labelled shard."""
     plan = engine.plan(prompts, sampling.num_samples, sampling.max_new_tokens)

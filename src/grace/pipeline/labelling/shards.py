@@ -89,13 +89,8 @@ class Labeller:
         self._questions, self._out, self._settings = questions, out, settings
         self._task = load_task(settings.data.task)
         self._grade = grader_of(settings.grade, self._task.grader)
-        self._sampling = Sampling(
-            settings.samples,
-            settings.temperature,
-            settings.top_p,
-            settings.max_new_tokens,
-            settings.seed,
-        )
+        drawn = settings.samples, settings.temperature, settings.top_p
+        self._sampling = Sampling(*drawn, settings.max_new_tokens, settings.seed)
         self._engine: ModelEngine = load_engine(
             settings.engine,
             resolve_model(settings.model),
