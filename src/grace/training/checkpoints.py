@@ -23,10 +23,10 @@ from accelerate import Accelerator
 from accelerate.utils import load_fsdp_optimizer, save_fsdp_optimizer
 from transformers.trainer_pt_utils import safe_globals
 
-from grace.config import TrainSettings, to_dict
+from grace.config import TrainSettings, differences, to_dict
 from grace.errors import RunError
 from grace.evidence import Evidence
-from grace.store.files import sync
+from grace.store.files import sync, write_json
 from grace.training.adapter import replace_directory, save_weights
 from grace.training.examples import Example
 
@@ -51,31 +51,20 @@ def claim(
     digest = hashlib.sha256(repr((seed, cnf_id, evidence)).encode())
     for example in examples:
         digest.update(repr(dataclasses.astuple(example)).encode())
-    mine: dict[str, Any] = {
-        "settings": _fixed(settings),
-        "examples": digest.hexdigest(),
-    }
+    mine: dict[str, Any] = {"settings": _fixed(settings), "examples": digest.hexdigest()}
     path = root / "data.json"
     if path.exists() and newest(root) is not None:
         theirs = json.loads(path.read_text(encoding="utf-8"))
-        theirs["settings"] = (
-            _fixed(TrainSettings()) | EARLIER | theirs["settings"]
-        )  # of settings newer than the file
-        changed = [
-            name
-            for name, value in mine["settings"].items()
-            if theirs["settings"].get(name) != value
-        ]
+        # of settings newer than the file
+        theirs["settings"] = _fixed(TrainSettings()) | EARLIER | theirs["settings"]
         if theirs != mine:
+            changed = differences(theirs["settings"], mine["settings"])
             what = ", ".join(f"train.{name}" for name in changed) or "the examples or the seed"
             raise RunError(
                 f"{root} holds checkpoints made with other values of {what}; "
                 "delete that directory to train from the start"
             )
-    root.mkdir(parents=True, exist_ok=True)
-    partial = root / "data.json.partial"
-    partial.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_json(path, mine)
 
 
 def _fixed(settings: TrainSettings) -> dict[str, Any]:
