@@ -16,7 +16,7 @@ from grace.errors import ConfigError
 from grace.pipeline import run
 from grace.pipeline.context import Context
 from grace.pipeline.stages import choosing
-from grace.pipeline.stages.choosing import Choice, keep_better
+from grace.pipeline.stages.choosing import LoraChoice, keep_better
 from grace.store import RunDir
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -113,7 +113,7 @@ def test_what_validation_answers_say_is_done(
     directory = RunDir(tmp_path / "run")
     (directory.adapter / "rows.safetensors").unlink(missing_ok=True)
     (directory.adapter / "of_lora").write_text("")
-    monkeypatch.setattr(choosing, "compare", lambda _: Choice(kept, 0.1, 0.05, 10, 0.5, 0.5))
+    monkeypatch.setattr(choosing, "compare", lambda _: LoraChoice(kept, 0.1, 0.05, 10, 0.5, 0.5))
     context = Context(directory, settings(made))
     with_lora: Any = object()
     context.engines.__dict__["tuned"] = with_lora  # the comparison has loaded and cached it
@@ -142,7 +142,7 @@ def test_lora_that_moves_the_accuracy_or_gains_nothing_is_not_kept(
             return [self.sure + n if c else 1 - self.sure + n
                     for c, n in zip(right, noise, strict=True)]  # fmt: skip
 
-    def outcome(rows: float, lora: float, after: float) -> Choice:
+    def outcome(rows: float, lora: float, after: float) -> LoraChoice:
         raters = {directory.rows: Rater(rows), directory.adapter: Rater(lora)}
         monkeypatch.setattr(context.engines, "load", lambda path: raters[path])
         monkeypatch.setattr(choosing, "sample_split", lambda *_, **__: None)

@@ -242,7 +242,7 @@ def test_importing_reports_loads_neither_torch_nor_matplotlib():
         (rows.TargetRow, "target"),
         (rows.TargetValues, "target_values"),
         (rows.Validation, "validation"),
-        (rows.Shown, "example"),
+        (rows.ShownExample, "example"),
         (rows.Bar, "bar"),
     ],
 )

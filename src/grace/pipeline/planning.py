@@ -30,7 +30,7 @@ FORWARD, BACKWARD = 2, 4
 """Floating-point operations per parameter and token; LoRA needs no gradient of base weights."""
 
 
-class Step(NamedTuple):
+class StagePlan(NamedTuple):
     """One stage of a run: what it does, tokens through the model, and about how many seconds."""
 
     stage: str
@@ -39,10 +39,10 @@ class Step(NamedTuple):
     seconds: float
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """The stages of one run and what they would run on."""
 
-    steps: list[Step]
+    steps: list[StagePlan]
     parameters: int
     hardware: str
 
@@ -64,7 +64,7 @@ class Machine(NamedTuple):
     bytes: float
 
 
-def plan_runs(runs: Iterable[tuple[RunSettings, Collection[str]]]) -> list[Plan]:
+def plan_runs(runs: Iterable[tuple[RunSettings, Collection[str]]]) -> list[RunPlan]:
     """Return the plans of the work that runs have left to do; nothing is written into them.
 
     The models' weights are not loaded, only their configs and tokenizers. A GGUF file is unpacked.
@@ -84,7 +84,7 @@ def plan_runs(runs: Iterable[tuple[RunSettings, Collection[str]]]) -> list[Plan]
             known[key] = _asked(run)
         size = sizes[run.model]
         steps = [step for step in _steps(run, known[key], size) if step.stage in stages]
-        plans.append(Plan(steps, size.parameters, hardware()))
+        plans.append(RunPlan(steps, size.parameters, hardware()))
     return plans
 
 
@@ -109,7 +109,7 @@ class _Asked(NamedTuple):
     longest: int  # answer, in tokens, where the settings leave it open
 
 
-def _steps(settings: RunSettings, asked: _Asked, size: _Size) -> Iterator[Step]:
+def _steps(settings: RunSettings, asked: _Asked, size: _Size) -> Iterator[StagePlan]:
     sample, train, (counts, prompts, longest) = settings.sample, settings.train, asked
     samples = {name: sample.test_samples for name in counts} | {"train": sample.train_samples}
     longest = sample.max_new_tokens or longest
@@ -122,22 +122,22 @@ def _steps(settings: RunSettings, asked: _Asked, size: _Size) -> Iterator[Step]:
 
     answers = sum(counts[name] * samples[name] for name in counts)
     what = f"{answers:,} answers of at most {longest} tokens"
-    yield Step("sample", what, *generating(tuple(counts)))
-    yield Step("grade", f"{answers:,} answers", 0, 0.0)
+    yield StagePlan("sample", what, *generating(tuple(counts)))
+    yield StagePlan("grade", f"{answers:,} answers", 0, 0.0)
     trained = counts["train"] * samples["train"]
     once = round(trained * (prompts["train"] + longest))
-    yield Step("features", f"{trained:,} training answers read", once, size.forward(once))
-    yield Step("targets", f"a probe in {settings.target.folds} folds", 0, 0.0)
+    yield StagePlan("features", f"{trained:,} training answers read", once, size.forward(once))
+    yield StagePlan("targets", f"a probe in {settings.target.folds} folds", 0, 0.0)
     seconds = train.epochs * size.forward(once, times=BACKWARD)
     what = f"{train.epochs} epochs of {trained:,} answers, LoRA of rank {train.rank}"
-    yield Step("train", what, train.epochs * once, seconds)
+    yield StagePlan("train", what, train.epochs * once, seconds)
     sets = 1 + len(settings.report.transfer)
     tokens, seconds = generating(("test",))
     what = f"{sets * counts['test'] * samples['test']:,} answers of the tuned model"
-    yield Step("answer", what, sets * tokens, sets * seconds)
+    yield StagePlan("answer", what, sets * tokens, sets * seconds)
     names = ", ".join(settings.report.estimators)
-    yield Step("score", f"{names} (what they cost comes with the report)", 0, 0.0)
-    yield Step("report", f"{settings.report.bootstrap:,} bootstrap resamples", 0, 0.0)
+    yield StagePlan("score", f"{names} (what they cost comes with the report)", 0, 0.0)
+    yield StagePlan("report", f"{settings.report.bootstrap:,} bootstrap resamples", 0, 0.0)
 
 
 def measure(device: Any, dtype: Any) -> Machine:

@@ -122,7 +122,7 @@ def _by_metric(rows: Sequence[tuple[str, Changes]]) -> list[dict[str, Changes]]:
     return [found[about] for about in sorted(found)]
 
 
-class Curve(NamedTuple):
+class BudgetCurve(NamedTuple):
     """One strategy over its budgets: the joint rows, smallest budget first."""
 
     name: str
@@ -130,21 +130,21 @@ class Curve(NamedTuple):
     rows: list[JointStrategy]
 
 
-def curves(report: Report) -> dict[tuple[str, str], list[Curve]]:
+def curves(report: Report) -> dict[tuple[str, str], list[BudgetCurve]]:
     """Return the curves of each (task, backbone), in the order of the report."""
     found: dict[tuple[str, str], dict[str, list[JointStrategy]]] = {}
     for row in report.scaling_joint:
         found.setdefault(row.place, {}).setdefault(row.strategy, []).append(row)
     return {
         place: [
-            Curve(name_of(rows[0]), rows[0].answers, sorted(rows, key=lambda row: row.budget))
+            BudgetCurve(name_of(rows[0]), rows[0].answers, sorted(rows, key=lambda row: row.budget))
             for rows in strategies.values()
         ]
         for place, strategies in found.items()
     }
 
 
-def at_budget(found: Sequence[Curve]) -> list[JointStrategy]:
+def at_budget(found: Sequence[BudgetCurve]) -> list[JointStrategy]:
     """Return the rows of all curves at the budget of the tables."""
     budget = shown_budget(row.budget for curve in found for row in curve.rows)
     return [row for curve in found for row in curve.rows if row.budget == budget]

@@ -11,7 +11,7 @@ from grace.report import names, tables
 from grace.report.figures import GENERALIZATION, TARGETS, scaling_group
 from grace.report.figures.canvas import INK, Figure
 from grace.report.groups import comparisons, groups, transfers
-from grace.report.rows import Shown
+from grace.report.rows import ShownExample
 from grace.report.scaling.tables import scaling_tables
 from grace.report.stored import Report
 
@@ -45,7 +45,7 @@ def render_page(report: Report, figures: Sequence[Figure]) -> str:
     )
 
 
-def _examples(report: Report) -> list[tuple[str, list[Shown]]]:
+def _examples(report: Report) -> list[tuple[str, list[ShownExample]]]:
     kinds = (("spread", "A few answers"), ("surest wrong", "The surest wrong answers"))
     lists = [
         (f"{title}, {task}", [e for e in report.examples if (e.kind, e.task) == (kind, task)])

@@ -186,7 +186,7 @@ class Validation(Sampled):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ShownExample:
     """An example on the page."""
 
     kind: str

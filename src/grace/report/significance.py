@@ -25,7 +25,7 @@ BOOTSTRAPPED = (*COMPARED, "adaptive_ece", "aurc")
 Draws = NDArray[np.float64]
 
 
-class Estimate(NamedTuple):
+class SeedsEstimate(NamedTuple):
     """A mean over seeds, the standard deviation over them, and the interval of the mean."""
 
     mean: float
@@ -103,15 +103,15 @@ class Trials:
             )
         return self._draws[result.key, only]
 
-    def estimate(self, results: Sequence[EstimatorResult], metric: str) -> Estimate:
+    def estimate(self, results: Sequence[EstimatorResult], metric: str) -> SeedsEstimate:
         """Return a metric over the seeds of one estimator."""
         value_SR = [self.draws(result)[metric] for result in results if self._answered[result.key]]
         if not value_SR:
-            return Estimate(math.nan, math.nan, (math.nan, math.nan))
+            return SeedsEstimate(math.nan, math.nan, (math.nan, math.nan))
         mean_R = over_seeds(value_SR, seed=self._seed)
         known = [value_R[0] for value_R in value_SR if not math.isnan(value_R[0])]
         spread = float(np.std(known, ddof=1)) if len(known) > 1 else math.nan
-        return Estimate(float(mean_R[0]), spread, interval(metric, mean_R))
+        return SeedsEstimate(float(mean_R[0]), spread, interval(metric, mean_R))
 
     def paired(
         self, a: Sequence[EstimatorResult], b: Sequence[EstimatorResult]

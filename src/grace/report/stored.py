@@ -17,7 +17,7 @@ from grace.report.names import slug
 from grace.report.rows import (
     Comparison,
     Row,
-    Shown,
+    ShownExample,
     Summary,
     TargetRow,
     TargetValues,
@@ -64,7 +64,7 @@ class Report:
     settings: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     validation: tuple[Validation, ...] = ()
-    examples: tuple[Shown, ...] = ()
+    examples: tuple[ShownExample, ...] = ()
 
 
 def to_json(value: Any) -> Any:

@@ -21,7 +21,7 @@ from grace.report.rows import (
     Gap,
     Histogram,
     Row,
-    Shown,
+    ShownExample,
     Summary,
     TargetValues,
     Transfer,
@@ -207,7 +207,7 @@ def _counted(task: str, targets: Sequence[float]) -> TargetValues:
     return TargetValues(task=task, values=value.tolist(), counts=count.tolist())
 
 
-def _picked(examples: Sequence[Example]) -> Iterator[Shown]:
+def _picked(examples: Sequence[Example]) -> Iterator[ShownExample]:
     """Yield a few examples of each task: over the range of confidence, and the surest wrong."""
     for task in sorted({example.task for example in examples}):
         known = [(e.confidence, e) for e in examples if e.task == task and e.confidence is not None]
@@ -218,7 +218,7 @@ def _picked(examples: Sequence[Example]) -> Iterator[Shown]:
         wrong = [pair for pair in known if not pair[1].correct][:NUM_CONFIDENT_WRONG]
         for kind, pairs in (("spread", spread), ("surest wrong", wrong)):
             for c, example in pairs:
-                yield Shown(
+                yield ShownExample(
                     kind=kind,
                     question=_short(example.question),
                     answer=_short(example.answer),

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Envelope:
     """The parts that all objects of one answer share.
 
     `calibrated`: the prompt is that of the training run, which confidences are calibrated for.
@@ -147,7 +147,7 @@ Extra = Callable[[str, Ended], Json]
 class Answer:
     """One answer in the making: what has arrived of it so far."""
 
-    def __init__(self, reply: Reply, counters: Counters, extra: Extra | None) -> None:
+    def __init__(self, reply: Envelope, counters: Counters, extra: Extra | None) -> None:
         self._reply, self._counters, self._extra = reply, counters, extra
         self._pieces: dict[int, list[Piece]] = {}
         self._ends: dict[int, Ended] = {}

@@ -23,7 +23,7 @@ from grace.server.jobs.completion import Asked, Ended
 from grace.server.jobs.line import Line
 from grace.server.jobs.queue import Emit, Finished, Job
 from grace.server.jobs.voting import VoteRequest
-from grace.server.replies import Answer, Extra, Json, Reply, usage
+from grace.server.replies import Answer, Envelope, Extra, Json, usage
 from grace.server.requests import ChatRequest, CompletionRequest, GraceOptions, ScoreRequest
 from grace.server.settings import ServerSettings
 from grace.strategies import TEMPERATURE
@@ -61,7 +61,7 @@ class Service:
             raise _refused("grace.strategy", "a strategy needs a budget of at least 2 samples")
         make = self._completion(body, lambda: [self._encode(asked)], body.top)
         extra = self._asked(body, options)
-        return await self._answer(body, request, make, Reply(True, self.settings.name), extra)
+        return await self._answer(body, request, make, Envelope(True, self.settings.name), extra)
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Answer `/v1/completions`."""
@@ -74,7 +74,7 @@ class Service:
             body.logprobs,
             num_prompts=len(body.prompts),
         )
-        reply = Reply(False, self.settings.name, calibrated=False)
+        reply = Envelope(False, self.settings.name, calibrated=False)
         return await self._answer(body, request, make, reply)
 
     async def score(self, body: ScoreRequest, request: Request) -> Response:
@@ -104,7 +104,7 @@ class Service:
         """Answer a conversation; one user turn is a question, asked as in the training run."""
         messages, calibrated = self._asking.conversation(body.plain, raw=body.grace is not None)
         make = self._completion(body, lambda: [self._encode(messages)], body.top)
-        reply = Reply(True, self.settings.name, calibrated=calibrated)
+        reply = Envelope(True, self.settings.name, calibrated=calibrated)
         return await self._answer(body, request, make, reply)
 
     def _completion(
@@ -154,7 +154,7 @@ class Service:
             body,
             request,
             partial(self.backend.voting, vote),
-            Reply(True, self.settings.name),
+            Envelope(True, self.settings.name),
             lambda _, __: used,
         )
 
@@ -214,7 +214,7 @@ class Service:
         body: ChatRequest | CompletionRequest,
         request: Request,
         make: Make,
-        reply: Reply,
+        reply: Envelope,
         extra: Extra | None = None,
     ) -> Response:
         """Run a job; answer with the whole or with a stream. Errors before either have a status."""

@@ -25,7 +25,7 @@ LEAST_GAIN = 2.0  # in standard errors: chance alone then keeps LoRA in one run 
 MOST_MOVED = 0.01  # of the accuracy on validation questions
 
 
-class Choice(NamedTuple):
+class LoraChoice(NamedTuple):
     """The comparison of LoRA with the rows alone on validation answers.
 
     `gain` is how much smaller its log loss is, per answer; `accuracy` before and after.
@@ -64,7 +64,7 @@ def keep_better(context: Context) -> None:
     shutil.rmtree(directory.split("validation").tuned.path, ignore_errors=True)
 
 
-def compare(context: Context) -> Choice:
+def compare(context: Context) -> LoraChoice:
     """Rate the backbone's validation answers with both, and answer the questions with LoRA."""
     directory, split = context.directory, context.directory.split("validation")
     samples = context.samples(split)
@@ -84,4 +84,4 @@ def compare(context: Context) -> Choice:
     before = float(np.mean(samples.correct))
     after = float(np.mean([grade.correct for grade in split.tuned.grades.read()]))
     kept = gain > LEAST_GAIN * error and abs(after - before) <= MOST_MOVED + 1e-9
-    return Choice(kept, gain, error, len(done), before, after)
+    return LoraChoice(kept, gain, error, len(done), before, after)

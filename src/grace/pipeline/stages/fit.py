@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 FIT = "fit"  # the unit under which the seconds of the fit are kept
 
 
-class Known(NamedTuple):
+class FitData(NamedTuple):
     """Graded responses that came to their own end, with what a read-out is fitted on."""
 
     features_NF: Any
@@ -86,7 +86,7 @@ def fit(context: Context) -> None:
     )
 
 
-def _known(responses: Sequence[Response], correct: Sequence[bool]) -> Known:
+def _known(responses: Sequence[Response], correct: Sequence[bool]) -> FitData:
     """Return the inputs of the fit, from responses that ended by themselves; cut ones have no c.
 
     Raises:
@@ -96,10 +96,10 @@ def _known(responses: Sequence[Response], correct: Sequence[bool]) -> Known:
     label_N = labels_of([correct[row] for row in rows])
     known = [(responses[row].logprobs, responses[row].end_logprob) for row in rows]
     phi_NF = np.array([likelihoods(logprobs, cast(float, end)) for logprobs, end in known])
-    return Known(phi_NF, label_N, [responses[row].question_id for row in rows], rows)
+    return FitData(phi_NF, label_N, [responses[row].question_id for row in rows], rows)
 
 
-def _traced(context: Context, made: Fit, known: Known) -> Fit:
+def _traced(context: Context, made: Fit, known: FitData) -> Fit:
     """Return the fit with c along the way, too."""
     from safetensors.numpy import load_file
 

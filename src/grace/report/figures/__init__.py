@@ -34,7 +34,7 @@ from grace.report.figures.diagrams import (
     draw_transfer,
     timed,
 )
-from grace.report.groups import Curve, Group, at_budget, curves, groups, name_of, transfers
+from grace.report.groups import BudgetCurve, Group, at_budget, curves, groups, name_of, transfers
 from grace.report.names import BASELINE, samples_of, slug
 from grace.report.rows import TargetRow, TargetValues, Transfer
 from grace.report.scaling.rows import JointStrategy
@@ -221,7 +221,7 @@ def density_of(
     return x, density
 
 
-def draw_scaling(found: Sequence[Curve]) -> Any:
+def draw_scaling(found: Sequence[BudgetCurve]) -> Any:
     """Draw accuracy over the mean number of samples, a panel for each model that was sampled.
 
     SC over the backbone's samples stands in every panel, in grey.
@@ -246,7 +246,7 @@ def draw_scaling(found: Sequence[Curve]) -> Any:
     return figure
 
 
-def _styles(shown: Sequence[Curve]) -> Iterator[dict[str, str]]:
+def _styles(shown: Sequence[BudgetCurve]) -> Iterator[dict[str, str]]:
     """Yield how each line looks: dotted where answers are counted, solid where they are weighed."""
     colors = {True: itertools.cycle(PALETTE), False: itertools.cycle(SOFT)}
     for curve, marker in zip(shown, itertools.cycle(MARKERS), strict=False):
@@ -255,7 +255,7 @@ def _styles(shown: Sequence[Curve]) -> Iterator[dict[str, str]]:
         yield {"color": next(colors[weighs]), "marker": marker, "linestyle": line}
 
 
-def _line(axis: Any, curve: Curve, name: str, **style: Any) -> None:
+def _line(axis: Any, curve: BudgetCurve, name: str, **style: Any) -> None:
     x = [row.mean_samples for row in curve.rows]
     y = [100 * row.accuracy for row in curve.rows]
     axis.plot(x, y, label=name, linewidth=1.3, markersize=4, **style)

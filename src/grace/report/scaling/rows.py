@@ -8,7 +8,7 @@ from grace.report.rows import Ends, OpenEnds, Sampled, Seeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy(Sampled):
+class StrategyRow(Sampled):
     """One strategy at one budget of samples."""
 
     strategy: str
@@ -31,14 +31,14 @@ class Strategy(Sampled):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedStrategy(Strategy):
+class SeedStrategy(StrategyRow):
     """For one seed."""
 
     seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointStrategy(Strategy):
+class JointStrategy(StrategyRow):
     """Over the seeds."""
 
     seeds: Seeds

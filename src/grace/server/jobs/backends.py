@@ -18,7 +18,7 @@ from grace.records import Message
 from grace.server.errors import ApiError
 from grace.server.jobs.completion import Asked, Choice, Completion, Top, name_of
 from grace.server.jobs.queue import Emit, Queue
-from grace.server.jobs.voting import Rating, VoteRequest, Voting
+from grace.server.jobs.voting import RatingJob, VoteJob, VoteRequest
 from grace.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -63,17 +63,17 @@ class Backend:
         model, hang_up = self.caller()
         return Completion(model.engine, asked, emit, self.draw, hang_up)
 
-    def voting(self, request: VoteRequest, emit: Emit) -> Voting:
+    def voting(self, request: VoteRequest, emit: Emit) -> VoteJob:
         """Return the job that votes."""
         model, hang_up = self.caller()
-        return Voting(model, request, emit, hang_up)
+        return VoteJob(model, request, emit, hang_up)
 
     def rating(
         self, prompts: Sequence[Sequence[Message]], responses: Sequence[str], emit: Emit
-    ) -> Rating:
+    ) -> RatingJob:
         """Return the job that rates given responses."""
         model, hang_up = self.caller()
-        return Rating(model, prompts, responses, emit, hang_up)
+        return RatingJob(model, prompts, responses, emit, hang_up)
 
 
 def backend(model: Model, settings: ServerSettings) -> Backend:

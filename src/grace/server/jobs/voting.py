@@ -34,7 +34,7 @@ class VoteRequest(NamedTuple):
     seed: int
 
 
-class Voting(Job):
+class VoteJob(Job):
     """Test-time scaling: `Model.vote`, with every sample shown as it arrives."""
 
     def __init__(
@@ -79,7 +79,7 @@ def _text_of(decision: Decision) -> str:
     return surest.text if surest else ""
 
 
-class Rating(Job):
+class RatingJob(Job):
     """The confidences of given responses: `Model.score`."""
 
     def __init__(
