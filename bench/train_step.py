@@ -22,7 +22,7 @@ import torch
 
 from grace.cnf import CnfTokens, Readout
 from grace.config import TrainSettings
-from grace.training.examples import Batch, Example, collate
+from grace.training.examples import Example, TrainingBatch, collate
 from grace.training.forward import forward_logits, losses, mean_over_tokens, token_losses
 from grace.training.lora import add_lora, light_rows, target_modules
 
@@ -88,7 +88,7 @@ def _model(path: str, dtype: str) -> tuple[Any, Any]:
     return model, copy.deepcopy(model)
 
 
-def _batches(arguments: argparse.Namespace, rows: int) -> list[Batch]:
+def _batches(arguments: argparse.Namespace, rows: int) -> list[TrainingBatch]:
     rng = np.random.default_rng(0)
 
     def tokens(mean: int) -> tuple[int, ...]:
@@ -126,12 +126,12 @@ def _lora_only(model: Any, settings: TrainSettings) -> Any:
         )
 
 
-def _step(model: Any, settings: TrainSettings, loss_of: Callable[[Batch], Any]) -> Any:
+def _step(model: Any, settings: TrainSettings, loss_of: Callable[[TrainingBatch], Any]) -> Any:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=settings.learning_rate)
     model.train()
 
-    def step(batch: Batch) -> None:
+    def step(batch: TrainingBatch) -> None:
         loss_of(batch).backward()
         torch.nn.utils.clip_grad_norm_(trained, settings.max_grad_norm)
         optimizer.step()
@@ -141,7 +141,7 @@ def _step(model: Any, settings: TrainSettings, loss_of: Callable[[Batch], Any]) 
 
 
 def _sft_step(model: Any, settings: TrainSettings) -> Any:
-    def loss_of(batch: Batch) -> Any:
+    def loss_of(batch: TrainingBatch) -> Any:
         length = batch["input_ids"].shape[1] - 1  # without <CNF>
         labels_BT = batch["labels"][:, 1:length]
         kept = int((labels_BT != -100).sum(dim=1).max()) + 1
@@ -153,14 +153,14 @@ def _sft_step(model: Any, settings: TrainSettings) -> Any:
 
 
 def _grace_step(model: Any, cnf: CnfTokens, settings: TrainSettings) -> Any:
-    def loss_of(batch: Batch) -> Any:
+    def loss_of(batch: TrainingBatch) -> Any:
         terms = losses(model, batch, cnf.readout)
         return (terms.calibration + settings.gamma * terms.sft).mean()
 
     return _step(model, settings, loss_of)
 
 
-def _alternate(steps: list[Any], batches: list[Batch], warmup: int) -> list[list[float]]:
+def _alternate(steps: list[Any], batches: list[TrainingBatch], warmup: int) -> list[list[float]]:
     seconds: list[list[float]] = [[] for _ in steps]
     for number, batch in enumerate(batches):
         order = range(len(steps)) if number % 2 else reversed(range(len(steps)))

@@ -1,6 +1,7 @@
 """The shape of the code is itself a test: sizes, public names, lazy imports."""
 
 import ast
+import collections
 import re
 import statistics
 import subprocess
@@ -14,7 +15,7 @@ import grace
 PACKAGE = Path(grace.__file__).parent
 ROOT = Path(__file__).parents[2]
 FILES = sorted(PACKAGE.rglob("*.py"))
-MAX_LINES = 320
+MAX_LINES, MAX_MODULES = 320, 12
 PUBLIC = [
     "Decision",
     "EarlyStop",
@@ -45,6 +46,11 @@ def test_files_stay_readable():
         if (count := len(path.read_text(encoding="utf-8").splitlines())) > MAX_LINES
     }
     assert long == {}
+
+
+def test_folders_hold_at_most_twelve_modules():
+    held = collections.Counter(path.parent.relative_to(PACKAGE) for path in FILES)
+    assert {str(folder): count for folder, count in held.items() if count > MAX_MODULES} == {}
 
 
 def test_functions_are_mostly_under_twenty_lines():

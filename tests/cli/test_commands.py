@@ -320,7 +320,7 @@ def test_stopping_a_run_says_that_it_resumes(cli: Any, monkeypatch: pytest.Monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr("grace.pipeline.demo.run_demo", stop)
-    monkeypatch.setattr("grace.cli.listing.listing", stop)
+    monkeypatch.setattr("grace.cli.commands.listing.listing", stop)
     assert cli("demo")[::2] == (130, "grace: stopped; the same command resumes where it was\n")
     assert cli("list")[::2] == (130, "grace: stopped\n")
 

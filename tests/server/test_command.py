@@ -140,7 +140,7 @@ def test_what_cannot_be_relayed_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     upstream.behaviour = Behaviour()
-    monkeypatch.setattr("grace.cli.serving.RETRIES", 0)
+    monkeypatch.setattr("grace.cli.commands.serve.RETRIES", 0)
     monkeypatch.chdir(finished)
     given = [upstream.url if word == "URL" else word for word in arguments]
     with pytest.raises(SystemExit) as stopped:
@@ -192,7 +192,7 @@ def test_a_key_is_stripped_of_the_space_around_it(
 ) -> None:
     keys: list[str] = []
     monkeypatch.setattr(
-        "grace.cli.serving._run", lambda _, __, settings, *___: keys.append(settings.api_key)
+        "grace.cli.commands.serve._run", lambda _, __, settings, *___: keys.append(settings.api_key)
     )
     (tmp_path / "key").write_text("s3cret\n")
     options = {

@@ -18,7 +18,7 @@ QUESTION = ("question_id", "question", "prompt", "messages", "id")
 FIELDS = (*QUESTION, "response", "text", "confidence", "correct")
 
 
-class Line(NamedTuple):
+class InputLine(NamedTuple):
     """One input line: where it stands, its fields, which of them asks, and the response."""
 
     where: str
@@ -27,7 +27,7 @@ class Line(NamedTuple):
     response: str
 
 
-def read_lines(file: Path) -> Iterator[Line]:
+def read_lines(file: Path) -> Iterator[InputLine]:
     """Yield the lines of a file of responses (`-`: standard input); blank lines are skipped.
 
     Raises:
@@ -60,7 +60,7 @@ def _parquet(file: Path, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str,
             number += 1
 
 
-def checked_line(where: str, fields: dict[str, Any]) -> Line:
+def checked_line(where: str, fields: dict[str, Any]) -> InputLine:
     """Return a line that holds one response and what it answers.
 
     Raises:
@@ -74,7 +74,7 @@ def checked_line(where: str, fields: dict[str, Any]) -> Line:
     _check_choices(fields, given[0], where)
     if not isinstance(fields.get("response"), str):
         raise DataError(f"{where}: response is {fields.get('response')!r}; write it as a text")
-    return Line(where, fields, given[0], fields["response"])
+    return InputLine(where, fields, given[0], fields["response"])
 
 
 def _check_prompt(key: str, value: Any, where: str) -> None:

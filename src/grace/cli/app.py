@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grace.cli import fitting, labelling, measuring, recalibrating, scaling, serving, training
+from grace.cli.commands import fit, label, measure, recalibrate, scale, serve, train
 from grace.cli.options import Base, Device, Dtype, Json, ModelPath, RunPath, Set, examples
 from grace.cli.planning import show_plans
 from grace.cli.preflight import check_names, check_place, check_report_place
@@ -169,9 +169,9 @@ def ask(
     as_json: Json = False,
 ) -> None:
     """Ask one question; the answer comes with its confidence."""
-    from grace.cli.asking import Asked, ask_often, ask_once
+    from grace.cli.commands.ask import Query, ask_often, ask_once
 
-    asked = Asked(question, choice or (), threshold, temperature, seed)
+    asked = Query(question, choice or (), threshold, temperature, seed)
     loading = {"base": base, "device": device, "dtype": dtype}
     if trace and (strategy is not None or budget not in (None, 1)):
         raise ConfigError("--trace shows one answer; leave out --strategy and --budget")
@@ -202,7 +202,7 @@ def score(
     dtype: Dtype = "auto",
 ) -> None:
     """Add a confidence to responses that one already has (JSONL in, JSONL out)."""
-    from grace.cli.scoring import score_file
+    from grace.cli.commands.score import score_file
 
     options = {"base": base, "device": device, "dtype": dtype}
     score_file(path, file, out, batch_size=batch_size, trace=trace, options=options)
@@ -225,16 +225,16 @@ def report(
     show_report(report_runs(paths, out), out or paths[0], as_json=as_json)
 
 
-app.command(epilog=measuring.MEASURE)(measuring.measure)
-app.command(epilog=recalibrating.RECALIBRATE)(recalibrating.recalibrate)
-app.command(epilog=fitting.FIT)(fitting.fit)
-app.command(epilog=scaling.SCALE)(scaling.scale)
-app.command(epilog=scaling.THRESHOLD)(scaling.threshold)
-app.command(epilog=training.TRAIN)(training.train)
-app.command(epilog=labelling.LABEL)(labelling.label)
-app.command(epilog=serving.SERVE)(serving.serve)
-app.command(epilog=serving.PROXY)(serving.proxy)
-app.command(epilog=serving.EXPORT)(serving.export)
+app.command(epilog=measure.MEASURE)(measure.measure)
+app.command(epilog=recalibrate.RECALIBRATE)(recalibrate.recalibrate)
+app.command(epilog=fit.FIT)(fit.fit)
+app.command(epilog=scale.SCALE)(scale.scale)
+app.command(epilog=scale.THRESHOLD)(scale.threshold)
+app.command(epilog=train.TRAIN)(train.train)
+app.command(epilog=label.LABEL)(label.label)
+app.command(epilog=serve.SERVE)(serve.serve)
+app.command(epilog=serve.PROXY)(serve.proxy)
+app.command(epilog=serve.EXPORT)(serve.export)
 
 
 @app.command(name="list", epilog=examples("grace list tasks", "grace list runs"))
@@ -250,7 +250,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List what there is: tasks, estimators, strategies, engines, graders, settings, runs, ..."""
-    from grace.cli.listing import listing
+    from grace.cli.commands.listing import listing
 
     rows = listing(what, path)
     if as_json:
@@ -271,7 +271,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Examine the installation and, given a run, its files; exit code 1 if anything is wrong."""
-    from grace.cli.doctor import examine
+    from grace.cli.commands.check import examine
 
     findings = examine(path)
     if as_json:

@@ -29,7 +29,7 @@ MAPS: Mapping[str, Any] = {"platt": Platt, "isotonic": Isotonic, "temperature": 
 
 
 @dataclass(frozen=True, slots=True)
-class Recalibrated:
+class RecalibratedEstimator:
     """An estimator whose values go through a map fitted on the validation split."""
 
     inner: Estimator
@@ -68,7 +68,7 @@ def recalibrate(estimator: Estimator, how: str) -> Estimator:
     """
     if how not in MAPS:
         raise ConfigError(f"unknown recalibration {how!r}; choose from {', '.join(MAPS)}")
-    return Recalibrated(estimator, how)
+    return RecalibratedEstimator(estimator, how)
 
 
 def logistic(score: Callable[[Samples], Values], known: Known) -> Fitted:

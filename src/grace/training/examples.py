@@ -43,7 +43,7 @@ class Example:
         return len(self.prompt_ids) + len(self.response_ids) + 1
 
 
-class Batch(TypedDict):
+class TrainingBatch(TypedDict):
     """Tensors of a batch; `<CNF>`, or the bin token of the target, is last in every row.
 
     `labels` hold the response tokens at their own positions and -100 elsewhere, so neither the
@@ -58,7 +58,7 @@ class Batch(TypedDict):
     weight: Tensor
 
 
-def collate(examples: Sequence[Example], readout: Readout, pad_id: int) -> Batch:
+def collate(examples: Sequence[Example], readout: Readout, pad_id: int) -> TrainingBatch:
     """Pad examples on the left to one batch, each with the token that its target asks for."""
     target_B = np.array([example.target for example in examples])
     interval_B = bin_index(target_B, len(readout.ids))
@@ -73,7 +73,7 @@ def collate(examples: Sequence[Example], readout: Readout, pad_id: int) -> Batch
         mask[row, width - len(tokens) :] = 1
         start = width - 1 - len(example.response_ids)
         labels[row, start : width - 1] = input_ids[row, start : width - 1]
-    return Batch(
+    return TrainingBatch(
         input_ids=input_ids,
         attention_mask=mask,
         position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),
@@ -84,7 +84,7 @@ def collate(examples: Sequence[Example], readout: Readout, pad_id: int) -> Batch
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """Micro-batches in order, and the optimizer steps at which the epochs end.
 
     `accumulation` consecutive micro-batches per process make one optimizer step.
@@ -129,8 +129,8 @@ class Plan:
 
 def make_plan(
     examples: Sequence[Example], settings: TrainSettings, *, seed: int, processes: int = 1
-) -> Plan:
-    """Plan all epochs: balance, shuffle, group by length, split into optimizer steps.
+) -> TrainingPlan:
+    """TrainingPlan all epochs: balance, shuffle, group by length, split into optimizer steps.
 
     Weights are scaled to a mean of 1, so that their scale does not change the learning rate.
     """
@@ -143,7 +143,7 @@ def make_plan(
         ends.append(len(steps))
     micro = min(settings.micro_batch_size or settings.batch_size, settings.batch_size)
     accumulation = max(1, math.ceil(settings.batch_size / (micro * processes)))
-    return Plan(scaled, tuple(steps), tuple(ends), accumulation, processes)
+    return TrainingPlan(scaled, tuple(steps), tuple(ends), accumulation, processes)
 
 
 def _epoch_steps(

@@ -18,7 +18,7 @@ from grace.engines.local.forward import Forward
 from grace.engines.local.prefix import read, shared
 from grace.errors import ConfigError
 from grace.evidence import Evidence
-from grace.training.examples import IGNORED, Batch
+from grace.training.examples import IGNORED, TrainingBatch
 
 LossKind = Literal["mse", "log"]
 ReadAt = Literal["predict", "feed", "prompt"]
@@ -34,7 +34,7 @@ class Losses(NamedTuple):
 
 def losses(
     model: Any,
-    batch: Batch,
+    batch: TrainingBatch,
     readout: Readout,
     *,
     read_at: ReadAt = "predict",
@@ -134,7 +134,7 @@ def _prompt_last(logits_BKV: Tensor, next_BK: Tensor, readout: Readout) -> Tenso
     return torch.cat([without(logits_BKV[:, :-1], readout), read_BV[:, None]], dim=1)
 
 
-def forward_logits(model: Any, batch: Batch, length: int, kept: int) -> Tensor:
+def forward_logits(model: Any, batch: TrainingBatch, length: int, kept: int) -> Tensor:
     """Return the logits of the last `kept` of the first `length` positions, shape (B, K, V).
 
     What all sequences begin with is read once, with one draw of dropout for all of them, unless

@@ -27,7 +27,7 @@ from grace.errors import ConfigError, TrainingError
 from grace.evidence import Evidence
 from grace.training import checkpoints
 from grace.training.adapter import load_weights, save_weights
-from grace.training.examples import Batch, Example, collate, make_plan
+from grace.training.examples import Example, TrainingBatch, collate, make_plan
 from grace.training.forward import losses
 from grace.training.lora import is_row
 from grace.training.validation import calibration_of, log_confidences
@@ -151,7 +151,7 @@ class Loop:
         sharded = checkpoints.sharding(self.accelerator) is not None
         return self.accelerator.get_state_dict(self.wrapped) if sharded else None
 
-    def _take_step(self, batches: Iterator[Batch]) -> dict[str, float]:
+    def _take_step(self, batches: Iterator[TrainingBatch]) -> dict[str, float]:
         self.wrapped.train()
         parts: list[Tensor] = []
         for left in reversed(range(self.plan.accumulation)):
@@ -230,7 +230,7 @@ class Loop:
             checkpoints.commit(self.root, self.step, best)
         self.accelerator.wait_for_everyone()
 
-    def _resume(self) -> Iterator[Batch]:
+    def _resume(self) -> Iterator[TrainingBatch]:
         """Go on from the newest checkpoint, if any; return the micro-batches that are left."""
         folder = checkpoints.newest(self.root)
         if folder is not None:

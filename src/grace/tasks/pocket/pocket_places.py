@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grace.tasks import _pocket
+from grace.tasks import pocket
 from grace.tasks.forms import OpenTask
 
-TASK = OpenTask("pocket_places", _pocket.source, _pocket.parse)
+TASK = OpenTask("pocket_places", pocket.source, pocket.parse)

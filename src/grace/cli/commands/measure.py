@@ -32,7 +32,7 @@ TASK = "given answers"
 DRAWN = 10**8  # responses in all resamples: very many answers need fewer of these
 
 
-class Rated(NamedTuple):
+class GradedAnswer(NamedTuple):
     """One graded response; `id` is QUESTION#k for the k-th response, empty where none is named."""
 
     id: str
@@ -45,7 +45,7 @@ class Rated(NamedTuple):
 class Answers(NamedTuple):
     """The graded responses of one file, and how many it has without a grade."""
 
-    rated: list[Rated]
+    rated: list[GradedAnswer]
     ungraded: int
 
 
@@ -91,7 +91,7 @@ def read_answers(file: Path) -> Answers:
         DataError: it cannot be read, a line has no confidence or grade, or none is graded; the
             message names the line.
     """
-    rated: list[Rated] = []
+    rated: list[GradedAnswer] = []
     count: Counter[str] = Counter()
     ungraded = 0
     for where, fields in read_rows(file):
@@ -103,7 +103,7 @@ def read_answers(file: Path) -> Answers:
             continue
         response = str(fields.get("response", fields.get("text", "")))
         name = f"{question}#{number}" if question else ""
-        rated.append(Rated(name, question, response, confidence, correct))
+        rated.append(GradedAnswer(name, question, response, confidence, correct))
     if not rated:
         why = f"all {ungraded} responses have correct: null" if ungraded else "it has no responses"
         raise DataError(f"{file}: nothing to measure, {why}; grade some")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grace.tasks import _pocket
+from grace.tasks import pocket
 from grace.tasks.forms import ChoiceTask
 
-TASK = ChoiceTask("pocket_sums", _pocket.source, _pocket.parse)
+TASK = ChoiceTask("pocket_sums", pocket.source, pocket.parse)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from grace.cli.answers import Line, open_input, read_lines
+from grace.cli.answers import InputLine, open_input, read_lines
 from grace.errors import DataError, GraceError
 from grace.progress import progress
 from grace.store import writing
@@ -61,8 +61,8 @@ def score_file(
 
 
 def _rate(
-    model: Model, batch: Sequence[Line], trace: bool
-) -> Iterator[tuple[Line, dict[str, Any]]]:
+    model: Model, batch: Sequence[InputLine], trace: bool
+) -> Iterator[tuple[InputLine, dict[str, Any]]]:
     """Yield each line with what was found; a line that cannot be rated is named by its place."""
     given = [_chat(model, line) for line in batch], [line.response for line in batch]
     found: list[dict[str, Any]]
@@ -80,16 +80,16 @@ def _rate(
     yield from zip(batch, found, strict=True)
 
 
-def _chat(model: Model, line: Line) -> Any:
+def _chat(model: Model, line: InputLine) -> Any:
     asked = line.fields[line.asks]
     if line.asks == "question":
         return model.messages(asked, line.fields.get("choices", ()))
     return asked if line.asks == "messages" else [{"role": "user", "content": asked}]
 
 
-def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
+def _batches(lines: Iterator[InputLine], size: int) -> Iterator[list[InputLine]]:
     """Yield batches; a bad line ends the last batch early, so that the lines before it are kept."""
-    batch: list[Line] = []
+    batch: list[InputLine] = []
     try:
         for line in lines:
             batch.append(line)
@@ -104,7 +104,7 @@ def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
         yield batch
 
 
-def _resume(lines: Iterator[Line], file: Path, out: Path) -> int:
+def _resume(lines: Iterator[InputLine], file: Path, out: Path) -> int:
     """Cut a torn last line off `out`, pass over the lines that it holds, and return their number.
 
     Raises:
@@ -132,7 +132,7 @@ def _resume(lines: Iterator[Line], file: Path, out: Path) -> int:
     return len(rows)
 
 
-def _is_scored(row: bytes, line: Line) -> bool:
+def _is_scored(row: bytes, line: InputLine) -> bool:
     """Return whether a row of the output is the input line with a confidence."""
     try:
         fields = json.loads(row)

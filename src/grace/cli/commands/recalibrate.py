@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grace.cli.measuring import Answers, read_answers
+from grace.cli.commands.measure import Answers, read_answers
 from grace.cli.options import Json, examples
 from grace.errors import DataError
 

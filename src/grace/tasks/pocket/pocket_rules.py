@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grace.tasks import _pocket
+from grace.tasks import pocket
 from grace.tasks.forms import ChoiceTask
 
-TASK = ChoiceTask("pocket_rules", _pocket.source, _pocket.parse)
+TASK = ChoiceTask("pocket_rules", pocket.source, pocket.parse)

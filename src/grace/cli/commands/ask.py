@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from grace.records import Decision
 
 
-class Asked(NamedTuple):
+class Query(NamedTuple):
     """What was asked, and how."""
 
     question: str
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 
 def ask_once(
-    path: str, asked: Asked, loading: Mapping[str, Any], *, trace: bool, as_json: bool
+    path: str, asked: Query, loading: Mapping[str, Any], *, trace: bool, as_json: bool
 ) -> None:
     """Print one answer, or that the model abstains; with `trace` token by token.
 
@@ -81,7 +81,7 @@ def ask_once(
 
 def ask_often(
     path: str,
-    asked: Asked,
+    asked: Query,
     loading: Mapping[str, Any],
     strategy: str | None,
     budget: int | None,
@@ -171,7 +171,7 @@ def _note_greedy(model: Model, temperature: float) -> None:
         )
 
 
-def _note_unused(model: Model, decision: Decision, asked: Asked) -> None:
+def _note_unused(model: Model, decision: Decision, asked: Query) -> None:
     """Say on standard error that the run's threshold holds for other votes than this one."""
     chosen = model.promise
     if chosen is None or chosen.tau is None or chosen.mode != "early-stop" or decision.promise:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from grace.cli.answers import Line, checked_line, grade_in, read_lines, read_rows
+from grace.cli.answers import InputLine, checked_line, grade_in, read_lines, read_rows
 from grace.cli.options import Device, Dtype, Json, Set, examples
 from grace.errors import DataError
 
@@ -85,7 +85,7 @@ def fit(
     print(f'written: {out}; next:   grace ask {out} "your question"')
 
 
-def _labelled(file: Path) -> Iterator[Line]:
+def _labelled(file: Path) -> Iterator[InputLine]:
     """Yield the answers in Parquet that were graded and came to their own end."""
     for where, row in read_rows(file, COLUMNS):
         if row.get("correct") is None or row.get("finish_reason") == "length":
@@ -95,13 +95,13 @@ def _labelled(file: Path) -> Iterator[Line]:
         yield checked_line(where, {**asked, **given})
 
 
-def _graded(line: Line) -> Line:
+def _graded(line: InputLine) -> InputLine:
     if line.fields.get("correct") is None:
         raise DataError(f"{line.where}: correct is null; write true or false")
     return line._replace(fields=line.fields | {"correct": grade_in(line.fields, line.where)})
 
 
-def _answer(line: Line) -> Any:
+def _answer(line: InputLine) -> Any:
     from grace.pipeline.graded import Graded
 
     asked = line.fields[line.asks]
