@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast, get_type_hints
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "dropped"]
 
 
 class Message(TypedDict):
@@ -44,7 +44,7 @@ class Generation(NamedTuple):
     probabilities under the raw temperature-1 softmax, one per token, `end_logprob` is
     log(p(EOS) + p(<CNF>)) at the end step, and `trace` is c at every step (the end step last;
     empty without <CNF>; see `grace.evidence`). `end_logprob` and `confidence` are None when the
-    response was cut (`finish_reason == "length"`).
+    response was cut (`finish_reason == "length"`), or dropped as hopeless on the way.
     """
 
     text: str
@@ -58,7 +58,10 @@ class Generation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One sampled response as it is stored (see `Generation` for the fields)."""
+    """One sampled response as it is stored (see `Generation` for the fields).
+
+    `trace` is empty unless the model was trained with `train.trace`.
+    """
 
     id: str
     question_id: str
@@ -69,6 +72,7 @@ class Response:
     logprobs: tuple[float, ...]
     end_logprob: float | None
     confidence: float | None
+    trace: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ class Sampling:
 
     `temperature` 0 is greedy, and one below `GREEDY_BELOW` counts as 0. Sample number s of a prompt
     with a key depends on (seed, key, s) alone, so `first_sample` goes on where an earlier call
-    stopped. `max_new_tokens` counts the end token.
+    stopped. `max_new_tokens` counts the end token. A stream aborts a sample once c of what is
+    written falls below `drop`; `generate` finishes every sample.
     """
 
     num_samples: int = 1
@@ -40,6 +41,7 @@ class Sampling:
     max_new_tokens: int = 64
     seed: int = 0
     first_sample: int = 0
+    drop: float = 0.0
 
     def __post_init__(self) -> None:
         if self.temperature < GREEDY_BELOW:  # logits divided by it would overflow

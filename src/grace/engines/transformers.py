@@ -147,7 +147,8 @@ class TransformersEngine(LocalReader):
             ModelError: the prompt and a response could exceed the model's context.
         """
         self._check([prompt], sampling.max_new_tokens, [key])
-        return Stream(self._forward, prompt, sampling, key, self._ends(), self._generations)
+        ends, evidence = self._ends(), self.evidence
+        return Stream(self._forward, prompt, sampling, key, ends, self._generations, evidence)
 
     def draw(self, parts: Sequence[Part]) -> Drawing:
         """Return the samples of a batch to iterate over token by token (see `Drawing`).

@@ -169,7 +169,10 @@ class VllmEngine(NoStates):
             self._requests,
             prompt,
             lambda number: self._drawing(sampling, key, number, in_full=False),
-            self._generation,
+            self._step,
+            self.reader,
+            self.tokenizer,
+            sampling.drop,
         )
 
     def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
@@ -253,8 +256,7 @@ class VllmEngine(NoStates):
         )
 
     def _generation(self, sample: Any) -> Generation:
-        steps = map(self._step, sample.token_ids, sample.logprobs)
-        return read(steps, self.reader, self.tokenizer)
+        return read(map(self._step, sample.token_ids, sample.logprobs), self.reader, self.tokenizer)
 
     def _given(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from typing import Any
 
+from grace.engines.reading import Reader, Step, read
+from grace.engines.watching import Watch, dropped
 from grace.errors import ModelError
 from grace.records import Generation
 
@@ -90,13 +92,17 @@ class VllmStream:
         requests: Requests,
         prompt: Sequence[int],
         ask: Callable[[int], Any],
-        finish: Callable[[Any], Generation],
+        step: Callable[[int, Any], Step],
+        reader: Reader,
+        tokenizer: Any,
+        drop: float,
     ) -> None:
         self.tokens = 0
+        self._step, self._reader, self._tokenizer = step, reader, tokenizer
+        self._drop = drop
         self._requests = requests
         self._prompt = prompt
         self._ask = ask
-        self._finish = finish
 
     def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
         """Sample these numbers side by side; yield (number, response) as each finishes.
@@ -106,13 +112,19 @@ class VllmStream:
         """
         waiting = {self._requests.add(self._prompt, self._ask(n)): n for n in numbers}
         written = dict.fromkeys(waiting, 0)
+        watches = {name: Watch(self._reader.evidence, self._drop) for name in waiting}
         try:
             while waiting:
                 for name, output in self._requests.wait(waiting):
                     (sample,) = output.outputs
                     written[name] = len(sample.token_ids)
-                    if output.finished:
-                        generation = self._finish(sample)
+                    steps = list(map(self._step, sample.token_ids, sample.logprobs))
+                    hopeless = self._drop and watches[name].falls(steps, self._reader)
+                    if hopeless or output.finished:
+                        generation = read(steps, self._reader, self._tokenizer)
+                        if hopeless:
+                            generation = dropped(steps[:hopeless], self._reader, self._tokenizer)
+                            self._requests.abort([] if output.finished else [name])
                         written[name] = len(generation.token_ids)
                         yield waiting.pop(name), generation
         finally:

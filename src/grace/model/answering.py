@@ -136,6 +136,7 @@ class Model:
         budget = usual_budget(self.promise, strategy) if budget is None else budget
         rule = voting(strategy, threshold, self.promise, budget, temperature, max_new_tokens)
         sampling = self._sampling(temperature, max_new_tokens, seed)
+        sampling = dataclasses.replace(sampling, drop=getattr(rule.strategy, "drop", 0.0))
         prompt = self.encode(question, choices) if prompt is None else prompt
         stream = self.engine.stream(prompt, sampling)
 
@@ -143,7 +144,8 @@ class Model:
             with contextlib.closing(stream.start(numbers)) as running:
                 for number, generation in running:
                     reply = self._reply(generation)
-                    yield number, Vote(reply.answer, reply.confidence, reply.tokens, reply.text)
+                    answer = None if generation.finish_reason == "dropped" else reply.answer
+                    yield number, Vote(answer, reply.confidence, reply.tokens, reply.text)
 
         waves = Waves(issue, budget, parallel)
         votes = waves if on_vote is None else _told(waves, rule.strategy, on_vote)

@@ -46,6 +46,8 @@ class Unit(NamedTuple):
     def answer(self, engine: ModelEngine) -> list[Response]:
         """Sample the responses to all questions of the unit."""
         made = dict(engine.generate(self.prompts, self.sampling, keys=self.keys))
+        evidence = getattr(engine, "evidence", None)
+        traced = evidence is not None and evidence.trace is not None
         return [
             Response(
                 id=response_id(key, k),
@@ -57,6 +59,7 @@ class Unit(NamedTuple):
                 logprobs=tuple(round(value, 6) for value in one.logprobs),
                 end_logprob=one.end_logprob,
                 confidence=one.confidence,
+                trace=tuple(round(value, 6) for value in one.trace) if traced else (),
             )
             for place, key in enumerate(self.keys)
             for k, one in enumerate(made[place])

@@ -25,6 +25,8 @@ class Pool:
         correct_QS: whether the sample is right; one without an answer never is.
         tokens_QS: its length in tokens.
         confidences: by estimator, P(the sample is right), nan where there is none.
+        trace_QSK: P(the sample is right | its first k tokens), nan from its end on; None where
+            that is not known.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Pool:
         correct: ArrayLike,
         tokens: ArrayLike | None = None,
         confidences: Mapping[str, ArrayLike] | None = None,
+        traces: Sequence[Sequence[Sequence[float]]] | Floats | None = None,
     ) -> None:
         """Check and keep the arrays.
 
@@ -41,6 +44,7 @@ class Pool:
             correct: (Q, S) truth values.
             tokens: (Q, S) lengths; zeros when not given.
             confidences: by estimator (Q, S) values in [0, 1]; None or nan where there is none.
+            traces: of each sample of each question its confidences token by token.
 
         Raises:
             UserInputError: the shapes differ, or values that cannot be used.
@@ -58,6 +62,7 @@ class Pool:
         self.confidences = {
             name: self._probabilities(value, name) for name, value in (confidences or {}).items()
         }
+        self.trace_QSK = None if traces is None else _padded(traces)
 
     @classmethod
     def from_answers(
@@ -66,6 +71,7 @@ class Pool:
         correct: ArrayLike,
         tokens: ArrayLike | None = None,
         confidences: Mapping[str, ArrayLike] | None = None,
+        traces: Sequence[Sequence[Sequence[float]]] | None = None,
     ) -> Pool:
         """Make a pool of answers as they vote: texts, None for none (see `__init__`).
 
@@ -82,7 +88,7 @@ class Pool:
         for row in answers:
             code = {answer: at for at, answer in enumerate(dict.fromkeys(row))} | {None: -1}
             codes.append([code[answer] for answer in row])
-        return cls(codes, correct, tokens, confidences)
+        return cls(codes, correct, tokens, confidences, traces)
 
     @property
     def num_questions(self) -> int:
@@ -130,7 +136,43 @@ class Pool:
             self.correct_QS[rows],
             self.tokens_QS[rows],
             {name: value[rows] for name, value in self.confidences.items()},
+            None if self.trace_QSK is None else self.trace_QSK[rows],
         )
+
+    def dropped(self, drop: float) -> Pool:
+        """Return the pool where a sample is aborted once its confidence is below `drop`.
+
+        It then has no answer and no confidence, and costs the tokens up to there, the one chosen
+        at that step among them. Before the first token nothing is dropped.
+
+        Raises:
+            UserInputError: the pool has no traces.
+        """
+        if not drop:
+            return self
+        gone_QS, tokens_QS = self.drops(drop)
+        return Pool(
+            np.where(gone_QS, -1, self.answer_QS),
+            self.correct_QS,
+            np.where(gone_QS, tokens_QS, self.tokens_QS),
+            {name: np.where(gone_QS, np.nan, value) for name, value in self.confidences.items()},
+        )
+
+    def drops(self, drop: float) -> tuple[NDArray[np.bool_], Indices]:
+        """Return which samples are aborted (Q, S), and their tokens up to there.
+
+        Raises:
+            UserInputError: the pool has no traces.
+        """
+        if self.trace_QSK is None:
+            raise UserInputError(
+                f"samples cannot be dropped below {drop:g}: the pool has no confidences token by "
+                "token; train with train.trace=true and train.lora=never"
+            )
+        low_QSK = self.trace_QSK < drop
+        low_QSK[..., :1] = False
+        first_QS: Indices = low_QSK.argmax(axis=-1)
+        return np.asarray(low_QSK.any(axis=-1)), first_QS + 1
 
     def orders(self, count: int, seed: int = 0) -> Iterator[Order]:
         """Yield (Q, S) orders of the samples, drawn question by question; each by its own seed."""
@@ -155,6 +197,17 @@ class Pool:
                 f"{name} has the confidence {outside[0]:g}; they are probabilities in [0, 1]"
             )
         return array
+
+
+def _padded(traces: Sequence[Sequence[Sequence[float]]] | Floats) -> Floats:
+    if isinstance(traces, np.ndarray):
+        return traces
+    longest = max((len(trace) for row in traces for trace in row), default=0)
+    padded = np.full((len(traces), len(traces[0]), max(longest, 1)), np.nan)
+    for question, row in enumerate(traces):
+        for sample, trace in enumerate(row):
+            padded[question, sample, : len(trace)] = trace
+    return padded
 
 
 def first_seen(code_RT: Indices) -> Indices:

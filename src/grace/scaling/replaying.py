@@ -58,6 +58,16 @@ def replay(
     if orders < 1:
         raise UserInputError(f"orders is {orders}; at least one order is needed")
     sums = [_Sums(each, pool, budgets) for each in map(_policy, policies)]
+    by_drop: dict[float, list[_Sums]] = {}
+    for each in sums:
+        by_drop.setdefault(getattr(each.policy.strategy, "drop", 0.0), []).append(each)
+    for drop, those in by_drop.items():
+        _add(those, pool.dropped(drop), budgets, orders, seed)
+    return Scaling([each.curve(orders) for each in sums])
+
+
+def _add(sums: Sequence[_Sums], pool: Pool, budgets: Sequence[int], orders: int, seed: int) -> None:
+    """Add up what policies do with a pool, in the same orders for all."""
     estimators = dict.fromkeys(each.policy.estimator for each in sums)
     for rows in _rows(pool, orders, seed, max(budgets)):
         answer_RT = first_seen(pool.answer_QS[rows])
@@ -67,7 +77,6 @@ def replay(
             table = tables[each.policy.estimator]
             for at, outcome in enumerate(outcomes(each.policy.strategy, table, budgets)):
                 each.add(at, rows[0].ravel(), outcome, correct_RT, tokens_RT)
-    return Scaling([each.curve(orders) for each in sums])
 
 
 def outcomes(strategy: Strategy, table: VoteTable, budgets: Sequence[int]) -> Iterator[Outcome]:

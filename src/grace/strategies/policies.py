@@ -24,6 +24,7 @@ POLICIES = (
     "grace-cisc",
     "grace-best",
 )
+DROP = ",drop=0.1"  # what the names grace-drop and grace-es-drop stand for
 """The policies that are compared unless others are named."""
 
 OWN = "grace"  # whose confidences are read when no estimator is named: what a live vote carries
@@ -43,12 +44,16 @@ def policy(name: str, **settings: Any) -> Policy:
     A name is a strategy (`sc`, `asc`, `esc`, `es`, ...: the files of this folder, or `module:NAME`)
     or ESTIMATOR-STRATEGY, where `-sc` is the weighted vote: `grace-es`, `p_true-sc`. Settings may
     follow: `asc,rule=beta`. Alone, a strategy that reads confidences reads those of `grace`.
+    `grace-drop` and `grace-es-drop` are `grace-sc` and `grace-es` with `drop=0.1`.
 
     Raises:
         ConfigError: no such strategy, an estimator for a strategy that reads none, or an unknown
             or impossible setting.
     """
     plain, *pairs = name.split(",")
+    if plain in ("grace-drop", "grace-es-drop"):
+        plain = "grace-es" if "es" in plain else "grace-sc"
+        pairs = [DROP[1:], *pairs]
     estimator, _, rule = plain.rpartition("-")
     if estimator:
         rule = "weighted" if rule == "sc" else rule

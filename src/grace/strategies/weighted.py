@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from grace.config import setting
 from grace.strategies.tally import Indices, VoteTable, heaviest_rows, never
 
 
@@ -20,6 +21,8 @@ class Weighted:
     """
 
     reads_confidence: ClassVar[bool] = True
+
+    drop: float = setting(0.0, "a sample is aborted once its confidence is below", low=0, high=1)
 
     def stops(self, table: VoteTable) -> Indices:
         """Never stop before the budget is spent."""

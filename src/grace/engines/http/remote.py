@@ -23,6 +23,7 @@ from grace.engines.http.dialect import (
 from grace.engines.http.said import UpstreamError
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, Step, read
+from grace.engines.watching import Watch, dropped
 from grace.evidence import confidence, traced
 from grace.records import Generation
 
@@ -86,13 +87,15 @@ class Remote:
         self, request: Request, arrived: Callable[[int], None] = lambda _: None
     ) -> Generation:
         """Return one sample; `arrived` is told how many tokens have come in."""
-        steps = list[Step]()
+        watch, steps = Watch(self.reader.evidence, request.sampling.drop), list[Step]()
         async with aclosing(self.steps(request)) as arriving:
             async for more in arriving:
                 steps += more
                 drawn = map(self.reader.drawn, more)
                 tokens = sum(1 for _ in takewhile(lambda one: not one.ended, drawn))
                 arrived(tokens)
+                if request.sampling.drop and (count := watch.falls(steps, self.reader)):
+                    return dropped(steps[:count], self.reader, self.tokenizer)
                 if tokens < len(more):
                     break
         return read(steps, self.reader, self.tokenizer)

@@ -161,6 +161,11 @@ class Batch:
             live_R=self.live_R[from_R],
         )
 
+    def stop(self, rows: Sequence[int]) -> None:
+        """Sample rows of the record no further."""
+        for row in rows:
+            self.live_R = self.live_R & (self.rows_R != row)
+
     def advance(self, forward: Forward, choice: _Choice, last_R: Tensor) -> bool:
         """Feed the chosen tokens; return False once no row has anything left to do.
 

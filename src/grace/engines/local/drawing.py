@@ -14,7 +14,7 @@ from grace.engines.local.batching import is_out_of_memory
 from grace.engines.local.decoding import Batch, Ends, steps
 from grace.engines.local.draws import Draws, Part
 from grace.engines.local.forward import Forward
-from grace.engines.local.rows import Rows, empty
+from grace.engines.local.rows import Rows, at_step, cut, empty
 from grace.engines.reading import Drawn
 from grace.errors import ModelError
 from grace.records import Generation
@@ -74,7 +74,7 @@ class Drawing:
     def stop(self, row: int) -> None:
         """Sample a row no further."""
         assert self._batch is not None
-        self._batch.live_R = self._batch.live_R & (self._batch.rows_R != row)
+        self._batch.stop([row])
 
     def generations(self) -> list[Generation]:
         """Return the responses so far, one per row; one that was stopped counts as cut."""
@@ -83,7 +83,8 @@ class Drawing:
         for part in self._parts:
             mine = range(len(made), len(made) + part.rows)
             prompts = [prompt for prompt in part.prompts for _ in range(part.sampling.num_samples)]
-            made += self._finish(_cut(record, mine, part.sampling.max_new_tokens), prompts)
+            rows = Rows(*(tensor[mine.start : mine.stop] for tensor in record))
+            made += self._finish(cut(rows, part.sampling.max_new_tokens), prompts)
         return made
 
     def _run(self) -> Iterator[list[Drawn]]:
@@ -99,19 +100,4 @@ class Drawing:
                 yield self._drawn(batch, step)
 
     def _drawn(self, batch: Batch, step: int) -> list[Drawn]:
-        rows = batch.rows_R[batch.live_R]
-        columns = (tensor[rows, step].tolist() for tensor in self._record[:4])
-        ended = (self._record.end_step_R[rows] == step).tolist()
-        return [Drawn(*values) for values in zip(rows.tolist(), *columns, ended, strict=True)]
-
-
-def _cut(record: Rows, rows: range, longest: int) -> Rows:
-    """Return some rows of a record as if they had been drawn in one of `longest` steps."""
-    mine = slice(rows.start, rows.stop)
-    return Rows(
-        tokens_RT=record.tokens_RT[mine, :longest],
-        logprobs_RT=record.logprobs_RT[mine, :longest],
-        readings_RT=record.readings_RT[mine, :longest],
-        ends_RT=record.ends_RT[mine, :longest],
-        end_step_R=record.end_step_R[mine].clamp(max=longest),
-    )
+        return at_step(self._record, batch.rows_R[batch.live_R].tolist(), step)

@@ -5,11 +5,13 @@ Shapes: R rows, T steps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from grace.engines.reading import Drawn
 from grace.evidence import Evidence, along
 from grace.records import Generation
 
@@ -34,6 +36,25 @@ def empty(num_rows: int, steps: int, device: torch.device) -> Rows:
         ends_RT=zeros.clone(),
         end_step_R=torch.full((num_rows,), steps, device=device),
     )
+
+
+def cut(rows: Rows, steps: int) -> Rows:
+    """Return the rows as if they had been drawn in one of `steps` steps."""
+    return Rows(
+        tokens_RT=rows.tokens_RT[:, :steps],
+        logprobs_RT=rows.logprobs_RT[:, :steps],
+        readings_RT=rows.readings_RT[:, :steps],
+        ends_RT=rows.ends_RT[:, :steps],
+        end_step_R=rows.end_step_R.clamp(max=steps),
+    )
+
+
+def at_step(rows: Rows, which: Sequence[int], step: int) -> list[Drawn]:
+    """Return what a step has chosen for some of the rows."""
+    place_R = torch.tensor(which, dtype=torch.long, device=rows.end_step_R.device)
+    columns = (tensor[place_R, step].tolist() for tensor in rows[:4])
+    ended = (rows.end_step_R[place_R] == step).tolist()
+    return [Drawn(*values) for values in zip(which, *columns, ended, strict=True)]
 
 
 def generations(

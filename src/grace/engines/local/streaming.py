@@ -14,8 +14,10 @@ from grace.engines.local.batching import is_out_of_memory
 from grace.engines.local.decoding import Batch, Ends, steps
 from grace.engines.local.draws import Draws, Part
 from grace.engines.local.forward import Forward
-from grace.engines.local.rows import Rows, empty
+from grace.engines.local.rows import Rows, at_step, cut, empty
+from grace.engines.watching import Watch
 from grace.errors import ModelError
+from grace.evidence import Evidence
 from grace.records import Generation
 
 
@@ -33,7 +35,9 @@ class Stream:
         key: str,
         ends: Ends,
         finish: Callable[[Rows, Sequence[Sequence[int]]], list[Generation]],
+        evidence: Evidence | None,
     ) -> None:
+        self._watch = Watch(evidence, sampling.drop)
         self.tokens = 0
         self._forward = forward
         self._prompt = prompt
@@ -69,14 +73,27 @@ class Stream:
         draws = Draws.of([Part([self._prompt], sampling, [self._key])], batch.position_R.device)
         running = steps(self._forward, batch, record, draws, self._ends)
         waiting = list(range(len(numbers)))
+        watches = [copy.deepcopy(self._watch) for _ in waiting]
         with contextlib.closing(running):
             for step in running:
                 ended_at = record.end_step_R.tolist()
-                self.tokens += sum(end > step for end in ended_at)
                 finished = [row for row in waiting if ended_at[row] <= step]
                 waiting = [row for row in waiting if ended_at[row] > step]
+                self.tokens += len(waiting)
                 yield from self._responses(record, finished, numbers)
+                if sampling.drop:
+                    drawn = at_step(record, waiting, step)
+                    hopeless = [one.row for one in drawn if watches[one.row].hopeless(one)]
+                    batch.stop(hopeless)
+                    waiting = [row for row in waiting if row not in hopeless]
+                    yield from self._dropped(record, hopeless, numbers, step + 1)
         yield from self._responses(record, waiting, numbers)
+
+    def _dropped(
+        self, record: Rows, rows: list[int], numbers: range, tokens: int
+    ) -> Iterator[tuple[int, Generation]]:
+        for number, one in self._responses(cut(record, tokens), rows, numbers):
+            yield number, one._replace(finish_reason="dropped")
 
     @torch.inference_mode()
     def _prefilled(self) -> Batch:

@@ -107,7 +107,15 @@ def read_pool(pool: Split, estimators: Sequence[str] = ()) -> Pool:
         [[grades[i].correct for i in row] for row in places],
         [[tokens[i] for i in row] for row in places],
         {name: np.array(value, dtype=np.float64)[places] for name, value in values.items()},
+        _traces(responses, places) if all(response.trace for response in responses) else None,
     )
+
+
+def _traces(
+    responses: Sequence[Response], places: Sequence[Sequence[int]]
+) -> list[list[tuple[float, ...]]]:
+    """Return c before each token of each sample; the last number of one that ended is its end's."""
+    return [[responses[i].trace[: len(responses[i].token_ids)] for i in row] for row in places]
 
 
 def describe(pool: Pool, called: Callable[[str], str], **about: Any) -> Pooled:
