@@ -146,7 +146,9 @@ class Threshold:
     With `abstains`, a question without a sure answer gets none; else the vote decides. `n`
     questions were used, `bound` is what their answers show at tau, `promise` the whole in words.
     `tries` counts the different guarantees that were asked of the same questions. `test` is what
-    the test questions show, which did not take part.
+    the test questions show, which did not take part. With early stopping samples below `drop`
+    are aborted, at most a share of `alpha` of the right ones, except with probability `delta / 2`;
+    then the other half of delta is left for the rest.
     """
 
     mode: Literal["answer", "early-stop"]
@@ -162,6 +164,8 @@ class Threshold:
     promise: str
     tries: int = 1
     test: dict[str, Any] | None = None
+    drop: float = 0.0
+    alpha: float | None = None
 
 
 Row = TypeVar("Row")

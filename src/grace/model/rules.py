@@ -78,7 +78,7 @@ def voting(
     found = _in_force(chosen, "early-stop", budget, temperature, longest)
     if found is None or found.tau is None or strategy not in EARLY_STOP:
         return Voting(made)
-    return Voting(EarlyStop(found.tau), found.promise, found.abstains)
+    return Voting(EarlyStop(found.tau, found.drop), found.promise, found.abstains)
 
 
 def usual_budget(chosen: Threshold | None, strategy: Strategy | str | None) -> int:

@@ -19,7 +19,14 @@ from grace.scaling.pool import Pool, first_seen
 from grace.scaling.replaying import is_right, outcomes
 from grace.strategies import EarlyStop, Majority
 from grace.strategies.tally import Floats, Indices, VoteTable
-from grace.thresholds import GRID, AccuracyGuarantee, Accurate, NoWorse, NoWorseGuarantee
+from grace.thresholds import (
+    GRID,
+    AccuracyGuarantee,
+    Accurate,
+    NoWorse,
+    NoWorseGuarantee,
+    few_dropped,
+)
 
 DELTAS = (0.05, 0.1, 0.2)
 Goal = Accurate | NoWorse
@@ -52,6 +59,7 @@ def accuracy_threshold(
     abstain: bool = True,
     estimator: str = "grace",
     grid: Sequence[float] = GRID,
+    drop: float = 0.0,
 ) -> AccuracyGuarantee:
     """Choose tau for early stopping so that at least `target` of the answers it gives are right.
 
@@ -63,12 +71,13 @@ def accuracy_threshold(
         abstain: answer only when a sample reaches tau; else vote when none does, always answer.
         estimator: whose confidences.
         grid: thresholds from strict to loose, chosen without looking at these data.
+        drop: samples whose confidence falls below this are aborted.
 
     Raises:
         UserInputError: an impossible target, delta, budget or grid, or missing confidences.
     """
     goal = Accurate(target, abstain)
-    one_GQ, two_GQ = tables(pool, goal, budget, estimator, grid)
+    one_GQ, two_GQ = tables(pool, goal, budget, estimator, grid, drop)
     return goal.guarantee(
         one_GQ.sum(axis=1), two_GQ.sum(axis=1), pool.num_questions, delta=delta, grid=grid
     )
@@ -82,16 +91,17 @@ def no_worse_threshold(
     delta: float = 0.05,
     estimator: str = "grace",
     grid: Sequence[float] = GRID,
+    drop: float = 0.0,
 ) -> NoWorseGuarantee:
     """Choose tau for early stopping so that it is at most `margin` less accurate than SC.
 
-    The arguments are those of `accuracy_threshold`; SC has the same budget.
+    The arguments are those of `accuracy_threshold`; SC has the same budget and drops nothing.
 
     Raises:
         UserInputError: an impossible margin, delta, budget or grid, or missing confidences.
     """
     goal = NoWorse(margin)
-    one_GQ, two_GQ = tables(pool, goal, budget, estimator, grid)
+    one_GQ, two_GQ = tables(pool, goal, budget, estimator, grid, drop)
     return goal.guarantee(
         one_GQ.sum(axis=1), two_GQ.sum(axis=1), pool.num_questions, delta=delta, grid=grid
     )
@@ -138,17 +148,38 @@ def broken_promises(
     ]
 
 
+def broken_drops(
+    pool: Pool, alpha: float, *, delta: float, splits: int = 1000, seed: int = 0
+) -> float:
+    """Return how often thresholds chosen on random halves drop more right samples than promised.
+
+    They are checked on the whole pool, from which the halves were drawn: delta bounds the share.
+    """
+    part_DQ = random_parts(pool.num_questions, splits, 0.5, seed).astype(bool)
+    right_Q = pool.correct_QS[:, 0]
+    low_Q = np.full(pool.num_questions, np.nan)
+    low_Q[right_Q] = low_N = pool.lowest_right()
+    chosen = [few_dropped(low_Q[part_Q & right_Q], alpha, delta).drop for part_Q in part_DQ]
+    return float(np.mean([(low_N < drop).mean() > alpha for drop in chosen]))
+
+
 def tables(
-    pool: Pool, goal: Goal, budget: int, estimator: str, grid: Sequence[float]
+    pool: Pool,
+    goal: Goal,
+    budget: int,
+    estimator: str,
+    grid: Sequence[float],
+    drop: float = 0.0,
 ) -> tuple[Truths, Truths]:
     """Return, for every threshold and question, what a goal counts: (G, Q).
 
     Of `Accurate` whether the question is answered, and answered right; of `NoWorse` whether early
     stopping alone is right, and whether SC alone is.
     """
+    left = pool.dropped(drop)
     if isinstance(goal, Accurate):
-        return early_stops(pool, budget, goal.abstain, estimator, grid)
-    _, right_GQ = early_stops(pool, budget, False, estimator, grid)
+        return early_stops(left, budget, goal.abstain, estimator, grid)
+    _, right_GQ = early_stops(left, budget, False, estimator, grid)
     baseline_Q = majority_right(pool, budget)
     return right_GQ & ~baseline_Q, ~right_GQ & baseline_Q
 

@@ -158,6 +158,19 @@ class Pool:
             {name: np.where(gone_QS, np.nan, value) for name, value in self.confidences.items()},
         )
 
+    def lowest_right(self) -> Floats:
+        """Return the lowest confidence along the first sample of each question, if that is right.
+
+        Raises:
+            UserInputError: the pool has no traces.
+        """
+        if self.trace_QSK is None:
+            self.drops(1.0)
+        assert self.trace_QSK is not None
+        trace_NK = self.trace_QSK[self.correct_QS[:, 0], 0, 1:]
+        lowest_N: Floats = np.nanmin(trace_NK, axis=1, initial=1.0)
+        return lowest_N
+
     def drops(self, drop: float) -> tuple[NDArray[np.bool_], Indices]:
         """Return which samples are aborted (Q, S), and their tokens up to there.
 

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from grace.errors import UserInputError
 from grace.thresholds.binomial import Indices, least_points, lower_bound
+from grace.thresholds.dropping import DropGuarantee, few_dropped
 from grace.thresholds.guarantees import (
     GRID,
     AccuracyGuarantee,
@@ -38,11 +39,13 @@ __all__ = [
     "GRID",
     "AccuracyGuarantee",
     "Accurate",
+    "DropGuarantee",
     "Guarantee",
     "NoWorse",
     "NoWorseGuarantee",
     "accepted_counts",
     "check_level",
+    "few_dropped",
     "least_points",
     "lower_bound",
     "selective",

@@ -18,6 +18,7 @@ THRESHOLD = examples(
     "grace threshold runs/qwen --target-accuracy 0.9",
     "grace threshold runs/qwen --target-accuracy 0.9 --mode early-stop --budget 8",
     "grace threshold runs/qwen --mode early-stop --margin 0.01",
+    "grace threshold runs/qwen --target-accuracy 0.9 --mode early-stop --drop 0.05",
 )
 
 
@@ -80,6 +81,13 @@ def threshold(
     budget: Annotated[
         int | None, typer.Option(help="most samples with early-stop; default: 8")
     ] = None,
+    drop: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="with early-stop: abort hopeless samples, at most this share of the right ones",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Choose a threshold that keeps a promise, on validation questions; `ask` then uses it.
@@ -89,7 +97,13 @@ def threshold(
     from grace.pipeline.scaling.guarantees import choose_threshold
 
     chosen = choose_threshold(
-        path, mode=mode, target=target_accuracy, margin=margin, delta=delta, budget=budget
+        path,
+        mode=mode,
+        target=target_accuracy,
+        margin=margin,
+        delta=delta,
+        budget=budget,
+        alpha=drop,
     )
     _show_threshold(chosen, path, as_json=as_json)
     if chosen.tau is None:

@@ -19,7 +19,7 @@ from grace.scaling import Pool, accuracy_threshold, broken_promises, no_worse_th
 from grace.scaling.guarantees import Goal, early_stops, majority_right
 from grace.store import RunDir, Split, is_run, runs_in, write_json
 from grace.strategies import BUDGET
-from grace.thresholds import Accurate, Guarantee, NoWorse, check_level, selective
+from grace.thresholds import Accurate, Guarantee, NoWorse, check_level, few_dropped, selective
 
 MODES = ("answer", "early-stop")
 STAGE = "threshold"
@@ -35,6 +35,7 @@ class Wanted(NamedTuple):
     goal: Goal
     delta: float
     budget: int
+    alpha: float | None = None
 
 
 def choose_threshold(
@@ -45,6 +46,7 @@ def choose_threshold(
     margin: float | None = None,
     delta: float = 0.05,
     budget: int | None = None,
+    alpha: float | None = None,
 ) -> Threshold:
     """Choose a threshold for the model of a run, store it in the run, and return it.
 
@@ -56,13 +58,19 @@ def choose_threshold(
             may lose against SC with the same budget, in [0, 1).
         delta: accepted probability that the guarantee is false, in (0, 1).
         budget: most samples per question with `early-stop`; None: 8.
+        alpha: with `early-stop`: share of the right samples, in (0, 1), that may be aborted while
+            they are written; half of delta goes to that. None: every sample is finished.
 
     Raises:
         ConfigError: what is wanted is incomplete or contradicts itself.
         UserInputError: an impossible target, margin or delta.
         RunError: there is no such run, or its model is not trained yet.
     """
-    wanted = _checked(mode, target, margin, delta, budget)
+    wanted = _checked(mode, target, margin, delta, budget)._replace(alpha=alpha)
+    if alpha is not None:
+        check_level(alpha, "--drop")
+        if wanted.mode != "early-stop":
+            raise ConfigError("--drop is about votes; add --mode early-stop, or leave it out")
     if not is_run(path):
         runs = runs_in(path)
         which = f"holds several runs; name one of them, e.g. {runs[0]}" if runs else "is not a run"
@@ -148,20 +156,34 @@ def _for_votes(context: Context, wanted: Wanted) -> Threshold:
     temperature = context.settings.sample.draw_temperature
     pool = _votes(context, "validation", budget, temperature)
     abstains = isinstance(goal, Accurate)
+    few = None
+    if wanted.alpha is not None:
+        delta /= 2
+        few = few_dropped(pool.lowest_right(), wanted.alpha, delta)
+    drop = few.drop if few else 0.0
     found: Guarantee
     if isinstance(goal, Accurate):
-        found = accuracy_threshold(pool, goal.target, budget=budget, delta=delta)
+        found = accuracy_threshold(pool, goal.target, budget=budget, delta=delta, drop=drop)
     else:
-        found = no_worse_threshold(pool, budget=budget, margin=goal.margin, delta=delta)
+        margin = goal.margin
+        found = no_worse_threshold(pool, budget=budget, margin=margin, delta=delta, drop=drop)
     test = None
     if found.tau is not None:
         pool = _votes(context, "test", budget, temperature)
-        given_1Q, right_1Q = early_stops(pool, budget, abstains, OWN, [found.tau])
+        left = pool.dropped(drop)
+        given_1Q, right_1Q = early_stops(left, budget, abstains, OWN, [found.tau])
         test = _check_of_answers(given_1Q[0], right_1Q[0])
         if not abstains:
             test["baseline"] = float(majority_right(pool, budget).mean())
             test["shows"] += f"; SC {test['baseline']:.1%}"
-    return _chosen(context, wanted, temperature, found, test)
+        if few:
+            lost = (pool.lowest_right() < drop).mean()
+            saved = 1 - left.tokens_QS.sum() / pool.tokens_QS.sum()
+            test["shows"] += f"; {lost:.1%} of the right samples dropped, {saved:.1%} fewer tokens"
+    made = _chosen(context, wanted, temperature, found, test)
+    if few is None:
+        return made
+    return dataclasses.replace(made, drop=drop, alpha=few.alpha, promise=f"{made.promise}; {few}")
 
 
 def _chosen(
@@ -224,5 +246,5 @@ def _tries(earlier: Threshold | None, chosen: Threshold) -> int:
     """Return the number of different guarantees that have been asked of these questions."""
     if earlier is None:
         return 1
-    asked = [(t.mode, t.budget, t.target, t.margin, t.delta) for t in (earlier, chosen)]
+    asked = [(t.mode, t.budget, t.target, t.margin, t.delta, t.alpha) for t in (earlier, chosen)]
     return earlier.tries + (asked[0] != asked[1])

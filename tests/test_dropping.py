@@ -1,0 +1,155 @@
+"""Samples that are aborted midway: what is promised, and that live, in waves and replayed agree."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import tiny_models
+from grace.cnf import add_cnf, set_rows
+from grace.engines import Sampling
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ConfigError, UserInputError
+from grace.records import Vote
+from grace.scaling import Pool, replay
+from grace.scaling.guarantees import broken_drops
+from grace.strategies import Waves, decide, policy
+from grace.thresholds import few_dropped
+from test_trace import EVIDENCE
+
+
+def pool(questions: int = 60, samples: int = 8, seed: int = 0) -> Pool:
+    """Samples whose confidence drifts to what they are worth."""
+    rng = np.random.default_rng(seed)
+    chance = rng.random(questions)[:, None]
+    right = rng.random((questions, samples)) < chance
+    tokens = rng.integers(3, 20, (questions, samples))
+    drift = np.where(right, 0.12, -0.12)[..., None] + 0.4 * rng.normal(size=(*right.shape, 20))
+    odds = np.log(chance / (1 - chance))[..., None] + drift.cumsum(-1)
+    trace = 1 / (1 + np.exp(-odds))
+    traces = [
+        [trace[q, s, : tokens[q, s]].tolist() for s in range(samples)] for q in range(questions)
+    ]
+    answers = np.where(right, 0, rng.integers(1, 4, right.shape))
+    end = np.take_along_axis(trace, tokens[..., None], 2)[..., 0]
+    return Pool(answers, right, tokens, {"grace": end}, traces)
+
+
+def test_a_dropped_sample_has_no_answer_and_costs_the_tokens_up_to_there():
+    made = Pool(
+        [[0, 1, 0]],
+        [[1, 0, 1]],
+        [[3, 3, 2]],
+        {"grace": [[0.9, 0.2, 0.8]]},
+        [[[0.1, 0.5, 0.6], [0.9, 0.3, 0.9], [0.5, 0.5]]],
+    )
+    left = made.dropped(0.4)
+    assert left.answer_QS.tolist() == [[0, -1, 0]]
+    assert left.tokens_QS.tolist() == [[3, 2, 2]]  # the token chosen at the low step was drawn
+    assert np.isnan(left.confidences["grace"][0, 1]) and not left.correct_QS[0, 1]
+    assert made.dropped(0.0) is made
+    assert made.take([0, 0]).dropped(0.4).tokens_QS.tolist() == [[3, 2, 2]] * 2
+
+
+def test_a_pool_without_traces_says_how_to_get_them():
+    bare = Pool([[0]], [[1]], [[3]], {"grace": [[0.9]]})
+    for asked in (lambda: bare.dropped(0.2), bare.lowest_right):
+        with pytest.raises(UserInputError, match=r"train\.trace=true"):
+            asked()
+
+
+def test_names_of_strategies_that_drop():
+    assert policy("grace-drop").name == "grace-sc,drop=0.1"
+    assert (
+        policy("grace-es-drop,drop=0.3,threshold=0.7").strategy
+        == policy("grace-es,threshold=0.7,drop=0.3").strategy
+    )
+    with pytest.raises(ConfigError):
+        policy("grace-sc,drop=2")
+
+
+def test_replay_drops_and_counts_fewer_tokens_for_the_same_samples():
+    found = replay(pool(), ["grace-sc", "grace-drop,drop=0.3"], budgets=[8], orders=3)
+    full, less = found.curves.values()
+    assert less.samples_BQ.mean() == full.samples_BQ.mean() == 8
+    assert less.tokens_BQ.mean() < 0.8 * full.tokens_BQ.mean()
+
+
+@pytest.mark.parametrize("parallel", [1, 3, 8])
+@pytest.mark.parametrize("name", ["grace-drop,drop=0.45", "grace-es-drop,drop=0.45,threshold=0.55"])
+def test_a_live_vote_decides_and_spends_what_the_replay_says(name, parallel):
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    cnf = add_cnf(model, tokenizer, head="pair")
+    width = model.get_output_embeddings().weight.shape[1]
+    set_rows(model, cnf.readout, np.random.default_rng(3).normal(size=(2, width)))
+    engine = TransformersEngine(model, tokenizer, evidence=EVIDENCE)
+    strategy = policy(name).strategy
+    dropped = 0
+    for prompt in tiny_models.prompts(tokenizer, 8)[:4]:
+        whole = Sampling(8, 0.9, max_new_tokens=10, seed=5)
+        ((_, samples),) = engine.generate([prompt], whole, keys=["q"])
+
+        def answer(one):
+            return str(one.token_ids[-1] % 3) if one.token_ids else None
+
+        stored = Pool.from_answers(
+            [[answer(one) for one in samples]],
+            [[True] * 8],
+            [[len(one.token_ids) for one in samples]],
+            {"grace": [[one.confidence for one in samples]]},
+            [[one.trace[: len(one.token_ids)] for one in samples]],
+        )
+        left = stored.dropped(strategy.drop)
+        votes = [
+            Vote(
+                None if left.answer_QS[0, s] < 0 else answer(one),
+                None if np.isnan(left.confidences["grace"][0, s]) else one.confidence,
+                int(left.tokens_QS[0, s]),
+            )
+            for s, one in enumerate(samples)
+        ]
+        stream = engine.stream(prompt, dataclasses.replace(whole, drop=strategy.drop), "q")
+
+        def issue(numbers, stream=stream):
+            for number, one in stream.start(numbers):
+                gone = one.finish_reason == "dropped"
+                yield (
+                    number,
+                    Vote(None if gone else answer(one), one.confidence, len(one.token_ids)),
+                )
+
+        live = decide(strategy, Waves(issue, 8, parallel), 8)
+        wanted = decide(strategy, votes, 8)
+        assert (live.answer, live.samples, live.tokens) == (
+            wanted.answer,
+            wanted.samples,
+            wanted.tokens,
+        )
+        dropped += sum(vote.answer is None for vote in live.votes)
+    assert dropped
+
+
+def test_few_right_samples_are_dropped_and_too_few_to_tell_drop_none():
+    low = np.linspace(0.05, 0.9, 400)
+    found = few_dropped(low, 0.1, 0.05)
+    assert 0.05 < found.drop < 0.05 + 0.1 * 0.85
+    assert found.dropped == (low < found.drop).sum() and found.bound <= 0.1
+    assert "at most 10.0% of the right ones" in str(found)
+    none = few_dropped(low[:20], 0.1, 0.05)
+    assert none.drop == 0.0 and "29 could" in str(none)
+    with pytest.raises(UserInputError, match="--drop is 1"):
+        few_dropped(low, 1.0)
+
+
+@pytest.mark.parametrize("delta", [0.05, 0.1, 0.2])
+def test_the_promise_is_broken_at_most_as_often_as_it_says(delta):
+    """Thresholds from independent draws, checked against the share they drop in the long run."""
+    rng = np.random.default_rng(1)
+    alpha, broken = 0.1, 0
+    for _ in range(1000):
+        found = few_dropped(rng.beta(3, 2, 150), alpha, delta)
+        broken += found.drop > 0.3205  # the tenth percentile of that distribution
+    assert 0 < broken / 1000 <= delta
+    assert broken_drops(pool(400), alpha, delta=delta, splits=1000) <= delta
