@@ -236,7 +236,8 @@ class Loop:
         if folder is not None:
             load_weights(self.model, folder)
             progress = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
-            self.step, self.log = progress["global_step"], progress["log_history"]
+            self.step = progress["global_step"]
+            self.log = [{"step": row["step"], **row} for row in progress["log_history"]]
         mine: Any = self.plan.indices(self.step, self.accelerator.process_index)
         collated: Any = partial(collate, readout=self.readout, pad_id=self.pad_id)
         batches = iter(DataLoader(self.plan, None, sampler=mine, collate_fn=collated))  # type: ignore[arg-type]
