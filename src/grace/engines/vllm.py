@@ -209,11 +209,7 @@ class VllmEngine(NoStates):
         ]
 
     def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
-        """Return c at every step of given responses, that of the end last.
-
-        Raises:
-            ModelError: the model knows c at the end only.
-        """
+        """Return c at every step of given responses, that of the end last."""
         reader = self.reader
         return [
             traced([*map(reader.reading, steps)], before, reader.end(steps[-1]), reader.evidence)
