@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from grace.pipeline import run
 from grace.pipeline.context import Context
 from grace.pipeline.stages import choosing
 from grace.pipeline.stages.choosing import LoraChoice, keep_better
+from grace.pipeline.study import resolve_study
 from grace.store import RunDir
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -53,9 +55,21 @@ def test_a_trace_leaves_the_confidence_at_the_end_as_it_is(made: Path, tmp_path:
     ours, theirs = (
         RunDir(path).split("test").tuned.responses.read() for path in (traced, made / "rows")
     )
-    assert ours == theirs
+    assert [dataclasses.replace(one, trace=()) for one in ours] == theirs
+    for one in ours:
+        assert len(one.trace) == len(one.token_ids) + (one.finish_reason == "stop")
+        if one.confidence is not None:
+            assert one.trace[-1] == pytest.approx(one.confidence, abs=1e-6)
     model = grace.load(traced)
     assert model.traces and not grace.load(made / "rows").traces
+
+
+def test_a_changed_setting_is_checked_beside_those_that_the_run_has(made: Path) -> None:
+    """`train.trace` needs `train.lora=never`, which this run has been told before."""
+    (settings,) = resolve_study(made / "rows", None, ["train.trace=true"]).runs().values()
+    assert settings.train.trace and settings.train.lora == "never"
+    with pytest.raises(ConfigError, match=r"train\.lora=never"):
+        resolve_study(made / "auto", None, ["train.trace=true"]).runs()
 
 
 def test_a_trace_needs_rows_alone(made: Path) -> None:

@@ -65,6 +65,9 @@ class StudySettings:
     variant: dict[str, Any] = sections("settings of other ways to train, by name")
 
 
+NAMES_CODE = ("model", "data", "grade", "report")  # sections whose settings may name code
+
+
 class Study(NamedTuple):
     """Settings before they are split up, and where they are from; overrides hold in every run."""
 
@@ -151,7 +154,8 @@ def resolve_study(
     study = study._replace(overrides=tuple(latest.values()))
     if seeds is not None:
         study = study._replace(settings=dataclasses.replace(study.settings, seeds=seeds))
-    plugins.trust(code_in(override_settings({}, overrides)))
+    naming = [one for one in overrides if one.partition(".")[0] in NAMES_CODE]
+    plugins.trust(code_in(override_settings({}, naming)))
     for settings in study.runs().values():
         _refuse_unset(settings)
         if resumed:
