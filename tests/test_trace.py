@@ -142,6 +142,23 @@ def world(count, seed):
     return right, states, logprobs, told
 
 
+def test_readings_of_the_folds_are_at_one_level_however_far_the_states_are_from_0():
+    """A direction that all states share would else tell the folds apart, which says nothing."""
+    right, states, logprobs, _ = world(600, seed=0)
+    traces = []
+    for shared in (0.0, 300.0):
+        moved = states + shared * np.eye(6)[1]
+        pooled = {"steps": moved.mean(1), "last": moved[:, -1], "first": moved[:, 0]}
+        phi = np.random.default_rng(1).normal(size=(600, 7))
+        made = fit_readout(pooled, phi, right, list(range(600)), HeadShape(np.zeros(6)))
+        steps, row = draw_steps([12] * 600, 0), np.arange(600)[:, None]
+        means = moved.cumsum(1) / np.arange(1, 14)[:, None]
+        known = moved[row, steps], means[row, steps], steps
+        found = fit_trace(made, *known, logprobs, right, list(range(600)))
+        traces.append(found.losses.mean())
+    assert traces[1] == pytest.approx(traces[0], abs=0.01)
+
+
 def test_it_is_calibrated_at_every_step_and_ranks_better_the_more_is_written():
     right, states, logprobs, _ = world(1500, seed=0)
     counts, groups = [12] * 1500, list(range(1500))

@@ -35,8 +35,8 @@ class Fit(NamedTuple):
     """Two rows (2, D), `<CNF>` first, and the evidence, fitted on all responses.
 
     `held_out` is c of each response (N,) by a fit that has not seen its question, and `losses` its
-    log loss; `alone` is that of the evidence without the rows. `weights_ND` is what the rows of
-    that fit differ by.
+    log loss; `alone` is that of the evidence without the rows. `weights_D` is what the rows differ
+    by, `held_out_KD` the same of the fit without each of K folds, and `fold_N` who is in which.
     """
 
     rows_2D: Array
@@ -44,7 +44,9 @@ class Fit(NamedTuple):
     held_out: Array
     losses: Array
     alone: Array
-    weights_ND: Array
+    weights_D: Array
+    held_out_KD: Array
+    fold_N: Array
 
 
 def fit_evidence(
@@ -115,8 +117,9 @@ def fit_readout(
     evidence = _evidence(features_NF, made.weights[1], made.bias, share=share)
     rows_2D = _rows(states, made.weights[0], head)
     held_out_N = 1 / (1 + np.exp(-np.clip(made.scores, -evidence.limit, evidence.limit)))
-    weights_ND = np.array([weights for weights, _ in made.held_out])[made.fold_N]
-    return Fit(rows_2D, evidence, held_out_N, made.losses, alone.losses, weights_ND)
+    held_out_KD = np.array([weights for weights, _ in made.held_out])
+    folds = (made.weights[0], held_out_KD, made.fold_N)
+    return Fit(rows_2D, evidence, held_out_N, made.losses, alone.losses, *folds)
 
 
 class TraceFit(NamedTuple):
@@ -163,9 +166,8 @@ def fit_trace(
         groups_N: its question.
         seed: seed of the folds.
     """
-    at_NB = np.einsum("nbd,nd->nb", at_NBD, fit.weights_ND)
-    mean_NB = np.einsum("nbd,nd->nb", mean_NBD, fit.weights_ND)
-    rows = zip(logprobs, step_NB, at_NB, mean_NB, strict=True)
+    read = (_held_out(states_NBD, fit) for states_NBD in (at_NBD, mean_NBD))
+    rows = zip(logprobs, step_NB, *read, strict=True)
     known_NBF = np.array([features_at(clipped(row[0]), *row[1:]) for row in rows])
     known_MF = _varying(known_NBF.reshape(-1, known_NBF.shape[-1]))
     width = step_NB.shape[1]
@@ -181,6 +183,20 @@ def fit_trace(
         limit=math.log(len(step_NB) + 1),
     )
     return TraceFit(trace, made.losses.reshape(-1, width).mean(1))
+
+
+def _held_out(states_NBD: Array, fit: Fit) -> Array:
+    """Return the readings of states, (N, B), by rows that have not seen the response's question.
+
+    States have much in common, so the rows of each fold put all readings at another level: they
+    are moved and stretched to the mean and the spread of the readings by the rows that ship.
+    """
+    read_NB = states_NBD @ fit.weights_D
+    read_NBK = states_NBD @ fit.held_out_KD.T
+    spread_K = np.maximum(read_NBK.std((0, 1)), 1e-12)
+    read_NBK = (read_NBK - read_NBK.mean((0, 1))) / spread_K * read_NB.std() + read_NB.mean()
+    found_NB: Array = np.take_along_axis(read_NBK, fit.fold_N[:, None, None], 2)[..., 0]
+    return found_NB
 
 
 def _varying(features_NF: Array) -> Array:
