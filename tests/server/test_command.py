@@ -124,7 +124,7 @@ def test_a_proxy_says_in_one_line_that_its_upstream_failed(
     "arguments, words",
     [
         (["run", "--upstream", "http://127.0.0.1:9"], "http://127.0.0.1:9: no answer"),
-        (["run", "--upstream", "nowhere"], "is no address of a server"),
+        (["run", "--upstream", "nowhere"], "is not a server address"),
         (["nothing-there", "--upstream", "URL"], "does not exist"),
         (["model", "--upstream", "URL"], "has no <CNF>"),
         (["run", "--upstream", "URL", "--model", "other"], "does not have 'other'"),

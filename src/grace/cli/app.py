@@ -47,7 +47,7 @@ def demo(
     quick: Annotated[bool, typer.Option(help="a tenth of the questions, for a first look")] = False,
     as_json: Json = False,
 ) -> None:
-    """Teach the embedded pocket model how sure it is, and show the report."""
+    """Run every step on the small model that comes with GrACE, and show the report."""
     from grace.pipeline.demo import run_demo
 
     check_place(path)
@@ -63,7 +63,7 @@ def demo(
         "grace run runs/qwen",
         "grace run runs/qwen --set train.epochs=5 --redo train",
     )
-    + "\n\nThe third only says what it would take, the fourth goes on where a run"
+    + "\n\nThe third only shows the plan and the time it needs, the fourth resumes a run that"
     " stopped, the fifth trains it again."
 )
 def run(
@@ -99,7 +99,7 @@ def run(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Teach a model how sure it is: sample, grade, target, train, rate, report. Resumes."""
+    """Sample and grade answers, fit a confidence to them, and report how good it is. Resumes."""
     from grace.pipeline.study import resolve_study, run_study
 
     check_place(path, new=bool(model or recipe))
@@ -155,7 +155,7 @@ def ask(
             "in a vote"
         ),
     ] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="samples of a vote in flight")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, help="samples to generate at the same time")] = 1,
     temperature: Annotated[
         float | None, typer.Option(help="of the sampling; default: 0 (greedy), 0.8 for a vote")
     ] = None,
@@ -168,7 +168,7 @@ def ask(
     dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> None:
-    """Ask one question; the answer comes with its confidence."""
+    """Ask one question; print the answer and its confidence."""
     from grace.cli.commands.ask import Query, ask_often, ask_once
 
     asked = Query(question, choice or (), threshold, temperature, seed)
@@ -201,7 +201,7 @@ def score(
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
-    """Add a confidence to responses that one already has (JSONL in, JSONL out)."""
+    """Add a confidence to responses that you already have (JSONL in, JSONL out)."""
     from grace.cli.commands.score import score_file
 
     options = {"base": base, "device": device, "dtype": dtype}
@@ -249,7 +249,7 @@ def list_(
     path: Annotated[Path, typer.Option(help="where runs are looked for")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List what there is: tasks, estimators, strategies, engines, graders, settings, runs, ..."""
+    """List tasks, estimators, strategies, engines, graders, settings, runs, ..."""
     from grace.cli.commands.listing import listing
 
     rows = listing(what, path)
@@ -270,7 +270,7 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Examine the installation and, given a run, its files; exit code 1 if anything is wrong."""
+    """Check the installation and, given a run, its files; exit code 1 if anything is wrong."""
     from grace.cli.commands.check import examine
 
     findings = examine(path)

@@ -26,7 +26,7 @@ def check_question(question: str, choices: Sequence[str]) -> None:
 
 
 def checked_chat(chat: Sequence[Message]) -> Sequence[Message]:
-    """Return a conversation, refusing one that is none.
+    """Return a conversation; raise an error if it is malformed.
 
     Raises:
         UserInputError: a message lacks a part or is no text.

@@ -215,7 +215,7 @@ def question_of(response_id: str) -> str:
 
 
 def _questions(result: EstimatorResult) -> list[Hashable]:
-    """Return the question of each response; without ids, questions are nobody else's."""
+    """Return the question of each response; without ids, no question is shared."""
     if result.ids:
         return [question_of(response_id) for response_id in result.ids]
     return [(result.key, at) for at in range(len(result.confidence))]

@@ -46,7 +46,7 @@ def fit(
     dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> None:
-    """Fit two vocabulary rows that tell a model's confidence, on graded answers; no training.
+    """Fit a confidence to graded answers: two vocabulary rows, no training of the model.
 
     The model's answers stay exactly what they are. OUT loads, serves and exports like any adapter.
     """

@@ -25,7 +25,7 @@ MEASURE = (
         "grace measure scored.jsonl verbal.jsonl --out measured",
         "grace measure labelled/ --json",
     )
-    + '\n\nLines: {"confidence": 0.8, "correct": true}; null is none and not graded. With'
+    + '\n\nLines: {"confidence": 0.8, "correct": true}; null: no confidence, or not graded. With'
     ' "question_id", "question" or "id" several files are compared question by question.'
 )
 TASK = "given answers"

@@ -111,6 +111,6 @@ def _show(
     change = "clearly better" if high < 0 else "clearly worse" if low > 0 else "no clear change"
     print(f"{change}; every answer rated by a fit that has not seen its question (5 folds)")
     if high >= 0:
-        print("the model as it is will do for these questions")
+        print("recalibration is not needed: keep using the model as it is for these questions")
     print(f"log-odds of c: {fitted['slope']:.2f} times as it is {fitted['offset']:+.2f}")
     print(f'written: {out}; next:   grace ask {out} "your question"')

@@ -40,7 +40,7 @@ def scale(
     ] = 50,
     as_json: Json = False,
 ) -> None:
-    """Show what strategies make of more samples: accuracy, samples, tokens. Resumes.
+    """Compare voting strategies by accuracy, samples and tokens used. Resumes.
 
     RUN is a finished run or study. Its report is made again, with the result in it.
     """
@@ -74,7 +74,7 @@ def threshold(
         float | None,
         typer.Option(help="instead: most accuracy that early stopping may lose against SC"),
     ] = None,
-    delta: Annotated[float, typer.Option(help="accepted risk that the promise is broken")] = 0.05,
+    delta: Annotated[float, typer.Option(help="accepted risk that the guarantee fails")] = 0.05,
     mode: Annotated[
         str, typer.Option(help="answer: one answer or none; early-stop: up to --budget samples")
     ] = "answer",
@@ -90,9 +90,9 @@ def threshold(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Choose a threshold that keeps a promise, on validation questions; `ask` then uses it.
+    """Choose a threshold with a guarantee, on validation questions; `ask` then uses it.
 
-    Exit code 1 when no threshold can promise it.
+    Exit code 1 when no threshold can guarantee it.
     """
     from grace.pipeline.scaling.guarantees import choose_threshold
 

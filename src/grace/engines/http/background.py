@@ -27,7 +27,7 @@ class Background:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def close(self) -> None:
-        """Stop the loop; what still runs on it ends nowhere."""
+        """Stop the loop; tasks still running on it never finish."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()

@@ -254,7 +254,7 @@ def _checked(url: str) -> str:
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"{url!r} is no address of a server; give e.g. http://127.0.0.1:8000")
+        raise ConfigError(f"{url!r} is not a server address; give e.g. http://127.0.0.1:8000")
     return url.rstrip("/").removesuffix("/v1")
 
 
