@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,8 @@ from grace.server.jobs.backends import draw
 from grace.server.jobs.completion import Asked, Completion, Ended, Piece
 from grace.server.jobs.queue import Finished
 from grace.server.jobs.stops import Stops
+from grace.server.replies import Envelope
+from test_trace import EVIDENCE as TRACED
 
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
 EVIDENCE = Evidence(
@@ -219,3 +222,25 @@ def test_stop_strings_are_found_across_pieces_and_never_shown() -> None:
     assert last.add("the EN") == ("the ", False)
     assert last.add("", last=True) == ("EN", False)
     assert Stops([]).add("anything") == ("anything", False)
+
+
+def test_pieces_carry_the_confidence_so_far_of_a_model_that_knows_it() -> None:
+    for evidence in (TRACED, dataclasses.replace(TRACED, trace=None)):
+        engine = make("predict", evidence, "pair")
+        _, events = run(engine, top=2)
+        generated = [g for _, found in sorted(engine.generate(PROMPTS, SAMPLING)) for g in found]
+        for number, generation in enumerate(generated):
+            pieces = [e for e in events if isinstance(e, Piece) and e.choice == number]
+            found = [piece.so_far for piece in pieces][: len(generation.token_ids)]
+            if evidence.trace is None:
+                assert set(found) <= {None}
+            else:  # a piece for each token, as log-probabilities are asked for
+                assert found == pytest.approx(generation.trace[: len(found)], abs=1e-6)
+                assert len(found) == len(generation.token_ids)
+
+
+def test_a_chunk_names_the_confidence_so_far_where_there_is_one() -> None:
+    reply = Envelope(chat=True, model="m")
+    (choice,) = reply.piece(Piece(0, "x", (), 0.25))["choices"]
+    assert choice["confidence_so_far"] == 0.25 and "confidence" not in choice
+    assert "confidence_so_far" not in reply.piece(Piece(0, "x"))["choices"][0]

@@ -47,7 +47,9 @@ class Envelope:
 
     def piece(self, piece: Piece) -> Json:
         """Return the event of a choice that has grown."""
-        return self.chunk([self._choice(piece.choice, piece.text, piece.tokens, delta=True)])
+        choice = self._choice(piece.choice, piece.text, piece.tokens, delta=True)
+        along = {} if piece.so_far is None else {"confidence_so_far": piece.so_far}
+        return self.chunk([choice | along])
 
     def opening(self, choice: int) -> Json:
         """Return the event that says who speaks; only chats have one."""

@@ -127,11 +127,15 @@ class ChatDelta(_Answer):
 
 
 class _ChunkChoice(_Answer):
-    """What a choice has grown by; its last chunk has the confidence."""
+    """What a choice has grown by; its last chunk has the confidence.
+
+    The others have that of what is written so far, if the model knows it (`train.trace`).
+    """
 
     index: int
     finish_reason: Literal["stop", "length"] | None
     confidence: float | None = None
+    confidence_so_far: float | None = None
     calibrated: bool | None = None
 
 

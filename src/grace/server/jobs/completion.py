@@ -33,11 +33,15 @@ class Token(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Text and tokens that a choice has grown by."""
+    """Text and tokens that a choice has grown by.
+
+    `so_far` is c before the last of its tokens, of a model that knows it along the way.
+    """
 
     choice: int
     text: str
     tokens: tuple[Token, ...] = ()
+    so_far: float | None = None
 
 
 class Ended(NamedTuple):
@@ -202,7 +206,9 @@ class Choice:
         so_far = self._running.so_far()
         self._running.add(drawn.logprob)
         shown = self._stops.add(self._words.add(drawn.token))
-        self._show(shown.text, self._tokens(drawn, top, so_far))
+        evidence = self._reads.evidence
+        known = evidence is not None and evidence.trace is not None
+        self._show(shown.text, self._tokens(drawn, top, so_far), so_far if known else None)
         if shown.stopped:
             self._cut()
         return not shown.stopped
@@ -238,10 +244,10 @@ class Choice:
         tokens = self._tokens_drawn + (self._end is not None)
         self._job.end(Ended(self._number, reason, confidence), tokens)
 
-    def _show(self, text: str, tokens: tuple[Token, ...] = ()) -> None:
+    def _show(self, text: str, tokens: tuple[Token, ...] = (), so_far: float | None = None) -> None:
         self._text += text
         if text or tokens:
-            self._job.show(Piece(self._number, text, tokens))
+            self._job.show(Piece(self._number, text, tokens, so_far))
 
     def _tokens(self, drawn: Drawn, top: Top, c: float | None) -> tuple[Token, ...]:
         if self._job.asked.top is None:
