@@ -328,7 +328,7 @@ def test_what_cannot_be_connected_to_says_why(
 ) -> None:
     with pytest.raises(ModelError, match=f"does not have 'other'.*{MODEL}"):
         connect(model="other")
-    with pytest.raises(ConfigError, match="no address of a server"):
+    with pytest.raises(ConfigError, match="is not a server address"):
         OpenAIEngine.connect("nowhere", folder)
     with pytest.raises(UpstreamError, match=r"127\.0\.0\.1:9: no answer"):
         OpenAIEngine.connect("http://127.0.0.1:9", folder, retries=0)
