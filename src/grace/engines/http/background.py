@@ -26,6 +26,11 @@ class Background:
         """Start a coroutine on the loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
+    def settle(self) -> None:
+        """Wait until every cancelled task has ended; does nothing on the loop's own thread."""
+        if self.loop.is_running() and threading.current_thread() is not self._thread:
+            self.start(_cancelled_ended()).result()
+
     def close(self) -> None:
         """Stop the loop; tasks still running on it never finish."""
         if self._thread.is_alive():
@@ -56,7 +61,7 @@ class Calls:
             self._end(future)
 
     def iterate(self, source: AsyncGenerator[Value, None]) -> Generator[Value, None, None]:
-        """Yield what arrives; closing this closes the source.
+        """Yield what arrives; closing this closes the source, and returns once it is closed.
 
         Raises:
             CancelledError: `cancel` was called before or meanwhile.
@@ -97,7 +102,14 @@ class Calls:
     def _end(self, future: Future[Any]) -> None:
         with self._lock:
             self._waiting.discard(future)
-        future.cancel()
+        if future.cancel():
+            self._background.settle()
+
+
+async def _cancelled_ended() -> None:
+    """Return once no task is left that was cancelled and still runs."""
+    while tasks := [task for task in asyncio.all_tasks() if task.cancelling()]:
+        await asyncio.wait(tasks)
 
 
 async def as_finished(
