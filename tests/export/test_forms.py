@@ -62,6 +62,7 @@ def train(name: str, folder: Path, *, read_at: str = "predict", **changes: Any) 
         target_modules=MODULES.get(model.config.model_type, ["down_proj", "q_proj"]),
         trainable_token_indices=trainable_rows(model, token.readout),
     )
+    torch.manual_seed(1)  # of the matrices A
     wrapped = peft.get_peft_model(model, config)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
