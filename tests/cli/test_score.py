@@ -150,3 +150,42 @@ def test_choices_of_a_question_are_shown_to_the_model(places: Any, tmp_path: Pat
     result = cli("score", places["choice_adapter"], file)
     first, swapped, again = (row["confidence"] for row in rows_of(result.out))
     assert first == pytest.approx(again, abs=1e-6) and first != pytest.approx(swapped, abs=1e-6)
+
+
+def test_a_bad_last_line_is_told_before_a_model_is_loaded(
+    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("grace.model.load", None)  # to call it would fail
+    file = tiny_run.write_lines(tmp_path / "in.jsonl", [*ROWS, {"question": "What is 6?"}])
+    result = cli("score", "no-model", file, "--out", tmp_path / "out.jsonl")
+    assert result.code == 2 and f"{file}:6: response is None; write it as a text" in result.err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_bad_lines_are_left_out_and_named_if_asked_for(finished: Path, tmp_path: Path, cli: Any):
+    bad = ["{torn", {"question": "What is 6?"}, {"question": "long? " * 400, "response": "a"}]
+    lines = [ROWS[0], *bad, *ROWS[1:]]
+    file = tiny_run.write_lines(tmp_path / "in.jsonl", lines)
+    out, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    result = cli("score", finished / "run", file, "--out", whole, "--skip-bad")
+    assert result.code == 0
+    said = result.err.splitlines()
+    assert all(line.startswith(f"left out: {file}:") for line in said)
+    assert {line.split(":")[2] for line in said} == {"2", "3", "4"} and len(said) == 3
+    rows = rows_of(whole.read_text("utf-8"))
+    assert [row["response"] for row in rows] == [row["response"] for row in ROWS]
+    out.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:3]))
+    resumed = cli("score", finished / "run", file, "--out", out, "--skip-bad")
+    assert resumed.code == 0
+    assert f"{out} holds 3 lines; going on at {file}:7" in resumed.err
+    again = rows_of(out.read_text("utf-8"))
+    assert [row | {"confidence": 0} for row in again] == [row | {"confidence": 0} for row in rows]
+
+
+def test_a_table_is_scored_into_lines(finished: Path, tmp_path: Path, model: Model, cli: Any):
+    file = tmp_path / "in.csv"
+    file.write_text("n,question,response\n1,What is 1?,one\n2,What is 5?,five\n", "utf-8")
+    rows = rows_of(cli("score", finished / "run", file).out)
+    assert [list(row) for row in rows] == [["n", "question", "response", "confidence"]] * 2
+    wanted = model.score(["What is 1?", "What is 5?"], ["one", "five"])
+    assert [row["confidence"] for row in rows] == pytest.approx(wanted, abs=1e-5)

@@ -19,6 +19,7 @@ import fake_upstream
 import fake_vllm
 import tiny_run
 from grace.chat import encode_chat
+from grace.config import DataSettings
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, DataError, RunError
@@ -29,6 +30,7 @@ from grace.pipeline.labelling.questions import count_questions, read_questions
 from grace.records import Question
 from grace.tasks import load_task
 
+DATA = DataSettings(task="jsonl")
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
 
@@ -125,7 +127,7 @@ def test_questions_without_answers_are_answered_and_not_graded(run: Path, tmp_pa
     label(questions, tmp_path / "out", trials.settings(run, samples=1))
     found = trials.rows(tmp_path / "out")
     assert [row["correct"] is None for row in found] == [True, False]
-    asked = read_questions(questions, 0, 2)
+    asked = read_questions(questions, DATA, 0, 2)
     assert [q.answers for q in asked] == [(), ("three",)]
     assert [row["question_id"] for row in found] == [q.id for q in asked]
 
@@ -135,7 +137,7 @@ def test_choices_are_read_with_and_without_the_right_one(tmp_path: Path) -> None
         {"question": "Which is a prime?", "choices": ["4", "7"], "answer": None},
         {"question": "Which is even?", "choices": ["4", "7"], "answer": "A"},
     ]
-    asked = read_questions(trials.write_questions(tmp_path / "q.parquet", rows), 0, 2)
+    asked = read_questions(trials.write_questions(tmp_path / "q.parquet", rows), DATA, 0, 2)
     assert [(q.choices, q.answers) for q in asked] == [(("4", "7"), ()), (("4", "7"), ("A",))]
 
 
@@ -187,7 +189,7 @@ def test_a_slice_is_the_same_rows_wherever_the_row_groups_end(
     start: int, stop: int, questions: Path
 ) -> None:
     wanted = [row["id"] for row in trials.QUESTIONS[start:stop]]
-    assert [question.id for question in read_questions(questions, start, stop)] == wanted
+    assert [question.id for question in read_questions(questions, DATA, start, stop)] == wanted
 
 
 @pytest.mark.parametrize(
@@ -196,7 +198,7 @@ def test_a_slice_is_the_same_rows_wherever_the_row_groups_end(
         ([{"id": "a", "question": "Q?"}, {"id": "a", "question": "R?"}], "rows 0 and 1"),
         ([{"question": "Q?"}, {"question": "Q?"}], "same id"),
         ([{"question": "Q?"}, {"question": " "}], "row 1"),
-        ([{"text": "Q?"}], "no column question, only text"),
+        ([{"text": "Q?"}], r'"question" is missing; the fields are text; .*--question-field NAME'),
         ([{"question": "Q?", "choices": ["4", "7"], "answer": "9"}], "none of the choices"),
     ],
 )
@@ -204,15 +206,15 @@ def test_bad_questions_are_named_before_a_model_is_loaded(
     rows: list[dict[str, Any]], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match=words):
-        count_questions(trials.write_questions(tmp_path / "q.parquet", rows))
+        count_questions(trials.write_questions(tmp_path / "q.parquet", rows), DATA)
 
 
 def test_json_lines_are_labelled_as_parquet_is(run: Path, questions: Path, tmp_path: Path) -> None:
     lines = tmp_path / "questions.jsonl"
     table = parquet.read_table(questions).to_pylist()
     lines.write_text("".join(json.dumps({**row, "note": 1}) + "\n\n" for row in table))
-    assert count_questions(lines) == len(table)
-    assert read_questions(lines, 3, 8) == read_questions(questions, 3, 8)
+    assert count_questions(lines, DATA) == len(table)
+    assert read_questions(lines, DATA, 3, 8) == read_questions(questions, DATA, 3, 8)
     outs = [tmp_path / "from-parquet", tmp_path / "from-lines"]
     for source, out in zip((questions, lines), outs, strict=True):
         label(source, out, trials.settings(run))
@@ -221,10 +223,10 @@ def test_json_lines_are_labelled_as_parquet_is(run: Path, questions: Path, tmp_p
 
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no file"):
-        count_questions(tmp_path / "gone.parquet")
+        count_questions(tmp_path / "gone.parquet", DATA)
     (tmp_path / "q.parquet").write_text('{"question": "Q?"}')
     with pytest.raises(DataError, match="not a Parquet file"):
-        count_questions(tmp_path / "q.parquet")
+        count_questions(tmp_path / "q.parquet", DATA)
 
 
 def test_several_workers_without_ray_say_what_to_install(

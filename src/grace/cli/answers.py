@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from grace.errors import DataError
-from grace.store.inputs import open_parquet, opened, read_objects
+from grace.store.inputs import Row, read_rows
 
 PROMPT_KEYS = ("question", "prompt", "messages")
 QUESTION = ("question_id", "question", "prompt", "messages", "id")
@@ -27,46 +25,23 @@ class InputLine(NamedTuple):
     response: str
 
 
-def read_lines(file: Path) -> Iterator[InputLine]:
-    """Yield the lines of a file of responses (`-`: standard input); blank lines are skipped.
+def answer_rows(file: Path, fields: Sequence[str] = FIELDS) -> Iterator[Row]:
+    """Yield the rows of a file of responses; of a table, the columns that are named.
 
     Raises:
-        DataError: names the file, the line and what is expected there.
+        DataError: as `read_rows`.
     """
-    with open_input(file) as source:
-        for where, fields in read_objects(source, file):
-            yield checked_line(where, fields)
+    return read_rows(file, choose=lambda names: [name for name in fields if name in names])
 
 
-def read_rows(file: Path, fields: Sequence[str] = FIELDS) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place and the fields of every response; of Parquet those that are named."""
-    parts = sorted(file.glob("*.parquet")) if file.is_dir() else [file]
-    if not parts:
-        raise DataError(f"{file} holds no .parquet files; name a JSONL file, or what label wrote")
-    if parts[0].suffix == ".parquet":
-        for part in parts:
-            yield from _parquet(part, fields)
-        return
-    with open_input(file) as source:
-        yield from read_objects(source, file)
-
-
-def _parquet(file: Path, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    source, number = open_parquet(file), 0
-    columns = [name for name in wanted if name in source.schema_arrow.names]
-    for batch in source.iter_batches(columns=columns):
-        for fields in batch.to_pylist():
-            yield f"{file} row {number}", fields
-            number += 1
-
-
-def checked_line(where: str, fields: dict[str, Any]) -> InputLine:
+def checked_line(row: Row) -> InputLine:
     """Return a line that holds one response and what it answers.
 
     Raises:
         DataError: names the line and what is expected there.
     """
-    given = [key for key in PROMPT_KEYS if key in fields]
+    where, fields = row
+    given = [key for key in PROMPT_KEYS if fields.get(key) is not None]
     if len(given) != 1:
         have = " and ".join(given) or "none"
         raise DataError(f"{where}: found {have}; give exactly one of {', '.join(PROMPT_KEYS)}")
@@ -91,7 +66,7 @@ def _check_prompt(key: str, value: Any, where: str) -> None:
 
 
 def _check_choices(fields: Mapping[str, Any], key: str, where: str) -> None:
-    choices = fields.get("choices", [])
+    choices = [] if fields.get("choices") is None else fields["choices"]
     if not isinstance(choices, list) or not all(isinstance(text, str) for text in choices):
         raise DataError(f"{where}: choices is {choices!r}; write a list of texts")
     if choices and key != "question":
@@ -106,7 +81,7 @@ def confidence_in(fields: dict[str, Any], where: str) -> float | None:
     """
     if "confidence" not in fields:
         raise DataError(f"{where}: no field confidence; `grace score` adds it")
-    value = fields["confidence"]
+    value = _spelt(fields["confidence"])
     if value is None:
         return None
     number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -126,28 +101,22 @@ def grade_in(fields: dict[str, Any], where: str) -> bool | None:
     """
     if "correct" not in fields:
         raise DataError(f"{where}: no field correct; write true or false (null: not known)")
-    value = fields["correct"]
+    value = _spelt(fields["correct"])
     if value is not None and value not in (True, False):
         shown = json.dumps(value, default=str)
         raise DataError(f"{where}: correct is {shown}; write true or false (null: not known)")
     return None if value is None else bool(value)
 
 
+def _spelt(value: Any) -> Any:
+    """Return what a cell of a CSV file spells: true, false, or a number; anything else as it is."""
+    try:
+        return json.loads(value.lower()) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
 def question_in(fields: dict[str, Any]) -> str:
     """Return the question of a response as a text, empty if the line does not name it."""
     found = next((fields[key] for key in QUESTION if fields.get(key) is not None), "")
     return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
-
-
-@contextlib.contextmanager
-def open_input(file: Path) -> Iterator[IO[bytes]]:
-    """Open a file, or standard input for `-`.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    if str(file) == "-":
-        yield sys.stdin.buffer
-        return
-    with opened(file) as source:
-        yield source

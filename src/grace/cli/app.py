@@ -8,12 +8,24 @@ from typing import Annotated
 
 import typer
 
-from grace.cli.commands import fit, label, measure, recalibrate, scale, serve, train
-from grace.cli.options import Base, Device, Dtype, Json, ModelPath, RunPath, Set, examples
+from grace.cli.commands import fit, label, measure, recalibrate, scale, score, serve, train
+from grace.cli.options import (
+    AnswerField,
+    Base,
+    Device,
+    Dtype,
+    Json,
+    ModelPath,
+    QuestionField,
+    RunPath,
+    Set,
+    examples,
+)
 from grace.cli.planning import show_plans
 from grace.cli.preflight import check_names, check_place, check_report_place
 from grace.cli.showing import show_next, show_report
 from grace.errors import ConfigError
+from grace.store.inputs import located
 
 app = typer.Typer(
     name="grace",
@@ -77,8 +89,13 @@ def run(
         Path | None, typer.Option(help="folder with TASK/SPLIT.jsonl, instead of the Hub")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="your own questions, a .jsonl file; the task is jsonl then")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="your own questions: .jsonl, .csv, .parquet, or hf:OWNER/NAME"
+        ),
     ] = None,
+    question_field: QuestionField = "",
+    answer_field: AnswerField = "",
     seed: Annotated[int | None, typer.Option(help="seed of everything random; default: 0")] = None,
     seeds: Annotated[
         int | None,
@@ -107,7 +124,9 @@ def run(
         "model.path": _absolute(Path(model)) if model and Path(model).exists() else model,
         "data.task": task or ("jsonl" if file else None),
         "data.dir": _absolute(data),
-        "data.file": _absolute(file),
+        "data.file": file and located(file),
+        "data.question_field": question_field or None,
+        "data.answer_field": answer_field or None,
         "seed": seed,
     }
     overrides = [f"{key}={json.dumps(v)}" for key, v in options.items() if v is not None]
@@ -182,33 +201,6 @@ def ask(
 
 
 @app.command(
-    epilog=examples("grace score runs/qwen responses.jsonl --out scored.jsonl")
-    + '\n\nLines: {"question": "...", "response": "..."}, with "choices" for multiple choice, or'
-    ' "prompt" (a user turn as it stands) or "messages" (a conversation) instead of "question".'
-    " Other fields are kept."
-)
-def score(
-    path: ModelPath,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL of responses; - for stdin")],
-    out: Annotated[
-        Path | None, typer.Option(help="JSONL to write and to resume; default: standard output")
-    ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="responses per forward pass")] = 32,
-    trace: Annotated[
-        bool, typer.Option("--trace", help="the confidence at every token, too (train.trace)")
-    ] = False,
-    base: Base = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-) -> None:
-    """Add a confidence to responses that you already have (JSONL in, JSONL out)."""
-    from grace.cli.commands.score import score_file
-
-    options = {"base": base, "device": device, "dtype": dtype}
-    score_file(path, file, out, batch_size=batch_size, trace=trace, options=options)
-
-
-@app.command(
     epilog=examples("grace report runs/qwen", "grace report runs/phi runs/qwen --out runs/both")
 )
 def report(
@@ -225,6 +217,7 @@ def report(
     show_report(report_runs(paths, out), out or paths[0], as_json=as_json)
 
 
+app.command(epilog=score.SCORE)(score.score)
 app.command(epilog=measure.MEASURE)(measure.measure)
 app.command(epilog=recalibrate.RECALIBRATE)(recalibrate.recalibrate)
 app.command(epilog=fit.FIT)(fit.fit)

@@ -21,6 +21,12 @@ Base = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")]
+QuestionField = Annotated[
+    str, typer.Option(metavar="NAME", help="the column of the questions, if its name is unusual")
+]
+AnswerField = Annotated[
+    str, typer.Option(metavar="NAME", help="the column of the accepted answers")
+]
 
 
 def examples(*lines: str) -> str:

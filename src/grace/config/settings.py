@@ -35,7 +35,11 @@ class DataSettings:
 
     task: str = setting("", "task name (see `grace list tasks`) or module:NAME")
     dir: str = setting("", "folder with <task>/<split>.jsonl in the Hub's field names; empty: Hub")
-    file: str = setting("", "task jsonl: your own file of questions")
+    file: str = setting(
+        "", "your own questions: a .jsonl, .csv or .parquet file, or hf:OWNER/NAME[:CONFIG][:SPLIT]"
+    )
+    question_field: str = setting("", "the column of your questions; empty: question, query, ...")
+    answer_field: str = setting("", "the column of their answers; empty: answers, answer, ...")
     train: int = setting(
         0, "number of training questions; 0: as many as there are, up to 2,000", low=0
     )

@@ -1,13 +1,21 @@
-"""Files that a user wrote: JSON Lines, with messages that name the line, and Parquet."""
+"""Rows that a user wrote: JSON Lines, CSV, Parquet, or a data set on the Hugging Face Hub.
+
+One reader for every command. A source is `-` (JSON Lines on standard input), a file, a directory
+of Parquet shards, or `hf:OWNER/NAME[:CONFIG][:SPLIT]`. A row knows its place, for messages:
+`own.csv:3` is line 3, and rows of Parquet and of the Hub are counted from 0.
+"""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import csv
 import itertools
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from grace.errors import DataError
 
@@ -15,15 +23,75 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 BOM = b"\xef\xbb\xbf"
+HUB = "hf:"
+ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+SPLIT_NAMES = ("train", "validation", "test")
+Choose = Callable[[Sequence[str]], Sequence[str]]
+"""From the columns of a table to those that are to be read."""
+Bad = Callable[[DataError], None]
+"""What becomes of a line that cannot be read, if the next one is to be read all the same."""
+
+
+class Row(NamedTuple):
+    """One row and where it stands, for messages."""
+
+    where: str
+    fields: dict[str, Any]
+
+
+def is_hub(source: str | Path) -> bool:
+    """Return whether a source is a data set on the Hub."""
+    return str(source).startswith(HUB)
+
+
+def located(source: str | Path) -> str:
+    """Return a source by its absolute path, so that it can be read from another folder."""
+    keep = is_hub(source) or str(source) == "-"
+    return str(source) if keep else str(Path(source).expanduser().resolve())
+
+
+def read_rows(
+    source: str | Path,
+    start: int = 0,
+    stop: int | None = None,
+    choose: Choose | None = None,
+    bad: Bad | None = None,
+) -> Iterator[Row]:
+    """Yield the rows `start` to `stop` of a source, counted from 0; all of them by default.
+
+    Args:
+        source: what to read; of JSON Lines, lines before `start` are not parsed.
+        start: the first row.
+        stop: the row after the last one.
+        choose: which columns of a table are read; all by default. JSON Lines have no table.
+        bad: is called with the error of a line of JSON that cannot be read; then goes on.
+
+    Raises:
+        DataError: it cannot be read, or one of its rows; the message names the place.
+    """
+    path = Path(source)
+    if is_hub(source):
+        yield from _hub_rows(str(source), start, stop, choose)
+    elif str(source) == "-":
+        yield from _json_rows(sys.stdin.buffer, "-", start, stop, bad)
+    elif path.is_dir():
+        parts = sorted(path.glob("*.parquet"))
+        if not parts:
+            raise DataError(f"{path} holds no .parquet files; name a file, or what label wrote")
+        rows = (row for part in parts for row in _parquet_rows(part, 0, None, choose))
+        yield from itertools.islice(rows, start, stop)
+    elif path.suffix.lower() == ".parquet":
+        yield from _parquet_rows(path, start, stop, choose)
+    else:
+        with _opened(path) as file:
+            if path.suffix.lower() in (".csv", ".tsv"):
+                yield from _csv_rows(file, str(path), start, stop, choose)
+            else:
+                yield from _json_rows(file, str(path), start, stop, bad)
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+def _opened(path: Path) -> Iterator[IO[bytes]]:
     try:
         source = path.open("rb")
     except FileNotFoundError:
@@ -34,26 +102,131 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         yield source
 
 
-def read_objects(
-    source: IO[bytes], name: object, start: int = 0, stop: int | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield place ("NAME:3") and object of each line; blank lines, a BOM and CRLF are fine.
-
-    With `start` and `stop` only those objects, counted from 0; lines before them are not parsed.
-
-    Raises:
-        DataError: a line is no JSON object; the message names its place.
-    """
+def _json_rows(
+    source: IO[bytes], name: str, start: int, stop: int | None, bad: Bad | None
+) -> Iterator[Row]:
+    """Yield the object of each line; blank lines, a BOM and CRLF are fine."""
     for number, line in itertools.islice(_lines(source), start, stop):
-        yield f"{name}:{number}", _parse(line, f"{name}:{number}")
+        try:
+            yield Row(f"{name}:{number}", _parse(line, f"{name}:{number}"))
+        except DataError as error:
+            if bad is None:
+                raise
+            bad(error)
 
 
-def open_parquet(path: Path) -> ParquetFile:
-    """Open a Parquet file for reading.
+def _lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the content of each line that is not blank."""
+    for number, line in enumerate(source, start=1):
+        line = line.removeprefix(BOM) if number == 1 else line
+        if line.strip():
+            yield number, line.rstrip(b"\r\n")
 
-    Raises:
-        DataError: there is none at this path.
-    """
+
+def _parse(line: bytes, where: str) -> dict[str, Any]:
+    text = _decoded(line, where)
+    try:
+        fields = json.loads(text)
+        json.dumps(fields, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError(f"{where}: half a surrogate pair (\\udXXX); write it whole") from None
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{where}: not JSON: {error.msg} at column {error.colno}; {_remedy(text)}"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not readable as JSON: {error}; simplify the line") from None
+    if not isinstance(fields, dict):
+        raise DataError(
+            f"{where}: expected an object, found a {type(fields).__name__}; {_remedy(text)}"
+        )
+    return fields
+
+
+def _remedy(line: str) -> str:
+    remedy = "write one object per line"
+    return remedy + "; jq -c '.[]' makes lines of a list" * line.lstrip().startswith("[")
+
+
+def _decoded(line: bytes, where: str) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: byte {error.start + 1} of the line is not UTF-8; save the file as UTF-8"
+        ) from None
+
+
+def _csv_rows(
+    source: IO[bytes], name: str, start: int, stop: int | None, choose: Choose | None
+) -> Iterator[Row]:
+    """Yield the records below the line of column names; an empty cell is None."""
+    texts = (
+        _decoded(line.removeprefix(BOM) if number == 1 else line, f"{name}:{number}")
+        for number, line in enumerate(source, start=1)
+    )
+    first = next(texts, "")
+    table = csv.reader(
+        itertools.chain([first], texts), delimiter=max(",;\t", key=first.count), strict=True
+    )
+    records = _records(table, name)
+    names = [text.strip() for text in next(records, ("", []))[1]]
+    read = set(names if choose is None else choose(names))
+    for where, cells in itertools.islice(records, start, stop):
+        if len(cells) > len(names):
+            raise DataError(
+                f"{where}: {len(cells)} cells under {len(names)} column names; put a text that "
+                "holds the separator in double quotes"
+            )
+        pairs = itertools.zip_longest(names, cells, fillvalue="")
+        yield Row(where, {key: _cell(text) for key, text in pairs if key in read})
+
+
+def _records(table: Any, name: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the place and the cells of each record that is not blank."""
+    while True:
+        where = f"{name}:{table.line_num + 1}"
+        try:
+            cells = next(table, None)
+        except csv.Error as error:
+            raise DataError(
+                f"{where}: not CSV: {error}; put a text in double quotes and double those in it"
+            ) from None
+        if cells is None:
+            return
+        if any(cells):
+            yield where, cells
+
+
+def _cell(text: str) -> str | list[str] | None:
+    """Return a cell's text, or the list of texts that it spells, as in JSON or in Python."""
+    if not text.startswith("["):
+        return text if text.strip() else None
+    with contextlib.suppress(ValueError, SyntaxError, RecursionError):
+        found = json.loads(text) if '"' in text else ast.literal_eval(text)
+        spelt = '"' in text or repr(found) == text  # ['a' 'b'] is one text in Python
+        if spelt and isinstance(found, list) and all(isinstance(item, str) for item in found):
+            return found
+    return text
+
+
+def _parquet_rows(path: Path, start: int, stop: int | None, choose: Choose | None) -> Iterator[Row]:
+    """Yield rows of a Parquet file; row groups without a wanted row are not read."""
+    file = _open_parquet(path)
+    names = None if choose is None else list(choose(file.schema_arrow.names))
+    first = 0
+    for group in range(file.metadata.num_row_groups):
+        size = file.metadata.row_group(group).num_rows
+        low, high = max(start - first, 0), size if stop is None else min(stop - first, size)
+        if low < high:
+            batches = file.iter_batches(row_groups=[group], columns=names)
+            rows = (fields for batch in batches for fields in batch.to_pylist())
+            for number, fields in enumerate(itertools.islice(rows, low, high), start=first + low):
+                yield Row(f"{path} row {number}", fields)
+        first += size
+
+
+def _open_parquet(path: Path) -> ParquetFile:
     from pyarrow import ArrowInvalid
     from pyarrow.parquet import ParquetFile
 
@@ -63,37 +236,73 @@ def open_parquet(path: Path) -> ParquetFile:
         raise DataError(f"there is no file {path}; check the path") from None
     except (ArrowInvalid, OSError) as error:
         raise DataError(
-            f"{path} is not a Parquet file ({error}); write Parquet or .jsonl"
+            f"{path} is not a Parquet file ({error}); write Parquet, CSV or JSON Lines"
         ) from None
 
 
-def _lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the content of each line that is not blank."""
-    for number, line in enumerate(source, start=1):
-        line = line.removeprefix(BOM) if number == 1 else line
-        if line.strip():
-            yield number, line
+def hub_splits(source: str) -> dict[str, str]:
+    """Return the sources of a Hub data set's splits by name; of one that names a split, only it.
+
+    Raises:
+        DataError: it cannot be loaded.
+    """
+    path, config, split = _hub_parts(source)
+    if split:
+        return {split: source}
+    names = list(_loaded(source, path, config, None))
+    return {name: f"{HUB}{path}:{config or ''}:{name}" for name in names}
 
 
-def _parse(line: bytes, where: str) -> dict[str, Any]:
+def _hub_rows(source: str, start: int, stop: int | None, choose: Choose | None) -> Iterator[Row]:
+    splits = hub_splits(source)
+    if len(splits) > 1:
+        first = next(iter(splits.values()))
+        raise DataError(f"{source} has the splits {', '.join(splits)}; name one, e.g. {first}")
+    table = _loaded(source, *_hub_parts(*splits.values()))
+    if choose is not None:
+        table = table.select_columns(list(choose(table.column_names)))
+    end = len(table) if stop is None else min(stop, len(table))
+    for number, fields in enumerate(table.select(range(min(start, end), end)), start=start):
+        yield Row(f"{source} row {number}", fields)
+
+
+def _hub_parts(source: str) -> tuple[str, str | None, str | None]:
+    """Return name, configuration and split; a lone part is a split if it is called as one."""
+    path, *parts = source.removeprefix(HUB).split(":", 2)
+    if parts and parts[0] in SPLIT_NAMES and len(parts) == 1:
+        parts = ["", *parts]
+    config, split = (*parts, "", "")[:2]
+    return path, config or None, split or None
+
+
+def _loaded(source: str, path: str, config: str | None, split: str | None) -> Any:
+    return load_from_hub(
+        path,
+        config,
+        split,
+        f"check {source} (hf:OWNER/NAME:CONFIG:SPLIT), or download a file of it and name that",
+    )
+
+
+def load_from_hub(path: str, config: str | None, split: str | None, instead: str) -> Any:
+    """Return the rows of a Hub data set's split; the only place that may use the network.
+
+    Args:
+        path: OWNER/NAME.
+        config: its configuration, if it has several.
+        split: the split; None: all of them by name.
+        instead: what to do where it cannot be reached.
+
+    Raises:
+        DataError: it cannot be reached and is not in the local cache.
+    """
+    import datasets
+
     try:
-        fields = json.loads(line.decode("utf-8"))
-        json.dumps(fields, ensure_ascii=False).encode("utf-8")
-    except UnicodeDecodeError as error:
+        return datasets.load_dataset(path, config, split=split)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise DataError(
-            f"{where}: byte {error.start + 1} of the line is not UTF-8; save the file as UTF-8"
-        ) from None
-    except UnicodeEncodeError:
-        raise DataError(f"{where}: half a surrogate pair (\\udXXX); write it whole") from None
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{where}: not JSON: {error.msg} at column {error.colno}; write one object per line"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not readable as JSON: {error}; simplify the line") from None
-    if not isinstance(fields, dict):
-        raise DataError(
-            f"{where}: expected an object, found a {type(fields).__name__}; "
-            "write one object per line"
-        )
-    return fields
+            f"{path} cannot be loaded from the Hugging Face Hub ({reason}); go online once, or "
+            f"{instead}"
+        ) from error

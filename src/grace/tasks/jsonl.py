@@ -1,34 +1,28 @@
-"""Your own questions: a JSON Lines file, or a folder with train, validation and test.jsonl.
+"""Your own questions: a file, a folder with train, validation and test files, or a Hub data set.
 
-One object per line, open or multiple choice:
-
-    {"question": "Who wrote Middlemarch?", "answers": ["George Eliot", "Mary Ann Evans"]}
-    {"question": "Which is a prime?", "choices": ["4", "7", "9"], "answer": "B"}
-
-The right choice is given by its letter, its text or its index from 0. Optional fields: `id`,
-`split` (train, validation or test; on every line or on none), and `meta`, which is not read.
-A file without `split` is divided by the seed: half of it to train on, a sixth for validation, a
-third for the test, unless the settings say otherwise.
+JSON Lines, CSV, Parquet or `hf:OWNER/NAME[:CONFIG][:SPLIT]` (`grace.store.inputs`), in the columns
+that `grace.tasks.columns` knows. Optional columns: `id`, and `split` (train, validation or test; in
+every row or in none). What has no splits is divided by the seed: half of it to train on, a sixth
+for validation, a third for the test, unless the settings say otherwise.
 """
 
 from __future__ import annotations
 
-import difflib
-import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError
-from grace.grading import LETTERS, letter, normalise, short_answer
+from grace.grading import letter, normalise, short_answer
 from grace.records import Message, Question
+from grace.store.inputs import hub_splits, is_hub
 from grace.tasks import Split
-from grace.tasks.draw import content_id, draw, rank, sizes
+from grace.tasks.columns import parse, question_rows
+from grace.tasks.draw import draw, rank, sizes
 from grace.tasks.prompts import ask_choice, ask_open
-from grace.tasks.rows import SPLIT_NAMES, Pools, Row, folder_pools, read_jsonl
-
-FIELDS = ("question", "answers", "choices", "answer", "id", "split", "meta")
+from grace.tasks.rows import SPLIT_NAMES, Pools, Row, folder_pools, named_pools
 
 
 class Jsonl:
@@ -40,13 +34,14 @@ class Jsonl:
 
     def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
         """Return the drawn questions of a split (see `grace.tasks.Task`)."""
-        return draw(self.name, _pools(data, seed), parse, split, data, seed)
+        read = functools.partial(parse, data=data)
+        return draw(self.name, _pools(data, seed), read, split, data, seed)
 
     def places(self, data: DataSettings) -> dict[str, str]:
         """Return the file and line of every question by its id."""
-        path = Path(data.file or data.dir).expanduser()
-        rows = read_jsonl(path) if path.is_file() else _folder_rows(path)
-        return {parse(row).id: row.where for row in rows}
+        splits = _splits(data)
+        rows = _read(_source(data), data) if splits is None else _all(splits)
+        return {parse(row, data).id: row.where for row in rows}
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
         """Return the paper's prompt for the kind of question that it is."""
@@ -60,85 +55,47 @@ class Jsonl:
 TASK = Jsonl()
 
 
-def parse(row: Row) -> Question:
-    """Return the question of a line.
+def _source(data: DataSettings) -> str:
+    """Return where the questions are.
 
     Raises:
-        DataError: the line lacks something or says something impossible; the message says what.
+        ConfigError: the settings do not say.
     """
-    fields = row.fields
-    for field in fields:
-        if field not in FIELDS:
-            near = difflib.get_close_matches(field, FIELDS, n=1)
-            guess = f"did you mean {near[0]!r}?" if near else 'put extra data under "meta"'
-            raise DataError(f"{row.where}: unknown field {field!r}; {guess}")
-    text = _text(fields.get("question"), f'{row.where}: "question"')
-    if "answers" in fields and "answer" in fields:
-        raise DataError(f'{row.where}: both "answers" and "answer"; keep one of them')
-    given = fields.get("answers", fields.get("answer"))
-    choices: tuple[str, ...] = ()
-    if "choices" in fields:
-        choices = _texts(fields["choices"], f'{row.where}: "choices"')
-        answers: tuple[str, ...] = (_right_letter(given, choices, row.where),)
-    else:
-        answers = _texts(given, f'{row.where}: "answers"')
-    name = _text(fields["id"], f'{row.where}: "id"') if "id" in fields else ""
-    return Question(name or content_id("jsonl", text, choices), "jsonl", text, answers, choices)
+    source = data.file or data.dir
+    if not source:
+        raise ConfigError("task jsonl needs your questions; give --file FILE (data.file)")
+    return source if is_hub(source) else str(Path(source).expanduser())
 
 
-def _right_letter(given: Any, choices: Sequence[str], where: str) -> str:
-    if not 2 <= len(choices) <= len(LETTERS):
-        raise DataError(f"{where}: {len(choices)} choices; give 2 to {len(LETTERS)}")
-    if isinstance(given, list) and len(given) == 1:
-        given = given[0]
-    wanted = _text(given, f'{where}: "answer"')
-    letters = LETTERS[: len(choices)]
-    meant = {place for place, choice in enumerate(choices) if choice == wanted}
-    meant |= {letters.index(wanted.upper())} if wanted.upper() in tuple(letters) else set()
-    if isinstance(given, int) and 0 <= given < len(choices):
-        meant.add(given)
-    if len(meant) != 1:
-        what = "could mean more than one choice" if meant else "is none of the choices"
-        raise DataError(
-            f'{where}: "answer" {reprlib.repr(given)} {what}; write its letter A-{letters[-1]}, '
-            "its text, or its index from 0"
-        )
-    return letters[meant.pop()]
+def _read(source: str | Path, data: DataSettings) -> list[Row]:
+    return list(question_rows(source, data))
 
 
-def _text(value: Any, what: str) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    if value is None:
-        raise DataError(f"{what} is missing; add it")
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{what} is {reprlib.repr(value)}; write a text that is not empty")
-    return value.strip()
+def _splits(data: DataSettings) -> Pools | None:
+    """Return the splits of a folder or of a Hub data set, None for what is to be divided."""
+    source, read = _source(data), functools.partial(_read, data=data)
+    if is_hub(source):
+        splits = hub_splits(source)
+        return named_pools(source, splits, read) if len(splits) > 1 else None
+    return folder_pools(Path(source), read) if Path(source).is_dir() else None
 
 
-def _texts(value: Any, what: str) -> tuple[str, ...]:
-    if value == []:
-        raise DataError(f"{what} is an empty list; write at least one text")
-    return tuple(_text(item, what) for item in (value if isinstance(value, list) else [value]))
+def _all(pools: Pools) -> list[Row]:
+    readers = (pools.train, pools.validation or list, pools.test)
+    return [row for read in readers for row in read()]
 
 
 def _pools(data: DataSettings, seed: int) -> Pools:
-    path = Path(data.file or data.dir).expanduser()
-    if not (data.file or data.dir):
-        raise ConfigError("task jsonl needs your questions; set data.file to a .jsonl file")
-    if path.is_dir():
-        pools = folder_pools(path)
-        splits = {
-            "train": pools.train(),
-            "validation": pools.validation() if pools.validation else [],
-            "test": pools.test(),
-        }
-        _check_ids(row for rows in splits.values() for row in rows)
+    source, pools = _source(data), _splits(data)
+    if pools is None:
+        splits = _divided(source, data, seed)
     else:
-        splits = _split_file(path, data, seed)
+        readers = (pools.train, pools.validation or list, pools.test)
+        splits = {name: read() for name, read in zip(SPLIT_NAMES, readers, strict=True)}
+        _check_ids(row for rows in splits.values() for row in rows)
     for split in ("train", "test"):
         if not splits[split]:
-            raise DataError(f"{path} has no {split} questions; add some")
+            raise DataError(f"{source} has no {split} questions; add some")
     validation = splits["validation"]
     return Pools(
         train=lambda: splits["train"],
@@ -147,17 +104,12 @@ def _pools(data: DataSettings, seed: int) -> Pools:
     )
 
 
-def _folder_rows(folder: Path) -> list[Row]:
-    pools = folder_pools(folder)
-    readers = (pools.train, pools.validation or list, pools.test)
-    return [row for read in readers for row in read()]
-
-
-def _split_file(path: Path, data: DataSettings, seed: int) -> dict[str, list[Row]]:
-    rows = read_jsonl(path)
+def _divided(source: str, data: DataSettings, seed: int) -> dict[str, list[Row]]:
+    """Return the rows of each split, as they say themselves or as the seed divides them."""
+    rows = _read(source, data)
     if not rows:
         raise DataError(
-            f'{path} is empty; write one {{"question": ..., "answers": [...]}} per line'
+            f'{source} is empty; write one {{"question": ..., "answers": [...]}} per line'
         )
     _check_ids(rows)
     splits: dict[str, list[Row]] = {name: [] for name in SPLIT_NAMES}
@@ -171,10 +123,10 @@ def _split_file(path: Path, data: DataSettings, seed: int) -> dict[str, list[Row
         return splits
     by_text: dict[str, tuple[Question, Row]] = {}
     for row in rows:
-        question = parse(row)
+        question = parse(row, data)
         by_text.setdefault(normalise(question.text), (question, row))
     size = sizes(len(by_text), data)
-    _check_size(path, len(by_text), size)
+    _check_size(source, len(by_text), size)
     row_of = {question.id: row for question, row in by_text.values()}
     ranked = rank([question for question, _ in by_text.values()], f"split/{seed}")
     ordered = [row_of[question.id] for question in ranked]
@@ -183,20 +135,22 @@ def _split_file(path: Path, data: DataSettings, seed: int) -> dict[str, list[Row
     return splits | {"train": ordered}
 
 
-def _check_size(path: Path, available: int, wanted: Mapping[str, int]) -> None:
+def _check_size(source: str, available: int, wanted: Mapping[str, int]) -> None:
     total = sum(wanted.values())
     if available < total:
         fits = {name: max(1, size * available // total) for name, size in wanted.items()}
         remedy = " ".join(f"data.{name}={size}" for name, size in fits.items())
         raise DataError(
-            f"{path} has {available} different questions, {total} were asked for; set e.g. {remedy}"
+            f"{source} has {available} different questions, {total} were asked for; "
+            f"set e.g. {remedy}"
         )
 
 
 def _check_ids(rows: Iterable[Row]) -> None:
     seen: dict[str, str] = {}
     for row in rows:
-        name = str(row.fields.get("id", ""))
+        given = row.fields.get("id")
+        name = "" if given is None else str(given)
         if name and name in seen:
             raise DataError(f"{row.where}: id {name!r} is also at {seen[name]}; make ids unique")
         seen[name] = row.where

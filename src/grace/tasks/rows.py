@@ -1,26 +1,19 @@
-"""Rows of a question set, from the Hub or from JSON Lines files in the Hub's field names."""
+"""Rows of a question set, from the Hub or from files in the Hub's field names."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from grace.config import DataSettings
 from grace.errors import DataError
-from grace.store.inputs import opened, read_objects
+from grace.store.inputs import ENDINGS, SPLIT_NAMES, Row, load_from_hub, read_rows
 
-SPLIT_NAMES = ("train", "validation", "test")
-
-
-class Row(NamedTuple):
-    """One row and where it stands, for messages."""
-
-    where: str
-    fields: dict[str, Any]
+__all__ = ["SPLIT_NAMES", "Hub", "Pools", "Row", "Source", "folder_pools", "named_pools", "note"]
 
 
 class Pools(NamedTuple):
@@ -32,6 +25,7 @@ class Pools(NamedTuple):
 
 
 Source = Callable[[str, DataSettings], Pools]
+Read = Callable[[str], list[Row]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,50 +52,68 @@ class Hub:
         )
 
 
-def folder_pools(folder: Path) -> Pools:
-    """Return the pools of `train.jsonl`, `validation.jsonl` and `test.jsonl` of a folder.
+def folder_pools(folder: Path, read: Read | None = None) -> Pools:
+    """Return the pools of the files train, validation and test of a folder: `.jsonl`, `.csv`, ...
 
-    Without `test.jsonl` the validation file is the test split; without a validation file,
-    validation is held out of train. The stand-ins `train_from_dev.jsonl` and
-    `validation_from_dev.jsonl` serve where `train.jsonl` is missing.
+    Args:
+        folder: where they are.
+        read: from a file to its rows, if they are to be read otherwise than by `read_rows`.
 
     Raises:
-        DataError: no such folder, no training file, or nothing to test on.
+        DataError: no such folder, two files for one split, or as `named_pools`.
     """
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; put train.jsonl and test.jsonl there")
-    files = {file.stem: file for file in sorted(folder.glob("*.jsonl"))}
-    train, validation, test = (files.get(name) for name in SPLIT_NAMES)
-    if train is None and "train_from_dev" in files:
-        train, validation = files["train_from_dev"], files.get("validation_from_dev")
-        test = test or files.get("validation")
-        note(f"{folder} has no train.jsonl; training on {train.name} instead")
+    files: dict[str, str] = {}
+    for file in sorted(folder.glob("*")):
+        if file.suffix in ENDINGS and files.setdefault(file.stem, str(file)) != str(file):
+            raise DataError(f"{files[file.stem]} and {file} are one split; leave one of them there")
+    return named_pools(str(folder), files, read or _read, ".jsonl")
+
+
+def named_pools(where: str, parts: Mapping[str, str], read: Read, ending: str = "") -> Pools:
+    """Return the pools of the parts train, validation and test.
+
+    Without a test part the validation part is the test split; without a validation part,
+    validation is held out of train. The stand-ins `train_from_dev` and `validation_from_dev` serve
+    where `train` is missing.
+
+    Args:
+        where: what has these parts, for messages.
+        parts: sources of rows by name.
+        read: from a source to its rows.
+        ending: of the names, for messages.
+
+    Raises:
+        DataError: nothing to train on, or nothing to test on.
+    """
+    train, validation, test = (parts.get(name) for name in SPLIT_NAMES)
+    if train is None and "train_from_dev" in parts:
+        train, validation = parts["train_from_dev"], parts.get("validation_from_dev")
+        test = test or parts.get("validation")
+        note(f"{where} has no train{ending}; training on train_from_dev{ending} instead")
     if test is None:
         test, validation = validation, None
     if train is None or test is None:
-        missing = "train.jsonl" if train is None else "test.jsonl or validation.jsonl"
+        missing = f"train{ending}" if train is None else f"test{ending} or validation{ending}"
+        found = ", ".join(parts) or f"no {ending} files"
         raise DataError(
-            f"{folder} has no {missing}; found: {', '.join(files) or 'no .jsonl files'}; add it"
+            f"{where} has no {missing}; found: {found}; add it, or name one with --file"
         )
     return Pools(
-        train=functools.partial(read_jsonl, train),
-        validation=functools.partial(read_jsonl, validation) if validation else None,
-        test=functools.partial(read_jsonl, test),
+        train=functools.partial(read, train),
+        validation=functools.partial(read, validation) if validation else None,
+        test=functools.partial(read, test),
     )
 
 
-def read_jsonl(path: Path, start: int = 0, stop: int | None = None) -> list[Row]:
-    """Return the objects `start` to `stop` of a JSON Lines file, all of them by default.
-
-    Raises:
-        DataError: the file, or a line of it, cannot be read; the message names the line.
-    """
-    with opened(path) as source:
-        return [Row(where, fields) for where, fields in read_objects(source, path, start, stop)]
+def _read(source: str) -> list[Row]:
+    return list(read_rows(source))
 
 
 def _read_hub(name: str, path: str, config: str | None, split: str) -> list[Row]:
-    rows = load_from_hub(path, config, split, name)
+    instead = f"give --data DIR with DIR/{name}/train.jsonl and test.jsonl"
+    rows = load_from_hub(path, config, split, instead)
     return [Row(f"{path}:{split}[{number}]", dict(row)) for number, row in enumerate(rows)]
 
 
@@ -109,21 +121,3 @@ def _read_hub(name: str, path: str, config: str | None, split: str) -> list[Row]
 def note(message: str) -> None:
     """Log a message once per process."""
     logging.getLogger("grace.tasks").warning(message)
-
-
-def load_from_hub(path: str, config: str | None, split: str, name: str) -> Any:
-    """Return the rows of a Hub data set's split; the only place that may use the network.
-
-    Raises:
-        DataError: it cannot be reached and is not in the local cache.
-    """
-    import datasets
-
-    try:
-        return datasets.load_dataset(path, config, split=split)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        raise DataError(
-            f"{path} cannot be loaded from the Hugging Face Hub ({reason}); go online once, or "
-            f"give --data DIR with DIR/{name}/train.jsonl and test.jsonl"
-        ) from error

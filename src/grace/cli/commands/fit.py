@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from grace.cli.answers import InputLine, checked_line, grade_in, read_lines, read_rows
+from grace.cli.answers import PROMPT_KEYS, InputLine, answer_rows, checked_line, grade_in
 from grace.cli.options import Device, Dtype, Json, Set, examples
 from grace.errors import DataError
+from grace.store.inputs import Row
 
 FEWEST = 20  # graded answers
-COLUMNS = ("question", "choices", "text", "response", "finish_reason", "correct")
+COLUMNS = (*PROMPT_KEYS, "choices", "text", "response", "finish_reason", "correct")
 
 FIT = (
     examples(
@@ -55,8 +56,7 @@ def fit(
     from grace.training.adapter import check_vacant
 
     check_vacant(out)
-    labelled = file.is_dir() or file.suffix == ".parquet"
-    lines = [_graded(line) for line in (_labelled(file) if labelled else read_lines(file))]
+    lines = list(_graded(file))
     if len(lines) < FEWEST:
         raise DataError(
             f"{file} holds {len(lines)} graded answers; give at least {FEWEST}, better 500"
@@ -85,20 +85,15 @@ def fit(
     print(f'written: {out}; next:   grace ask {out} "your question"')
 
 
-def _labelled(file: Path) -> Iterator[InputLine]:
-    """Yield the answers in Parquet that were graded and came to their own end."""
-    for where, row in read_rows(file, COLUMNS):
-        if row.get("correct") is None or row.get("finish_reason") == "length":
+def _graded(file: Path) -> Iterator[InputLine]:
+    """Yield the answers that were graded and came to their own end."""
+    for where, fields in answer_rows(file, COLUMNS):
+        correct = grade_in(fields, where)
+        if correct is None or fields.get("finish_reason") == "length":
             continue
-        given = {"response": row.get("response", row.get("text")), "correct": row["correct"]}
-        asked = {key: row[key] for key in ("question", "choices") if row.get(key)}
-        yield checked_line(where, {**asked, **given})
-
-
-def _graded(line: InputLine) -> InputLine:
-    if line.fields.get("correct") is None:
-        raise DataError(f"{line.where}: correct is null; write true or false")
-    return line._replace(fields=line.fields | {"correct": grade_in(line.fields, line.where)})
+        response = fields.get("response")
+        said = fields.get("text") if response is None else response  # of what `grace label` wrote
+        yield checked_line(Row(where, {**fields, "response": said, "correct": correct}))
 
 
 def _answer(line: InputLine) -> Any:
@@ -107,7 +102,7 @@ def _answer(line: InputLine) -> Any:
     asked = line.fields[line.asks]
     if line.asks == "prompt":
         asked = [{"role": "user", "content": asked}]
-    choices = tuple(line.fields.get("choices", ()))
+    choices = tuple(line.fields.get("choices") or ())
     return Graded(asked, choices, line.response, line.fields["correct"])
 
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import Base, Device, Dtype, Json, Set, examples
+from grace.cli.options import (
+    AnswerField,
+    Base,
+    Device,
+    Dtype,
+    Json,
+    QuestionField,
+    Set,
+    examples,
+)
 from grace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,8 +34,11 @@ DEFAULT_TASK = "jsonl"  # of a model without grace.json: open and multiple-choic
 
 def label(
     questions: Annotated[
-        Path,
-        typer.Argument(metavar="QUESTIONS", help="Parquet or .jsonl; columns as in task jsonl"),
+        str,
+        typer.Argument(
+            metavar="QUESTIONS",
+            help="a .jsonl, .csv or .parquet file, or hf:OWNER/NAME:CONFIG:SPLIT",
+        ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="directory of the Parquet shards")],
     model: Annotated[
@@ -58,6 +70,8 @@ def label(
     upstream_key: Annotated[
         str, typer.Option(envvar="GRACE_UPSTREAM_KEY", help="API key of the server (openai)")
     ] = "",
+    question_field: QuestionField = "",
+    answer_field: AnswerField = "",
     shard_size: Annotated[int, typer.Option(min=1, help="questions per file")] = 256,
     base: Base = None,
     device: Device = "auto",
@@ -75,7 +89,9 @@ def label(
 
     folder = adapter_folder(Path(model), None)
     card = read_card(folder or Path(model))
-    run = _settings(Path(model), card, settings or [])
+    fields = [f"data.question_field={json.dumps(question_field)}"]
+    fields += [f"data.answer_field={json.dumps(answer_field)}"]
+    run = _settings(Path(model), card, [*fields, *(settings or [])])
     kept = _features(features or [], engine)
     shots, options = recorded_shots(card), key_values(engine_options or [], "--engine-option")
     if max(run.data.shots, 0) != len(shots):

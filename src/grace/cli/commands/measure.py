@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from grace.cli.answers import confidence_in, grade_in, question_in, read_rows
+from grace.cli.answers import answer_rows, confidence_in, grade_in, question_in
 from grace.cli.options import Json, examples
 from grace.cli.preflight import check_report_place
 from grace.cli.showing import show_report
@@ -94,7 +94,7 @@ def read_answers(file: Path) -> Answers:
     rated: list[GradedAnswer] = []
     count: Counter[str] = Counter()
     ungraded = 0
-    for where, fields in read_rows(file):
+    for where, fields in answer_rows(file):
         confidence, correct = confidence_in(fields, where), grade_in(fields, where)
         question = question_in(fields)
         number, count[question] = count[question], count[question] + 1

@@ -6,62 +6,94 @@ import contextlib
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
-from grace.cli.answers import InputLine, open_input, read_lines
+import typer
+
+from grace.cli.answers import InputLine, checked_line
+from grace.cli.options import Base, Device, Dtype, ModelPath, examples
 from grace.errors import DataError, GraceError
 from grace.progress import progress
 from grace.store import writing
+from grace.store.inputs import Bad, read_rows
 
 if TYPE_CHECKING:
     from grace.model import Model
 
 
-def score_file(
-    model_path: str,
-    file: Path,
-    out: Path | None,
-    *,
-    batch_size: int,
-    trace: bool,
-    options: Mapping[str, Any],
+SCORE = (
+    examples("grace score runs/qwen responses.jsonl --out scored.jsonl")
+    + '\n\nLines: {"question": "...", "response": "..."}, with "choices" for multiple choice, or'
+    ' "prompt" (a user turn as it stands) or "messages" (a conversation) instead of "question".'
+    " Other fields are kept. A file is checked as a whole before the model is loaded."
+)
+
+
+def score(
+    path: ModelPath,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="responses: .jsonl, .csv, .parquet, hf:OWNER/NAME; - for stdin"
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="JSONL to write and to resume; default: standard output")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="responses per forward pass")] = 32,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="the confidence at every token, too (train.trace)")
+    ] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="leave out lines that cannot be rated")
+    ] = False,
+    base: Base = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
 ) -> None:
-    """Rate every line of `file`; with `out`, go on after the lines that it already holds.
-
-    Args:
-        model_path: what to load.
-        file: JSON Lines of responses; `-` is standard input.
-        out: the file to write; None: standard output.
-        batch_size: responses per forward pass.
-        trace: add c at every token, too.
-        options: further arguments of `grace.load`.
-
-    Raises:
-        DataError: a line is not a response; the lines before it are written.
-    """
-    lines, total = read_lines(file), _count(file)
-    done = _resume(lines, file, out) if out else 0
+    """Add a confidence to responses that you already have; what it writes is JSONL. Resumes."""
+    bad = _leave_out if skip_bad else None
+    checked = () if str(file) == "-" else _lines(file, bad and (lambda error: None))
+    total, lines = sum(1 for _ in checked), _lines(file, bad)
+    done = _resume(lines, file, out, skip_bad=skip_bad) if out else 0
     first = next(lines, None)
     if first is None:
         print(f"{file}: nothing left to score ({done} lines done)", file=sys.stderr)
         return
+    if done:
+        print(f"{out} holds {done} lines; going on at {first.where}", file=sys.stderr)
     from grace.model import load
 
-    model = load(model_path, **options)
+    model = load(path, base=base, device=device, dtype=dtype)
     with _output(out) as target, progress("score", total, done=done, unit="lines") as advance:
         for batch in _batches(itertools.chain([first], lines), batch_size):
-            for line, found in _rate(model, batch, trace):
+            for line, found in _rate(model, batch, trace, bad):
                 with writing(out) if out else contextlib.nullcontext():
                     row = {**line.fields, **found}
-                    target.write(json.dumps(row, ensure_ascii=False) + "\n")
+                    target.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
                     target.flush()
             advance(len(batch))
 
 
+def _lines(file: Path, bad: Bad | None) -> Iterator[InputLine]:
+    """Yield the lines that are responses; others go to `bad`, or are an error."""
+    for row in read_rows(file, bad=bad):
+        try:
+            yield checked_line(row)
+        except DataError as error:
+            if bad is None:
+                raise
+            bad(error)
+
+
+def _leave_out(error: GraceError) -> None:
+    print(f"left out: {error}", file=sys.stderr)
+
+
 def _rate(
-    model: Model, batch: Sequence[InputLine], trace: bool
+    model: Model, batch: Sequence[InputLine], trace: bool, bad: Bad | None
 ) -> Iterator[tuple[InputLine, dict[str, Any]]]:
     """Yield each line with what was found; a line that cannot be rated is named by its place."""
     given = [_chat(model, line) for line in batch], [line.response for line in batch]
@@ -72,10 +104,14 @@ def _rate(
         else:
             found = [{"confidence": value} for value in model.score(*given)]
     except GraceError as error:
-        if len(batch) == 1:
-            raise DataError(f"{batch[0].where}: {error}") from error
-        for line in batch:
-            yield from _rate(model, [line], trace)
+        if len(batch) > 1:
+            for line in batch:
+                yield from _rate(model, [line], trace, bad)
+            return
+        told = DataError(f"{batch[0].where}: {error}")
+        if bad is None:
+            raise told from error
+        bad(told)
         return
     yield from zip(batch, found, strict=True)
 
@@ -83,7 +119,7 @@ def _rate(
 def _chat(model: Model, line: InputLine) -> Any:
     asked = line.fields[line.asks]
     if line.asks == "question":
-        return model.messages(asked, line.fields.get("choices", ()))
+        return model.messages(asked, line.fields.get("choices") or ())
     return asked if line.asks == "messages" else [{"role": "user", "content": asked}]
 
 
@@ -104,7 +140,7 @@ def _batches(lines: Iterator[InputLine], size: int) -> Iterator[list[InputLine]]
         yield batch
 
 
-def _resume(lines: Iterator[InputLine], file: Path, out: Path) -> int:
+def _resume(lines: Iterator[InputLine], file: Path, out: Path, *, skip_bad: bool) -> int:
     """Cut a torn last line off `out`, pass over the lines that it holds, and return their number.
 
     Raises:
@@ -120,7 +156,7 @@ def _resume(lines: Iterator[InputLine], file: Path, out: Path) -> int:
     whole = data[: data.rfind(b"\n") + 1]
     rows = whole.split(b"\n")[:-1]
     for number, row in enumerate(rows, 1):
-        line = next(lines, None)
+        line = next((one for one in lines if not skip_bad or _is_scored(row, one)), None)
         if line is None or not _is_scored(row, line):
             raise DataError(
                 f"{out}:{number} is not the scored line {number} of {file}; "
@@ -142,14 +178,7 @@ def _is_scored(row: bytes, line: InputLine) -> bool:
         return False
     found = {key: fields[key] for key in ("confidence", "trace") if key in fields}
     wanted = {**line.fields, **found}
-    return json.dumps(fields, sort_keys=True) == json.dumps(wanted, sort_keys=True)
-
-
-def _count(file: Path) -> int:
-    if str(file) == "-":
-        return 0
-    with open_input(file) as source:
-        return sum(1 for data in source if data.strip())
+    return json.dumps(fields, sort_keys=True) == json.dumps(wanted, sort_keys=True, default=str)
 
 
 @contextlib.contextmanager

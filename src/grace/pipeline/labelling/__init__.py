@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 from grace.config import differences
 from grace.errors import RunError
-from grace.pipeline.labelling.questions import count_questions
+from grace.pipeline.labelling.questions import count_questions, digest_questions
 from grace.pipeline.labelling.shards import SECRET, Feature, Labeller, Labelling, shard_path
 from grace.progress import progress
-from grace.store import RunDir, digest, read_json, write_json
+from grace.store import RunDir, read_json, write_json
+from grace.store.inputs import located
 
 __all__ = ["SECRET", "Feature", "Labelled", "Labelling", "label"]
 
@@ -37,11 +38,11 @@ class Labelled(NamedTuple):
     made: int
 
 
-def label(questions: Path, out: Path, settings: Labelling, *, workers: int = 1) -> Labelled:
+def label(questions: str | Path, out: Path, settings: Labelling, *, workers: int = 1) -> Labelled:
     """Sample and grade responses to every question; goes on where an earlier call was stopped.
 
     Args:
-        questions: Parquet or JSON Lines, as `grace.pipeline.labelling.questions` reads them.
+        questions: a file or a Hub data set, as task `jsonl` reads it.
         out: the directory of the shards.
         settings: those of an earlier call, if it was stopped.
         workers: processes with a model each; with more than one they are Ray's.
@@ -52,7 +53,7 @@ def label(questions: Path, out: Path, settings: Labelling, *, workers: int = 1) 
         ConfigError: several workers without Ray.
         ModelError: the model cannot be loaded, or a prompt is too long.
     """
-    total = count_questions(questions)
+    total = count_questions(questions, settings.data)
     with RunDir(out).lock():
         _claim(questions, out, settings)
         for leftover in out.glob(".part-*.partial"):
@@ -69,7 +70,7 @@ def label(questions: Path, out: Path, settings: Labelling, *, workers: int = 1) 
 
 
 def _work(
-    questions: Path, out: Path, settings: Labelling, shards: Sequence[int], workers: int
+    questions: str | Path, out: Path, settings: Labelling, shards: Sequence[int], workers: int
 ) -> Iterator[int]:
     """Yield the number of questions of each shard as it is done."""
     if not shards:
@@ -80,17 +81,18 @@ def _work(
         return
     from grace.pipeline.labelling.cluster import label_shards
 
-    yield from label_shards(questions.absolute(), out.absolute(), settings, shards, workers)
+    yield from label_shards(located(questions), out.absolute(), settings, shards, workers)
 
 
-def _claim(questions: Path, out: Path, settings: Labelling) -> None:
+def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
     """Bind a directory to its settings and questions.
 
     Raises:
         RunError: it holds those of others.
     """
     path = out / RECORD
-    mine: dict[str, Any] = {"settings": settings.fixed(), "questions": digest(questions)}
+    asked = digest_questions(questions, settings.data)
+    mine: dict[str, Any] = {"settings": settings.fixed(), "questions": asked}
     known = read_json(path) if path.exists() else mine
     before = {key: value for key, value in known["settings"].items() if key in mine["settings"]}
     changes = differences(before, mine["settings"])

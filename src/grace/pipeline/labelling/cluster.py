@@ -16,7 +16,7 @@ QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def label_shards(
-    questions: Path, out: Path, settings: Labelling, shards: Sequence[int], workers: int
+    questions: str, out: Path, settings: Labelling, shards: Sequence[int], workers: int
 ) -> Iterator[int]:
     """Yield the number of questions of each shard as a worker has done it.
 
@@ -45,7 +45,7 @@ def label_shards(
     try:
         done = ray.data.from_items(list(shards), override_num_blocks=len(shards)).map_batches(
             _Worker,
-            fn_constructor_args=(str(questions), str(out), settings),
+            fn_constructor_args=(questions, str(out), settings),
             batch_size=1,
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(shards))),
             **_share(settings, workers),
@@ -63,7 +63,7 @@ class _Worker:
     """A Ray worker: it loads the model once and labels one shard after the other."""
 
     def __init__(self, questions: str, out: str, settings: Labelling) -> None:
-        self._given = Path(questions), Path(out), settings
+        self._given = questions, Path(out), settings
         self._labeller: Labeller | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:

@@ -1,92 +1,62 @@
-"""Questions in a Parquet or JSON Lines file: the fields are those of task `jsonl`, no others."""
+"""The questions to be labelled, in any form that task `jsonl` takes; they may lack the answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+import hashlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from grace.config import DataSettings
 from grace.errors import DataError
 from grace.records import Question
-from grace.store.inputs import open_parquet
-from grace.tasks.jsonl import parse
-from grace.tasks.rows import Row, read_jsonl
-
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
-
-JSON_LINES = (".jsonl", ".ndjson")
-COLUMNS = ("id", "question", "answers", "answer", "choices")
-UNKNOWN = "?"  # stands for an answer while a question without one is read
+from grace.store import digest
+from grace.store.inputs import is_hub
+from grace.tasks.columns import parse, question_rows
 
 
-def count_questions(path: Path) -> int:
-    """Read and check all questions of a file, and return their number.
+def count_questions(source: str | Path, data: DataSettings) -> int:
+    """Read and check all questions of a source, and return their number.
 
     Raises:
-        DataError: no such file, no column `question`, a bad row, two questions with one id, or no
-            question at all; the message names the row.
+        DataError: no such file, no column with questions, a bad row, two questions with one id, or
+            no question at all; the message names the row.
     """
     seen: dict[str, int] = {}
-    for number, question in enumerate(_questions(path, 0, None)):
+    for number, question in enumerate(_questions(source, data)):
         if question.id in seen:
             raise DataError(
-                f"{path}: rows {seen[question.id]} and {number} have the same id "
+                f"{source}: rows {seen[question.id]} and {number} have the same id "
                 f"{question.id!r}; give every question an id of its own, and ask each once"
             )
         seen[question.id] = number
     if not seen:
-        raise DataError(f"{path} has no rows; write one question per row")
+        raise DataError(f"{source} has no rows; write one question per row")
     return len(seen)
 
 
-def read_questions(path: Path, start: int, stop: int) -> list[Question]:
-    """Return the questions in rows `start` to `stop`; only their part of the file is parsed.
+def read_questions(source: str | Path, data: DataSettings, start: int, stop: int) -> list[Question]:
+    """Return the questions in rows `start` to `stop`; only their part of the source is parsed.
 
     A question whose row has no answer has no `answers`.
 
     Raises:
-        DataError: the file or a row cannot be read.
+        DataError: the source or a row cannot be read.
     """
-    return list(_questions(path, start, stop))
+    return list(_questions(source, data, start, stop))
 
 
-def _questions(path: Path, start: int, stop: int | None) -> Iterator[Question]:
-    if path.suffix in JSON_LINES:
-        rows: Iterable[Row] = read_jsonl(path, start, stop)
-    else:
-        rows = _parquet_rows(path, start, stop)
-    return map(_question, rows)
+def digest_questions(source: str | Path, data: DataSettings) -> str:
+    """Return the SHA-256 of a file, or of the questions in a Hub data set."""
+    if not is_hub(source):
+        return digest(Path(source))
+    found = hashlib.sha256()
+    for question in _questions(source, data):
+        found.update(repr(question).encode())
+    return found.hexdigest()
 
 
-def _parquet_rows(path: Path, start: int, stop: int | None) -> Iterator[Row]:
-    file = _open(path)
-    first = 0
-    for group in range(file.metadata.num_row_groups):
-        size = file.metadata.row_group(group).num_rows
-        if first + size > start and (stop is None or first < stop):
-            columns = [name for name in COLUMNS if name in file.schema_arrow.names]
-            rows = file.read_row_group(group, columns=columns).to_pylist()
-            low = max(start - first, 0)
-            high = size if stop is None else min(stop - first, size)
-            for number in range(low, high):
-                yield Row(f"{path} row {first + number}", rows[number])
-        first += size
-
-
-def _open(path: Path) -> ParquetFile:
-    file = open_parquet(path)
-    if "question" not in file.schema_arrow.names:
-        raise DataError(
-            f"{path} has no column question, only {', '.join(file.schema_arrow.names)}; rename one"
-        )
-    return file
-
-
-def _question(row: Row) -> Question:
-    fields = {name: row.fields[name] for name in COLUMNS if row.fields.get(name) is not None}
-    if "answers" in fields or "answer" in fields:
-        return parse(row._replace(fields=fields))
-    known = {"answer": 0} if "choices" in fields else {"answers": [UNKNOWN]}
-    return replace(parse(row._replace(fields=fields | known)), answers=())
+def _questions(
+    source: str | Path, data: DataSettings, start: int = 0, stop: int | None = None
+) -> Iterator[Question]:
+    for row in question_rows(source, data, start, stop):
+        yield parse(row, data, graded=False)

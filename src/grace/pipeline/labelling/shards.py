@@ -85,7 +85,7 @@ class Labelling:
 class Labeller:
     """Labels shards with one engine, which is loaded here."""
 
-    def __init__(self, questions: Path, out: Path, settings: Labelling) -> None:
+    def __init__(self, questions: str | Path, out: Path, settings: Labelling) -> None:
         self._questions, self._out, self._settings = questions, out, settings
         self._task = load_task(settings.data.task)
         self._grade = grader_of(settings.grade, self._task.grader)
@@ -107,7 +107,8 @@ class Labeller:
     def __call__(self, shard: int) -> int:
         """Label a shard, write its file, and return the number of its questions."""
         start = shard * self._settings.shard_size
-        questions = read_questions(self._questions, start, start + self._settings.shard_size)
+        stop = start + self._settings.shard_size
+        questions = read_questions(self._questions, self._settings.data, start, stop)
         write_table(shard_path(self._out, shard), self._label(questions))
         return len(questions)
 

@@ -1,0 +1,283 @@
+"""One's own data in whatever shape: the same questions, and a line that says what was read."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from grace.config import DataSettings
+from grace.errors import DataError
+from grace.records import Question
+from grace.store.inputs import Row, hub_splits, read_rows
+from grace.tasks import load_task
+from grace.tasks.columns import parse, question_rows
+from grace.tasks.rows import note
+
+ROWS: list[dict[str, Any]] = [
+    {"id": f"q{n}", "query": f"What, in all, is {n}?", "target": [f"{n}", f'"{n}"'], "page": n}
+    for n in range(12)
+]
+
+
+@pytest.fixture(autouse=True)
+def notes(caplog: pytest.LogCaptureFixture) -> None:
+    note.cache_clear()
+    caplog.set_level(logging.WARNING, logger="grace.tasks")
+
+
+def write(folder: Path, ending: str, rows: Sequence[dict[str, Any]] = ROWS) -> Path:
+    """Write rows as what the ending says, lists in CSV as JSON."""
+    file = folder / f"own.{ending}"
+    if ending == "parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(list(rows)), file, row_group_size=5)
+    elif ending == "jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        with file.open("w", encoding="utf-8-sig", newline="") as out:
+            cells = csv.writer(out, delimiter="\t" if ending == "tsv" else ",")
+            cells.writerow(rows[0])
+            for row in rows:
+                cells.writerow(json.dumps(v) if isinstance(v, list) else v for v in row.values())
+    return file
+
+
+def questions(source: str | Path, **data: Any) -> list[Question]:
+    settings = DataSettings(task="jsonl", file=str(source), **data)
+    return [parse(row, settings) for row in question_rows(source, settings)]
+
+
+def one(fields: dict[str, Any], **data: Any) -> Question:
+    return parse(Row("own.jsonl:1", fields), DataSettings(**data))
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A Hub that holds what the test puts there, by name and configuration."""
+    held: dict[str, Any] = {}
+
+    def load_dataset(path: str, config: str | None, split: str | None = None) -> Any:
+        if (path, config) not in held:
+            raise ConnectionError(f"Couldn't reach '{path}' on the Hub (LocalEntryNotFoundError)")
+        found = datasets.DatasetDict(
+            {name: datasets.Dataset.from_list(rows) for name, rows in held[path, config].items()}
+        )
+        return found[split] if split else found
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return held
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv", "parquet"])
+def test_every_file_form_gives_the_same_questions(
+    ending: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = write(tmp_path, ending)
+    expected = [
+        Question(f"q{n}", "jsonl", f"What, in all, is {n}?", (f"{n}", f'"{n}"')) for n in range(12)
+    ]
+    assert questions(file) == expected
+    assert caplog.messages == [f"{file}: question in query, answers in target; ignored: page"]
+    some = list(read_rows(file, 4, 7))
+    assert [row.fields["id"] for row in some] == ["q4", "q5", "q6"]
+    place = f"{file} row 4" if ending == "parquet" else f"{file}:{5 if ending == 'jsonl' else 6}"
+    assert some[0].where == place
+
+
+def test_a_hub_data_set_gives_the_same_questions_by_split(hub: dict[str, Any]) -> None:
+    hub["me/own", None] = {"train": ROWS[:8], "test": ROWS[8:]}
+    hub["me/one", "small"] = {"train": ROWS}
+    assert len(questions("hf:me/own:test")) == 4
+    assert len(questions("hf:me/own::train")) == 8
+    assert len(questions("hf:me/one:small")) == 12
+    assert hub_splits("hf:me/own:train") == {"train": "hf:me/own:train"}
+    with pytest.raises(
+        DataError, match=r"has the splits train, test; name one, e\.g\. hf:me/own::"
+    ):
+        questions("hf:me/own")
+    (row,) = read_rows("hf:me/own:test", 2, 3)
+    assert (row.where, row.fields["id"]) == ("hf:me/own:test row 2", "q10")
+
+
+def test_a_run_takes_the_splits_of_a_hub_data_set_or_divides_the_only_one(
+    hub: dict[str, Any],
+) -> None:
+    hub["me/own", None] = {"train": ROWS[:8], "test": ROWS[8:], "extra": ROWS[:1]}
+    hub["me/one", None] = {"train": ROWS}
+    hub["me/odd", None] = {"dev": ROWS[:6], "extra": ROWS[6:]}
+    task = load_task("jsonl")
+    for source, sizes in (("hf:me/own", (6, 2, 4)), ("hf:me/one", (6, 2, 4))):
+        data = DataSettings(task="jsonl", file=source)
+        drawn = [task.questions(split, data, 0) for split in ("train", "validation", "test")]  # type: ignore[arg-type]
+        assert tuple(map(len, drawn)) == sizes
+    with pytest.raises(DataError, match=r"hf:me/odd has no train; found: dev, extra"):
+        task.questions("train", DataSettings(task="jsonl", file="hf:me/odd"), 0)
+
+
+def test_a_hub_that_cannot_be_reached_is_told_in_a_line_with_the_remedy(
+    hub: dict[str, Any],
+) -> None:
+    with pytest.raises(DataError) as caught:
+        questions("hf:me/gone")
+    assert str(caught.value) == (
+        "me/gone cannot be loaded from the Hugging Face Hub (ConnectionError: Couldn't reach "
+        "'me/gone' on the Hub (LocalEntryNotFoundError)); go online once, or check hf:me/gone "
+        "(hf:OWNER/NAME:CONFIG:SPLIT), or download a file of it and name that"
+    )
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_folder_of_split_files_may_be_of_any_form(ending: str, tmp_path: Path) -> None:
+    for place, split in enumerate(("train", "validation", "test")):
+        rows = ROWS[4 * place : 4 * place + 4]
+        write(tmp_path, ending, rows).rename(tmp_path / f"{split}.{ending}")
+    data = DataSettings(task="jsonl", file=str(tmp_path))
+    drawn = load_task("jsonl").questions("test", data, 0)
+    assert {question.id for question in drawn} == {"q8", "q9", "q10", "q11"}
+    (tmp_path / "test.tsv").write_text("question\tanswer\na?\tb\n")
+    with pytest.raises(DataError, match=rf"test\.{ending}.*are one split; leave one of them there"):
+        load_task("jsonl").questions("test", data, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "answers"),
+    [
+        ({"question": "Q?", "answer": "a"}, ("a",)),
+        ({"Question": "Q?", "Gold": 7}, ("7",)),
+        ({"prompt": "Q?", "label": ["a", "b"]}, ("a", "b")),
+        ({"input": "Q?", "target": "a", "question_type": "x"}, ("a",)),
+        ({"question": "Q?", "prompt": "Answer: Q?", "answer": "a", "label": 3}, ("a",)),
+        ({"question": "Q?", "answers": {"text": ["a", "b"], "answer_start": [1, 2]}}, ("a", "b")),
+        ({"question": "Q?", "answer": {"value": "a", "aliases": ["b"]}}, ("a", "b")),
+        ({"question": "Q?", "answers": None, "answer": "a"}, ("a",)),
+    ],
+)
+def test_usual_columns_are_known_and_others_ignored(
+    fields: dict[str, Any], answers: tuple[str, ...]
+) -> None:
+    found = one(fields)
+    assert (found.text, found.answers, found.choices) == ("Q?", answers, ())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"question": "Q?", "options": ["4", "7", "9"], "answer": "B"},
+        {"question": "Q?", "options": ["4", "7", "9"], "label": 1},
+        {"question": "Q?", "choices": ["4", "7", "9"], "answer": "7"},
+        {"question": "Q?", "A": "4", "B": "7", "C": "9", "answer": "b"},
+        {"question": "Q?", "choices": {"text": [4, 7, 9], "label": ["1", "2", "3"]}, "label": "2"},
+    ],
+)
+def test_the_right_choice_is_found_however_it_is_given(fields: dict[str, Any]) -> None:
+    found = one(fields)
+    assert (found.choices, found.answers) == (("4", "7", "9"), ("B",))
+
+
+@pytest.mark.parametrize("spelt", ['["x", "y"]', "['x', 'y']", "['x', \"y\"]"])
+def test_a_cell_may_spell_a_list(spelt: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    with file.open("w", newline="") as out:
+        csv.writer(out).writerows([["question", "choices", "answer"], ["Q?", spelt, "1"]])
+    if spelt.count('"') == 2:  # neither JSON nor what Python prints
+        with pytest.raises(DataError, match=r'1 choices; give 2 to 10 as a list: \["4", "7"\]'):
+            questions(file)
+    else:
+        assert [(q.choices, q.answers) for q in questions(file)] == [(("x", "y"), ("B",))]
+
+
+def test_semicolons_quotes_and_line_ends_of_a_spreadsheet_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    text = '\ufeffQuestion;Answer;Note\r\n"Who; and\r\nwhen?";"the ""A"" team";\r\n\r\nB?;b\r\n'
+    file.write_bytes(text.encode())
+    assert [(q.text, q.answers) for q in questions(file)] == [
+        ("Who; and\r\nwhen?", ('the "A" team',)),
+        ("B?", ("b",)),
+    ]
+    assert [row.where for row in read_rows(file)] == [f"{file}:2", f"{file}:5"]
+
+
+def test_a_column_of_any_name_can_be_named() -> None:
+    fields = {"stem": "Q?", "key": "a", "question": "not this", "answer": "nor this"}
+    found = one(fields, question_field="stem", answer_field="key")
+    assert (found.text, found.answers) == ("Q?", ("a",))
+
+
+@pytest.mark.parametrize(
+    ("fields", "data", "message"),
+    [
+        (
+            {"text": "Q?", "answer": "a"},
+            {},
+            '"question" is missing; the fields are text, answer; say which one holds it: '
+            "--question-field NAME",
+        ),
+        (
+            {"prompt": "Q?", "input": "Q?", "answer": "a"},
+            {},
+            'both "prompt" and "input"; name the one to be read: --question-field prompt',
+        ),
+        (
+            {"question": "Q?", "target": "a", "gold": "b"},
+            {},
+            'both "target" and "gold"; name the one to be read: --answer-field target',
+        ),
+        (
+            {"question": "Q?", "answer": "a"},
+            {"answer_field": "solution"},
+            "no field 'solution'; the fields are question, answer",
+        ),
+        (
+            {"question": "Q?", "choises": ["4", "7"], "answer": "B"},
+            {},
+            'did you mean "choices"? rename "choises", or take it out',
+        ),
+    ],
+)
+def test_columns_that_leave_a_doubt_are_named(
+    fields: dict[str, Any], data: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        one(fields, **data)
+    assert str(caught.value) == f"own.jsonl:1: {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('question,answer\n"A?,a\n', ":2: not CSV: unexpected end of data; put a text in double"),
+        ("question,answer\nA?,a,b\n", ":2: 3 cells under 2 column names; put a text that holds"),
+        ("question,answer\nA?\n", ':2: "answers" is missing; add it'),
+        ("A?,a\nB?,b\n", '"question" is missing; the fields are A?, a; say which one holds it'),
+        ("question,answer\nWo?,da\nWh\xe9?,a\n", ":3: byte 3 of the line is not UTF-8"),
+    ],
+)
+def test_a_bad_table_is_named_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError) as caught:
+        questions(file)
+    assert str(caught.value).startswith(str(file)) and message in str(caught.value)
+
+
+def test_columns_that_are_not_asked_for_are_not_read(tmp_path: Path, hub: dict[str, Any]) -> None:
+    hub["me/own", None] = {"train": ROWS}
+    for source in ("hf:me/own", write(tmp_path, "csv"), write(tmp_path, "parquet")):
+        (row, *_) = question_rows(source, DataSettings())
+        assert list(row.fields) == ["id", "query", "target"]
+
+
+def test_lines_that_were_a_json_list_are_told_how_to_become_lines(tmp_path: Path) -> None:
+    file = tmp_path / "own.json"
+    for text in ('[{"question": "Q?"}]', '[\n  {"question": "Q?"}\n]'):
+        file.write_text(text)
+        with pytest.raises(DataError, match=r"own\.json:1: .*; write one object per line; jq -c"):
+            questions(file)
