@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace.calibration import Isotonic, Platt, Temperature
+from grace.calibration import (
+    FLATTEST,
+    OFFSET_SPREAD,
+    SLOPE_SPREAD,
+    Isotonic,
+    LogOdds,
+    Platt,
+    Temperature,
+)
 from grace.errors import UserInputError
 
 MAPS = [Platt, Temperature, Isotonic]
@@ -30,6 +38,30 @@ def test_platt_by_log_loss_equals_unpenalised_logistic_regression():
     theirs = LogisticRegression(C=np.inf, tol=1e-10).fit(confidence[:, None], correct)
     ours = Platt.fit(confidence, correct, loss="log")
     assert (ours.a, ours.b) == pytest.approx((theirs.coef_[0, 0], theirs.intercept_[0]), rel=1e-3)
+
+
+@pytest.mark.parametrize("slope", [2.0, 0.4, 0.0, -3.0])
+@pytest.mark.parametrize("answers", [12, 300, 20_000])
+def test_a_map_of_the_log_odds_is_the_minimum_that_scipy_finds(slope, answers):
+    from scipy.optimize import minimize
+    from scipy.special import expit, logit
+
+    rng = np.random.default_rng(answers)
+    confidence = rng.beta(3, 1, answers)
+    odds, correct = logit(confidence), rng.random(answers) < expit(slope * logit(confidence) - 0.5)
+
+    def loss(point):
+        z = point[0] * odds + point[1]
+        prior = ((point[0] - 1) / SLOPE_SPREAD) ** 2 + (point[1] / OFFSET_SPREAD) ** 2
+        return (np.logaddexp(0, z) - correct * z).sum() + prior / 2
+
+    bounds = [(FLATTEST, 50), (-50, 50)]
+    options = {"ftol": 1e-15, "gtol": 1e-8}
+    theirs = minimize(loss, [1, 0], method="L-BFGS-B", bounds=bounds, options=options)
+    ours = LogOdds.fit(confidence, correct)
+    assert loss((ours.a, ours.b)) <= theirs.fun + 1e-9
+    assert (ours.a, ours.b) == pytest.approx(theirs.x, abs=1e-4)
+    assert ours.transform(confidence) == pytest.approx(expit(ours.a * odds + ours.b), rel=1e-12)
 
 
 def test_platt_by_mse_is_at_a_minimum_of_the_squared_error():

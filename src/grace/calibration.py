@@ -13,7 +13,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 
 from grace.errors import UserInputError
 
@@ -27,6 +26,8 @@ STEEPEST = 50.0
 
 SLOPE_SPREAD, OFFSET_SPREAD, FLATTEST = 0.2, 0.3, 0.01
 """Of `LogOdds`: what is expected of a slope and of an offset, and the smallest slope."""
+
+IDENTITY = np.array([1.0, 0.0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Platt:
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        mapped: Floats = expit(self.a * np.asarray(confidence, dtype=np.float64) + self.b)
+        mapped: Floats = _sigmoid(self.a * np.asarray(confidence, dtype=np.float64) + self.b)
         return mapped
 
 
@@ -112,7 +113,9 @@ class Temperature:
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        mapped: Floats = expit(_logit(np.asarray(confidence, dtype=np.float64)) / self.temperature)
+        mapped: Floats = _sigmoid(
+            _logit(np.asarray(confidence, dtype=np.float64)) / self.temperature
+        )
         return mapped
 
 
@@ -131,28 +134,21 @@ class LogOdds:
 
     @classmethod
     def fit(cls, confidence: ArrayLike, correct: ArrayLike) -> LogOdds:
-        """Fit a and b on graded answers."""
-        from scipy.optimize import minimize
-
+        """Fit a and b on graded answers: a strictly convex problem, so one minimum."""
         confidence_N, correct_N = _check(confidence, correct)
-        logit_N, spread = _logit(confidence_N), np.array([SLOPE_SPREAD, OFFSET_SPREAD])
-        identity = np.array([1.0, 0.0])
-
-        def loss(point: Floats) -> tuple[float, Floats]:
-            value, gradient = _log_loss(point, logit_N, correct_N)
-            away = (point - identity) / spread
-            return (
-                value + float(away @ away) / 2 / len(logit_N),
-                gradient + away / spread / len(logit_N),
-            )
-
-        bounds = [(FLATTEST, STEEPEST), (-STEEPEST, STEEPEST)]
-        a, b = minimize(loss, identity, jac=True, method="L-BFGS-B", bounds=bounds).x
+        logit_N = _logit(confidence_N)
+        found = _newton(logit_N, correct_N, IDENTITY, [0, 1])
+        bounded = np.clip(found, (FLATTEST, -STEEPEST), STEEPEST)
+        if bounded[0] != found[0]:
+            bounded = _newton(logit_N, correct_N, bounded, [1])
+        a, b = bounded
         return cls(float(a), float(b))
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        mapped: Floats = expit(self.a * _logit(np.asarray(confidence, dtype=np.float64)) + self.b)
+        mapped: Floats = _sigmoid(
+            self.a * _logit(np.asarray(confidence, dtype=np.float64)) + self.b
+        )
         return mapped
 
 
@@ -194,11 +190,11 @@ def _least_squares(start: Floats, z_N: Floats, correct_N: Floats) -> Floats:
     from scipy.optimize import least_squares
 
     def residual(point: Floats) -> Floats:
-        error_N: Floats = expit(point[0] * z_N + point[1]) - correct_N
+        error_N: Floats = _sigmoid(point[0] * z_N + point[1]) - correct_N
         return error_N
 
     def jacobian(point: Floats) -> Floats:
-        p_N = expit(point[0] * z_N + point[1])
+        p_N = _sigmoid(point[0] * z_N + point[1])
         slope_N = p_N * (1 - p_N)
         return np.stack([slope_N * z_N, slope_N], axis=1)
 
@@ -217,8 +213,38 @@ def _least_squares(start: Floats, z_N: Floats, correct_N: Floats) -> Floats:
 def _log_loss(point: Floats, z_N: Floats, correct_N: Floats) -> tuple[float, Floats]:
     logit_N = point[0] * z_N + point[1]
     loss = np.mean(np.logaddexp(0, logit_N) - correct_N * logit_N)
-    error_N = expit(logit_N) - correct_N
+    error_N = _sigmoid(logit_N) - correct_N
     return float(loss), np.array([np.mean(error_N * z_N), np.mean(error_N)])
+
+
+def _newton(logit_N: Floats, correct_N: Floats, point: Floats, free: list[int]) -> Floats:
+    """Return the slope and the offset that fit best, those that are not free as they are."""
+    x_2N = np.stack([logit_N, np.ones(len(logit_N))])
+    weight_2 = np.array([SLOPE_SPREAD, OFFSET_SPREAD]) ** -2.0 / len(logit_N)
+
+    def loss(point: Floats) -> tuple[float, Floats]:
+        value, slope_2 = _log_loss(point, logit_N, correct_N)
+        away_2 = weight_2 * (point - IDENTITY)
+        return value + float(away_2 @ (point - IDENTITY)) / 2, slope_2 + away_2
+
+    value, slope_2 = loss(point)
+    for _ in range(100):
+        p_N = _sigmoid(point @ x_2N)
+        curve_22 = (x_2N * p_N * (1 - p_N)) @ x_2N.T / len(p_N) + np.diag(weight_2)
+        step_2 = np.zeros(2)
+        step_2[free] = np.linalg.solve(curve_22[np.ix_(free, free)], slope_2[free])
+        while loss(point - step_2)[0] > value:
+            step_2 /= 2
+        point = point - step_2
+        value, slope_2 = loss(point)
+        if np.abs(step_2).max() < 1e-12:
+            break
+    return point
+
+
+def _sigmoid(logit: Floats) -> Floats:
+    value: Floats = 1 / (1 + np.exp(np.minimum(-logit, 700)))
+    return value
 
 
 def _logit(confidence: Floats) -> Floats:
