@@ -59,7 +59,7 @@ def encode_chat(
     plain.refuse_longer(rendered, context)
     skeleton = _render(tokenizer, _with_placeholders(messages))
     if _is_harmless(plain, messages, rendered, skeleton):
-        return _template_ids(tokenizer, messages)
+        return list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
     literals, contents = _split(skeleton, messages)
     return plain.encode(_interleave(literals, _as_rendered(rendered, literals, contents)))
 
@@ -137,12 +137,6 @@ def _render(tokenizer: Any, messages: Sequence[Message]) -> str:
     chat = [dict(message) for message in messages]
     text: str = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     return text
-
-
-def _template_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
-    chat = [dict(message) for message in messages]
-    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-    return list(ids)
 
 
 def _render_any(tokenizer: Any, messages: Sequence[Message]) -> tuple[Sequence[Message], str]:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from grace.chat.saved import SavedTokenizer
 from grace.cnf import find_readout
 from grace.engines import Capability, Opening, Sampling, units
 from grace.engines.checks import NoStates, check_contexts
@@ -28,7 +29,7 @@ from grace.engines.http.said import UpstreamError
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, named_ends, named_rows
 from grace.engines.stops import stop_ids
-from grace.errors import ConfigError, ModelError
+from grace.errors import ConfigError
 from grace.records import Generation
 
 Ids = Sequence[int]
@@ -113,7 +114,7 @@ class OpenAIEngine(NoStates):
 
         place = Path(folder)
         card = read_json(place / CARD) if (place / CARD).is_file() else {}
-        tokenizer = load_tokenizer(place)
+        tokenizer = SavedTokenizer(place)
         base = Path(str(card.get("base_model", place)))
         return cls(
             Upstream(url, **options),
@@ -287,22 +288,6 @@ class OpenAIEngine(NoStates):
         async with aclosing(in_order(work, count)) as arriving:
             made = [generation async for generation in arriving]
         return made * (sampling.num_samples // count)
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of an export or an adapter without importing torch.
-
-    Raises:
-        ModelError: there is none.
-    """
-    from transformers import PreTrainedTokenizerFast
-
-    if not (folder / "tokenizer.json").is_file():
-        raise ModelError(f"no tokenizer.json in {folder}; give what `grace export` wrote, or a run")
-    try:
-        return PreTrainedTokenizerFast.from_pretrained(folder)
-    except Exception as error:  # transformers raises many kinds here
-        raise ModelError(f"the tokenizer in {folder} cannot be read ({error})") from error
 
 
 ENGINE = OpenAIEngine
