@@ -195,6 +195,7 @@ def _value(match: re.Match[str]) -> float | None:
 def _rouge(text: str, question: Question, threshold: float) -> bool:
     """ROUGE-L F1 of at least the threshold against the best accepted answer.
 
+    Example: "by George Eliot" is right, "Jane Austen" is wrong; accepted: "George Eliot".
     Source: arXiv 2509.09438 section 4.1.1 and Appendix A.
     """
     _expect(question, "rouge", choices=False)
@@ -207,26 +208,36 @@ def _rouge(text: str, question: Question, threshold: float) -> bool:
 def _rouge_or_substring(text: str, question: Question, threshold: float) -> bool:
     """As rouge, or the first accepted answer stands in the response, letter for letter.
 
+    Example: "7 of all those I know" is right, "8 of all those I know" is wrong; accepted: "7".
     Source: Apricot, arXiv 2403.05973, published code.
     """
     return _rouge(text, question, threshold) or question.answers[0] in short_answer(text)
 
 
 def _exact(text: str, question: Question, threshold: float) -> bool:
-    """Equal to an accepted answer, but for case, punctuation and articles (TriviaQA)."""
+    """Equal to an accepted answer, but for case, punctuation and articles (TriviaQA).
+
+    Example: "The Beatles!" is right, "Beatles, I think" is wrong; accepted: "beatles".
+    """
     _expect(question, "exact", choices=False)
     answer = normalise(short_answer(text))
     return bool(answer) and answer in map(normalise, question.answers)
 
 
 def _choice(text: str, question: Question, threshold: float) -> bool:
-    """The letter after `Answer:` is the right one."""
+    """The letter after `Answer:` is the right one.
+
+    Example: "Answer: (B)" is right, "Answer: A" is wrong; accepted: "B".
+    """
     _expect(question, "choice", choices=True)
     return letter(text) == question.answers[0]
 
 
 def _number(text: str, question: Question, threshold: float) -> bool:
-    """The number after `Answer:` or `Guess:`, else the last one, is an accepted number."""
+    """The number after `Answer:` or `Guess:`, else the last one, is an accepted number.
+
+    Example: "Answer: $1,200" is right, "Answer: 12" is wrong; accepted: "1200".
+    """
     _expect(question, "number", choices=False)
     accepted = [value for value in map(number, question.answers) if value is not None]
     if not accepted:
@@ -239,7 +250,10 @@ def _number(text: str, question: Question, threshold: float) -> bool:
 
 
 def _auto(text: str, question: Question, threshold: float) -> bool:
-    """The grader choice for a question with choices, else rouge."""
+    """The grader choice for a question with choices, else rouge.
+
+    Example: "by George Eliot" is right, "Jane Austen" is wrong; accepted: "George Eliot".
+    """
     return (_choice if question.choices else _rouge)(text, question, threshold)
 
 

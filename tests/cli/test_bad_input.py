@@ -26,7 +26,17 @@ WORDS = {
     '"SCORED"': json.dumps(GOOD | {"confidence": 0.5}),
     '"DIGITS"': json.dumps('{"question": "A?", "response": "a", "n": ' + "9" * 5000 + "}"),
 }
-PROGRESS = ("stage ", "warning: ", "sample ", "score ", "jsonl: ", "right: ", "wrong: ")
+PROGRESS = (
+    "stage ",
+    "warning: ",
+    "sample ",
+    "score ",
+    "jsonl: ",
+    "right: ",
+    "wrong: ",
+    "first ",
+    "  | ",
+)
 
 
 def cases(kind: str) -> Any:

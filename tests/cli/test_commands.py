@@ -16,7 +16,9 @@ import pytest
 
 import grace
 import tiny_run
+from grace.grading import load_grader
 from grace.pipeline import demo as demo_module
+from grace.records import Question
 
 COMMANDS = (
     "demo",
@@ -97,6 +99,15 @@ def test_everything_can_be_listed(kind: str, finished: Path, cli: Any):
     assert all(row["name"] in text.out for row in rows)
 
 
+def test_the_example_of_every_listed_grader_holds(cli: Any):
+    said = r'Example: "(.+)" is right, "(.+)" is wrong; accepted: "(.+)"'
+    for row in json.loads(cli("list", "graders", "--json").out):
+        (found,) = re.findall(said, row["about"])
+        choices = ("4", "7") if row["name"] == "choice" else ()
+        question = Question("1", "jsonl", "Which?", (found[2],), choices)
+        assert [load_grader(row["name"])(text, question) for text in found[:2]] == [True, False]
+
+
 def test_the_list_of_runs_says_how_far_they_are(finished: Path, tmp_path: Path, cli: Any):
     for name in ("whole", "half", "broken"):
         shutil.copytree(finished / "run", tmp_path / name)
@@ -149,9 +160,23 @@ def test_a_new_run_says_nothing_but_its_stages(finished: Path, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     stages = ["sample", "grade", "features", "targets", "fit"]
     stages += ["train", "answer", "score", "report"]
-    told = re.compile(r"[a-z ]+: \d+/\d+|(right|wrong): ")  # progress, and graded answers
+    told = re.compile(r"[a-z ]+: \d+/\d+|(right|wrong): |first |  \| ")  # progress and answers
     lines = [line for line in done.stderr.splitlines() if not told.match(line)]
     assert lines == [f"stage {stage}" for stage in stages]
+
+
+def test_a_run_shows_a_prompt_an_answer_and_its_grade_before_it_samples(
+    finished: Path, tmp_path: Path, cli: Any
+):
+    file = tiny_run.write_questions(tmp_path / "own.jsonl")
+    arguments = tiny_run.run_arguments(tmp_path / "run", finished / "model", file)
+    lines = cli(*arguments, "--until", "sample").err.splitlines()
+    asked = re.fullmatch(r"  \| user: Question: What is (\d+) and \d+\?", lines[2])
+    assert asked and lines[:2] == ["stage sample", "first prompt:"] and lines[3] == "  | Guess:"
+    shown = rf"first answer(, cut after 24 tokens)?: .+ \((right|wrong); accepted: {asked[1]}\)"
+    assert re.fullmatch(shown, lines[4]) and len(lines) == 5
+    (tmp_path / "run" / "stages" / "sample.json").unlink()
+    assert "first prompt" not in cli(*arguments, "--until", "sample").err
 
 
 def test_a_test_set_of_one_class_is_reported_without_auroc(
@@ -302,7 +327,7 @@ def test_check_of_what_is_no_run_fails(name: str, places: dict[str, Path], cli: 
 
 
 def test_check_of_a_folder_of_runs_examines_each(places: dict[str, Path], cli: Any):
-    assert f"ok    {places['runs'] / 'seed-0'}: task jsonl" in cli("check", places["runs"]).out
+    assert f"ok    {places['runs'] / 'seed-0'}: task questions" in cli("check", places["runs"]).out
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

@@ -83,12 +83,12 @@ def test_scale_prints_the_table_and_where_the_rest_is(run: Path, cli: Any):
     result = cli("scale", run, "--samples", 4, "--orders", 2)
     assert result.code == 0
     for part in (
-        "Up to 4 samples on jsonl, model",
+        "Up to 4 samples on questions, model",
         "SC (GrACE's",
         "GrACE-ES",
         "Accuracy ↑",
-        "At equal accuracy on jsonl, model",
-        "Are promises kept? jsonl, model",
+        "At equal accuracy on questions, model",
+        "Are promises kept? questions, model",
     ):
         assert part in result.out
     assert f"{run}/scaling.json" in result.out.replace("\n", "")

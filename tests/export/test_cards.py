@@ -96,11 +96,11 @@ def test_a_card_shows_the_diagram_of_its_own_task_whatever_else_was_drawn(
 ) -> None:
     shutil.copytree(run, tmp_path / "run")
     figures = tmp_path / "run" / "figures"
-    own = (figures / "reliability-jsonl.png").read_bytes()
-    (figures / "reliability-another-trained-on-jsonl.png").write_bytes(b"another")
+    own = (figures / "reliability-questions.png").read_bytes()
+    (figures / "reliability-another-trained-on-questions.png").write_bytes(b"another")
     export(tmp_path / "run", tmp_path / "out")
     assert (tmp_path / "out" / "reliability.png").read_bytes() == own
-    (figures / "reliability-jsonl.png").unlink()
+    (figures / "reliability-questions.png").unlink()
     assert "Reliability diagram" not in export(tmp_path / "run", tmp_path / "none")
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from grace.config import DataSettings
 from grace.errors import ConfigError
 from grace.plugins import available
-from grace.tasks import load_task
+from grace.tasks import load_task, title_of
 
 PAPER = {"trivia_qa", "sciq", "arc_challenge", "math_qa"}
 POCKET = {"pocket_people", "pocket_places", "pocket_sums", "pocket_rules"}
@@ -41,3 +43,17 @@ def test_a_task_of_ones_own_is_loaded_and_checked(
         load_task("own_task_module:KIND")
     with pytest.raises(ConfigError, match="it has no name, kind, grader, questions"):
         load_task("own_task_module:NOTHING")
+
+
+@pytest.mark.parametrize(
+    ("data", "title"),
+    [
+        ({"task": "sciq", "file": "own.jsonl"}, "sciq"),
+        ({"task": "jsonl", "file": "/data/geography.v2.csv"}, "geography.v2"),
+        ({"task": "jsonl", "file": "hf:me/history:small:train"}, "history"),
+        ({"task": "jsonl", "dir": "/data/set.v1"}, "set.v1"),
+        ({"task": "jsonl"}, "jsonl"),
+    ],
+)
+def test_reports_call_ones_own_questions_by_the_name_of_their_file(data: Any, title: str) -> None:
+    assert title_of(DataSettings(**data)) == title

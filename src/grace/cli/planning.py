@@ -27,6 +27,7 @@ def show_plans(
     from grace.pipeline import stages_left
     from grace.pipeline.asking import settled
     from grace.pipeline.planning import plan_runs
+    from grace.tasks import title_of
 
     left = {
         folder: stages_left(RunDir(path / folder), settings, redo=redo, until=until)
@@ -48,7 +49,12 @@ def show_plans(
         _show("stage", rows)
     else:
         sums = [
-            (str(folder), f"{settings.data.task}, seed {settings.seed}", plan.tokens, plan.seconds)
+            (
+                str(folder),
+                f"{title_of(settings.data)}, seed {settings.seed}",
+                plan.tokens,
+                plan.seconds,
+            )
             for (folder, settings), plan in zip(runs.items(), plans, strict=True)
         ]
         _show("run", sums)

@@ -67,7 +67,7 @@ def export_model(
     if out.is_dir():
         out.rmdir()
     record = _record(adapter)
-    measured = own_row(run, record.get("data", {}).get("task", ""))
+    measured = own_row(run)
     source = Source(adapter, resolve_model(base), record, dtype)
     card = Card(run, source.base, base, form, record, measured, license_id)
 

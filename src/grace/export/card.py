@@ -17,6 +17,7 @@ from grace.report.rows import Row
 from grace.report.stored import own_diagram
 from grace.report.tables import quality
 from grace.report.text import markdown_table
+from grace.training.adapter import task_in
 
 LIBRARY = {"merged": "transformers", "vllm-lora": "peft", "adapter": "peft"}
 DIAGRAM = "reliability.png"
@@ -41,8 +42,8 @@ class Card(NamedTuple):
 
     @property
     def task(self) -> str:
-        """The task that it was trained for, "" where that is not known."""
-        return str(self.record.get("data", {}).get("task", ""))
+        """The questions that it was trained for, "" where that is not known."""
+        return task_in(self.record)
 
     def hint(self, out: Path) -> str:
         """Return the next command."""

@@ -17,6 +17,7 @@ from grace.report.scaling.rows import Case, Pooled
 from grace.scaling import Curve, PairWins
 from grace.store import RunDir, read_json, write_bytes, write_json
 from grace.strategies.tally import Floats
+from grace.tasks import title_of
 
 VERSION = 2
 
@@ -80,7 +81,7 @@ def read_replay(context: Context) -> Replay | None:
     rows = content["rows"]
     names = [name.split("/", 2)[1:] for name in tensors if name.startswith("wins/")]
     return Replay(
-        task=settings.data.task,
+        task=title_of(settings.data),
         backbone=rows[0]["backbone"],
         name=settings.report.name,
         seed=settings.seed,

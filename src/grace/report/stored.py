@@ -109,7 +109,7 @@ def _fields(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def own_row(path: Path, task: str) -> dict[str, Any] | None:
+def own_row(path: Path) -> dict[str, Any] | None:
     """Return the report's row about the trained confidence on the task it was trained for.
 
     A run has it in report.json, an exported model in grace.json; None where there is none.
@@ -122,7 +122,7 @@ def own_row(path: Path, task: str) -> dict[str, Any] | None:
         content = read_json(report)
         name = content.get("settings", {}).get("report.name", "grace")
         for row in content.get("rows", []):
-            if row["estimator"] == name and row["task"] == row["train_task"] == task:
+            if row["estimator"] == name and row["task"] == row["train_task"]:
                 found: dict[str, Any] = row
                 return found
     card = path / CARD

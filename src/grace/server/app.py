@@ -113,7 +113,7 @@ PAGE_HEADERS = {
 
 def about(model: Model, path: Path, most_tokens: int) -> dict[str, Any]:
     """Return the further fields of `/v1/models`; `path` is what was loaded, a run if possible."""
-    row, engine = own_row(path, model.task.name), cast(Reads, model.engine)
+    row, engine = own_row(path), cast(Reads, model.engine)
     return {
         "created": int(path.stat().st_mtime) if path.exists() else 0,
         "task": model.task.name,

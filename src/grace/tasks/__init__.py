@@ -7,12 +7,14 @@ named `module:TASK`.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from grace import plugins
 from grace.config import DataSettings
 from grace.errors import ConfigError
 from grace.records import Message, Question
+from grace.store.inputs import ENDINGS, HUB, is_hub
 
 Split = Literal["train", "validation", "test"]
 
@@ -57,6 +59,17 @@ class Task(Protocol):
     def answer(self, text: str) -> str | None:
         """Return the answer in a response as it is counted in a vote, None if there is none."""
         ...
+
+
+def title_of(data: DataSettings) -> str:
+    """Return what reports and cards call the questions: the task, or the name of one's own file."""
+    source = data.file or data.dir
+    if data.task != "jsonl" or not source:
+        return data.task
+    if is_hub(source):
+        return source.removeprefix(HUB).partition(":")[0].rpartition("/")[2]
+    path = Path(source)
+    return path.stem if path.suffix in ENDINGS else path.name
 
 
 def load_task(name: str) -> Task:

@@ -168,10 +168,15 @@ def _token_entries(cnf: CnfTokens) -> dict[str, Any]:
     return {"bin_tokens": dict(zip(names, cnf.readout.ids, strict=True))}
 
 
+def task_in(record: Mapping[str, Any]) -> str:
+    """Return the name of the questions that grace.json was trained on, "" if it has none."""
+    return str(record.get("questions") or record.get("data", {}).get("task", ""))
+
+
 def model_card(record: Mapping[str, Any]) -> str:
     """Return the model card of an adapter."""
     base = record["base_model"]
-    shown = f"- Task: {record['data']['task']}\n" if "data" in record else ""
+    shown = f"- Task: {task_in(record)}\n" if "data" in record else ""
     for fitted in record.get("recalibrated", []):
         shown += f"- Recalibrated on {fitted['answers']} graded answers to other questions\n"
     return f"""---

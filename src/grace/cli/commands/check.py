@@ -92,12 +92,13 @@ def _stages() -> list[str]:
 
 def _settings(run: Path) -> Finding:
     from grace.pipeline import read_run_settings
+    from grace.tasks import title_of
 
     try:
         settings = read_run_settings(run)
     except GraceError as error:
         return Finding(str(run), False, str(error))
-    return Finding(str(run), True, f"task {settings.data.task}, model {settings.model.path}")
+    return Finding(str(run), True, f"task {title_of(settings.data)}, model {settings.model.path}")
 
 
 def _stage(run: Path, stage: str, label: str) -> Finding:

@@ -65,6 +65,7 @@ def fit(
         None,
         [
             f"model.path={json.dumps(model)}",
+            f"data.file={json.dumps(str(file))}",
             f"model.device={json.dumps(device)}",
             f"model.dtype={json.dumps(dtype)}",
             'train.lora="never"',

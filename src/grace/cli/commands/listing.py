@@ -65,10 +65,12 @@ def _plugins(folder: str) -> Rows:
 def _graders() -> Rows:
     from grace.grading import GRADERS
 
-    return [
-        {"name": name, "about": (grader.__doc__ or "").partition("\n")[0]}
-        for name, grader in GRADERS.items()
-    ]
+    rows = []
+    for name, grader in GRADERS.items():
+        about, *more = map(str.strip, (grader.__doc__ or "").splitlines())
+        example = next((line for line in more if line.startswith("Example: ")), "")
+        rows.append({"name": name, "about": f"{about} {example}".strip()})
+    return rows
 
 
 def _recipes() -> Rows:

@@ -29,6 +29,7 @@ from grace.report import Promise, Replay
 from grace.scaling import BUDGETS, Curve, Pool, pair_wins, replay
 from grace.store import RunDir, Split, is_run, runs_in, write_json
 from grace.strategies import Policy, policy
+from grace.tasks import title_of
 
 COUNTING = ("sc", "asc", "asc,rule=beta", "esc")
 READING = ("sc", "es")
@@ -148,7 +149,7 @@ def _side(
 
 def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> Replay:
     settings, (base, tuned) = context.settings, sides
-    about = {"task": settings.data.task, "backbone": Path(settings.model.path).name}
+    about = {"task": title_of(settings.data), "backbone": Path(settings.model.path).name}
     every: Row = about | {"answers": tuned.name, "seed": settings.seed}
 
     def called(estimator: str) -> str:

@@ -31,6 +31,7 @@ from grace.probe.readout import (
 )
 from grace.records import to_json
 from grace.store import RunDir, write_json
+from grace.tasks import title_of
 
 if TYPE_CHECKING:
     from grace.records import Response
@@ -203,6 +204,7 @@ def adapter_metadata(context: Context) -> dict[str, Any]:
     asked, sample = to_dict(context.data), to_dict(context.settings.sample)
     shots = context.shots.read() if context.data.shots else []
     return {
+        "questions": title_of(context.settings.data),
         "base_model": str(Path(model).resolve()) if Path(model).exists() else model,
         "data": {key: asked[key] for key in ("task", "prompt", "template", "shots", "system")},
         "shots": [to_json(shot) for shot in shots],

@@ -34,12 +34,12 @@ def _show(context: Context, split: Split) -> None:
             question = questions[response.question_id]
             said, accepted = short_answer(response.text), " / ".join(question.answers[:3])
             context.say(
-                f"{verdict}: {_line(question.text)} -> {_line(said) or '(nothing)'} "
-                f"(accepted: {_line(accepted)})"
+                f"{verdict}: {one_line(question.text)} -> {one_line(said) or '(nothing)'} "
+                f"(accepted: {one_line(accepted)})"
             )
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """Return a text on one line, its end where it is long: there the question stands."""
     line = " ".join(text.split())
     return line if len(line) <= WIDTH else f"...{line[3 - WIDTH :]}"

@@ -31,6 +31,7 @@ from grace.report import (
     write_report,
 )
 from grace.store import read_json
+from grace.tasks import title_of
 
 Array = NDArray[np.float64]
 OURS, *RIVALS = COMPARED
@@ -56,7 +57,7 @@ def report_input(context: Context) -> ReportInput:
     directory, settings = context.directory, context.settings
     config = read_json(directory.config)
     table = read_json(directory.target_table)
-    estimators, task = _with_tables(context), settings.data.task
+    estimators, task = _with_tables(context), title_of(settings.data)
     return ReportInput(
         name=directory.path.name,
         created=config["created"],
@@ -120,8 +121,8 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
     generating = context.directory.seconds_per_answer(split)
     beyond = cost.pop("extra_seconds_per_answer")
     return EstimatorResult(
-        task=test.context.settings.data.task,
-        train_task=settings.data.task,
+        task=title_of(test.context.settings.data),
+        train_task=title_of(settings.data),
         backbone=Path(settings.model.path).name,
         estimator=_called(name, settings.report.name),
         seed=settings.seed,
@@ -149,7 +150,7 @@ def _examples(context: Context) -> Iterator[Example]:
             response.text,
             grade.correct,
             response.confidence,
-            context.settings.data.task,
+            title_of(context.settings.data),
         )
 
 
@@ -174,7 +175,7 @@ def _validated(context: Context) -> Iterator[Validation]:
             if len(set(questions[both_N])) < 2:
                 continue
             yield Validation(
-                task=settings.data.task,
+                task=title_of(settings.data),
                 backbone=Path(settings.model.path).name,
                 seed=settings.seed,
                 a=settings.report.name,

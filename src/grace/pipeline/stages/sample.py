@@ -6,13 +6,17 @@ import dataclasses
 
 from grace.config import to_dict
 from grace.engines.checks import check_contexts
+from grace.grading import grader_of
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import is_sampled, sample_split, sampling_for
+from grace.pipeline.stages.grade import one_line
 from grace.store import SPLITS, Split
 from grace.tasks import Split as SplitName
 from grace.tasks.draw import MOST
 from grace.tasks.jsonl import TASK
 from grace.tasks.prompts import draw_training
+
+SHOWN = 12  # first and last lines of a prompt
 
 
 def sample(context: Context) -> None:
@@ -24,6 +28,7 @@ def sample(context: Context) -> None:
         draw_questions(context, context.directory.split(name), name)
         _refuse_too_long(context, name)
     _say_sizes(context)
+    _preview(context)
     for name in SPLITS:
         split = context.directory.split(name)
         sampling = sampling_for(context, name)
@@ -61,6 +66,28 @@ def _say_sizes(context: Context) -> None:
     context.say(
         f"questions: {', '.join(sizes)} (up to {', '.join(f'{most:,}' for most in MOST.values())} "
         "unless data.train, data.validation and data.test say otherwise)"
+    )
+
+
+def _preview(context: Context) -> None:
+    """Show the first prompt, its answer and the grade, before thousands of them are made."""
+    split = context.directory.split("train")
+    if split.responses.path.exists():
+        return
+    question = split.questions.read()[0]
+    (turns,), prompts = context.messages([question]), context.prompts([question])
+    sampling = dataclasses.replace(sampling_for(context, "train"), num_samples=1)
+    ((_, (made,)),) = context.sampler("base").generate(prompts, sampling)
+    grader = grader_of(context.settings.grade, context.task.grader)
+    verdict = "right" if grader(made.text, question) else "wrong"
+    cut = f", cut after {len(made.token_ids)} tokens" if made.finish_reason == "length" else ""
+    lines = "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns).splitlines()
+    left_out = ["..."] if len(lines) > 2 * SHOWN else []
+    lines = [*lines[:SHOWN], *left_out, *lines[max(SHOWN, len(lines) - SHOWN) :]]
+    context.say("\n  | ".join(["first prompt:", *lines]))
+    context.say(
+        f"first answer{cut}: {one_line(made.text) or '(nothing)'} ({verdict}; "
+        f"accepted: {one_line(' / '.join(question.answers[:3]))})"
     )
 
 
