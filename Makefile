@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 VLLM := .venv-vllm
 VLLM_READY := $(VLLM)/.ready
+LLAMA := .venv-llama
+LLAMA_READY := $(LLAMA)/.ready
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo real test check bench vllm ray clean
+.PHONY: setup demo real test check bench vllm llama ray clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -55,9 +57,20 @@ $(VLLM_READY): pyproject.toml
 vllm: $(VLLM_READY)
 	$(VLLM)/bin/python -m pytest -m vllm tests/engines/test_vllm*.py
 
+# llama-cpp-python has no wheels on PyPI: it is compiled, in some minutes on a few cores.
+$(LLAMA_READY): pyproject.toml
+	$(PYTHON) -m venv $(LLAMA)
+	$(LLAMA)/bin/python -m pip install --quiet torch==2.13.0
+	$(LLAMA)/bin/python -m pip install --quiet llama-cpp-python
+	$(LLAMA)/bin/python -m pip install --quiet --editable '.[server,gguf]' 'pytest>=8'
+	touch $@
+
+llama: $(LLAMA_READY)
+	$(LLAMA)/bin/python -m pytest -m llama tests/contracts/test_engines.py tests/engines/test_llama_itself.py
+
 ray: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[ray]'
 	$(BIN)/python -m pytest -m ray
 
 clean:
-	rm -rf $(VENV) $(VLLM) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM) $(LLAMA) .pytest_cache .mypy_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""What every engine does alike: the transformers engine, vLLM and a server (both made up here)."""
+"""What every engine does alike: transformers, and vLLM, llama.cpp and servers (made up here)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import fake_llama
 import fake_upstream
 import fake_vllm
 import tiny_models
@@ -25,9 +26,11 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError
 from grace.evidence import Evidence
 from grace.evidence.trace import Trace
+from grace.export.gguf_llama import write_llama
 from grace.store import RunDir
 
-KINDS = ("transformers", "vllm", "openai")
+KINDS = ("transformers", "vllm", "openai", "llama")
+ITSELF = pytest.param("llama-itself", marks=pytest.mark.llama)  # not made up: `make llama`
 GREEDY = Sampling(max_new_tokens=6)
 SAMPLED = Sampling(3, 0.8, max_new_tokens=16, seed=5)
 EVIDENCE = Evidence(
@@ -68,7 +71,7 @@ def reference(head: str) -> TransformersEngine:
     return TransformersEngine(model, tokenizer, evidence=evidence)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, ITSELF])
 def engine(
     request: pytest.FixtureRequest,
     head: str,
@@ -77,14 +80,21 @@ def engine(
 ) -> Iterator[Any]:
     """An engine that was opened by its name, of what an export holds."""
     model, tokenizer, evidence = model_of(head)
-    model.save_pretrained(tmp_path / "model")
+    kind, _, itself = request.param.partition("-")
+    if kind == "llama":
+        (tmp_path / "model").mkdir()
+        write_llama(tmp_path / "model" / "model.gguf", model, tokenizer, np.float32, [3], "")
+    else:
+        model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     card = {"read_at": "predict", "evidence": evidence and evidence.to_dict()}
     (tmp_path / "model" / "grace.json").write_text(json.dumps(card))
     fake_vllm.install(monkeypatch, make=fake_vllm.load)
+    if not itself:
+        fake_llama.install(monkeypatch)
     with fake_upstream.serving(model, tokenizer, [3]) as server:
-        options = {"url": server.url} if request.param == "openai" else {}
-        opened = load_engine(request.param, tmp_path / "model", **options)
+        options = {"url": server.url} if kind == "openai" else {}
+        opened = load_engine(kind, tmp_path / "model", **options)
         yield opened
         opened.close()
 

@@ -63,7 +63,7 @@ def test_a_vote_that_is_sure_aborts_the_samples_still_running(
     [
         ("tensorrt", {}, "unknown engine .*transformers, vllm"),
         ("vllm", {"device": "cuda:1"}, "CUDA_VISIBLE_DEVICES"),
-        ("transformers", {"tensor_parallel_size": 2}, "options for vLLM"),
+        ("transformers", {"tensor_parallel_size": 2}, "options for another engine"),
     ],
 )
 def test_what_an_engine_does_not_have_is_refused(

@@ -80,7 +80,7 @@ def test_the_command_says_what_to_do_next(
     for arguments, code, words in (
         ([run, out], 0, f"next:   grace serve {out}"),
         ([run, out], 2, "is not empty"),
-        ([run, tmp_path / "x", "--format", "gguf"], 2, "use merged, vllm-lora, adapter"),
+        ([run, tmp_path / "x", "--format", "onnx"], 2, "use merged, vllm-lora, gguf, adapter"),
         ([run, tmp_path / "x", "--format", "vllm-lora"], 2, "none to spare"),
         ([tmp_path, tmp_path / "x"], 2, "neither a run nor an adapter"),
     ):

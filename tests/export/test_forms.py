@@ -236,7 +236,7 @@ def test_half_precision_is_rounded_once_after_the_merge(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options, error, words",
     [
-        ({"form": "gguf"}, ConfigError, "use merged, vllm-lora, adapter"),
+        ({"form": "onnx"}, ConfigError, "use merged, vllm-lora, gguf, adapter"),
         ({"dtype": "int4"}, ConfigError, "float32"),
         ({"base": "/gone"}, ModelError, "/gone"),
     ],

@@ -1,11 +1,13 @@
-"""What every engine refuses, in the same words."""
+"""What engines without hidden states have in common, and what every engine refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from grace.engines import Features
+from grace.engines.reading import Reader, Step
 from grace.errors import DataError, ModelError
+from grace.evidence import confidence, traced
 
 
 class NoStates:
@@ -22,6 +24,59 @@ class NoStates:
         raise ModelError(
             "this engine gives no hidden states; use the transformers engine for features"
         )
+
+
+class ReadsSteps(NoStates):
+    """An engine that rates given responses by the steps that they are made of."""
+
+    reader: Reader
+
+    def _given(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[list[Step], list[float]]]:
+        """Yield the steps of each response, the one after it last, and its tokens' log p."""
+        raise NotImplementedError
+
+    def confidences(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[float]:
+        """Return c of given responses (token ids without the end token).
+
+        Raises:
+            ModelError: there is no `<CNF>`, or the engine cannot rate given responses.
+        """
+        reader, found = self.reader, []
+        for steps, logprobs in self._given(prompts, responses):
+            read = [*map(reader.reading, steps[:1] if reader.at_prompt else steps)]
+            found.append(confidence(read, logprobs, reader.end(steps[-1]), reader.evidence))
+        return found
+
+    def traces(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """Return c at every step of given responses, that of the end last.
+
+        Raises:
+            ModelError: the model knows c at the end only.
+        """
+        reader = self.reader
+        return [
+            traced([*map(reader.reading, steps)], before, reader.end(steps[-1]), reader.evidence)
+            for steps, before in self._given(prompts, responses)
+        ]
+
+    def logprobs(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[tuple[list[float], float]]:
+        """Return each response's token log-probabilities and the log-probability of its end.
+
+        Raises:
+            ModelError: the engine cannot rate given responses.
+        """
+        return [
+            (logprobs, self.reader.end_logprob(steps[-1]))
+            for steps, logprobs in self._given(prompts, responses)
+        ]
 
 
 def check_contexts(

@@ -31,15 +31,15 @@ def load_engine(
     Args:
         kind: name of the engine, see `grace list engines`; or `module:NAME`.
         path: a model directory or Hub id; for openai, what the server serves, as it was exported.
-        adapter: an adapter directory; for vllm, an export with format vllm-lora.
+        adapter: an adapter directory; for vllm, an export with format vllm-lora; not for llama.
         device: auto, cpu, cuda or cuda:N; vLLM chooses by itself.
         dtype: auto, float32, bfloat16 or float16.
         trust_remote_code: run Python code that comes with the model.
         batch_size: rows in flight; None: the engine's own choice.
         needs_cnf: refuse a model without `<CNF>`, where the engine does not train one.
         stop: texts that end a response, besides those that the model was trained with.
-        options: the engine's own: further arguments of `vllm.LLM`; for openai `url`, and what
-            `OpenAIEngine.connect` takes.
+        options: the engine's own: further arguments of `vllm.LLM` or `llama_cpp.Llama`; for openai
+            `url`, and what `OpenAIEngine.connect` takes.
 
     Raises:
         ConfigError: no such engine, or a setting that it does not have.

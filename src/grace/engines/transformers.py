@@ -65,8 +65,7 @@ class TransformersEngine(LocalReader):
         """
         if opening.options:
             raise ConfigError(
-                f"{', '.join(opening.options)}: options for vLLM or a server; use engine vllm or "
-                "openai"
+                f"{', '.join(opening.options)}: options for another engine: vllm, llama or openai"
             )
         return cls.load(
             opening.path,

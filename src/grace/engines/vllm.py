@@ -17,14 +17,13 @@ import numpy as np
 
 from grace.cnf import find_readout
 from grace.engines import Capability, Opening, Sampling, units
-from grace.engines.checks import NoStates, check_contexts
+from grace.engines.checks import ReadsSteps, check_contexts
 from grace.engines.local.loading import load_tokenizer, read_manifest
 from grace.engines.reading import Reader, Step, read
 from grace.engines.stops import stop_ids
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
 from grace.engines.vllm_requests import Requests, VllmStream, last
 from grace.errors import ConfigError, ModelError
-from grace.evidence import confidence, traced
 from grace.records import Generation
 from grace.store import LORA_CONFIG
 
@@ -34,7 +33,7 @@ MOST_IDS = 128  # that vLLM returns log-probabilities of per step
 BANNED = -100.0  # the lowest logit bias that vLLM takes
 
 
-class VllmEngine(NoStates):
+class VllmEngine(ReadsSteps):
     """Samples from, and reads, a model that vLLM runs.
 
     Attributes: `tokenizer`, `reader` (what ends a response and how c is read) and `readout` (the
@@ -201,20 +200,7 @@ class VllmEngine(NoStates):
             if not reader.at_prompt:
                 contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
             return [float(c) for c in self.next_token_probs(contexts, [cnf])[:, 0]]
-        return [
-            confidence(
-                [*map(reader.reading, steps)], logprobs, reader.end(steps[-1]), reader.evidence
-            )
-            for steps, logprobs in self._given(prompts, responses)
-        ]
-
-    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
-        """Return c at every step of given responses, that of the end last."""
-        reader = self.reader
-        return [
-            traced([*map(reader.reading, steps)], before, reader.end(steps[-1]), reader.evidence)
-            for steps, before in self._given(prompts, responses)
-        ]
+        return super().confidences(prompts, responses)
 
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
@@ -226,8 +212,7 @@ class VllmEngine(NoStates):
                 model is a LoRA.
         """
         self.reader.check_given("vLLM")
-        given = self._given(prompts, responses)
-        return [(logprobs, self.reader.end_logprob(steps[-1])) for steps, logprobs in given]
+        return super().logprobs(prompts, responses)
 
     def _drawing(
         self, sampling: Sampling, key: str, first: int, *, n: int = 1, in_full: bool = True

@@ -4,9 +4,10 @@
   are stop tokens of its generation config. Every engine loads it.
 - `vllm-lora`: a LoRA and nothing else, for a base model that stock vLLM serves. The row of `<CNF>`
   is part of it, as a rank-1 update of the output head, so the base must have a row to spare.
+- `gguf`: one file for llama.cpp, quantized on request (see `grace.export.gguf`).
 - `adapter`: the slim adapter as it was trained.
 
-All three have the tokenizer with `<CNF>`, grace.json (how c is read, the weights of the evidence,
+All have the tokenizer with `<CNF>`, grace.json (how c is read, the weights of the evidence,
 what was measured), the run's threshold if one was chosen, and a model card.
 """
 
@@ -16,15 +17,21 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.engines.gguf import resolve_model
+from grace.engines.gguf import gguf_file, resolve_model
 from grace.errors import ConfigError, ModelError
 from grace.export.card import Card, write_card
 from grace.export.forms import Source, write_adapter, write_merged, write_vllm_lora
+from grace.export.gguf import write_gguf
 from grace.report.stored import own_row
 from grace.store import CARD, adapter_weights, digest, disk_watched, read_json, write_json
 from grace.training.adapter import check_vacant, replace_directory
 
-FORMS = {"merged": write_merged, "vllm-lora": write_vllm_lora, "adapter": write_adapter}
+FORMS = {
+    "merged": write_merged,
+    "vllm-lora": write_vllm_lora,
+    "gguf": write_gguf,
+    "adapter": write_adapter,
+}
 RUN_FILES = ("threshold.json",)
 
 
@@ -54,7 +61,7 @@ def export_model(
         base: the backbone that it was trained on.
         out: the directory to write; it must not hold anything yet.
         form: one of `FORMS`.
-        dtype: of merged weights; auto: as the base has them.
+        dtype: of merged weights; auto: as the base has them, in GGUF else float16.
         license_id: for the model card; None: that of the base's card.
 
     Raises:
@@ -68,7 +75,7 @@ def export_model(
         out.rmdir()
     record = _record(adapter)
     measured = own_row(run)
-    source = Source(adapter, resolve_model(base), record, dtype)
+    source = Source(adapter, resolve_model(base), record, dtype, gguf_file(Path(base)))
     card = Card(run, source.base, base, form, record, measured, license_id)
 
     def fill(partial: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.engines.vllm_loading import LORA_RANKS
-from grace.export.stock import lines
+from grace.export.stock import lines, llama_lines
 from grace.report import from_json
 from grace.report.groups import Rated
 from grace.report.names import MAIN
@@ -19,8 +19,23 @@ from grace.report.tables import quality
 from grace.report.text import markdown_table
 from grace.training.adapter import task_in
 
-LIBRARY = {"merged": "transformers", "vllm-lora": "peft", "adapter": "peft"}
+LIBRARY = {"merged": "transformers", "vllm-lora": "peft", "gguf": "gguf", "adapter": "peft"}
+RELATION = {"merged": "finetune", "gguf": "quantized"}
 DIAGRAM = "reliability.png"
+GGUF = """## Use
+
+```python
+import grace
+
+model = grace.load("path/to/this/directory")  # with llama-cpp-python
+reply = model.ask("Who wrote Middlemarch?")
+print(reply.text, reply.confidence)
+```
+
+Quantized weights are another model: its confidence is to be measured again. `grace label` rates its
+answers to graded questions, `grace measure` says how calibrated they are; where they are not,
+`grace recalibrate` fits the run's confidence to them, and `grace export` writes it anew.
+"""
 READ_AT = {
     "predict": "at the step that ends the response (where `<CNF>` or an end-of-sequence token is "
     "drawn)",
@@ -49,6 +64,8 @@ class Card(NamedTuple):
         """Return the next command."""
         if self.form == "vllm-lora":
             return f"see {out}/README.md for the vLLM command"
+        if self.form == "gguf":
+            return f'grace ask {out} "your question"   (with llama-cpp-python)'
         return f"grace serve {out}"
 
 
@@ -66,7 +83,7 @@ def write_card(card: Card, directory: Path, out: Path) -> None:
 def _head(card: Card) -> str:
     hub = not Path(card.base).exists()
     base = f"base_model: {json.dumps(card.base_name)}\n" if hub else ""
-    relation = {"merged": "finetune"}.get(card.form, "adapter")
+    relation = RELATION.get(card.form, "adapter")
     relation = f"base_model_relation: {relation}\n" if hub else ""
     license_id = card.license_id or _license_of(card.base)
     return (
@@ -97,6 +114,8 @@ model's confidence that its response is correct, in [0, 1] (GrACE, arXiv 2509.09
 def _use(card: Card, out: Path) -> str:
     if card.form == "vllm-lora":
         return _vllm(card, out)
+    if card.form == "gguf":
+        return GGUF
     proxy = ""
     if card.form == "merged":
         proxy = (
@@ -178,6 +197,8 @@ def _alone(card: Card, directory: Path) -> str:
     record, served = card.record, card.form != "adapter"
     if "cnf_id" not in record or record["read_at"] == "feed":
         return "Reading it takes this package: no server returns it in one request.\n"
+    if card.form == "gguf":
+        return _with_llama(card, directory)
     start = _with_peft(card)
     if card.form == "merged":
         start = "vllm serve path/to/this/directory --port 8001 --return-tokens-as-token-ids"
@@ -195,6 +216,19 @@ def _alone(card: Card, directory: Path) -> str:
 
 `PROMPT` is the prompt of the training run; the confidence of another is not calibrated. The names
 of special tokens inside a question would be read as these tokens: leave them out.
+"""
+
+
+def _with_llama(card: Card, directory: Path) -> str:
+    if "noc_id" not in card.record:
+        return "Its evidence, if any, is in grace.json; `grace.evidence` has the formula.\n"
+    return f"""## With llama-cpp-python alone
+
+```python
+{llama_lines(card.record, directory)}```
+
+`llama` is a `llama_cpp.Llama("model.gguf", n_ctx=4096)`. `PROMPT` is the prompt of the training
+run; the confidence of another is not calibrated.
 """
 
 

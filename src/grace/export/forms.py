@@ -1,4 +1,4 @@
-"""Writing the three forms.
+"""Writing the forms that Hugging Face's libraries and vLLM load.
 
 Shapes: V vocabulary, D hidden size, R rank.
 """
@@ -24,12 +24,16 @@ DELTA = "trainable_tokens_delta"
 
 
 class Source(NamedTuple):
-    """What is exported: an adapter directory, its backbone, grace.json, and the type wanted."""
+    """What is exported: an adapter directory, its backbone, grace.json, and the type wanted.
+
+    `file` is the GGUF file that the backbone came as, if it did.
+    """
 
     adapter: Path
     base: str
     record: dict[str, Any]
     dtype: str
+    file: Path | None = None
 
 
 def write_adapter(source: Source, out: Path) -> None:
@@ -55,7 +59,7 @@ def write_merged(source: Source, out: Path) -> None:
     kind = _base_type(source.base) if source.dtype == "auto" else DTYPES[source.dtype]
     model = loaded.model.to(kind)
     model.config.dtype = kind
-    ends = _stops(model, loaded.tokenizer, source.record)
+    ends = end_ids(model, loaded.tokenizer, source.record)
     model.generation_config.eos_token_id = ends
     model.generation_config.bos_token_id = loaded.tokenizer.bos_token_id
     if loaded.tokenizer.pad_token_id is not None:
@@ -107,7 +111,7 @@ def write_vllm_lora(source: Source, out: Path) -> None:
     save_file(dict(sorted(kept.items())), out / LORA_WEIGHTS, {"format": "pt"})
     (out / LORA_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     tokenizer.save_pretrained(out)
-    ends = _stops(base, tokenizer, source.record)
+    ends = end_ids(base, tokenizer, source.record)
     GenerationConfig(eos_token_id=ends).save_pretrained(out)
 
 
@@ -125,15 +129,20 @@ def _read_ids(record: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
     return readout.ids
 
 
+def trained_rows(source: Source) -> Tensor | None:
+    """Return the rows that are all of an adapter, (E, D), None where it has LoRA matrices too."""
+    file = source.adapter / ROWS
+    return load_file(file)["rows"].float() if file.is_file() else None
+
+
 def _trained(source: Source, head: str) -> tuple[Tensor, dict[str, Tensor], dict[str, Any]]:
     """Return the head's rows that are read, (E, D), the LoRA's other matrices, and its config.
 
     With tied embeddings the rows are the embedding's.
     """
-    if (source.adapter / ROWS).is_file():
+    if (rows_ED := trained_rows(source)) is not None:
         from peft import LoraConfig
 
-        rows_ED = load_file(source.adapter / ROWS)["rows"].float()
         config = LoraConfig(r=len(rows_ED), lora_alpha=len(rows_ED), task_type="CAUSAL_LM")
         plain = json.loads(json.dumps(config.to_dict(), default=list))
         return rows_ED, {}, {**plain, "target_modules": []}
@@ -167,7 +176,7 @@ def _update(
     return a_RD, b_VR
 
 
-def _stops(model: Any, tokenizer: Any, record: dict[str, Any]) -> list[int]:
+def end_ids(model: Any, tokenizer: Any, record: dict[str, Any]) -> list[int]:
     """Return the ids that end a response; a pair, and what is read at the prompt, end nothing."""
     readout = find_readout(tokenizer)
     read = readout.ids if readout else ()

@@ -104,6 +104,48 @@ def ask(client, model, question, options=""):
     {steps}
     return {text}, confidence({read}, {given})
 '''
+LLAMA = '''
+
+def ask(llama, question, options=""):
+    """Return an answer and its confidence, None where the answer was cut at its longest."""
+    text = PROMPT.replace("{{question}}", question).replace("{{options}}", options)
+    context = llama.tokenize(text.encode(), add_bos=False, special=True)
+    start, readings, own = len(context), [], []
+    llama.reset()
+    while len(context) < start + {longest}:
+        llama.eval(context[llama.n_tokens :])
+        pointer = llama_cpp.llama_get_logits_ith(llama.ctx, -1)
+        logits = np.ctypeslib.as_array(pointer, (llama.n_vocab(),)).astype(float)
+        readings.append(logits[CNF] - logits[NOC])
+        logits[[CNF, NOC]] = -np.inf  # never drawn
+        p = logits - np.logaddexp.reduce(logits)
+        if (token := int(p.argmax())) in ENDS:
+            text = llama.detokenize(context[start:]).decode()
+            end = np.logaddexp.reduce(p[ENDS])
+            return {text}, confidence(readings, own, end)
+        own.append(p[token])
+        context.append(token)
+    return llama.detokenize(context[start:]).decode(), None
+'''
+
+
+def llama_lines(record: dict[str, Any], directory: Path) -> str:
+    """Return Python code that reads a pair with llama-cpp-python alone; greedy answers.
+
+    Args:
+        record: the content of grace.json, of a model that reads a pair.
+        directory: the export, with its tokenizer.
+    """
+    sample = from_dict(SampleSettings, record.get("sample", {}))
+    texts = "".join(f".partition({json.dumps(stop)})[0]" for stop in sample.stop)
+    head = (
+        "import math\n\nimport llama_cpp\nimport numpy as np\n\n"
+        f"CNF, NOC = {record['cnf_id']}, {record['noc_id']}\n"
+        f"ENDS = {list(named_ends(directory))}\n"
+        f"PROMPT = {json.dumps(prompt_of(record, directory))}\n"
+    )
+    read = SHIFTED.format(where=" where the answer ends", **PAIR, **(numbers_of(record) or {}))
+    return head + read + LLAMA.format(longest=sample.longest, text=f"text{texts}.strip()")
 
 
 def lines(record: dict[str, Any], directory: Path, *, served: bool) -> str:

@@ -43,7 +43,8 @@ def load(
         device: auto, cpu, cuda or cuda:N.
         dtype: auto, float32, bfloat16 or float16.
         trust_remote_code: run Python code that comes with the model or that its grace.json names.
-        engine: transformers, or vllm for what `grace export` wrote.
+        engine: transformers, or vllm for what `grace export` wrote; llama for GGUF, which an
+            export with format gguf takes by itself.
 
     Raises:
         ModelError: nothing loadable there, or a model without <CNF>.
@@ -64,7 +65,7 @@ def load(
         plugins.trust(code_in(card))
     plugins.refuse_code(code_in(card), f"{folder or path}/grace.json")
     loaded: Any = load_engine(
-        engine,
+        "llama" if card.get("format") == "gguf" else engine,
         resolve_model(str(model)),
         adapter=folder,
         device=device,

@@ -58,7 +58,9 @@ def label(
     workers: Annotated[
         int, typer.Option(min=1, help="processes with a model each; several are Ray's")
     ] = 1,
-    engine: Annotated[str, typer.Option(help="transformers, vllm or openai")] = "transformers",
+    engine: Annotated[
+        str, typer.Option(help="transformers, vllm, llama or openai")
+    ] = "transformers",
     engine_options: Annotated[
         list[str] | None,
         typer.Option(

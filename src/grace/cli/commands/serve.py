@@ -27,6 +27,7 @@ PROXY = examples(
 EXPORT = examples(
     "grace export runs/qwen exported/qwen",
     "grace export runs/qwen exported/qwen-lora --format vllm-lora",
+    "grace export runs/qwen exported/qwen-gguf --format gguf --dtype q4_k_m",
 )
 SERVER_PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 RETRIES = 2  # of a proxy; its client waits
@@ -153,12 +154,16 @@ def export(
         str,
         typer.Option(
             help="merged: a plain Hugging Face model; vllm-lora: a LoRA for the base model in "
-            "vLLM; adapter: as trained"
+            "vLLM; gguf: a file for llama.cpp; adapter: as trained"
         ),
     ] = "merged",
     base: Base = None,
     dtype: Annotated[
-        str, typer.Option(help="of merged weights: auto (as the base), float32, bfloat16, float16")
+        str,
+        typer.Option(
+            help="merged: auto (as the base), float32, bfloat16, float16; "
+            "gguf: auto (as a GGUF base, else float16), float32, float16, q8_0, q4_k_m"
+        ),
     ] = "auto",
     license_: Annotated[
         str | None,

@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from grace.errors import ConfigError, ModelError
-from grace.store import digest
+from grace.store import CARD, digest
 from grace.store.files import sync, writing
 
 SUFFIX = ".gguf"
@@ -34,7 +34,7 @@ def resolve_model(path: str) -> str:
 
     Args:
         path: the built-in name `pocket`, a GGUF file, a folder with one, or anything else (a
-            model directory, a Hub id), which is returned as it is.
+            model directory, an export, a Hub id), which is returned as it is.
 
     Raises:
         ModelError: a GGUF file that is missing, damaged, or not supported.
@@ -42,16 +42,21 @@ def resolve_model(path: str) -> str:
     """
     if path == "pocket":
         return str(POCKET)
-    file = _gguf_file(Path(path))
+    file = gguf_file(Path(path))
     return path if file is None else str(_unpacked(file))
 
 
-def _gguf_file(path: Path) -> Path | None:
+def gguf_file(path: Path) -> Path | None:
+    """Return the GGUF file that a path means, None where it means anything else.
+
+    Raises:
+        ModelError: it does not exist, or the folder has several.
+    """
     if path.suffix.lower() == SUFFIX and not path.is_dir():
         if not path.exists():
             raise ModelError(f"{path} does not exist; give a GGUF file or a model directory")
         return path
-    if not path.is_dir() or (path / "config.json").exists():
+    if not path.is_dir() or any((path / name).exists() for name in ("config.json", CARD)):
         return None
     files = sorted(file for file in path.iterdir() if file.suffix.lower() == SUFFIX)
     if len(files) > 1:

@@ -1,0 +1,197 @@
+"""A Llama with a byte-level vocabulary as a GGUF file, written from its weights.
+
+The vocabulary's way to split words must be one that llama.cpp knows by name; another is refused, as
+llama.cpp would read other tokens than the model was trained on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grace.cnf import find_readout
+from grace.engines.gguf.unpacking import ENDS
+from grace.engines.llama import DIGEST
+from grace.errors import ModelError
+
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
+GPT_2 = {"type": "ByteLevel", "use_regex": True}
+LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PRE_TOKENIZERS = {  # llama.cpp's names of ways to split words
+    "gpt-2": [GPT_2],
+    "smollm": [{"type": "Digits", "individual_digits": True}, GPT_2],
+    "llama-bpe": [
+        {"type": "Split", "pattern": {"Regex": LLAMA_3}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "use_regex": False},
+    ],
+}
+OTHERWISE = (
+    "export with --format merged and use llama.cpp's convert_hf_to_gguf.py, or train on the GGUF "
+    "file of the base"
+)
+
+
+def write_llama(
+    file: Path, model: Any, tokenizer: Any, kind: Any, ends: Sequence[int], made_from: str
+) -> None:
+    """Write a Llama with a byte-level vocabulary.
+
+    Args:
+        file: the file to write.
+        model: a `LlamaForCausalLM` in float32.
+        tokenizer: the tokenizer with `<CNF>`.
+        kind: numpy type of the matrices; vectors are float32.
+        ends: ids that end a response, the most usual first; llama.cpp stops by itself at two of
+            them, and at `<CNF>` where that is an end.
+        made_from: digest of the adapter.
+
+    Raises:
+        ModelError: it is no such model.
+    """
+    import gguf
+
+    config = model.config
+    _check_llama(config)
+    writer = gguf.GGUFWriter(file, "llama")
+    _add_shape(writer, config)
+    _add_vocabulary(writer, tokenizer, config.vocab_size)
+    readout = find_readout(tokenizer)
+    others = [end for end in ends if readout is None or end not in readout.ids]
+    for name, token in zip(ENDS[:2], others, strict=False):
+        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)
+    add_read_ends(writer, readout)
+    writer.add_string(DIGEST, made_from)
+    writer.add_file_type(
+        gguf.LlamaFileType.MOSTLY_F16 if kind == np.float16 else gguf.LlamaFileType.ALL_F32
+    )
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        theirs = names.get_name(name, try_suffixes=(".weight",))
+        weight = _rotated(name, tensor.float().numpy(), config)
+        writer.add_tensor(theirs, cast(name, weight, kind) if weight.ndim > 1 else weight)
+    if config.rope_parameters["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", _divisors(config))
+    finish(writer)
+
+
+def _check_llama(config: Any) -> None:
+    if config.model_type != "llama" or config.attention_bias or config.mlp_bias:
+        raise ModelError(
+            f"a model of type {config.model_type} is written as GGUF only where its base came as "
+            f"GGUF, trained with train.lora=never; {OTHERWISE}"
+        )
+    if (kind := config.rope_parameters["rope_type"]) not in ("default", "llama3"):
+        raise ModelError(f"rotary positions of type {kind!r} are not written; {OTHERWISE}")
+
+
+def _add_shape(writer: Any, config: Any) -> None:
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+
+
+def _add_vocabulary(writer: Any, tokenizer: Any, rows: int) -> None:
+    """Add the tokens, their merges and the chat template.
+
+    Raises:
+        ModelError: llama.cpp would split texts in another way.
+    """
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    model, split = backend["model"], _splitting(backend)
+    if split is None or model["type"] != "BPE" or backend["normalizer"]:
+        raise ModelError(f"the tokenizer splits words in a way that is not known here; {OTHERWISE}")
+    names = {token: text for text, token in tokenizer.get_vocab().items()}
+    added = tokenizer.added_tokens_decoder
+    kinds = [UNUSED if i not in names else NORMAL for i in range(rows)]
+    for token, entry in added.items():
+        kinds[token] = CONTROL if entry.special else USER_DEFINED
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(split)
+    writer.add_token_list([names.get(i, f"[PAD{i}]") for i in range(rows)])
+    writer.add_token_types(kinds)
+    merges = (one if isinstance(one, str) else " ".join(one) for one in model["merges"])
+    writer.add_token_merges(list(merges))
+    starts = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+    writer.add_add_bos_token(starts)
+    if tokenizer.bos_token_id is not None:
+        writer.add_bos_token_id(tokenizer.bos_token_id)
+    if tokenizer.pad_token_id is not None:
+        writer.add_pad_token_id(tokenizer.pad_token_id)
+    if tokenizer.chat_template:
+        writer.add_chat_template(tokenizer.chat_template)
+
+
+def _splitting(backend: dict[str, Any]) -> str | None:
+    """Return llama.cpp's name of how a tokenizer splits words, None where it is not known."""
+    given = backend["pre_tokenizer"] or {}
+    parts = given["pretokenizers"] if given.get("type") == "Sequence" else [given]
+    for name, wanted in PRE_TOKENIZERS.items():
+        pairs = zip(parts, wanted, strict=False)
+        if len(parts) == len(wanted) and all(a | b == a for a, b in pairs):
+            return name if not any(part.get("add_prefix_space") for part in parts) else None
+    return None
+
+
+def add_read_ends(writer: Any, readout: Any) -> None:
+    """Let llama.cpp stop at `<CNF>` where it ends a response."""
+    if readout is not None and readout.ends:
+        writer.add_uint32("tokenizer.ggml.eom_token_id", readout.ends[0])
+
+
+def _rotated(name: str, weight: np.ndarray, config: Any) -> np.ndarray:
+    """Return a matrix with the rows of queries and keys in llama.cpp's rotary order."""
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for part, count in heads.items():
+        if f".{part}." in name:
+            split = weight.reshape(count, 2, weight.shape[0] // count // 2, -1)
+            return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(weight.shape)
+    return weight
+
+
+def cast(name: str, weight: np.ndarray, kind: Any) -> np.ndarray:
+    """Return a matrix in another type.
+
+    Raises:
+        ModelError: it has numbers that the type cannot hold.
+    """
+    with np.errstate(over="ignore"):
+        cast: np.ndarray = weight.astype(kind)
+    if not np.isfinite(cast).all():
+        raise ModelError(f"{name} is beyond float16; export with --dtype float32")
+    return cast
+
+
+def _divisors(config: Any) -> np.ndarray:
+    """Return what Llama 3.1 and later divide each rotary frequency by."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaled = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")[0].double().numpy()
+    plain = config.rope_parameters["rope_theta"] ** -(np.arange(len(scaled)) / len(scaled))
+    found: np.ndarray = (plain / scaled).astype(np.float32)
+    return found
+
+
+def finish(writer: Any) -> None:
+    """Write what has been added."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

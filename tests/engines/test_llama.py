@@ -1,0 +1,132 @@
+"""The llama engine in front of a fake llama-cpp-python that a transformers model answers for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fake_llama
+import tiny_models
+from grace.cnf import add_cnf
+from grace.engines import Sampling
+from grace.engines.kinds import load_engine
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ConfigError, ModelError
+from grace.export.gguf_llama import write_llama
+
+SAMPLED = Sampling(3, 0.8, top_p=0.9, max_new_tokens=12, seed=5)
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+
+@pytest.fixture(autouse=True)
+def llama(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_llama.install(monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, read_at: str = "predict") -> TransformersEngine:
+    """Write what an export holds; return the same model in the transformers engine."""
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    add_cnf(model, tokenizer, init="eos")
+    write_llama(folder / "model.gguf", model, tokenizer, np.float32, [3], "abc")
+    tokenizer.save_pretrained(folder)
+    card = {"read_at": read_at, "adapter_digest": "abc", "format": "gguf"}
+    (folder / "grace.json").write_text(json.dumps(card))
+    return TransformersEngine(model, tokenizer, read_at)
+
+
+@pytest.mark.parametrize("read_at", ["predict", "prompt"])
+def test_samples_are_the_transformers_engines_own(read_at: str, tmp_path: Path) -> None:
+    """The random numbers are the same, so even sampled tokens are."""
+    reference = write(tmp_path, read_at)
+    engine, prompts = load_engine("llama", tmp_path), tiny_models.prompts(reference.tokenizer, 6)
+    keys = [f"q{i}" for i in range(6)]
+    wanted = dict(reference.generate(prompts, SAMPLED, keys=keys))
+    for index, made in engine.generate(prompts, SAMPLED, keys=keys):
+        for found, own in zip(made, wanted[index], strict=True):
+            assert found.token_ids == own.token_ids
+            assert found.confidence == pytest.approx(own.confidence, abs=1e-5)
+    responses = [[9, 10], [11], []]
+    found_c = engine.confidences(prompts[:3], responses)
+    assert found_c == pytest.approx(reference.confidences(prompts[:3], responses), abs=1e-5)
+
+
+def test_a_context_is_computed_from_where_it_differs_from_the_last(folder: Path) -> None:
+    engine: Any = load_engine("llama", folder)
+    engine.next_token_probs([[5, 6, 7, 8]], [4])
+    before = engine._llama.evaluated
+    engine.next_token_probs([[5, 6, 7, 9], [5, 6, 7, 9], [5, 6]], [4])
+    assert engine._llama.evaluated - before == 1 + 1 + 1
+
+
+def test_after_a_failure_the_next_context_is_computed_whole(folder: Path) -> None:
+    engine: Any = load_engine("llama", folder)
+    (wanted,) = engine.next_token_probs([[5, 6, 7]], [4, 5])
+    engine._llama._n_ctx = 2
+    with pytest.raises(ModelError, match="cannot compute a context of 4 tokens"):
+        engine.next_token_probs([[5, 6, 7, 8]], [4])
+    engine._llama._n_ctx = 512
+    assert engine.next_token_probs([[5, 6, 7]], [4, 5])[0] == pytest.approx(wanted)
+
+
+def test_the_cache_is_float32_and_options_are_llama_cpps(folder: Path) -> None:
+    engine: Any = load_engine("llama", folder, n_ctx=64, n_batch=16)
+    assert engine._llama.cache_types == (0, 0)
+    assert (engine.limit, engine._llama.n_batch) == (64, 16)
+    assert load_engine("llama", folder / "model.gguf").limit == 256  # the model's own
+
+
+def test_what_is_no_export_for_llama_cpp_is_refused(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = tmp_path_factory.mktemp("empty")
+    refused(ModelError, "0 GGUF files", empty)
+    refused(ModelError, "is an adapter", folder, adapter=folder)
+    refused(ConfigError, "n_gpu_layers=-1", folder, device="cuda")
+    refused(ConfigError, "leave device and dtype", folder, dtype="float16")
+    refused(ModelError, "llama.cpp cannot load", folder, no_such_option=1)
+    (empty / "model.gguf").write_bytes((folder / "model.gguf").read_bytes())
+    refused(ModelError, "no tokenizer.json", empty)
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    refused(ConfigError, "pip install llama-cpp-python", folder)
+
+
+def test_a_file_that_is_not_the_cards_is_refused(folder: Path) -> None:
+    card = json.loads((folder / "grace.json").read_text())
+    (folder / "grace.json").write_text(json.dumps({**card, "adapter_digest": "other"}))
+    refused(ModelError, "rows of another adapter", folder)
+    (folder / "grace.json").write_text(json.dumps(card))
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    write_llama(folder / "model.gguf", model, tokenizer, np.float32, [3], "abc")
+    refused(ModelError, "has no <CNF> as token", folder)
+
+
+def test_a_stream_stops_with_the_sample_that_is_enough(folder: Path) -> None:
+    engine: Any = load_engine("llama", folder)
+    prompt = tiny_models.prompts(engine.tokenizer, 4)[3]
+    whole = dict(engine.stream(prompt, SAMPLED, "q").start(range(3)))
+    stream = engine.stream(prompt, SAMPLED, "q")
+    running = stream.start(range(3))
+    number, first = next(running)
+    running.close()
+    assert (number, stream.tokens) == (0, len(first.token_ids))
+    assert first == whole[0]
+    later = dataclasses.replace(SAMPLED, first_sample=2, num_samples=1)
+    assert dict(engine.generate([prompt], later, keys=["q"]))[0] == [whole[2]]
+
+
+def refused(kind: type[Exception], words: str, folder: Path, **options: Any) -> None:
+    with pytest.raises(kind, match=words) as told:
+        load_engine("llama", folder, **options)
+    assert "\n" not in str(told.value)

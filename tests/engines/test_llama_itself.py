@@ -1,0 +1,132 @@
+"""llama.cpp itself gives the transformers engine's tokens and its c: `make llama`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from grace.engines import Sampling
+from grace.engines.gguf import POCKET
+from grace.engines.kinds import load_engine
+from grace.engines.llama import LlamaEngine
+from grace.engines.transformers import TransformersEngine
+from grace.evidence import Evidence
+from grace.export import export_model
+from grace.pipeline.stages.fit import write_rows_adapter
+
+pytestmark = [pytest.mark.llama, pytest.mark.filterwarnings("default")]
+EVIDENCE = Evidence(
+    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5), 0.4, 0.8,
+    share=0.5,
+)  # fmt: skip
+CLOSE = {"float32": 1e-4, "float16": 2e-3}  # of c
+QUESTIONS = (
+    "Which river did Quanto Belliver cross?",
+    "What is 17 + 25?",
+    "Where was Mira Solt born?",
+    "Who wrote Middlemarch? \u2014 na\u00efve caf\u00e9s, 1,234.5 \U0001f600  two  spaces\n\ttab",
+)
+GREEDY, SAMPLED = Sampling(max_new_tokens=16), Sampling(3, 0.8, max_new_tokens=16, seed=7)
+
+
+def bases() -> list[Path]:
+    """Return the pocket model, and the model that GRACE_TEST_MODEL names: a Llama of one's own."""
+    named = os.environ.get("GRACE_TEST_MODEL")
+    return [POCKET, *([Path(named)] if named else [])]
+
+
+@pytest.fixture(scope="module", params=bases(), ids=lambda base: base.name)
+def trained(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a base and two rows for it, which differ a little from the mean of its head's."""
+    base, adapter = request.param, tmp_path_factory.mktemp("trained") / "adapter"
+    engine = TransformersEngine.load(base)
+    head_VD = engine.model.get_output_embeddings().weight.detach().float().numpy()
+    noise_2D = np.random.default_rng(0).normal(size=(2, head_VD.shape[1]))
+    rows_2D = head_VD.mean(0) + head_VD.std() * noise_2D
+    metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
+    write_rows_adapter(engine, rows_2D.astype(np.float32), EVIDENCE, adapter, metadata)
+    return base, adapter
+
+
+@pytest.fixture(scope="module")
+def reference(trained: tuple[Path, Path]) -> TransformersEngine:
+    return TransformersEngine.load(trained[0], adapter=trained[1])
+
+
+@pytest.fixture(scope="module", params=["float32", "float16", "q8_0", "q4_k_m"])
+def exported(
+    request: Any, trained: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
+    base, adapter = trained
+    out = tmp_path_factory.mktemp("exported") / request.param
+    export_model(adapter, adapter, str(base), out, form="gguf", dtype=request.param)
+    return request.param, out
+
+
+@pytest.fixture(scope="module")
+def engine(exported: tuple[str, Path]) -> Iterator[LlamaEngine]:
+    opened: Any = load_engine("llama", exported[1], n_ctx=256)
+    yield opened
+    opened.close()
+
+
+def prompts(engine: Any) -> list[list[int]]:
+    return [engine.tokenizer.encode(text) for text in QUESTIONS for _ in range(2)]
+
+
+def test_greedy_answers_and_samples_are_the_same_with_the_same_c(
+    engine: Any, exported: tuple[str, Path], reference: TransformersEngine
+) -> None:
+    kind, _ = exported
+    if kind not in CLOSE:
+        pytest.skip("quantized weights are another model")
+    same, number = 0, 0
+    for sampling in (GREEDY, SAMPLED):
+        wanted = dict(reference.generate(prompts(engine), sampling))
+        for index, made in engine.generate(prompts(engine), sampling):
+            for one, other in zip(made, wanted[index], strict=True):
+                number, same = number + 1, same + (one.token_ids == other.token_ids)
+                if one.token_ids == other.token_ids and one.confidence is not None:
+                    assert one.confidence == pytest.approx(other.confidence, abs=CLOSE[kind])
+    assert same == number if kind == "float32" else same > 0.8 * number
+
+
+def test_given_answers_are_rated_as_transformers_rates_them(
+    engine: Any, exported: tuple[str, Path], reference: TransformersEngine
+) -> None:
+    responses = [engine.tokenizer.encode(text)[:12] for text in QUESTIONS for _ in range(2)]
+    found = np.array(engine.confidences(prompts(engine), responses))
+    wanted = np.array(reference.confidences(prompts(engine), responses))
+    print(f"{exported[0]}: largest difference of c {abs(found - wanted).max():.2g}")
+    assert abs(found - wanted).max() < CLOSE.get(exported[0], 0.5)
+
+
+def test_text_becomes_the_same_tokens(engine: Any) -> None:
+    for text in QUESTIONS:
+        theirs = engine._llama.tokenize(text.encode(), add_bos=False, special=True)
+        assert theirs == engine.tokenizer.encode(text, add_special_tokens=False)
+
+
+def test_what_is_read_is_not_quantized(exported: tuple[str, Path]) -> None:
+    kind, folder = exported
+    tensors = gguf.GGUFReader(folder / "model.gguf").tensors
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in tensors}
+    head = "output.weight" if "output.weight" in kinds else "token_embd.weight"
+    assert kinds[head] == ("F32" if kind == "float32" else "F16")
+    inner = {k for name, k in kinds.items() if name.startswith("blk.") and "norm" not in name}
+    assert ("F16" in inner) == (kind == "float16")
+
+
+def test_llama_cpp_knows_the_ends_and_that_the_pair_is_none(engine: Any) -> None:
+    import llama_cpp
+
+    vocabulary = llama_cpp.llama_model_get_vocab(engine._llama.model)
+    assert llama_cpp.llama_vocab_is_eog(vocabulary, engine.reader.eos[0])
+    assert not any(llama_cpp.llama_vocab_is_eog(vocabulary, i) for i in engine.readout.ids)
+    assert all(llama_cpp.llama_vocab_is_control(vocabulary, i) for i in engine.readout.ids)

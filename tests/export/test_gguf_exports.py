@@ -1,0 +1,206 @@
+"""A GGUF export holds the model that was trained: its weights, its ends, `<CNF>` as a row."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from test_forms import Trained, export, logits, same, train
+from test_pair import BLEND, fitted
+from tokenizers import pre_tokenizers
+
+import fake_llama
+import grace
+import tiny_gguf
+import tiny_models
+from grace.engines import Sampling
+from grace.engines.gguf import resolve_model
+from grace.engines.kinds import load_engine
+from grace.engines.reading import named_ends
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ConfigError, ModelError
+from grace.export import export_model
+from grace.pipeline.stages.fit import write_rows_adapter
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*tie_word_embeddings.*"),
+]
+PROMPTS = [tiny_models.tokenizer().encode(text) for text in tiny_models.SENTENCES]
+
+
+def read_back(folder: Path) -> Any:
+    """Return the model that transformers reads from the file."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file="model.gguf", dtype=torch.float32
+    )
+    return model.eval()
+
+
+def fields(file: Path) -> dict[str, Any]:
+    reader = gguf.GGUFReader(file)
+    return {
+        name: field.contents()
+        for name, field in reader.fields.items()
+        if not name.startswith("GGUF.")
+    }
+
+
+@pytest.mark.parametrize("name", ["llama_tied", "llama_untied", "tied_padded"])
+def test_the_file_has_the_logits_of_the_trained_model(name: str, tmp_path: Path) -> None:
+    made = train(name, tmp_path)
+    export(made, tmp_path / "out", "gguf")
+    same(logits(read_back(tmp_path / "out")), logits(made.engine.model), 3e-5)
+
+
+def test_half_precision_is_the_default_and_moves_logits_little(tmp_path: Path) -> None:
+    made = train("llama_untied", tmp_path)
+    export_model(made.adapter, made.adapter, str(made.base), tmp_path / "out", form="gguf")
+    kinds = {
+        t.name: t.tensor_type.name for t in gguf.GGUFReader(tmp_path / "out/model.gguf").tensors
+    }
+    assert set(kinds.values()) == {"F16", "F32"}
+    assert all(kind == "F32" for name, kind in kinds.items() if "norm" in name)
+    same(logits(read_back(tmp_path / "out")), logits(made.engine.model), 0.02)
+
+
+def test_llama_cpp_stops_where_an_answer_ends(tmp_path: Path) -> None:
+    """One row ends a response, a pair never does; both have their names as control tokens."""
+    made = train("llama_tied", tmp_path / "token")
+    export(made, tmp_path / "out", "gguf")
+    cnf = made.engine.cnf
+    found = fields(tmp_path / "out" / "model.gguf")
+    assert found["tokenizer.ggml.eos_token_id"] == 3
+    assert found["tokenizer.ggml.eom_token_id"] == cnf
+    assert set(named_ends(tmp_path / "out")) == {3, cnf}
+    (tmp_path / "pair").mkdir()
+    adapter = fitted("llama_tied", tmp_path / "pair")
+    out = tmp_path / "paired"
+    export_model(adapter, adapter, str(tmp_path / "pair" / "base"), out, form="gguf")
+    found = fields(out / "model.gguf")
+    ids = TransformersEngine.load(tmp_path / "pair" / "base", adapter=adapter).readout.ids
+    assert "tokenizer.ggml.eom_token_id" not in found
+    assert not set(ids) & set(named_ends(out))
+    assert [found["tokenizer.ggml.tokens"][i] for i in ids] == ["<CNF>", "<NOC>"]
+    assert {found["tokenizer.ggml.token_type"][i] for i in ids} == {tiny_gguf.CONTROL}
+
+
+def test_an_export_asks_like_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_llama.install(monkeypatch)
+    adapter = fitted("llama_untied", tmp_path)
+    out = tmp_path / "out"
+    base = str(tmp_path / "base")
+    done = export_model(adapter, adapter, base, out, form="gguf", dtype="float32")
+    assert done.hint.startswith(f"grace ask {out}")
+    ours, theirs = grace.load(adapter), grace.load(out)
+    assert type(theirs.engine).__name__ == "LlamaEngine"
+    wanted, found = (model.ask("Who wrote Middlemarch?", seed=1) for model in (ours, theirs))
+    assert found.text == wanted.text
+    assert found.confidence == pytest.approx(wanted.confidence, abs=1e-5)
+    assert resolve_model(str(out)) == str(out)  # an export is never unpacked
+
+
+def test_a_gguf_base_is_copied_with_the_rows_in_its_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every architecture, every quantized tensor and all that the file says stay as they are."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    fake_llama.install(monkeypatch)
+    model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
+    extra = {"general.note": "kept", "tokenizer.ggml.eot_token_id": 2}
+    base = tiny_gguf.write(tmp_path / "b.gguf", model, tokenizer, quantize=True, extra=extra)
+    engine = TransformersEngine.load(resolve_model(str(base)))
+    rows = np.random.default_rng(0).normal(size=(2, 32)).astype(np.float16).astype(np.float32)
+    metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
+    adapter, out = tmp_path / "adapter", tmp_path / "out"
+    write_rows_adapter(engine, rows, BLEND, adapter, metadata)
+    export_model(adapter, adapter, str(base), out, form="gguf")
+    had, has = fields(base), fields(out / "model.gguf")
+    changed = {name for name in had if had[name] != has[name]}
+    assert changed == {
+        "llama.vocab_size", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type",
+    }  # fmt: skip
+    assert has["tokenizer.ggml.tokens"][: len(tokenizer)] == had["tokenizer.ggml.tokens"]
+    before, after = (
+        {t.name: t for t in gguf.GGUFReader(file).tensors} for file in (base, out / "model.gguf")
+    )
+    assert {n for n in before if before[n].tensor_type != after[n].tensor_type} == {
+        "token_embd.weight"
+    }
+    for name in set(before) - {"token_embd.weight"}:
+        assert np.array_equal(before[name].data, after[name].data)
+    assert {2, 3} <= set(named_ends(out))
+    tuned = TransformersEngine.load(resolve_model(str(base)), adapter=adapter)
+    llama, sampling = load_engine("llama", out), Sampling(max_new_tokens=8)
+    wanted = dict(tuned.generate(PROMPTS, sampling))
+    for index, (one,) in llama.generate(PROMPTS, sampling):
+        assert one.token_ids == wanted[index][0].token_ids
+        assert one.confidence == pytest.approx(wanted[index][0].confidence, abs=2e-3)
+
+
+def test_quantizing_keeps_what_is_read_in_half_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def quantize(source: bytes, out: bytes, params: Any) -> int:
+        kinds = {t.tensor_type.name for t in gguf.GGUFReader(source.decode()).tensors}
+        asked.update(vars(params) | {"from": kinds})
+        Path(out.decode()).write_bytes(Path(source.decode()).read_bytes())
+        return asked.get("status", 0)
+
+    fake_llama.install(
+        monkeypatch,
+        llama_model_quantize_default_params=types.SimpleNamespace,
+        llama_model_quantize=quantize,
+        LLAMA_FTYPE_MOSTLY_Q4_K_M=15,
+        GGML_TYPE_F16=1,
+    )
+    made = train("llama_tied", tmp_path)
+
+    def write(out: str) -> None:
+        base, adapter = str(made.base), made.adapter
+        export_model(adapter, adapter, base, tmp_path / out, form="gguf", dtype="q4_k_m")
+
+    write("out")
+    assert asked == {
+        "ftype": 15, "output_tensor_type": 1, "token_embedding_type": 1, "from": {"F32"},
+    }  # fmt: skip
+    assert [file.name for file in (tmp_path / "out").glob("*.gguf")] == ["model.gguf"]
+    asked["status"] = 1
+    with pytest.raises(ModelError, match="cannot quantize the model as q4_k_m"):
+        write("failed")
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    with pytest.raises(ConfigError, match="llama-quantize --output-tensor-type f16"):
+        write("missing")
+    assert not (tmp_path / "missing").exists()
+
+
+def test_what_cannot_be_a_gguf_file_is_refused_with_the_alternative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused(train("qwen2", tmp_path / "a"), ModelError, "type qwen2 is written .* convert_hf")
+    refused(train("llama_tied", tmp_path / "b", read_at="feed"), ModelError, "use --format merged")
+    made = train("llama_tied", tmp_path / "c")
+    refused(made, ConfigError, "dtype 'int3' is no type", dtype="int3")
+    tokenizer = made.engine.tokenizer
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save_pretrained(made.adapter)
+    refused(made, ModelError, "splits words in a way")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    refused(made, ConfigError, r"grace-confidence\[gguf\]")
+
+
+def refused(made: Trained, kind: type[Exception], words: str, dtype: str = "auto") -> None:
+    out = made.base.parent / "out"
+    with pytest.raises(kind, match=words) as told:
+        export_model(made.adapter, made.adapter, str(made.base), out, form="gguf", dtype=dtype)
+    assert "\n" not in str(told.value)
+    assert not out.exists()

@@ -1,0 +1,76 @@
+"""A module that speaks llama-cpp-python's dialect of 0.3, in front of a transformers model.
+
+transformers' own loader reads the GGUF file. One full forward per token, no cache: slow, and easily
+seen to be right.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+
+class Llama:
+    """The parameters and attributes that are used here; another is a TypeError."""
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        n_ctx: int = 512,
+        n_threads: int | None = None,
+        n_batch: int = 512,
+        type_k: int | None = None,
+        type_v: int | None = None,
+        swa_full: bool | None = None,
+        verbose: bool = True,
+    ) -> None:
+        import transformers
+
+        file = Path(model_path)
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32
+        ).eval()
+        self.cache_types, self.n_batch = (type_k, type_v), n_batch
+        self.n_tokens, self.evaluated, self._n_ctx = 0, 0, n_ctx
+        self._ids: list[int] = []
+
+    @property
+    def ctx(self) -> Llama:
+        return self
+
+    def n_ctx(self) -> int:
+        return self._n_ctx
+
+    def n_vocab(self) -> int:
+        return int(self.model.config.vocab_size)
+
+    def eval(self, tokens: list[int]) -> None:
+        """Forget what comes after the first `n_tokens`, then take more."""
+        if self.n_tokens + len(tokens) > self._n_ctx:
+            raise RuntimeError("llama_decode returned 1")
+        self._ids = [*self._ids[: self.n_tokens], *tokens]
+        self.n_tokens = len(self._ids)
+        self.evaluated += len(tokens)
+
+    @torch.inference_mode()
+    def logits(self) -> np.ndarray:
+        found: np.ndarray = self.model(torch.tensor([self._ids])).logits[0, -1].float().numpy()
+        return found
+
+    def close(self) -> None:
+        del self.model
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Put the fake where `import llama_cpp` finds it; `changes` replace parts of it."""
+    module = types.ModuleType("llama_cpp")
+    parts = {"Llama": Llama, "llama_get_logits_ith": lambda ctx, _: ctx.logits()}
+    vars(module).update(parts | changes)
+    monkeypatch.setitem(sys.modules, "llama_cpp", module)
