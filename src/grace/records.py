@@ -12,6 +12,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast, get_type_hints
 
+from grace import notebook
+
 FinishReason = Literal["stop", "length", "dropped"]
 
 
@@ -113,7 +115,7 @@ class Vote:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Decision:
     """The outcome of a vote: the answer, its confidence, and what it took.
 
@@ -134,6 +136,17 @@ class Decision:
     threshold: float | None = None
     promise: str = ""
     abstains: bool = False
+
+    def __repr__(self) -> str:
+        """Return the answer and what it took; the fields hold the rest."""
+        return notebook.line("Decision", self.answer, self.confidence, self._notes())
+
+    def _repr_html_(self) -> str:
+        return notebook.card(self.answer, self.confidence, self._notes())
+
+    def _notes(self) -> list[str]:
+        spent = f"{self.samples} sample{'s' * (self.samples != 1)}"
+        return [spent, *(["abstains"] if self.abstains else [])]
 
 
 @dataclass(frozen=True, slots=True)

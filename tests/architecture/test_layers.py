@@ -28,6 +28,7 @@ LAYERS = [
         "progress",
     },
     {"records", "errors"},
+    {"notebook"},
 ]
 
 

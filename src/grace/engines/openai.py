@@ -166,6 +166,11 @@ class OpenAIEngine(NoStates):
         """Return how the response's own probabilities shift the logit of `<CNF>`, if at all."""
         return self.reader.evidence
 
+    @property
+    def max_in_flight(self) -> int:
+        """Return how many requests the server is sent at a time."""
+        return self._upstream.max_in_flight
+
     def caller(self, deadline: float) -> OpenAIEngine:
         """Return this engine for one caller, who waits until then at most (`time.monotonic`).
 
@@ -274,7 +279,7 @@ class OpenAIEngine(NoStates):
         check_contexts(contexts, self.limit, new_tokens, keys)
 
     def _in_order(self, work: Iterable[Coroutine[Any, Any, Value]]) -> Generator[Value, None, None]:
-        ahead = 2 * self._upstream.max_in_flight
+        ahead = 2 * self.max_in_flight
         return self._calls.iterate(in_order(work, ahead))
 
     async def _samples(self, prompt: Ids, sampling: Sampling, key: str) -> list[Generation]:

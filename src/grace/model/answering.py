@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import math
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Unpack, overload
 
 from grace.chat import encode_chat, encode_response
 from grace.chat.detokenizer import pieces
 from grace.config import DataSettings, SampleSettings
 from grace.engines import Sampling, StreamingEngine
 from grace.errors import UserInputError
-from grace.model.checks import check_question, check_text, checked_chat
+from grace.model.asides import aside
+from grace.model.checks import check_pairs, check_question, checked_chat
+from grace.model.many import AskOptions, Choices, VoteOptions, encoded, is_many, sampled
 from grace.model.reply import Reply as Reply
-from grace.model.rules import answering, usual_budget, voting
+from grace.model.rules import Answering, answering, drawing, usual_budget, voting
+from grace.model.voting import Ballot, OnVote
+from grace.progress import progress
 from grace.records import Decision, Generation, Message, Question, Threshold, Vote
-from grace.strategies import TEMPERATURE, Strategy, Waves, chosen, decide, stopped
+from grace.strategies import TEMPERATURE, Strategy
 from grace.tasks import Task
 from grace.tasks.prompts import conversation
 
 Prompt = str | Sequence[Message]
-OnVote = Callable[[Vote, str | None], None]
 
 
 class Model:
@@ -57,21 +61,33 @@ class Model:
         row = Question("0", self.task.name, question, (), tuple(choices))
         return conversation(self.task, row, self.data, self.shots)
 
+    @overload
+    def ask(  # type: ignore[overload-overlap]
+        self, question: str, *, choices: Sequence[str] = (), **options: Unpack[AskOptions]
+    ) -> Reply: ...
+
+    @overload
+    def ask(
+        self, question: Iterable[str], *, choices: Choices = (), **options: Unpack[AskOptions]
+    ) -> list[Reply]: ...
+
     def ask(
         self,
-        question: str,
+        question: Any,
         *,
-        choices: Sequence[str] = (),
+        choices: Any = (),
         threshold: float | None = None,
         temperature: float = 0.0,
         max_new_tokens: int | None = None,
         seed: int = 0,
-    ) -> Reply:
-        """Return one answer with its confidence, greedy unless a temperature is given.
+    ) -> Any:
+        """Return an answer with its confidence, greedy unless a temperature is given.
+
+        Of a list, return the list of the same answers, which takes much less time than one by one.
 
         Args:
-            question: the question as text; it is asked with the prompt of the training run.
-            choices: the option texts of a multiple-choice question.
+            question: the question as text, asked with the prompt of the training run; or a list.
+            choices: the option texts of a multiple-choice question; for each one of a list.
             threshold: confidence below which the reply abstains; None: the one that `grace
                 threshold` has chosen for single answers, if any.
             temperature: sampling temperature; the confidence never depends on it.
@@ -83,50 +99,98 @@ class Model:
                 threshold, temperature or length.
             ModelError: the question is longer than the model's context.
         """
-        sampling = self._sampling(temperature, max_new_tokens, seed)
-        use = answering(threshold, self.promise, temperature, max_new_tokens)
-        prompt = self.encode(question, choices)
-        ((_, (generation,)),) = self.engine.generate([prompt], sampling, keys=["0"])
-        reply = self._reply(generation)
-        return reply._replace(
-            threshold=use.tau,
-            promise=use.promise,
-            abstains=use.abstains(reply.confidence),
-            pieces=pieces(self.engine.tokenizer, generation.token_ids),
-        )
+        how = self._asking(threshold, temperature, max_new_tokens, seed)
+        if is_many(question):
+            return list(self._replies(encoded(question, choices, self.encode), *how))
+        (reply,) = self._replies([self.encode(question, choices)], *how)
+        return reply
+
+    def ask_many(
+        self,
+        questions: Iterable[str],
+        *,
+        choices: Choices = (),
+        progress: bool = False,
+        **options: Unpack[AskOptions],
+    ) -> Iterator[Reply]:
+        """Yield the answers to any number of questions in their order, as they are made.
+
+        Args:
+            questions: the questions, read as they are needed.
+            choices: the option texts of each question.
+            progress: show how far it is on standard error, if the number of questions is known.
+            options: of `ask`.
+
+        Raises:
+            UserInputError, ModelError: as for `ask`, when the question's turn comes.
+        """
+        how = self._asking(**options)
+        total = len(questions) if progress and isinstance(questions, Sized) else 0
+        return self._replies(encoded(questions, choices, self.encode), *how, total)
+
+    async def aask(self, question: str, **options: Any) -> Reply:
+        """Return what `ask` returns, without holding up the event loop.
+
+        On a server many calls are in flight, and a cancelled one hangs up. A model in this process
+        takes one call at a time: give `ask` a list there.
+        """
+        return await aside(self, self._threads, lambda model: model.ask(question, **options))
+
+    async def avote(self, question: str, **options: Any) -> Decision:
+        """Return what `vote` returns, without holding up the event loop (see `aask`)."""
+        return await aside(self, self._threads, lambda model: model.vote(question, **options))
+
+    @overload
+    def vote(  # type: ignore[overload-overlap]
+        self,
+        question: str,
+        *,
+        choices: Sequence[str] = (),
+        on_vote: OnVote | None = None,
+        prompt: Sequence[int] | None = None,
+        **options: Unpack[VoteOptions],
+    ) -> Decision: ...
+
+    @overload
+    def vote(
+        self, question: Iterable[str], *, choices: Choices = (), **options: Unpack[VoteOptions]
+    ) -> list[Decision]: ...
 
     def vote(
         self,
-        question: str,
+        question: Any,
         *,
         strategy: Strategy | str | None = None,
         budget: int | None = None,
         parallel: int = 1,
         threshold: float | None = None,
-        choices: Sequence[str] = (),
+        choices: Any = (),
         temperature: float = TEMPERATURE,
         max_new_tokens: int | None = None,
         seed: int = 0,
         on_vote: OnVote | None = None,
         prompt: Sequence[int] | None = None,
-    ) -> Decision:
+    ) -> Any:
         """Sample answers until the strategy is sure or the budget is spent, and choose one.
 
+        Of a list of questions, return the list of decisions: all questions are sampled together.
+
         Args:
-            question: the question as text.
+            question: the question as text, or a list.
             strategy: a strategy, or the name of one (`sc`, `asc`, `esc`, `es`, `grace-sc`, ...;
                 see `grace.strategies`); None: early stopping.
             budget: most samples to take, at least 1; None: that of the run's threshold, or 8.
-            parallel: samples in flight at a time. The decision is that of one after the other;
-                what is not needed for it is cancelled.
+            parallel: samples of a question in flight at a time. The decision is that of one after
+                the other; what is not needed for it is cancelled (of a list, once it is there).
             threshold: the strategy's threshold; None: its own, and for early stopping the one that
                 `grace threshold` has chosen for this budget and temperature, if any.
-            choices: the option texts of a multiple-choice question.
+            choices: the option texts of a multiple-choice question; for each one of a list.
             temperature: sampling temperature.
             max_new_tokens: longest answer in tokens; None: as in the training run.
             seed: seed of the sampling.
-            on_vote: called with every vote that is used, and the answer that would win then.
-            prompt: what `encode` returns for the question and its choices, where it is known.
+            on_vote: called with every vote on a single question that is used, and the answer that
+                would win then.
+            prompt: what `encode` returns for a single question and its choices, where it is known.
 
         Raises:
             UserInputError: an impossible budget, threshold or number in flight, or as for `ask`.
@@ -135,28 +199,15 @@ class Model:
         """
         budget = usual_budget(self.promise, strategy) if budget is None else budget
         rule = voting(strategy, threshold, self.promise, budget, temperature, max_new_tokens)
-        sampling = self._sampling(temperature, max_new_tokens, seed)
+        sampling = drawing(self.sample, temperature, max_new_tokens, seed)
         sampling = dataclasses.replace(sampling, drop=getattr(rule.strategy, "drop", 0.0))
+        ballot = Ballot(self.engine, self._vote, rule, budget, parallel, sampling)
+        if is_many(question):
+            if on_vote is not None or prompt is not None:
+                raise UserInputError("on_vote and prompt are for one question; vote on each alone")
+            return ballot.decide_all(list(encoded(question, choices, self.encode)))
         prompt = self.encode(question, choices) if prompt is None else prompt
-        stream = self.engine.stream(prompt, sampling)
-
-        def issue(numbers: range) -> Iterator[tuple[int, Vote]]:
-            with contextlib.closing(stream.start(numbers)) as running:
-                for number, generation in running:
-                    reply = self._reply(generation)
-                    answer = None if generation.finish_reason == "dropped" else reply.answer
-                    yield number, Vote(answer, reply.confidence, reply.tokens, reply.text)
-
-        waves = Waves(issue, budget, parallel)
-        votes = waves if on_vote is None else _told(waves, rule.strategy, on_vote)
-        decision = decide(rule.strategy, votes, budget)
-        return dataclasses.replace(
-            decision,
-            issued=waves.issued,
-            issued_tokens=stream.tokens,
-            promise=rule.promise,
-            abstains=rule.covers_sure_only and not stopped(rule.strategy, decision.votes),
-        )
+        return ballot.decide(prompt, on_vote)
 
     @property
     def traces(self) -> bool:
@@ -211,29 +262,46 @@ class Model:
         Raises:
             UserInputError, ModelError: as for `score`.
         """
-        if isinstance(prompts, str) or isinstance(responses, str):
-            raise UserInputError("prompts and responses are lists; put a single one in brackets")
-        if len(prompts) != len(responses):
-            raise UserInputError(
-                f"{len(prompts)} prompts but {len(responses)} responses; give one response each"
-            )
+        check_pairs(prompts, responses)
         tokenizer, context = self.engine.tokenizer, self.engine.limit
         chats = [self.messages(p) if isinstance(p, str) else checked_chat(p) for p in prompts]
-        for text in responses:
-            check_text(text)
         pairs = zip(chats, responses, strict=True)
         return (
             [encode_chat(tokenizer, chat, context=context) for chat in chats],
             [encode_response(tokenizer, *pair, context=context) for pair in pairs],
         )
 
-    def _sampling(self, temperature: float, max_new_tokens: int | None, seed: int) -> Sampling:
-        longest = self.sample.longest if max_new_tokens is None else max_new_tokens
-        if not 0 <= temperature < math.inf:
-            raise UserInputError(f"the temperature is {temperature}; use 0 (greedy) or more")
-        if longest < 1:
-            raise UserInputError(f"max_new_tokens is {longest}; an answer needs at least 1")
-        return Sampling(1, temperature, self.sample.top_p, longest, seed)
+    def _asking(
+        self,
+        threshold: float | None = None,
+        temperature: float = 0.0,
+        max_new_tokens: int | None = None,
+        seed: int = 0,
+    ) -> tuple[Sampling, Answering]:
+        """Return how single answers are drawn and judged."""
+        sampling = drawing(self.sample, temperature, max_new_tokens, seed)
+        return sampling, answering(threshold, self.promise, temperature, max_new_tokens)
+
+    def _replies(
+        self, prompts: Iterable[list[int]], sampling: Sampling, use: Answering, total: int = 0
+    ) -> Iterator[Reply]:
+        tokenizer, traces = self.engine.tokenizer, self.traces
+        with progress("ask", total, unit="questions") as advance:
+            for (generation,) in sampled(self.engine, prompts, sampling):
+                reply = self._reply(generation)
+                yield dataclasses.replace(
+                    reply,
+                    threshold=use.tau,
+                    promise=use.promise,
+                    abstains=use.abstains(reply.confidence),
+                    pieces=pieces(tokenizer, generation.token_ids) if traces else (),
+                )
+                advance(1)
+
+    def _vote(self, generation: Generation) -> Vote:
+        reply = self._reply(generation)
+        answer = None if generation.finish_reason == "dropped" else reply.answer
+        return Vote(answer, reply.confidence, reply.tokens, reply.text)
 
     def _reply(self, generation: Generation) -> Reply:
         evidence = getattr(self.engine, "evidence", None)
@@ -247,12 +315,6 @@ class Model:
             unusual=evidence is not None and evidence.outside(generation.logprobs),
         )
 
-
-def _told(votes: Waves, strategy: Strategy, on_vote: OnVote) -> Iterator[Vote]:
-    """Yield the votes, telling of each before it is used."""
-    taken: list[Vote] = []
-    with contextlib.closing(votes):
-        for vote in votes:
-            taken.append(vote)
-            on_vote(vote, chosen(strategy, taken))
-            yield vote
+    @functools.cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(getattr(self.engine, "max_in_flight", 1), "grace-model")

@@ -25,6 +25,22 @@ def check_question(question: str, choices: Sequence[str]) -> None:
         raise UserInputError(f"got {len(choices)} choices; give 2 to {len(LETTERS)}")
 
 
+def check_pairs(prompts: Sequence[object], responses: Sequence[str]) -> None:
+    """Refuse what is not a list of prompts with a response each.
+
+    Raises:
+        UserInputError: names what is wrong.
+    """
+    if isinstance(prompts, str) or isinstance(responses, str):
+        raise UserInputError("prompts and responses are lists; put a single one in brackets")
+    if len(prompts) != len(responses):
+        raise UserInputError(
+            f"{len(prompts)} prompts but {len(responses)} responses; give one response each"
+        )
+    for text in responses:
+        check_text(text)
+
+
 def checked_chat(chat: Sequence[Message]) -> Sequence[Message]:
     """Return a conversation; raise an error if it is malformed.
 

@@ -7,9 +7,12 @@ temperature and the longest answer of its calibration.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Literal, NamedTuple
 
 from grace import strategies
+from grace.config import SampleSettings
+from grace.engines import Sampling
 from grace.errors import UserInputError
 from grace.records import Threshold
 from grace.strategies import BUDGET, EarlyStop, Strategy
@@ -35,6 +38,22 @@ class Voting(NamedTuple):
     strategy: Strategy
     promise: str = ""
     covers_sure_only: bool = False
+
+
+def drawing(
+    settings: SampleSettings, temperature: float, max_new_tokens: int | None, seed: int
+) -> Sampling:
+    """Return how a response is drawn; without a length, as in the training run.
+
+    Raises:
+        UserInputError: an impossible temperature or length.
+    """
+    longest = settings.longest if max_new_tokens is None else max_new_tokens
+    if not 0 <= temperature < math.inf:
+        raise UserInputError(f"the temperature is {temperature}; use 0 (greedy) or more")
+    if longest < 1:
+        raise UserInputError(f"max_new_tokens is {longest}; an answer needs at least 1")
+    return Sampling(1, temperature, settings.top_p, longest, seed)
 
 
 def answering(

@@ -30,7 +30,7 @@ from grace.strategies.es import EarlyStop
 from grace.strategies.esc import WindowConsistency
 from grace.strategies.policies import POLICIES, Policy, load, policy
 from grace.strategies.sc import Majority
-from grace.strategies.waves import Waves, issued_samples
+from grace.strategies.waves import Waves, check_parallel, issued_samples
 from grace.strategies.weighted import Weighted
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "Waves",
     "Weighted",
     "WindowConsistency",
+    "check_parallel",
     "chosen",
     "decide",
     "issued_samples",

@@ -25,8 +25,7 @@ class Waves:
     """
 
     def __init__(self, issue: Issue, budget: int, parallel: int) -> None:
-        if parallel < 1:
-            raise UserInputError(f"parallel is {parallel}; at least one sample is in flight")
+        check_parallel(parallel)
         self.issued = 0
         self._issue = issue
         self._budget = budget
@@ -68,6 +67,16 @@ class Waves:
                 f"sample {expected} of the wave {wave.start} to {wave.stop - 1} never came; "
                 "the engine must return every sample that it was asked for"
             )
+
+
+def check_parallel(parallel: int) -> None:
+    """Refuse fewer than one sample in flight.
+
+    Raises:
+        UserInputError: names the number.
+    """
+    if parallel < 1:
+        raise UserInputError(f"parallel is {parallel}; at least one sample is in flight")
 
 
 def issued_samples(used: Indices, parallel: int, budget: int) -> Indices:

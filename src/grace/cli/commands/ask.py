@@ -52,6 +52,8 @@ def ask_once(
     Raises:
         GraceError: what was given cannot be used.
     """
+    from grace.records import to_json
+
     options = asked.options(0.0)
     model = _load(path, loading)
     if trace and not model.traces:
@@ -61,7 +63,7 @@ def ask_once(
         )
     reply = model.ask(asked.question, **options)
     if as_json:
-        print(json.dumps(reply._asdict(), ensure_ascii=False))
+        print(json.dumps(to_json(reply), ensure_ascii=False))
         return
     surely = _confidence(reply.confidence)
     if reply.unusual and reply.confidence is not None:

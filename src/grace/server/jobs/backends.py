@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
@@ -14,6 +13,7 @@ from grace.engines.http.background import as_finished
 from grace.engines.http.dialect import Request
 from grace.engines.http.remote import seed_of
 from grace.engines.reading import LOWEST, Step
+from grace.model.asides import caller
 from grace.records import Message
 from grace.server.errors import ApiError
 from grace.server.jobs.completion import Asked, Choice, Completion, Top, name_of
@@ -129,16 +129,16 @@ def _most_probable(engine: Any, drawing: Drawing, row: int, count: int | None) -
 def _upstream(model: Model, engine: OpenAIEngine, settings: ServerSettings) -> Backend:
     queue = Queue(threads=settings.max_running, max_waiting=settings.max_waiting)
 
-    def caller() -> tuple[Model, Callable[[], None]]:
-        """Return the model with an engine that hangs up, at the latest when its client has."""
-        own = copy.copy(model)
-        own.engine = hangs_up = engine.caller(time.monotonic() + settings.timeout_s)
-        return own, hangs_up.cancel
-
     async def trouble() -> str:
         return await asyncio.wrap_future(engine.reachable())
 
-    return Backend(queue, False, trouble, caller, _relay)
+    return Backend(
+        queue,
+        False,
+        trouble,
+        lambda: caller(model, time.monotonic() + settings.timeout_s),
+        _relay,
+    )
 
 
 def _relay(jobs: Sequence[Completion]) -> None:

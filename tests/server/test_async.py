@@ -1,0 +1,100 @@
+"""Many questions in flight from one event loop, at a server or in front of an upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import openai
+import pytest
+from live_server import NAME, Live
+
+from fake_upstream import Behaviour, Server
+from grace.model import Model
+
+IN_FLIGHT = 64
+QUESTIONS = [f"What is {number} and {number * 7}?" for number in range(IN_FLIGHT)]
+
+
+@pytest.fixture
+def behaviour(upstream: Server) -> Iterator[Behaviour]:
+    upstream.behaviour = Behaviour()
+    yield upstream.behaviour
+    upstream.behaviour = Behaviour()
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    """Wait for what comes in milliseconds; give up after a minute."""
+    end = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+def test_a_client_with_64_in_flight_gets_the_answers_of_single_calls(live: Live):
+    client = openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
+
+    async def ask(question: str) -> tuple[str, float]:
+        said = await client.chat.completions.create(
+            model=NAME,
+            temperature=0,
+            messages=[{"role": "user", "content": question}],
+        )
+        (choice,) = said.choices
+        return (choice.message.content or "").strip(), choice.confidence  # type: ignore[attr-defined]
+
+    async def main() -> list[tuple[str, float]]:
+        async with client:
+            return await asyncio.gather(*map(ask, QUESTIONS))
+
+    found = asyncio.run(main())
+    replies = live.model.ask(QUESTIONS)
+    assert [text for text, _ in found] == [reply.text for reply in replies]
+    assert [c for _, c in found] == [
+        reply.confidence and pytest.approx(reply.confidence, abs=1e-5) for reply in replies
+    ]
+
+
+def test_64_questions_are_at_the_upstream_at_a_time(
+    relayed: Model, tiny_model: Model, behaviour: Behaviour
+):
+    behaviour.gate = threading.Event()
+
+    async def main() -> list[str]:
+        asked = [asyncio.ensure_future(relayed.aask(question)) for question in QUESTIONS]
+        await until(lambda: len(behaviour.requests) == IN_FLIGHT)
+        assert behaviour.gate is not None
+        behaviour.gate.set()
+        return [reply.text for reply in await asyncio.gather(*asked)]
+
+    assert asyncio.run(main()) == [reply.text for reply in tiny_model.ask(QUESTIONS)]
+
+
+def test_votes_overlap_and_are_those_of_single_calls(relayed: Model, behaviour: Behaviour):
+    how = {"strategy": "grace-sc", "budget": 2, "seed": 4}
+
+    async def main() -> list[object]:
+        return await asyncio.gather(*(relayed.avote(q, **how) for q in QUESTIONS[:4]))
+
+    alone = [relayed.vote(question, **how) for question in QUESTIONS[:4]]  # type: ignore[call-overload]
+    assert asyncio.run(main()) == alone
+    assert relayed.vote(QUESTIONS[:4], **how) == alone  # type: ignore[call-overload]
+
+
+def test_a_call_that_is_given_up_hangs_up(relayed: Model, behaviour: Behaviour):
+    behaviour.gate = threading.Event()
+
+    async def main() -> None:
+        asked = asyncio.ensure_future(relayed.avote(QUESTIONS[0], budget=2, parallel=2))
+        await until(lambda: len(behaviour.requests) == 2)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert behaviour.gate is not None
+        behaviour.gate.set()
+        await until(lambda: behaviour.left == 2)
+
+    asyncio.run(main())
+    assert relayed.ask(QUESTIONS[0]).text
