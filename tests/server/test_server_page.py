@@ -25,7 +25,8 @@ from grace.server.app import FILES, PAGE
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install one")
 READY = "document.getElementById('about').textContent.includes('trained on')"
 ROWS = "document.getElementById('session').tBodies[0].rows"
-RIGHT, ENTER, ESCAPE = ("ArrowRight", 39), ("Enter", 13), ("Escape", 27)
+LEFT, RIGHT = ("ArrowLeft", 37), ("ArrowRight", 39)
+ENTER, ESCAPE = ("Enter", 13), ("Escape", 27)
 EVIL = "<img src=x onerror='window.evil=1'><script>window.evil=1</script>"
 
 
@@ -159,6 +160,39 @@ def test_markup_in_questions_and_answers_is_text(page: Browser) -> None:
     assert page.run("document.querySelector('#samples .said').textContent") == EVIL
     assert page.run("window.evil") is None
     assert page.run("document.images.length") == 0
+
+
+@in_browser
+def test_a_line_under_the_answer_says_how_sure_it_was_at_every_piece(page: Browser) -> None:
+    told = [("", 0.5), ("Seven ", 0.25), ("and a half", 0.75)]
+    events = [
+        {"choices": [{"delta": {"content": piece}, "finish_reason": None, "confidence_so_far": c}]}
+        for piece, c in told
+    ]
+    events.append({"choices": [{"delta": {}, "finish_reason": "stop", "confidence": 0.91}]})
+    stream = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    page.run(f"window.fetch = async () => new Response({json.dumps(stream)}); 0")
+    assert page.run("document.getElementById('trace').hidden")
+    page.type("How many?")
+    page.press(*ENTER)
+    page.wait(f"{ROWS}.length === 1")
+    assert not page.run("document.getElementById('trace').hidden")
+    assert text(page, "trace-said") == "At its end: 0.91"
+    drawn = page.run("document.querySelector('#trace-line .line').getAttribute('points')")
+    places = [tuple(map(float, point.split(","))) for point in drawn.split()]
+    assert len(places) == 4 and places == sorted(places)
+    heights = [y for _, y in places]
+    assert heights[3] < heights[2] < heights[0] < heights[1]
+    page.run("document.getElementById('trace-step').focus()")
+    page.press(*LEFT)
+    assert text(page, "trace-said") == "After “Seven”: 0.75"
+    valued = "document.getElementById('trace-step').getAttribute('aria-valuetext')"
+    assert page.run(valued) == "After “Seven”: 0.75"
+    assert text(page, "answer") == "Seven and a half"
+    assert page.run("document.querySelector('#answer .later').textContent") == "and a half"
+    page.press(*LEFT)
+    page.press(*LEFT)
+    assert text(page, "trace-said") == "Before its first word: 0.50"
 
 
 @in_browser

@@ -99,6 +99,7 @@ FILES = {
     "/page/app.js": ("app.js", "text/javascript"),
     "/page/diagram.js": ("diagram.js", "text/javascript"),
     "/page/promise.js": ("promise.js", "text/javascript"),
+    "/page/trace.js": ("trace.js", "text/javascript"),
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 PAGE_HEADERS = {

@@ -2,6 +2,7 @@
 
 import { draw } from "/page/diagram.js";
 import { holds, isAt, told } from "/page/promise.js";
+import { showTrace } from "/page/trace.js";
 
 const $ = (id) => document.getElementById(id);
 const state = { model: null, key: "", asked: [], current: null, running: null, moveCut: () => {} };
@@ -109,8 +110,9 @@ function showSession() {
   }));
 }
 
-function showVerdict({ text, confidence, calibrated, promise, note, done }) {
+function showVerdict({ text, trace, confidence, calibrated, promise, note, done }) {
   $("answer").textContent = text || (done ? "No answer was found in any sample." : "");
+  showTrace(trace, text, threshold(), done && confidence !== null);
   $("gauge-fill").style.width = `${(confidence ?? 0) * 100}%`;
   const good = isAccepted(confidence);
   $("result").classList.toggle("unsure", !good);
@@ -181,7 +183,8 @@ function request(question) {
 
 async function ask(question) {
   const found = state.current = {
-    question, text: "", confidence: null, note: "Asking…", done: false, threshold: threshold(),
+    question, text: "", trace: [], confidence: null, note: "Asking…", done: false,
+    threshold: threshold(),
   };
   const votes = [];
   $("result").hidden = false;
@@ -197,6 +200,8 @@ async function ask(question) {
   for await (const event of events(response)) {
     if (event.error) throw new Error(event.error.message);
     for (const choice of event.choices) {
+      const c = choice.finish_reason ? choice.confidence : choice.confidence_so_far;
+      if ((c ?? null) !== null) found.trace.push({ at: found.text.length, c });
       found.text += choice.delta.content ?? "";
       if (choice.finish_reason) {
         found.confidence = choice.confidence;

@@ -6,7 +6,7 @@ const NS = "http://www.w3.org/2000/svg";
 const x = (value) => LEFT + value * SIZE;
 const y = (value) => TOP + (1 - value) * SIZE;
 
-function add(parent, tag, attributes, text) {
+export function add(parent, tag, attributes, text) {
   const node = document.createElementNS(NS, tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   if (text !== undefined) node.textContent = text;
