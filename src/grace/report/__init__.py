@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grace.report.inputs import EstimatorResult, Example, Replay, ReportInput, merge
+from grace.report.inputs import EstimatorResult, Example, Replay, ReportInput, Traced, merge
 from grace.report.rows import TargetRow, Validation
 from grace.report.scaling.rows import Promise
 from grace.report.stored import Report, from_json, to_json
@@ -27,6 +27,7 @@ __all__ = [
     "Report",
     "ReportInput",
     "TargetRow",
+    "Traced",
     "Validation",
     "build_report",
     "from_json",
@@ -57,8 +58,11 @@ def write_report(report: Report, directory: Path) -> list[Path]:
     from grace.report.page import render_page
 
     figures = draw(report)
-    files = {f"figures/{figure.name}.svg": figure.svg.encode() for figure in figures}
-    files |= {f"figures/{figure.name}.png": figure.png for figure in figures}
+    files = {
+        f"figures/{figure.name}.{ending}": data
+        for figure in figures
+        for ending, data in figure.files.items()
+    }
     files["report.md"] = markdown(report).encode()
     files["report.html"] = render_page(report, figures).encode()
     for name, data in files.items():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from grace.report.names import estimator_order, label, shown_budget, strategy_name
-from grace.report.rows import Comparison, Ends, Gap, Row, Summary, Transfer
+from grace.report.rows import Bar, Comparison, Ends, Gap, Row, Summary, Transfer
 from grace.report.scaling.rows import EqualAccuracy, JointStrategy
 from grace.report.stored import Report
 
@@ -78,11 +78,30 @@ class Rated(NamedTuple):
         return [value for row in self.rows if (value := row.metric(metric)) is not None]
 
 
+def pooled_bars(rated: Rated) -> list[Bar]:
+    """Return the bars that are not empty, each pooled over the seeds."""
+    bars = []
+    for parts in zip(*(row.reliability for row in rated.rows if row.n), strict=True):
+        n = sum(part.n for part in parts)
+        if n:
+            confidence = sum(part.n * (part.confidence or 0.0) for part in parts) / n
+            accuracy = sum(part.n * (part.accuracy or 0.0) for part in parts) / n
+            about = {"low": parts[0].low, "high": parts[0].high, "n": n}
+            bars.append(Bar(**about, confidence=confidence, accuracy=accuracy))
+    return bars
+
+
 class Group(NamedTuple):
     """The estimators of one test task, training task and backbone."""
 
     title: str
     rated: list[Rated]
+
+    @property
+    def at_home(self) -> bool:
+        """True where the tested task is the one that was trained on."""
+        row = self.rated[0].rows[0]
+        return row.task == row.train_task
 
 
 def groups(report: Report) -> list[Group]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grace.errors import UserInputError
 from grace.report.names import ACCESS
@@ -84,6 +85,18 @@ class Example(NamedTuple):
     correct: bool
     confidence: float | None
     task: str = ""
+    accepted: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+
+
+class Traced(NamedTuple):
+    """The confidence along the test answers of one run: `c_NS` at S even shares of each answer."""
+
+    task: str
+    backbone: str
+    name: str
+    c_NS: NDArray[np.float64]
+    correct_N: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +141,14 @@ class ReportInput:
     settings: Mapping[str, object] = field(default_factory=dict)
     examples: Sequence[Example] = ()
     validation: Sequence[Validation] = ()
+    traces: Sequence[Traced] = ()
 
 
 def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
     """Return one input with the raw confidences of several, so that statistics are joint.
 
     The same confidences in two inputs (an estimator that two runs share) count once, at the
-    first one's cost. Targets are kept per training task, notes say which run they are about,
+    first one's cost. Targets are kept per training task, notes that several share once,
     settings that differ are listed side by side, and examples come from the first run of each
     task.
 
@@ -152,10 +166,11 @@ def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
         targets=_targets(inputs),
         target_values=_target_values(inputs),
         replays=_replays(inputs),
-        notes=_notes(inputs),
+        notes=list(dict.fromkeys(note for data in inputs for note in data.notes)),
         settings=_settings(inputs),
         examples=_examples(inputs),
         validation=_validation(inputs),
+        traces=[trace for data in inputs for trace in data.traces],
     )
 
 
@@ -232,12 +247,6 @@ def _target_values(inputs: Sequence[ReportInput]) -> dict[str, list[float]]:
         for task, values in data.target_values.items():
             found.setdefault(task, []).extend(values)
     return found
-
-
-def _notes(inputs: Sequence[ReportInput]) -> list[str]:
-    if len(inputs) == 1:
-        return list(inputs[0].notes)
-    return [f"{data.name}: {note}" for data in inputs for note in data.notes]
 
 
 def _settings(inputs: Sequence[ReportInput]) -> dict[str, str]:

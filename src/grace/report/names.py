@@ -8,32 +8,44 @@ from typing import NamedTuple
 
 from grace.strategies import BUDGET
 
-LABELS = {
-    "grace": "GrACE",
-    "grace-paper": "GrACE (paper)",
-    "grace-disc": "GrACE-Disc",
-    "grace-pre": "GrACE-Pre",
-    "grace-sft": "GrACE-SFT",
-    "grace-feed": "GrACE-Feed",
-    "rows": "<CNF> without evidence",
-    "evidence": "Evidence alone",
-    "likelihood": "Likelihood",
-    "platt": "Platt scaling",
-    "loglik": "Log-likelihood, logistic",
-    "p_true": "P(True)",
-    "p_true_tuned": "P(True), tuned",
-    "p_true_supervised": "P(True), supervised",
-    "verbal": "Verbal",
-    "verbal_tuned": "Verbal, tuned",
-    "apricot": "Apricot",
-    "actcab": "ActCab",
-    "probe": "Probe",
-    "deepconf": "DeepConf",
-    "deepconf_logistic": "DeepConf, logistic",
-    "semantic_entropy": "Semantic entropy",
-    "consistency": "Consistency",
+FAMILIES = {
+    "GrACE": {
+        "grace": "GrACE",
+        "grace-paper": "GrACE (paper)",
+        "grace-disc": "GrACE-Disc",
+        "grace-pre": "GrACE-Pre",
+        "grace-sft": "GrACE-SFT",
+        "grace-feed": "GrACE-Feed",
+        "rows": "<CNF> without evidence",
+    },
+    "From the probabilities of the answer's tokens": {
+        "evidence": "Evidence alone",
+        "likelihood": "Likelihood",
+        "platt": "Platt scaling",
+        "loglik": "Log-likelihood, logistic",
+        "deepconf": "DeepConf",
+        "deepconf_logistic": "DeepConf, logistic",
+    },
+    "From hidden states, in a second pass": {
+        "actcab": "ActCab",
+        "probe": "Probe",
+    },
+    "By asking the model about its answer": {
+        "p_true": "P(True)",
+        "p_true_tuned": "P(True), tuned",
+        "p_true_supervised": "P(True), supervised",
+        "verbal": "Verbal",
+        "verbal_tuned": "Verbal, tuned",
+    },
+    "By another model": {"apricot": "Apricot"},
+    "By comparing several answers": {
+        "semantic_entropy": "Semantic entropy",
+        "consistency": "Consistency",
+    },
 }
-"""Labels of estimators, in the order of the tables; others follow by name."""
+"""Labels of estimators by what they go by, in the order of the tables; others follow by name."""
+
+LABELS = {name: shown for family in FAMILIES.values() for name, shown in family.items()}
 
 OURS = "grace"
 """The estimator that is compared with every other."""
@@ -149,11 +161,21 @@ def label(estimator: str) -> str:
     return f"{shown} + {recalibration.replace('_', ' ')}" if plus else shown
 
 
+def family(estimator: str) -> str:
+    """Return what an estimator goes by, as a title; "Others" for an unknown one."""
+    name = _plain(estimator)
+    return next((title for title, known in FAMILIES.items() if name in known), "Others")
+
+
 def estimator_order(estimator: str) -> tuple[int, str]:
     """Sort key: known estimators in the order of `LABELS`, each before its recalibrations."""
-    name = estimator.partition("+")[0].removesuffix(AT_BASE)
+    name = _plain(estimator)
     known = list(LABELS)
     return (known.index(name) if name in LABELS else len(known), estimator)
+
+
+def _plain(estimator: str) -> str:
+    return estimator.partition("+")[0].removesuffix(AT_BASE)
 
 
 def as_code(text: str) -> str:

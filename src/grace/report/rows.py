@@ -195,3 +195,24 @@ class ShownExample:
     correct: bool
     confidence: float
     task: str
+    accepted: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Along:
+    """The confidence in some answers at even shares of them: quartiles, lowest first."""
+
+    n: int
+    low: tuple[float, ...]
+    median: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRow(Sampled):
+    """How the confidence `name` in right and in wrong answers goes while they are written."""
+
+    name: str
+    right: Along
+    wrong: Along

@@ -21,6 +21,7 @@ from grace.report.rows import (
     Summary,
     TargetRow,
     TargetValues,
+    TraceRow,
     Transfer,
     Validation,
 )
@@ -65,6 +66,7 @@ class Report:
     notes: tuple[str, ...] = ()
     validation: tuple[Validation, ...] = ()
     examples: tuple[ShownExample, ...] = ()
+    traces: tuple[TraceRow, ...] = ()
 
 
 def to_json(value: Any) -> Any:

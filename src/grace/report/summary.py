@@ -13,9 +13,17 @@ from numpy.typing import NDArray
 
 from grace.errors import UserInputError
 from grace.metrics import METRICS, evaluate, interval, reliability, wqd
-from grace.report.inputs import EstimatorResult, Example, ReportInput, different, flat
+from grace.report.inputs import (
+    EstimatorResult,
+    Example,
+    ReportInput,
+    Traced,
+    different,
+    flat,
+)
 from grace.report.names import COMPARED, COSTS, OURS
 from grace.report.rows import (
+    Along,
     Bar,
     Comparison,
     Gap,
@@ -24,6 +32,7 @@ from grace.report.rows import (
     ShownExample,
     Summary,
     TargetValues,
+    TraceRow,
     Transfer,
 )
 from grace.report.scaling.replays import replay_rows
@@ -74,6 +83,7 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         notes=tuple(data.notes),
         validation=tuple(data.validation),
         examples=tuple(_picked(data.examples)),
+        traces=tuple(_along(data.traces)),
     )
     return from_json(Report, to_json(report))
 
@@ -225,7 +235,28 @@ def _picked(examples: Sequence[Example]) -> Iterator[ShownExample]:
                     correct=example.correct,
                     confidence=c,
                     task=task,
+                    accepted=tuple(map(_short, example.accepted)),
+                    choices=tuple(map(_short, example.choices)),
                 )
+
+
+def _along(traces: Sequence[Traced]) -> Iterator[TraceRow]:
+    """Yield the quartiles of the confidence along right and wrong answers, of all seeds."""
+    places: dict[tuple[str, str, str], list[Traced]] = {}
+    for trace in traces:
+        places.setdefault((trace.task, trace.backbone, trace.name), []).append(trace)
+    for (task, backbone, name), same in places.items():
+        c_NS = np.concatenate([trace.c_NS for trace in same])
+        correct_N = np.concatenate([trace.correct_N for trace in same])
+        right, wrong = (_quartiles(c_NS[mask]) for mask in (correct_N, ~correct_N))
+        yield TraceRow(task=task, backbone=backbone, name=name, right=right, wrong=wrong)
+
+
+def _quartiles(c_NS: NDArray[np.float64]) -> Along:
+    if not len(c_NS):
+        return Along(n=0, low=(), median=(), high=())
+    low, median, high = (tuple(row.tolist()) for row in np.quantile(c_NS, (0.25, 0.5, 0.75), 0))
+    return Along(n=len(c_NS), low=low, median=median, high=high)
 
 
 def _short(text: str) -> str:

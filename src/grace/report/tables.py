@@ -1,20 +1,33 @@
-"""The cells of a report's tables, made once for every format, and its sentences."""
+"""The tables of a report, made once for the console, Markdown and the page."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from grace.metrics.resampling import SEEDS_FOR_SPREAD
-from grace.report.groups import Group, Rated, groups
-from grace.report.names import ACCESS, COMPARED, COSTS, OURS, Column, Cost, estimator_order, label
-from grace.report.rows import Comparison, Ends, Transfer, Validation
+from grace.report.groups import Group, Rated, comparisons, transfers
+from grace.report.names import (
+    ACCESS,
+    COMPARED,
+    COSTS,
+    DETAIL,
+    MAIN,
+    OURS,
+    Column,
+    Cost,
+    family,
+    label,
+)
+from grace.report.rows import Comparison, Ends, Transfer
 from grace.report.stored import Report
 
+FAR_OFF = 6  # times the usual distance from the median: off the scale of the others
 NONE = "-"
 """Shown where there is no value."""
+
+ODD = "†"
+"""After the interval of an ECE that does not surround its number; see `how_to_read`."""
 
 MARKS = {
     "best": "clearly the best",
@@ -23,15 +36,14 @@ MARKS = {
     "tied second": "shares the second place",
 }
 
-VALIDATED = {"log_loss": "log loss", "brier": "Brier score"}
-
 
 class Cell(NamedTuple):
     """One entry of a table.
 
     `before` and `rest` stand smaller before and after the text. A verdict is about a difference,
     a mark about the place among all, `meaning` says it in words. `value` is what to sort by, the
-    text where it is None.
+    text where it is None. `bar` draws low end, value and high end on the scale of the column, in
+    percent of its width.
     """
 
     text: str
@@ -41,6 +53,7 @@ class Cell(NamedTuple):
     mark: str = ""
     meaning: str = ""
     before: str = ""
+    bar: tuple[float, float, float] | None = None
 
     @property
     def plain(self) -> str:
@@ -61,13 +74,25 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table with what it is called and how to read it; the first columns are text."""
+    """A table with what it is called and how to read it; the first columns are text.
+
+    `meanings` explain the last headings, `families` say of each row what it belongs to, `ours` is
+    the label of the row to point out.
+    """
 
     title: str
     lead: str
     heads: tuple[str, ...]
     rows: list[list[Cell]]
     texts: int = 2
+    meanings: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    ours: str = ""
+
+    def meaning(self, at: int) -> str:
+        """Return what the heading at a place means, empty if that goes without saying."""
+        first = len(self.heads) - len(self.meanings)
+        return self.meanings[at - first] if at >= first else ""
 
 
 def percent(value: float | None, ends: Ends | None = None, spread: float | None = None) -> Cell:
@@ -99,7 +124,10 @@ def points(metric: str, value: float | None, ends: Ends | None) -> Cell:
 def quality(rated: Rated, metric: str) -> Cell:
     """Return a metric of an estimator, with its place among the others."""
     mean = rated.mean(metric)
-    made = percent(mean, rated.interval(metric), rated.spread(metric))
+    ends = rated.interval(metric)
+    made = percent(mean, ends, rated.spread(metric))
+    if metric == "ece" and mean is not None and ends and (ends[0] <= 0 or mean >= ends[1]):
+        made = made._replace(rest=f"{made.rest}{ODD}")
     mark, gap = rated.mark(metric), rated.gap(metric)
     said = [MARKS[mark]] if mark else []
     if gap:
@@ -152,92 +180,125 @@ def cost_columns(report: Report) -> tuple[Cost, ...]:
     return tuple(c for c in COSTS if any(row.cost(c.key) is not None for row in report.rows))
 
 
-# --- sentences
+# --- whole tables
 
 
-def headlines(report: Report) -> list[str]:
-    """Return a sentence for each task and backbone on which something simpler is better.
-
-    Better is what has a smaller log loss on validation answers, else a smaller Brier score, by
-    more than a standard error; over several seeds, that of the mean.
-    """
-    places: dict[tuple[str, str], list[Validation]] = {}
-    for row in report.validation:
-        places.setdefault(row.place, []).append(row)
-    found = []
-    for place, rows in places.items():
-        where = ", ".join(
-            name for at, name in enumerate(place) if len({other[at] for other in places}) > 1
-        )
-        if said := _said(rows):
-            found.append(f"On validation{f' ({where})' if where else ''}, {said}")
-    return found
-
-
-def _said(rows: Sequence[Validation]) -> str:
-    names = {row.a for row in rows}
-    ours = OURS if OURS in names else min(names)
-    for metric, called in VALIDATED.items():
-        mine = [row for row in rows if row.a == ours and row.metric == metric]
-        rivals = sorted({row.b for row in mine}, key=estimator_order)
-        pairs = [(name, [row for row in mine if row.b == name]) for name in rivals]
-        better = [(name, of) for name, of in pairs if _is_better(of)]
-        if better:
-            seeds = len({row.seed for row in mine})
-            theirs = _and([f"{statistics.fmean(r.b_value for r in of):.3f}" for _, of in better])
-            over = f", the mean of {seeds} seeds" if seeds > 1 else ""
-            return (
-                f"{_and([label(name) for name, _ in better])} "
-                f"{'is' if len(better) == 1 else 'are'} better than {label(ours)}: {called} "
-                f"{theirs} against {statistics.fmean(r.a_value for r in better[0][1]):.3f}{over}."
-            )
-    return ""
+def quality_table(group: Group, costs: Sequence[Cost]) -> Table:
+    """Return every estimator's quality and cost, those that go by the same thing together."""
+    scales = {column.metric: _scale(group, column.metric) for column in MAIN}
+    rows = []
+    for rated in group.rated:
+        missing = f"({rated.num_missing} missing)" if rated.num_missing else ""
+        cells = [Cell(rated.label), Cell(str(rated.num_answers), missing, value=rated.num_answers)]
+        cells += [_drawn(quality(rated, c.metric), rated, c, scales[c.metric]) for c in MAIN]
+        rows.append([*cells, *(cost(rated, column) for column in costs)])
+    return Table(
+        group.title,
+        "",
+        ("Estimator", "n", *(c.heading for c in MAIN), *(c.title for c in costs)),
+        rows,
+        texts=1,
+        meanings=(*(c.meaning for c in MAIN), *(c.meaning for c in costs)),
+        families=tuple(family(rated.estimator) for rated in group.rated),
+        ours=label(OURS),
+    )
 
 
-def _is_better(rows: Sequence[Validation]) -> bool:
-    gain = statistics.fmean(r.a_value for r in rows) - statistics.fmean(r.b_value for r in rows)
-    error = math.sqrt(sum(row.standard_error**2 for row in rows)) / len(rows)
-    return gain > error
+def _scale(group: Group, metric: str) -> tuple[float, float]:
+    """Return the ends of a scale on which those far off do not flatten the others."""
+    known = sorted(value for r in group.rated if (value := r.mean(metric)) is not None)
+    if not known:
+        return 0.0, 1.0
+    middle = statistics.median(known)
+    away = statistics.median(abs(value - middle) for value in known) or 0.02
+    near = [r for r in group.rated if abs((r.mean(metric) or 0.0) - middle) <= FAR_OFF * away]
+    ends = [end for r in near for end in (r.interval(metric) or ())]
+    values = [value for r in near if (value := r.mean(metric)) is not None]
+    low, high = min([*ends, *values]), max([*ends, *values])
+    return (low, high) if high > low else (low - 0.01, high + 0.01)
 
 
-def _and(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+def _drawn(cell: Cell, rated: Rated, column: Column, scale: tuple[float, float]) -> Cell:
+    """Return a metric's cell with its bar; accuracy, the same for most, has none."""
+    if cell.value is None or column.metric == "accuracy":
+        return cell
+    low, high = rated.interval(column.metric) or (cell.value, cell.value)
+    at = [100 * (v - scale[0]) / (scale[1] - scale[0]) for v in (low, cell.value, high)]
+    first, value, last = (min(max(place, 0.0), 100.0) for place in at)
+    return cell._replace(bar=(first, value if 0 <= at[1] <= 100 else at[1], last))
 
 
-def notes(report: Report) -> list[str]:
-    """Return the report's notes, and one for every group in which responses were left out."""
-    left_out = []
-    for group in groups(report):
-        counts = ", ".join(
-            f"{r.label} {r.num_missing} of {r.num_answers + r.num_missing}"
-            for r in group.rated
-            if r.num_missing
-        )
-        if counts:
-            left_out.append(
-                f"Responses on {group.title} without a confidence: {counts}. The numbers are over "
-                "the rest, comparisons over what both rate."
-            )
-    return [*report.notes, *left_out]
+def detail_table(group: Group, costs: Sequence[Cost] = ()) -> Table:
+    """Return the further metrics of a group, and costs."""
+    shown = columns(group, DETAIL)
+    rows = [
+        [Cell(r.label), *(quality(r, c.metric) for c in shown), *(cost(r, c) for c in costs)]
+        for r in group.rated
+    ]
+    return Table(
+        f"More metrics on {group.title}",
+        "",
+        ("Estimator", *(column.heading for column in shown), *(c.title for c in costs)),
+        rows,
+        texts=1,
+        meanings=(*(c.meaning for c in shown), *(c.meaning for c in costs)),
+        ours=label(OURS),
+    )
 
 
-def how_to_read(report: Report) -> str:
-    """Return the lines that say what the numbers and the marks are."""
-    level = round(100 * report.evaluation.get("level", 0.95))
-    found = [group.rated for group in groups(report)]
-    seeds = max((len(r.rows) for rated in found for r in rated), default=1)
-    over = "questions"
-    if seeds >= SEEDS_FOR_SPREAD:
-        over += f" and (where there are {SEEDS_FOR_SPREAD} or more) seeds"
-    text = f"Percent; [a, b] is a {level} % bootstrap interval over {over}"
-    if seeds > 1:
-        text += ", of the mean over seeds; ± is the standard deviation over seeds"
-    text += f". ECE uses {report.evaluation.get('bins', 10)} bins."
-    if report.summaries and any(len(rated) > 1 for rated in found):
-        text += (
-            " Bold: clearly the best (the paired interval of the difference excludes 0 against "
-            'every other); "=": best, or not clearly worse than the best; italic: clearly the '
-            'second, italic with "=": shared second. '
-            "Nothing is marked where nothing is told apart."
-        )
-    return text
+def seed_table(group: Group) -> Table:
+    """Return the main metrics of every single seed."""
+    rows = [
+        [
+            Cell(rated.label),
+            Cell(str(row.seed), value=row.seed),
+            Cell(str(row.n), value=row.n),
+            *(quality(Rated((row,)), column.metric) for column in MAIN),
+        ]
+        for rated in group.rated
+        for row in rated.rows
+    ]
+    heads = ("Estimator", "seed", "n", *(column.title for column in MAIN))
+    return Table(f"Each seed on {group.title}", "", heads, rows, texts=1)
+
+
+def transfer_table(report: Report) -> Table:
+    """Return what training on another task costs on the same test questions."""
+    rows = []
+    for by_metric in transfers(report):
+        first, *_ = by_metric.values()
+        about = (first.task, first.train_task, label(first.estimator), seeds_of(first))
+        rows.append([*map(Cell, about), *(change(by_metric.get(c.metric)) for c in MAIN[:3])])
+    return Table(
+        "Trained on another task",
+        "The same test questions, answered after training on the tested task (in domain) and on "
+        "another (out of domain): in → out, and the change in percentage points.",
+        (
+            "Tested on",
+            "trained on",
+            "Estimator",
+            "seeds",
+            *(f"{c.title} in → out" for c in MAIN[:3]),
+        ),
+        rows,
+        texts=4,
+    )
+
+
+def comparison_table(report: Report, place: tuple[str, str, str] | None = None) -> Table:
+    """Return our estimator minus every other, everywhere or at one place."""
+    rows = []
+    for by_metric in comparisons(report):
+        first, *_ = by_metric.values()
+        if place in (None, first.place):
+            about = () if place else (first.task, first.train_task)
+            cells = [change(by_metric.get(column.metric)) for column in MAIN]
+            rows.append([*map(Cell, (*about, label(first.b), seeds_of(first))), *cells])
+    about = () if place else ("Task", "trained on")
+    return Table(
+        f"{label(OURS)} minus the other, on the same questions",
+        "In percentage points. When the interval holds 0, these data do not tell the two apart.",
+        (*about, "against", "seeds", *(f"{column.title} (points)" for column in MAIN)),
+        rows,
+        texts=2 if place else 4,
+    )

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from grace.report.groups import Group, Rated, comparisons, groups, transfers
-from grace.report.names import DETAIL, MAIN, Cost, as_code, label
+from grace.report.groups import Group, Rated, groups
+from grace.report.names import DETAIL, MAIN, Cost, as_code
 from grace.report.scaling.tables import scaling_tables
+from grace.report.sentences import headlines, how_to_read, notes
 from grace.report.stored import Report
 from grace.report.tables import (
-    NONE,
     Cell,
     Table,
-    change,
-    columns,
+    comparison_table,
     cost,
     cost_columns,
-    headlines,
-    how_to_read,
-    notes,
+    detail_table,
     quality,
-    seeds_of,
+    quality_table,
+    seed_table,
+    transfer_table,
 )
+from grace.report.verdict import samples_saved, verdict
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -48,7 +48,7 @@ def render_table(report: Report) -> RenderableType:
 
     costs = [column for column in cost_columns(report) if column.key != "fit_seconds"]
     tables = [_Fitted(group, costs) for group in groups(report)]
-    legend = how_to_read(report).replace("[a, b]", "a-b")
+    legend = " ".join(how_to_read(report)).replace("[a, b]", "a-b")
     meanings = "; ".join(f"{c.short}: {c.meaning}" for c in costs)
     legend += f" {meanings}." if meanings else ""
     said = notes(report)
@@ -157,18 +157,30 @@ def markdown(report: Report) -> str:
     lines = [f"# {report.name}", ""]
     lines += [line for first in headlines(report) for line in (f"**{first}**", "")]
     lines += [f"{report.created}, GrACE {report.grace_version}"]
-    lines += [f"Hardware: {report.hardware}", "", how_to_read(report), ""]
+    lines += [f"Hardware: {report.hardware}", "", " ".join(how_to_read(report)), ""]
+    lines += [
+        line for said in (verdict(report), samples_saved(report)) if said for line in (said, "")
+    ]
     lines += [line for note in notes(report) for line in (f"> {as_code(note)}", "")]
     costs = cost_columns(report)
     for group in groups(report):
-        lines += [f"## {group.title}", "", *_main(group, costs), *_detail(group), *_seeds(group)]
-    lines += [*_transfers(report), *_comparisons(report)]
-    for table in (table for tables in scaling_tables(report).values() for table in tables):
-        lines += [f"## {table.title}", "", table.lead, ""]
-        lines += markdown_table(table.heads, ([*map(_in_line, row)] for row in table.rows))
+        lines += [f"## {group.title}", "", *_lines(quality_table(group, costs))]
+        lines += _lines(detail_table(group))
+        if max(len(rated.rows) for rated in group.rated) > 1:
+            lines += _lines(seed_table(group))
+    for table in (
+        *([transfer_table(report)] if report.transfer else []),
+        *([comparison_table(report)] if report.comparisons else []),
+        *(table for tables in scaling_tables(report).values() for table in tables),
+    ):
+        lines += [f"## {table.title}", "", table.lead, "", *_lines(table)]
     lines += [f"- **{c.title}**: {c.meaning}" for c in (*MAIN, *DETAIL)]
     lines += [f"- **{c.title}**: {c.meaning}" for c in costs]
     return "\n".join(lines) + "\n"
+
+
+def _lines(table: Table) -> list[str]:
+    return markdown_table(table.heads, ([*map(_in_line, row)] for row in table.rows))
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -181,79 +193,15 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[
     return [shown[0], "|" + "---|" * len(heads), *shown[1:], ""]
 
 
-def _main(group: Group, costs: Sequence[Cost]) -> list[str]:
-    rows = []
-    for rated in group.rated:
-        missing = f" ({rated.num_missing} missing)" if rated.num_missing else ""
-        cells = [_marked(quality(rated, column.metric)) for column in MAIN]
-        shown = [cost(rated, column).text for column in costs]
-        rows.append([rated.label, f"{rated.num_answers}{missing}", *cells, *shown])
-    titles = [*(c.heading for c in MAIN), *(c.title for c in costs)]
-    return markdown_table(["Estimator", "n", *titles], rows)
+def _in_line(cell: Cell) -> str:
+    """Return all that a cell holds: the best in bold, the second in italics, "=" for a tie.
 
-
-def _detail(group: Group) -> list[str]:
-    shown = columns(group, DETAIL)
-    return markdown_table(
-        ["Estimator", *(column.heading for column in shown)],
-        [[r.label, *(quality(r, column.metric).plain for column in shown)] for r in group.rated],
-    )
-
-
-def _seeds(group: Group) -> list[str]:
-    if max(len(rated.rows) for rated in group.rated) < 2:
-        return []
-    rows = [
-        [rated.label, str(row.seed), str(row.n)]
-        + [quality(Rated((row,)), column.metric).plain for column in MAIN]
-        for rated in group.rated
-        for row in rated.rows
-    ]
-    return markdown_table(["Estimator", "seed", "n", *(column.title for column in MAIN)], rows)
-
-
-def _transfers(report: Report) -> Iterator[str]:
-    if not report.transfer:
-        return
-    yield from ("## Trained on another task", "")
-    yield from ("Out of domain minus in domain, in points, on the same test questions.", "")
-    rows = []
-    for by_metric in transfers(report):
-        first, *_ = by_metric.values()
-        cells = [change(by_metric.get(column.metric)) for column in MAIN[:3]]
-        shown = [f"{c.before}, {c.plain}" if c.before else NONE for c in cells]
-        about = [first.task, first.train_task, label(first.estimator), seeds_of(first)]
-        rows.append([*about, *shown])
-    pairs = [f"{column.title} in → out, change" for column in MAIN[:3]]
-    yield from markdown_table(["Tested on", "trained on", "Estimator", "seeds", *pairs], rows)
-
-
-def _comparisons(report: Report) -> Iterator[str]:
-    if not report.comparisons:
-        return
-    yield from ("## GrACE minus the other, on the same questions", "")
-    rows = []
-    for by_metric in comparisons(report):
-        first, *_ = by_metric.values()
-        about = [first.task, first.train_task, seeds_of(first), label(first.b)]
-        rows.append([*about, *(change(by_metric.get(column.metric)).plain for column in MAIN)])
-    titles = [f"{column.title} (points)" for column in MAIN]
-    yield from markdown_table(["Task", "trained on", "seeds", "against", *titles], rows)
-
-
-def _marked(cell: Cell) -> str:
-    """Return a metric: the best in bold, the second in italics, "=" for a shared place."""
-    if cell.plain == NONE or not cell.mark:
-        return cell.plain
-    text = _with_tie(cell.plain, cell)
+    "unclear" goes without saying, as the interval holds 0.
+    """
+    said = "" if cell.verdict in ("", "unclear", "equal") else f"**{cell.verdict}**"
+    text = " ".join(part for part in (cell.before, _with_tie(cell.plain, cell), said) if part)
     return f"**{text}**" if cell.mark == "best" else f"*{text}*" if "second" in cell.mark else text
 
 
 def _with_tie(text: str, cell: Cell) -> str:
     return f"{text} =" if cell.tied else text
-
-
-def _in_line(cell: Cell) -> str:
-    """Return all that a cell holds; "unclear" goes without saying, as the interval holds 0."""
-    said = "" if cell.verdict in ("", "unclear", "equal") else f"**{cell.verdict}**"
-    return " ".join(part for part in (cell.plain, said) if part)

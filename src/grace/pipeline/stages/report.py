@@ -23,6 +23,7 @@ from grace.report import (
     Example,
     ReportInput,
     TargetRow,
+    Traced,
     Validation,
     build_report,
     merge,
@@ -35,6 +36,8 @@ from grace.tasks import title_of
 
 Array = NDArray[np.float64]
 OURS, *RIVALS = COMPARED
+SHARES = np.linspace(0, 1, 21)
+"""Of an answer, where its confidence is shown while it is written."""
 
 
 def report(context: Context) -> None:
@@ -70,12 +73,20 @@ def report_input(context: Context) -> ReportInput:
         ],
         targets=[TargetRow(**row, task=task) for row in table["bins"]],
         target_values={task: [row.target for row in directory.split("train").targets.read()]},
-        notes=table["warnings"],
+        notes=[f"{_called_run(context)}: {warning}" for warning in table["warnings"]],
         settings=to_dict(settings),
         examples=list(_examples(context)),
         replays=[replay] if (replay := read_replay(context)) else (),
         validation=list(_validated(context)),
+        traces=list(_traced(context)),
     )
+
+
+def _called_run(context: Context) -> str:
+    """Return what a run is called among others: its task, its variant, its seed."""
+    settings = context.settings
+    variant = [] if settings.report.name == TRAINED else [settings.report.name]
+    return ", ".join([title_of(settings.data), *variant, f"seed {settings.seed}"])
 
 
 def _with_tables(context: Context) -> dict[str, Estimator]:
@@ -143,15 +154,38 @@ def _called(name: str, trained: str) -> str:
 def _examples(context: Context) -> Iterator[Example]:
     """Yield the tuned model's test answers with their confidences."""
     split = context.directory.split("test").tuned
-    questions = {q.id: q.text for q in split.questions.read()}
+    questions = {q.id: q for q in split.questions.read()}
     for response, grade in zip(split.responses.read(), split.grades.read(), strict=True):
+        question = questions[response.question_id]
         yield Example(
-            questions[response.question_id],
+            question.text,
             response.text,
             grade.correct,
             response.confidence,
             title_of(context.settings.data),
+            question.answers,
+            question.choices,
         )
+
+
+def _traced(context: Context) -> Iterator[Traced]:
+    """Yield the confidence along the tuned model's test answers, where it was trained on that."""
+    split, settings = context.directory.split("test").tuned, context.settings
+    rows = list(zip(split.responses.read(), split.grades.read(), strict=True))
+    rows = [(row, grade) for row, grade in rows if row.trace and row.confidence is not None]
+    if rows:
+        yield Traced(
+            title_of(settings.data),
+            Path(settings.model.path).name,
+            settings.report.name,
+            np.array([_at_shares(row.trace) for row, _ in rows]),
+            np.array([grade.correct for _, grade in rows]),
+        )
+
+
+def _at_shares(trace: Sequence[float]) -> Array:
+    """Return c at `SHARES` of an answer, on straight lines between its tokens."""
+    return np.interp(SHARES, np.linspace(0, 1, len(trace)), trace)
 
 
 def _validated(context: Context) -> Iterator[Validation]:

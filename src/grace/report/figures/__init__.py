@@ -27,21 +27,20 @@ from grace.report.figures.canvas import (
     unit_ticks,
 )
 from grace.report.figures.diagrams import (
-    draw_confidence,
-    draw_metrics,
     draw_reliability,
     draw_time,
     draw_transfer,
     timed,
 )
 from grace.report.groups import BudgetCurve, Group, at_budget, curves, groups, name_of, transfers
-from grace.report.names import BASELINE, samples_of, slug
-from grace.report.rows import TargetRow, TargetValues, Transfer
+from grace.report.names import BASELINE, label, samples_of, slug
+from grace.report.rows import TargetRow, TargetValues, TraceRow, Transfer
 from grace.report.scaling.rows import JointStrategy
 from grace.report.stored import Report
 
 GENERALIZATION = "generalization"
 TARGETS = "targets"
+TRACES = "traces"
 """Groups of the figures that belong to no group of estimators."""
 
 MARKERS = "osD^vPX*"
@@ -64,6 +63,7 @@ def _figures(report: Report) -> Iterator[Figure]:
         yield from _group_figures(group)
     yield from _generalization(report)
     yield from _targets(report)
+    yield from _traces(report)
     yield from _scaling(report)
 
 
@@ -78,14 +78,6 @@ def _group_figures(group: Group) -> Iterator[Figure]:
     if not shown:
         return
     yield saved(
-        draw_metrics(shown),
-        f"metrics-{name}",
-        f"Calibration and discrimination on {title}",
-        "ECE and Brier score are better to the left, AUROC to the right; whiskers are bootstrap "
-        "intervals.",
-        title,
-    )
-    yield saved(
         draw_reliability(shown),
         f"reliability-{name}",
         f"Reliability diagrams on {title}",
@@ -93,14 +85,7 @@ def _group_figures(group: Group) -> Iterator[Figure]:
         "share of all answers (darker is more); hatched is the gap to their mean confidence, "
         "orange where the model is too sure and blue where it is not sure enough.",
         title,
-    )
-    yield saved(
-        draw_confidence(shown),
-        f"confidence-{name}",
-        f"Confidence of right and wrong answers on {title}",
-        "Right answers up, wrong answers down: the further apart the two, the better "
-        "confidence tells them apart.",
-        title,
+        inline=False,
     )
     if len(timed(shown)) > 1:
         yield saved(
@@ -169,6 +154,21 @@ def _scaling(report: Report) -> Iterator[Figure]:
             )
 
 
+def _traces(report: Report) -> Iterator[Figure]:
+    for row in report.traces:
+        if row.right.n and row.wrong.n:
+            about = f"{row.task}, {row.backbone}"
+            yield saved(
+                draw_trace(row),
+                f"trace-{slug(row.task)}-{slug(row.backbone)}-{slug(row.name)}",
+                f"{label(row.name)}'s confidence along an answer, {about}",
+                f"At each share of an answer, the median over {row.right.n} right and "
+                f"{row.wrong.n} wrong test answers, with the middle half of them: where the two "
+                "part, the model knows before it has finished writing.",
+                TRACES,
+            )
+
+
 def _unique_names(figures: Iterator[Figure]) -> list[Figure]:
     seen: dict[str, int] = {}
     named = []
@@ -204,6 +204,20 @@ def draw_targets(rows: Sequence[TargetRow], values: TargetValues | None) -> Any:
     right.set(xlabel="Target", ylabel="Density", xlim=(0, 1))
     for axis in (left, right):
         unit_ticks(axis, y=axis is left)
+    return figure
+
+
+def draw_trace(row: TraceRow) -> Any:
+    """Draw the confidence in right and in wrong answers over the share that is written."""
+    figure, (axis,) = panels(1, width=4.0, height=3.0)
+    sides = ((row.right, "right answers", BLUE, "-"), (row.wrong, "wrong answers", ORANGE, "--"))
+    for along, name, color, line in sides:
+        share = np.linspace(0, 100, len(along.median))
+        axis.fill_between(share, along.low, along.high, color=color, alpha=0.18, linewidth=0)
+        axis.plot(share, along.median, color=color, linestyle=line, linewidth=1.8, label=name)
+    axis.set(xlabel="Share of the answer written (%)", ylabel="Confidence", xlim=(0, 100))
+    axis.set_ylim(0, 1)
+    axis.legend(loc="upper left", fontsize=8)
     return figure
 
 

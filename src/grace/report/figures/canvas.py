@@ -41,15 +41,39 @@ STYLE = {
 }
 
 
+THEMED = {
+    "#0072b2": "blue",
+    "#d55e00": "orange",
+    "#009e73": "green",
+    "#cc79a7": "pink",
+    "#e69f00": "yellow",
+    "#56b4e9": "sky",
+    "#9aa4b0": "grey",
+    "#59636e": "soft",
+    "#8a6d3b": "yellow",
+    "#5b7f95": "sky",
+    "#7a5c86": "pink",
+}
+"""What the page calls each colour of the figures: it has one for a light and a dark theme."""
+
+
 class Figure(NamedTuple):
-    """A drawn figure: file name without ending, what it shows, and both formats."""
+    """A drawn figure: file name without ending, what it shows, and its files by their endings.
+
+    Without `inline` the page shows the same otherwise.
+    """
 
     name: str
     title: str
     caption: str
     group: str
-    svg: str
-    png: bytes
+    files: dict[str, bytes]
+    inline: bool = True
+
+    @property
+    def svg(self) -> str:
+        """The figure as SVG."""
+        return self.files["svg"].decode()
 
 
 def panels(
@@ -89,10 +113,22 @@ def unit_ticks(axis: Any, *, y: bool = True) -> None:
         axis.set_yticks(ticks, names)
 
 
-def saved(figure: Any, name: str, title: str, caption: str, group: str) -> Figure:
-    """Save a drawn figure in both formats, without dates or program names."""
-    svg, png = io.BytesIO(), io.BytesIO()
-    figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    figure.set_layout_engine("none")  # the layout stays as it is
-    figure.savefig(png, format="png", metadata={"Software": None})
-    return Figure(name, title, caption, group, svg.getvalue().decode(), png.getvalue())
+FORMATS: dict[str, dict[str, Any]] = {
+    "svg": {"transparent": True, "metadata": {"Date": None, "Creator": None}},
+    "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
+    "png": {"metadata": {"Software": None}},
+}
+"""Endings of a figure's files, and what keeps dates and program names out of each."""
+
+
+def saved(
+    figure: Any, name: str, title: str, caption: str, group: str, *, inline: bool = True
+) -> Figure:
+    """Save a drawn figure as vectors, for a paper, and as an image."""
+    files = {}
+    for ending, options in FORMATS.items():
+        file = io.BytesIO()
+        figure.savefig(file, format=ending, **options)
+        figure.set_layout_engine("none")  # the layout stays as it is
+        files[ending] = file.getvalue()
+    return Figure(name, title, caption, group, files, inline)

@@ -1,4 +1,4 @@
-"""Figures of estimators: metrics, reliability, confidence, time, and training elsewhere."""
+"""Figures of estimators: reliability, time, and training elsewhere."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from grace.report.figures.canvas import BLUE, GREY, INK, ORANGE, outer_labels, panels, unit_ticks
-from grace.report.groups import Rated
-from grace.report.names import ACCESS, MAIN, OURS, label
+from grace.report.groups import Rated, pooled_bars
+from grace.report.names import ACCESS, MAIN, label
 from grace.report.rows import Bar, Transfer
 from grace.report.tables import change
 
@@ -21,32 +21,6 @@ ACCESS_LOOK = dict(
 )
 UNKNOWN_LOOK = ("#59636e", "o")
 VERDICT_COLORS = {"better": BLUE, "worse": ORANGE}
-
-
-def draw_metrics(rated: Sequence[Rated]) -> Any:
-    """Draw ECE, Brier score and AUROC as bars with intervals."""
-    figure, axes = panels(3, columns=3, width=2.9, height=0.75 + 0.27 * len(rated))
-    y = np.arange(len(rated))
-    for at, (axis, column) in enumerate(zip(axes, MAIN[:3], strict=True)):
-        means = [math.nan if (m := s.mean(column.metric)) is None else 100 * m for s in rated]
-        colors = [BLUE if s.estimator == OURS else GREY for s in rated]
-        start = 50 if column.metric == "auroc" else 0
-        axis.barh(y, np.array(means) - start, left=start, height=0.62, color=colors)
-        ends = [interval_ends(s, column.metric) for s in rated]
-        for row, (low, high) in enumerate(ends):
-            axis.plot([low, high], [row, row], color=INK, linewidth=1.1, solid_capstyle="butt")
-        known = [v for pair in [*ends, means] for v in np.atleast_1d(pair) if not math.isnan(v)]
-        low, high = min([*known, start]), max([*known, start + 1])
-        for row, (mean, end) in enumerate(zip(means, ends, strict=True)):
-            if not math.isnan(mean):
-                x = max(v for v in (mean, *end) if not math.isnan(v)) + 0.02 * (high - low)
-                axis.text(x, row, f"{mean:.1f}", va="center", fontsize=8)
-        axis.set_xlim(low, high + 0.16 * (high - low))
-        axis.set_yticks(y, [s.label for s in rated] if at == 0 else [])
-        axis.set_ylim(len(rated) - 0.5, -0.5)
-        axis.tick_params(axis="y", length=0)
-        axis.set_title(column.axis)
-    return figure
 
 
 def interval_ends(rated: Rated, metric: str) -> tuple[float, float]:
@@ -105,43 +79,6 @@ def _reliability_bar(axis: Any, bar: Bar, color: Any) -> None:
         linewidth=0.7,
         zorder=3,
     )
-
-
-def pooled_bars(rated: Rated) -> list[Bar]:
-    """Return the bars that are not empty, each pooled over the seeds."""
-    bars = []
-    for parts in zip(*(row.reliability for row in rated.rows if row.n), strict=True):
-        n = sum(part.n for part in parts)
-        if n:
-            confidence = sum(part.n * (part.confidence or 0.0) for part in parts) / n
-            accuracy = sum(part.n * (part.accuracy or 0.0) for part in parts) / n
-            about = {"low": parts[0].low, "high": parts[0].high, "n": n}
-            bars.append(Bar(**about, confidence=confidence, accuracy=accuracy))
-    return bars
-
-
-def draw_confidence(rated: Sequence[Rated]) -> Any:
-    """Draw histograms of the confidence of right answers (up) and wrong ones (down)."""
-    from matplotlib.ticker import FuncFormatter
-
-    figure, axes = panels(len(rated), width=2.3, height=2.05, share_y=True)
-    for axis, each in zip(axes, rated, strict=False):
-        rows = [row.histogram for row in each.rows if row.histogram]
-        for name, color, sign in (("right", BLUE, 1), ("wrong", ORANGE, -1)):
-            count = np.sum([getattr(row, name) for row in rows], axis=0)
-            share = sign * 100 * count / each.num_answers
-            edges = np.arange(len(count)) / len(count)
-            axis.bar(edges, share, 1 / len(count), align="edge", color=color, label=name)
-        axis.axhline(0, color=INK, linewidth=0.7)
-        auroc = each.mean("auroc")
-        axis.set_title(each.label + ("" if auroc is None else f"\nAUROC {100 * auroc:.1f}"))
-        axis.set(xlim=(0, 1))
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):g}"))
-        unit_ticks(axis, y=False)
-    outer_labels(axes, len(rated), "Confidence", "Answers (%)")
-    handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper right", ncols=2, handlelength=1)
-    return figure
 
 
 def timed(rated: Sequence[Rated]) -> list[Rated]:
