@@ -12,7 +12,7 @@ from rich.console import Console
 from grace.report import Validation, merge, render_table, summarize
 from grace.report.names import estimator_order, label
 from grace.report.page import render_page
-from grace.report.tables import headlines
+from grace.report.sentences import headlines
 from grace.report.text import markdown
 
 

@@ -78,7 +78,9 @@ def test_missing_confidences_are_counted_never_filled_in(written):
     assert row["brier"] == pytest.approx(
         metrics.brier(made.confidence[5:], made.correct[5:]), abs=1e-6
     )
-    assert "on capitals without a confidence: Verbal 5 of 60." in markdown(written[1])
+    assert "capitals: of 60 responses, these are without a confidence: Verbal 5." in markdown(
+        written[1]
+    )
 
 
 def test_nan_means_missing_as_none_does():
@@ -243,6 +245,8 @@ def test_importing_reports_loads_neither_torch_nor_matplotlib():
         (rows.TargetValues, "target_values"),
         (rows.Validation, "validation"),
         (rows.ShownExample, "example"),
+        (rows.TraceRow, "trace"),
+        (rows.Along, "along"),
         (rows.Bar, "bar"),
     ],
 )

@@ -110,8 +110,29 @@ def test_the_table_is_at_eight_samples_and_marks_what_is_clear(written):
     assert weighed[1].text == f"{100 * row['accuracy']:.1f}"
     assert weighed[1].rest.startswith("± ") and weighed[1].rest.endswith("]")
     assert weighed[4].verdict == "better"
-    assert by_name["SC"][4].verdict == "equal" and by_name["SC"][5].text == "-"
+    assert by_name["SC"][4].verdict == "equal"
     assert "3 seeds" in table.lead
+
+
+def test_what_the_tuned_models_samples_repeat_is_left_out_and_what_they_change_is_shown(written):
+    """Without LoRA both models draw the same samples, as here."""
+    report = written[1]
+    table = tables_of(report)[0]
+    assert "SC (GrACE's samples)" not in {row[0].text for row in table.rows}
+    assert table.heads[-1] == "minus SC (points)"
+    joint = [
+        row
+        | (
+            {"accuracy": 0.1, "gain": -0.3, "gain_own": 0.0}
+            if row["strategy"] == "sc@grace"
+            else {}
+        )
+        for row in report["scaling_joint"]
+    ]
+    other = tables_of(report | {"scaling_joint": joint})[0]
+    by_name = {row[0].text: row for row in other.rows}
+    assert by_name["SC (GrACE's samples)"][1].text == "10.0"
+    assert other.heads[-1] == "minus SC, same samples" and by_name["SC"][5].text == "-"
 
 
 @pytest.mark.parametrize(

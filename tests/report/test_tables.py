@@ -1,5 +1,6 @@
 """Tables for people: labels, costs, marks, old reports, scaling."""
 
+import dataclasses
 import io
 import re
 
@@ -8,10 +9,20 @@ from made_up_study import result, study
 from rich.console import Console
 
 from grace.report import Report, from_json, merge, render_table, summarize, to_json, write_report
-from grace.report.groups import groups
+from grace.report.groups import Rated, groups
 from grace.report.names import COSTS, estimator_order, label
 from grace.report.scaling.tables import gain
-from grace.report.tables import change, cost, notes, number, percent, points, seeds_of
+from grace.report.sentences import how_to_read, notes
+from grace.report.tables import (
+    change,
+    cost,
+    number,
+    percent,
+    points,
+    quality,
+    quality_table,
+    seeds_of,
+)
 from grace.report.text import markdown
 
 COST_FIELDS = {
@@ -153,7 +164,7 @@ def test_an_older_report_without_summaries_still_renders(tmp_path):
     report = from_json(Report, old)
     write_report(report, tmp_path)
     text = (tmp_path / "report.md").read_text()
-    assert "**" not in text.partition("- **ECE**")[0] and "| extra requests" not in text
+    assert "**" not in text.partition("## GrACE minus")[0] and "| extra requests" not in text
     assert re.search(r"\| GrACE \| 300 \| \d+\.\d \[", text)
     Console(file=io.StringIO(), width=80).print(render_table(report))
     assert seeds_of(report.comparisons[0]) == "seed 0"
@@ -172,13 +183,46 @@ def test_the_same_answers_are_equal_not_unclear():
     assert points("accuracy", 0.0, (0.0, 0.0)).verdict == "equal"
 
 
+@pytest.mark.parametrize(
+    ("ece", "ends", "shown"),
+    [
+        (0.027, (0.0, 0.027), "[0.0, 2.7]†"),
+        (0.027, (0.0, 0.05), "[0.0, 5.0]†"),
+        (0.03, (0.01, 0.025), "[1.0, 2.5]†"),
+        (0.03, (0.01, 0.04), "[1.0, 4.0]"),
+    ],
+)
+def test_an_interval_that_does_not_surround_its_ece_is_marked_and_explained(
+    report, ece, ends, shown
+):
+    row = dataclasses.replace(report.rows[0], ece=ece, interval={"ece": ends})
+    assert quality(Rated((row,)), "ece").rest == shown
+    alone = dataclasses.replace(report, rows=(row,), summaries=())
+    assert ("† Chance alone" in " ".join(how_to_read(alone))) == ("†" in shown)
+    assert ("† chance alone" in quality_table(groups(alone)[0], ()).lead) == ("†" in shown)
+
+
+def test_what_is_far_off_does_not_flatten_the_others():
+    names = ("grace", "platt", "probe", "evidence")
+    near = [result(name, n=300) for name in names]
+    far = dataclasses.replace(result("p_true", n=300), confidence=[0.99] * 150 + [0.98] * 150)
+    report = summarize(study([*near, far], notes=()), resamples=50)
+    at = {row[0].text: row[3].bar for row in quality_table(groups(report)[0], ()).rows}
+    assert at["P(True)"][1] > 100
+    places = [at[label(name)][1] for name in names]
+    assert min(places) >= 0 and max(places) <= 100 and max(places) - min(places) > 10
+
+
 def test_what_was_left_out_is_said_once_for_all_estimators():
     report = summarize(
         study([result("grace", cut=4), result("platt", cut=4), result("verbal", cut=9)], notes=()),
         resamples=10,
     )
     (note,) = notes(report)
-    assert "GrACE 4 of 60, Platt scaling 4 of 60, Verbal 9 of 60" in note
+    assert note.startswith(
+        "capitals: of 60 responses, these are without a confidence: GrACE 4, Platt scaling 4, "
+        "Verbal 9."
+    )
 
 
 @pytest.mark.parametrize("width", [60, 72, 80, 200])

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grace.cli.commands import fit, label, measure, recalibrate, scale, score, serve, train
+from grace.cli.commands import demo, fit, label, measure, recalibrate, scale, score, serve, train
 from grace.cli.options import (
     AnswerField,
     Base,
@@ -53,18 +53,7 @@ def start(
         print(context.get_help())
 
 
-@app.command(epilog=examples("grace demo", "grace demo runs/look --quick"))
-def demo(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="where to write")] = Path("runs/demo"),
-    quick: Annotated[bool, typer.Option(help="a tenth of the questions, for a first look")] = False,
-    as_json: Json = False,
-) -> None:
-    """Run every step on the small model that comes with GrACE, and show the report."""
-    from grace.pipeline.demo import run_demo
-
-    check_place(path)
-    show_report(run_demo(path, quick=quick), path, as_json=as_json)
-    show_next(path, as_json=as_json)
+app.command(epilog=demo.DEMO)(demo.demo)
 
 
 @app.command(
@@ -141,7 +130,8 @@ def run(
         print(f"{path}: stage {until} is done; next: grace run {path}")
         return
     show_report(report, path, as_json=as_json)
-    show_next(path, as_json=as_json)
+    if not as_json:
+        show_next(path)
 
 
 @app.command(

@@ -33,15 +33,13 @@ def show_report(result: Any, path: Path, *, as_json: bool) -> None:
         print(f"report: {page}")
 
 
-def show_next(path: Path, *, as_json: bool) -> None:
+def show_next(path: Path, question: str = "your question") -> None:
     """Print the command that asks the model that a run has trained."""
     from grace.pipeline import load_run_settings
     from grace.store import is_run, runs_in
     from grace.tasks import load_task
 
-    if as_json:
-        return
     run = path if is_run(path) else next(iter(runs_in(path)), path)
     kind = load_task(load_run_settings(run).data.task).kind
     choices = ' --choice "..." --choice "..."' if kind == "choice" else ""
-    print(f'next:   grace ask {run} "your question"{choices}')
+    print(f'next:   grace ask {run} "{question}"{choices}')

@@ -36,6 +36,12 @@ MARKS = {
     "tied second": "shares the second place",
 }
 
+MARKED = {
+    "best": "bold: clearly the best",
+    "tied": '"=": the best, or not clearly worse than the best',
+}
+"""What a table's lead says of the marks in it."""
+
 
 class Cell(NamedTuple):
     """One entry of a table.
@@ -192,9 +198,13 @@ def quality_table(group: Group, costs: Sequence[Cost]) -> Table:
         cells = [Cell(rated.label), Cell(str(rated.num_answers), missing, value=rated.num_answers)]
         cells += [_drawn(quality(rated, c.metric), rated, c, scales[c.metric]) for c in MAIN]
         rows.append([*cells, *(cost(rated, column) for column in costs)])
+    marks = {cell.mark for row in rows for cell in row}
+    odd = any(cell.rest.endswith(ODD) for row in rows for cell in row)
+    lead = [text for mark, text in MARKED.items() if mark in marks]
+    lead += [f"{ODD} chance alone raises ECE, and the interval takes that off"] if odd else []
     return Table(
         group.title,
-        "",
+        "; ".join(lead)[:1].upper() + "; ".join(lead)[1:] + "." * bool(lead),
         ("Estimator", "n", *(c.heading for c in MAIN), *(c.title for c in costs)),
         rows,
         texts=1,
@@ -296,7 +306,8 @@ def comparison_table(report: Report, place: tuple[str, str, str] | None = None) 
             rows.append([*map(Cell, (*about, label(first.b), seeds_of(first))), *cells])
     about = () if place else ("Task", "trained on")
     return Table(
-        f"{label(OURS)} minus the other, on the same questions",
+        f"{label(OURS)} minus the other, on the same questions"
+        + (f" of {place[0]}" if place else ""),
         "In percentage points. When the interval holds 0, these data do not tell the two apart.",
         (*about, "against", "seeds", *(f"{column.title} (points)" for column in MAIN)),
         rows,

@@ -91,10 +91,10 @@ def verdict(report: Report) -> str:
         return ""
     tasks = f"{len(found)} tasks" if len(found) > 1 else found[0].title
     lost = "; ".join(f"{in_words(each.worse)} on {each.title}" for each in found if each.worse)
+    which = f"{worse} (than {lost})" if worse else "none"
     return (
         f"{label(OURS)}'s Brier score is clearly better than another method's in {better} of "
-        f"{total} comparisons on {tasks}, not told apart in {even}, and clearly worse in {worse}"
-        + (f" (than {lost})." if lost else ".")
+        f"{total} comparisons on {tasks}, not told apart in {even}, and clearly worse in {which}."
     )
 
 

@@ -83,6 +83,17 @@ def scale_runs(path: Path, chosen: ScaleSettings) -> Row:
     return result
 
 
+def replay_run(path: Path, chosen: ScaleSettings) -> None:
+    """Draw and replay the votes of a run whose stage `score` is done; its report will have them.
+
+    A run that has been scaled stays as it is.
+    """
+    context = Context(RunDir(path), load_run_settings(path))
+    with context.directory.lock():
+        if context.directory.manifest("scale") is None:
+            _scale(context, chosen)
+
+
 def _check(context: Context, chosen: ScaleSettings) -> None:
     """Refuse what would fail after hours of sampling."""
     path = context.directory.path

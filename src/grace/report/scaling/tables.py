@@ -31,7 +31,8 @@ def scaling_tables(report: Report) -> dict[tuple[str, str], list[Table]]:
 
 def _budget_table(rows: Sequence[JointStrategy]) -> Table:
     first = rows[0]
-    own = any(row.gain_own is not None for row in rows)
+    rows = [row for row in rows if not _repeats(row, rows)]
+    own = any(row.gain_own not in (None, row.gain) for row in rows)
     heads = ("Strategy", "Accuracy ↑", "Samples ↓", "Tokens ↓", "minus SC (points)")
     seeds = f", {len(first.seeds)} seeds" if len(first.seeds) > 1 else ""
     return Table(
@@ -52,6 +53,19 @@ def _budget_table(rows: Sequence[JointStrategy]) -> Table:
             for row in rows
         ],
         texts=1,
+    )
+
+
+def _repeats(row: JointStrategy, rows: Sequence[JointStrategy]) -> bool:
+    """Return whether a strategy over the tuned model's samples says what it says over the others.
+
+    Without LoRA the samples are the same.
+    """
+    name, _, samples = row.strategy.partition("@")
+    same = ("accuracy", "interval", "mean_samples", "mean_tokens")
+    return bool(samples) and any(
+        other.strategy == name and all(getattr(row, at) == getattr(other, at) for at in same)
+        for other in rows
     )
 
 
