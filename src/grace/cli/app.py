@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from grace.cli.commands import demo, fit, label, measure, recalibrate, scale, score, serve, train
+from grace.cli import demo
+from grace.cli.commands import fit, label, measure, recalibrate, scale, score, serve, train
 from grace.cli.options import (
     AnswerField,
     Base,

@@ -11,7 +11,7 @@ from grace.report import names, sentences, tables
 from grace.report.figures import GENERALIZATION, TARGETS, TRACES, scaling_group
 from grace.report.figures.canvas import INK, THEMED, Figure
 from grace.report.groups import Group, groups
-from grace.report.panels import draw_panel
+from grace.report.page.panels import draw_panel
 from grace.report.rows import ShownExample
 from grace.report.scaling.tables import scaling_tables
 from grace.report.stored import Report
