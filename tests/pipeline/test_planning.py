@@ -64,6 +64,14 @@ def test_tokens_are_those_of_a_run_but_for_answers_that_end_early(
     assert tokens(settings, "sample") == prompts + longest
 
 
+def test_examples_that_all_prompts_begin_with_are_not_counted_for_every_question(
+    settings: RunSettings,
+):
+    fewer = changed(settings, data={"train": 12})
+    shown = changed(settings, data={"train": 12, "shots": 3})
+    assert tokens(shown, "features") <= tokens(fewer, "features")
+
+
 def test_the_plan_follows_the_settings(settings: RunSettings):
     twice = changed(settings, train={"epochs": 2 * settings.train.epochs})
     assert tokens(twice, "train") == 2 * tokens(settings, "train")

@@ -102,7 +102,10 @@ class _Size(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """By split, how many questions there are and the mean number of tokens of the first prompts."""
+    """By split, how many questions there are and the mean number of tokens of the first prompts.
+
+    What all prompts begin with is not counted: the model reads it once per batch.
+    """
 
     counts: dict[str, int]
     prompts: dict[str, float]
@@ -198,6 +201,7 @@ def _parameters(path: str, trust_remote_code: bool) -> int:
 
 def _asked(settings: RunSettings) -> _Asked:
     from grace.engines.local.loading import load_tokenizer
+    from grace.engines.local.prefix import shared
 
     model, data, task = settings.model, settings.data, load_task(settings.data.task)
     path = resolve_model(model.path)
@@ -210,6 +214,7 @@ def _asked(settings: RunSettings) -> _Asked:
     for split in SPLITS:
         drawn = training if split == "train" else task.questions(split, data, settings.seed)
         chats = [conversation(task, q, data, shots) for q in drawn[:PROMPTS_READ]]
-        lengths = [len(encode_chat(tokenizer, chat)) for chat in chats]
-        counts[split], means[split] = len(drawn), sum(lengths) / len(lengths)
+        prompts = [encode_chat(tokenizer, chat) for chat in chats]
+        counts[split] = len(drawn)
+        means[split] = sum(map(len, prompts)) / len(prompts) - shared(prompts)
     return _Asked(counts, means, longest_answer(tokenizer, training))
