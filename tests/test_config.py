@@ -11,6 +11,7 @@ from grace.config import (
     load_settings,
     override_settings,
     read_recipe,
+    shipped_recipes,
     to_dict,
 )
 from grace.errors import ConfigError
@@ -73,6 +74,14 @@ def test_missing_recipe_is_refused(tmp_path):
         load_settings(tmp_path / "none.toml")
 
 
+def test_a_recipe_is_a_file_or_a_shipped_one_by_its_name(tmp_path, monkeypatch):
+    shipped = read_recipe(Path("closedbook"))
+    assert "study" in shipped and "paper/qwen2.5-7b" in shipped_recipes()
+    monkeypatch.chdir(tmp_path)
+    Path("closedbook").write_text("seed = 7")
+    assert read_recipe(Path("closedbook")) == {"seed": 7}
+
+
 def test_every_setting_has_help():
     rows = list(describe(RunSettings))
     assert len(rows) > 40
@@ -87,7 +96,7 @@ def test_settings_read_back_are_the_same_to_the_letter():
 @pytest.mark.parametrize("name", ["llama-2-7b", "llama-3.1-8b", "phi-3-mini", "qwen2.5-7b"])
 def test_the_papers_recipes_hold_its_values_for_open_questions(name):
     """Source: arXiv 2509.09438, sections 3.2 and 4.1, and Appendix A."""
-    tree = read_recipe(Path(__file__).parents[1] / f"recipes/paper/{name}.toml")
+    tree = read_recipe(Path(f"paper/{name}"))
     tree.pop("study")
     run = to_dict(override_settings(tree, []))
     wanted = {

@@ -4,6 +4,7 @@
 GraceError                 exit code 2 in the command line, printed as one line
 ├── UserInputError         a file, a line, an option or a name that cannot be used
 │   ├── ConfigError        an unknown or invalid setting
+│   │   └── MissingError   a package that only some uses need is not installed
 │   └── DataError          a question file or a response file that cannot be read
 ├── ModelError             a model or tokenizer directory that cannot serve
 ├── RunError               a run directory that does not fit what is asked of it
@@ -12,6 +13,25 @@ GraceError                 exit code 2 in the command line, printed as one line
 
 A message says what happened, the value, and what to do next, in one line.
 """
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+LOCAL = {
+    "torch": "PyTorch",
+    "transformers": "Transformers",
+    "peft": "PEFT",
+    "accelerate": "Accelerate",
+    "datasets": "Datasets",
+    "pyarrow": "PyArrow",
+    "scipy": "SciPy",
+    "sklearn": "scikit-learn",
+    "matplotlib": "Matplotlib",
+    "gguf": "gguf",
+}
+"""The packages of the extra `local`, by module: what runs, fits, trains and exports models."""
 
 
 class GraceError(Exception):
@@ -24,6 +44,32 @@ class UserInputError(GraceError):
 
 class ConfigError(UserInputError):
     """A setting is unknown or has an impossible value."""
+
+
+class MissingError(ConfigError):
+    """A package is not installed that the light install leaves out."""
+
+    def __init__(self, what: str, package: str) -> None:
+        super().__init__(
+            f"{what} needs {LOCAL.get(package, package)}, which is not installed: "
+            "pip install 'grace-confidence[local]'"
+        )
+
+
+@contextlib.contextmanager
+def packages_for(what: str) -> Iterator[None]:
+    """Turn the failed import of a package of the extra `local` into a `MissingError`.
+
+    Args:
+        what: what needs the package, e.g. "grace run".
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in LOCAL:
+            raise
+        raise MissingError(what, package) from error
 
 
 class DataError(UserInputError):

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.errors import ConfigError
+from grace.errors import ConfigError, packages_for
 
 TRUSTED = "GRACE_TRUST"  # environment variable: what others' files may name, with commas between
 
@@ -73,10 +73,11 @@ def load(package: str, name: str, attribute: str = "") -> Any:
         return load_object(name)
     attribute = attribute or _attribute(package)
     known = find(package, attribute)
+    kind = _attribute(package).lower()
     if name not in known:
-        kind = _attribute(package).lower()
         raise ConfigError(f"unknown {kind} {name!r}{_suggest(name, sorted(known))}")
-    return getattr(importlib.import_module(known[name].module), attribute)
+    with packages_for(f"{kind} {name}"):
+        return getattr(importlib.import_module(known[name].module), attribute)
 
 
 def load_object(reference: str) -> Any:

@@ -219,7 +219,7 @@ def test_without_the_package_a_copy_is_found_and_a_new_file_refused(
     without_gguf(monkeypatch)
     assert resolve_model(str(file)) == first
     other = tiny_gguf.write(tmp_path / "new.gguf", model, tokenizer, extra={"general.name": "new"})
-    with pytest.raises(ConfigError, match=r"new.gguf needs the package gguf .*; pip install"):
+    with pytest.raises(ConfigError, match=r"new.gguf needs gguf, .*: pip install"):
         resolve_model(str(other))
 
 

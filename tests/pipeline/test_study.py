@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import tiny_run
+from grace.config import shipped_recipes
 from grace.errors import ConfigError, RunError
 from grace.pipeline.study import report_runs, resolve_study, run_study
 
 PEOPLE, PLACES = "pocket_people", "pocket_places"
-RECIPES = sorted(Path(__file__).parents[2].glob("recipes/**/*.toml"))
+RECIPES = list(shipped_recipes().values())
 RECIPE = """
 [report]
 estimators = ["grace", "platt", "likelihood+isotonic"]

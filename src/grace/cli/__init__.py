@@ -11,7 +11,7 @@ from typing import NoReturn
 import typer
 
 from grace.cli.app import app
-from grace.errors import GraceError
+from grace.errors import GraceError, packages_for
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # click's, wherever typer keeps it
 INTERRUPTED = 130
@@ -23,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments)
     _silence_libraries()
     try:
-        code = app(args=given, prog_name="grace", standalone_mode=False)
+        with packages_for(" ".join(["grace", *given[:1]])):
+            code = app(args=given, prog_name="grace", standalone_mode=False)
         sys.stdout.flush()
     except (GraceError, OSError, *(USAGE_ERROR, typer.Abort, KeyboardInterrupt)) as error:
         code = _explain(error, given)

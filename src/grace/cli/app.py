@@ -23,7 +23,7 @@ from grace.cli.options import (
     examples,
 )
 from grace.cli.planning import show_plans
-from grace.cli.preflight import check_names, check_place, check_report_place
+from grace.cli.preflight import check_names, check_packages, check_place, check_report_place
 from grace.cli.showing import show_next, show_report
 from grace.errors import ConfigError
 from grace.store.inputs import located
@@ -60,8 +60,8 @@ app.command(epilog=demo.DEMO)(demo.demo)
 @app.command(
     epilog=examples(
         "grace run runs/own --model Qwen/Qwen2.5-7B-Instruct --file questions.jsonl",
-        "grace run runs/qwen --recipe recipes/paper/qwen2.5-7b.toml",
-        "grace run runs/small --recipe recipes/laptop/smollm2-135m.toml --dry-run",
+        "grace run runs/qwen --recipe paper/qwen2.5-7b",
+        "grace run runs/small --recipe laptop/smollm2-135m --dry-run",
         "grace run runs/qwen",
         "grace run runs/qwen --set train.epochs=5 --redo train",
     )
@@ -70,7 +70,9 @@ app.command(epilog=demo.DEMO)(demo.demo)
 )
 def run(
     path: RunPath,
-    recipe: Annotated[Path | None, typer.Option(help="TOML file of settings")] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="TOML file, or a name of `grace list recipes`")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="backbone: directory, GGUF file or Hub id")
     ] = None,
@@ -109,6 +111,7 @@ def run(
     """Sample and grade answers, fit a confidence to them, and report how good it is. Resumes."""
     from grace.pipeline.study import resolve_study, run_study
 
+    check_packages("grace run")
     check_place(path, new=bool(model or recipe))
     options = {
         "model.path": _absolute(Path(model)) if model and Path(model).exists() else model,

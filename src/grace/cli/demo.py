@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grace.cli.options import Json, examples
-from grace.cli.preflight import check_place
+from grace.cli.preflight import check_packages, check_place
 from grace.cli.showing import show_next
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def demo(
     from grace.pipeline.demo import plan_demo, run_demo
     from grace.report import Report, from_json
 
+    check_packages("grace demo")
     check_place(path)
     study, total = plan_demo(path, quick=quick)
     if not as_json:

@@ -5,7 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from grace.config import RunSettings, is_missing
-from grace.errors import ConfigError
+from grace.errors import LOCAL, ConfigError, MissingError
+
+
+def check_packages(what: str) -> None:
+    """Refuse to start in the light install what would fail an hour later.
+
+    Raises:
+        MissingError: names the first package that is not there.
+    """
+    import importlib.util
+
+    for package in LOCAL:
+        if importlib.util.find_spec(package) is None:
+            raise MissingError(what, package)
 
 
 def check_place(path: Path, *, new: bool = True) -> None:

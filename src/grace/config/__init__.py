@@ -13,7 +13,13 @@ from grace.config.fields import (
     setting,
     to_dict,
 )
-from grace.config.recipes import is_missing, load_settings, override_settings, read_recipe
+from grace.config.recipes import (
+    is_missing,
+    load_settings,
+    override_settings,
+    read_recipe,
+    shipped_recipes,
+)
 from grace.config.settings import (
     DataSettings,
     GradeSettings,
@@ -44,5 +50,6 @@ __all__ = [
     "read_recipe",
     "sections",
     "setting",
+    "shipped_recipes",
     "to_dict",
 ]

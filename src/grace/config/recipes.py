@@ -11,6 +11,8 @@ from grace.config.fields import from_dict
 from grace.config.settings import RunSettings
 from grace.errors import ConfigError
 
+RECIPES = Path(__file__).parents[1] / "recipes"
+
 
 def load_settings(recipe: Path | None = None, overrides: Sequence[str] = ()) -> RunSettings:
     """Return the defaults, changed by a TOML recipe, then by `section.key=value` overrides.
@@ -32,16 +34,26 @@ def override_settings(
     return from_dict(RunSettings, tree, where=where)
 
 
+def shipped_recipes() -> dict[str, Path]:
+    """Return the recipes that come with GrACE, by name."""
+    files = sorted(RECIPES.glob("**/*.toml"))
+    return {file.relative_to(RECIPES).with_suffix("").as_posix(): file for file in files}
+
+
 def read_recipe(path: Path) -> dict[str, Any]:
-    """Return the nested sections of a TOML recipe.
+    """Return the nested sections of a TOML recipe: a file, or a name of `grace list recipes`.
 
     Raises:
         ConfigError: it is missing, unreadable or not valid TOML.
     """
+    if not path.is_file():
+        path = shipped_recipes().get(path.as_posix(), path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"recipe {path} does not exist; see `grace list recipes`") from None
+        raise ConfigError(
+            f"recipe {path} does not exist; give a file, or a name of `grace list recipes`"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"recipe {path} cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:

@@ -23,8 +23,16 @@ from grace.export.card import Card, write_card
 from grace.export.forms import Source, write_adapter, write_merged, write_vllm_lora
 from grace.export.gguf import write_gguf
 from grace.report.stored import own_row
-from grace.store import CARD, adapter_weights, digest, disk_watched, read_json, write_json
-from grace.training.adapter import check_vacant, replace_directory
+from grace.store import (
+    CARD,
+    adapter_weights,
+    check_vacant,
+    digest,
+    disk_watched,
+    read_json,
+    replace_directory,
+    write_json,
+)
 
 FORMS = {
     "merged": write_merged,

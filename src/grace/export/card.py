@@ -17,7 +17,7 @@ from grace.report.rows import Row
 from grace.report.stored import own_diagram
 from grace.report.tables import quality
 from grace.report.text import markdown_table
-from grace.training.adapter import task_in
+from grace.training.card import task_in
 
 LIBRARY = {"merged": "transformers", "vllm-lora": "peft", "gguf": "gguf", "adapter": "peft"}
 RELATION = {"merged": "finetune", "gguf": "quantized"}

@@ -40,17 +40,11 @@ def write_gguf(source: Source, out: Path) -> None:
     """Write `model.gguf`, the tokenizer, and generation_config.json with the ids of all ends.
 
     Raises:
-        ConfigError: no such type, or a package is not installed.
+        ConfigError: no such type, or llama-cpp-python is not installed.
         ModelError: the model cannot be written so; the message says what can be done.
     """
     if source.dtype not in KINDS:
         raise ConfigError(f"dtype {source.dtype!r} is no type of a GGUF file; use {KINDS}")
-    try:
-        import gguf  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "--format gguf needs the package gguf; pip install 'grace-confidence[gguf]'"
-        ) from None
     if source.record["read_at"] == "feed" or "cnf_id" not in source.record:
         raise ModelError(
             "c is read from ten tokens or at <CNF>'s own position, which only grace does; use "

@@ -18,8 +18,8 @@ from grace.calibration import LogOdds
 from grace.errors import ModelError, UserInputError
 from grace.evidence import Evidence
 from grace.model.places import adapter_folder, read_card
-from grace.store import CARD, disk_watched, write_json
-from grace.training.adapter import check_vacant, model_card, replace_directory
+from grace.store import CARD, check_vacant, disk_watched, replace_directory, write_json
+from grace.training.card import model_card
 
 FOLDS = 5
 FEWEST = 10  # questions

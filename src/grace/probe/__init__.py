@@ -20,8 +20,6 @@ from typing import Literal
 import numpy as np
 
 from grace.probe.adamw import AdamW, fit_adamw
-from grace.probe.direct import Direct
-from grace.probe.iterative import SAMPLE_PER_FEATURE, Iterative
 from grace.probe.problem import Job, Problem, make_problem
 from grace.probe.rows import Array, Probe, assign_folds, checked
 
@@ -120,6 +118,9 @@ class _Solver:
     """Iterates where that is faster; solves directly elsewhere and where it did not converge."""
 
     def __init__(self, problem: Problem) -> None:
+        from grace.probe.direct import Direct  # on SciPy, as Iterative
+        from grace.probe.iterative import SAMPLE_PER_FEATURE, Iterative
+
         self._direct = Direct(problem)
         rows = len(problem.label_N)
         wide = problem.width > ITERATIVE_WIDTH and rows >= SAMPLE_PER_FEATURE * problem.width

@@ -5,7 +5,16 @@ whatever follows the last whole unit is cut off on resume, and a stage counts as
 its manifest exists.
 """
 
-from grace.store.files import digest, disk_watched, read_json, write_bytes, write_json, writing
+from grace.store.files import (
+    check_vacant,
+    digest,
+    disk_watched,
+    read_json,
+    replace_directory,
+    write_bytes,
+    write_json,
+    writing,
+)
 from grace.store.rundir import (
     CARD,
     LORA_CONFIG,
@@ -29,11 +38,13 @@ __all__ = [
     "Split",
     "Table",
     "adapter_weights",
+    "check_vacant",
     "digest",
     "disk_watched",
     "is_run",
     "is_study",
     "read_json",
+    "replace_directory",
     "runs_in",
     "write_bytes",
     "write_json",

@@ -7,11 +7,12 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from grace.errors import GraceError, RunError
+from grace.errors import ConfigError, GraceError, RunError
 
 # What safetensors and torch (four ways) say of a full disk; none is an OSError with a number.
 FULL_DISK = ("No space left on device", "PytorchStreamWriter", "inline_container", "iostream error")
@@ -49,6 +50,36 @@ def write_bytes(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+
+
+def check_vacant(directory: Path) -> None:
+    """Refuse a place that holds something already.
+
+    Raises:
+        ConfigError: it is a file, or a directory that is not empty.
+    """
+    if directory.is_file() or (directory.is_dir() and any(directory.iterdir())):
+        raise ConfigError(f"{directory} is not empty; name a new directory")
+
+
+def replace_directory(directory: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a new directory beside `directory` and put it in its place in one rename.
+
+    Its files are open to whom the umask lets in, also those that a library keeps to their owner.
+    """
+    partial = directory.with_name(f".{directory.name}.partial")
+    old = directory.with_name(f".{directory.name}.old")
+    for leftover in (partial, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial.mkdir(parents=True)
+    fill(partial)
+    for file in partial.rglob("*"):
+        if file.is_file():
+            file.chmod(partial.stat().st_mode & 0o666)
+    if directory.exists():
+        directory.rename(old)
+    partial.rename(directory)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def sync(path: Path) -> None:

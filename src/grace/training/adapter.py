@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +12,12 @@ from safetensors.torch import load_file, save
 
 from grace.cnf import TOKENS, CnfTokens, count_rows
 from grace.config import TrainSettings, to_dict
-from grace.errors import ConfigError
 from grace.evidence import Evidence
-from grace.store import CARD, LORA_CONFIG, LORA_WEIGHTS, ROWS
+from grace.store import CARD, LORA_CONFIG, LORA_WEIGHTS, ROWS, replace_directory
+from grace.training.card import model_card
 
 SCHEMA_VERSION = 1
 LOG = "training_log.jsonl"
-
-
-def check_vacant(directory: Path) -> None:
-    """Refuse a place that holds something already.
-
-    Raises:
-        ConfigError: it is a file, or a directory that is not empty.
-    """
-    if directory.is_file() or (directory.is_dir() and any(directory.iterdir())):
-        raise ConfigError(f"{directory} is not empty; name a new directory")
-
-
-def replace_directory(directory: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a new directory beside `directory` and put it in its place in one rename.
-
-    Its files are open to whom the umask lets in, also those that a library keeps to their owner.
-    """
-    partial = directory.with_name(f".{directory.name}.partial")
-    old = directory.with_name(f".{directory.name}.old")
-    for leftover in (partial, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    partial.mkdir(parents=True)
-    fill(partial)
-    for file in partial.rglob("*"):
-        if file.is_file():
-            file.chmod(partial.stat().st_mode & 0o666)
-    if directory.exists():
-        directory.rename(old)
-    partial.rename(directory)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def save_weights(
@@ -166,73 +136,6 @@ def _token_entries(cnf: CnfTokens) -> dict[str, Any]:
         pair = {"noc_token": names[1], "noc_id": cnf.readout.ids[1]} if len(names) == 2 else {}
         return {"cnf_token": names[0], "cnf_id": cnf.id, **pair}
     return {"bin_tokens": dict(zip(names, cnf.readout.ids, strict=True))}
-
-
-def task_in(record: Mapping[str, Any]) -> str:
-    """Return the name of the questions that grace.json was trained on, "" if it has none."""
-    return str(record.get("questions") or record.get("data", {}).get("task", ""))
-
-
-def model_card(record: Mapping[str, Any]) -> str:
-    """Return the model card of an adapter."""
-    base = record["base_model"]
-    shown = f"- Task: {task_in(record)}\n" if "data" in record else ""
-    for fitted in record.get("recalibrated", []):
-        shown += f"- Recalibrated on {fitted['answers']} graded answers to other questions\n"
-    return f"""---
-base_model: {json.dumps(base)}
-library_name: peft
-pipeline_tag: text-generation
-tags: [lora, calibration, confidence, grace]
----
-
-# Confidence adapter
-
-{_reading(record)} is the model's confidence that the
-response is correct, in [0, 1] (GrACE, arXiv 2509.09438).
-
-{shown}- Read position: {record["read_at"]}
-- {_trained(record)}
-
-```python
-import grace
-
-model = grace.load("path/to/this/directory")
-reply = model.ask("Who wrote Middlemarch?")
-print(reply.text, reply.confidence)
-```
-"""
-
-
-def _reading(record: Mapping[str, Any]) -> str:
-    """Return the sentence of the model card that says what is read, up to its verb."""
-    base, where = record["base_model"], "where a response ends"
-    if record["read_at"] == "prompt":
-        where = "where the prompt ends (the response is not looked at)"
-    if bins := record.get("bin_tokens"):
-        first, *_, last = bins
-        return (
-            f"LoRA and {len(bins)} vocabulary rows (`{first}` to `{last}`) for `{base}`. The "
-            f"middle of the\ninterval whose token is most probable {where}"
-        )
-    if "noc_id" in record:
-        lora = "LoRA and t" if record["train"]["lora"] != "never" else "T"
-        return (
-            f"{lora}wo vocabulary rows (`{record['cnf_token']}`, id {record['cnf_id']}, and "
-            f"`{record['noc_token']}`, id {record['noc_id']})\nfor `{base}`. What their logits "
-            "differ by at each step, with the log-probabilities of the\nresponse's tokens,"
-        )
-    return (
-        f"LoRA and one vocabulary row (`{record['cnf_token']}`, id {record['cnf_id']}) for "
-        f"`{base}`. The\nprobability of `{record['cnf_token']}` {where}"
-    )
-
-
-def _trained(record: Mapping[str, Any]) -> str:
-    train = record["train"]
-    if train["lora"] == "never":
-        return "No LoRA: answers are those of the base model"
-    return f"LoRA rank {train['rank']} on {', '.join(train['target_modules'])}"
 
 
 def _write_json(path: Path, value: Any) -> None:

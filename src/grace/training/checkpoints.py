@@ -26,8 +26,8 @@ from transformers.trainer_pt_utils import safe_globals
 from grace.config import TrainSettings, differences, to_dict
 from grace.errors import RunError
 from grace.evidence import Evidence
-from grace.store.files import sync, write_json
-from grace.training.adapter import replace_directory, save_weights
+from grace.store.files import replace_directory, sync, write_json
+from grace.training.adapter import save_weights
 from grace.training.examples import Example
 
 KEPT = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import shutil
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from grace.errors import GraceError
 from grace.store import RunDir, digest, read_json
 
 PACKAGES = {"torch": "2.6", "transformers": "5.16", "peft": "0.18", "accelerate": "1.10"}
+LIGHT = "measures, recalibrates and asks models on servers; to run models, too"
 FREE_GIB = 2
 
 
@@ -35,6 +37,16 @@ def examine(run: Path | None) -> list[Finding]:
 def _installation() -> Iterator[Finding]:
     version = sys.version_info
     yield Finding("python", version >= (3, 11), f"{version.major}.{version.minor} (needs 3.11)")
+    if importlib.util.find_spec("torch") is None:
+        yield Finding("light install", True, f"{LIGHT}: pip install 'grace-confidence[local]'")
+    else:
+        yield from _local()
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    yield Finding("disk", free >= FREE_GIB, f"{free:.1f} GiB free here (wants {FREE_GIB})")
+
+
+def _local() -> Iterator[Finding]:
+    """Examine what runs models."""
     for package, least in PACKAGES.items():
         try:
             found = importlib.metadata.version(package)
@@ -43,8 +55,6 @@ def _installation() -> Iterator[Finding]:
             continue
         yield Finding(package, _parts(found) >= _parts(least), f"{found} (needs {least})")
     yield _device()
-    free = shutil.disk_usage(Path.cwd()).free / 2**30
-    yield Finding("disk", free >= FREE_GIB, f"{free:.1f} GiB free here (wants {FREE_GIB})")
 
 
 def _device() -> Finding:

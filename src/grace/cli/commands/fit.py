@@ -53,7 +53,7 @@ def fit(
     """
     from grace.config import load_settings
     from grace.pipeline.graded import fit_graded
-    from grace.training.adapter import check_vacant
+    from grace.store import check_vacant
 
     check_vacant(out)
     lines = list(_graded(file))

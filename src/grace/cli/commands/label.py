@@ -18,6 +18,7 @@ from grace.cli.options import (
     Set,
     examples,
 )
+from grace.cli.preflight import check_packages
 from grace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def label(
     from grace.pipeline.labelling import label as label_all
     from grace.strategies import TEMPERATURE
 
+    check_packages("grace label")
     folder = adapter_folder(Path(model), None)
     card = read_card(folder or Path(model))
     fields = [f"data.question_field={json.dumps(question_field)}"]

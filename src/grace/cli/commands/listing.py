@@ -74,13 +74,11 @@ def _graders() -> Rows:
 
 
 def _recipes() -> Rows:
-    folder = Path("recipes")
+    from grace.config import shipped_recipes
+
     return [
-        {
-            "name": str(path),
-            "about": path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# "),
-        }
-        for path in sorted(folder.glob("**/*.toml"))
+        {"name": name, "about": file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")}
+        for name, file in shipped_recipes().items()
     ]
 
 

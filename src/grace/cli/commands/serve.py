@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +28,6 @@ EXPORT = examples(
     "grace export runs/qwen exported/qwen-lora --format vllm-lora",
     "grace export runs/qwen exported/qwen-gguf --format gguf --dtype q4_k_m",
 )
-SERVER_PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 RETRIES = 2  # of a proxy; its client waits
 
 
@@ -72,7 +70,6 @@ def serve(
     dtype: Dtype = "auto",
 ) -> None:
     """Serve a model: an OpenAI-compatible API with a confidence on every choice, and a page."""
-    _check_server(SERVER_PACKAGES)
     from grace.model import load
     from grace.server import ServerSettings
 
@@ -119,7 +116,6 @@ def proxy(
 
     Only the tokenizer and small JSON files are read from DIR; no weights are loaded.
     """
-    _check_server((*SERVER_PACKAGES, "httpx2"))
     from grace.model.connecting import connect, served_directory
     from grace.server import ServerSettings
 
@@ -204,13 +200,3 @@ def _show_upstream(engine: Any) -> None:
 
 def _name_of(path: str | Path) -> str:
     return Path(path).resolve().name or "grace"
-
-
-def _check_server(packages: Sequence[str]) -> None:
-    import importlib.util
-
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"the server needs {', '.join(missing)}; pip install 'grace-confidence[server]'"
-        )

@@ -7,7 +7,7 @@ import os
 from grace.cli.options import RunPath, examples
 
 TRAIN = examples(
-    "grace run runs/qwen --recipe recipes/paper/qwen2.5-7b.toml --until fit",
+    "grace run runs/qwen --recipe paper/qwen2.5-7b --until fit",
     "torchrun --nproc-per-node 8 --no-python grace train runs/qwen",
     "accelerate launch --no_python grace train runs/qwen",
     "grace run runs/qwen",

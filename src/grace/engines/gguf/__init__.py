@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from grace.errors import ConfigError, ModelError
+from grace.errors import MissingError, ModelError
 from grace.store import CARD, digest
 from grace.store.files import sync, writing
 
@@ -38,7 +38,7 @@ def resolve_model(path: str) -> str:
 
     Raises:
         ModelError: a GGUF file that is missing, damaged, or not supported.
-        ConfigError: the package that reads GGUF is not installed.
+        MissingError: the package that reads GGUF is not installed.
     """
     if path == "pocket":
         return str(POCKET)
@@ -78,9 +78,7 @@ def _unpacked(file: Path) -> Path:
         for folder in sorted(cache_folder().glob(f"{name}*")):
             if (folder / file.stem).is_dir():
                 return folder / file.stem
-        raise ConfigError(
-            f"{file} needs the package gguf to be unpacked; pip install 'grace-confidence[gguf]'"
-        )
+        raise MissingError(str(file), "gguf")
     _make(file, place)
     return place
 

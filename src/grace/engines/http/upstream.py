@@ -236,12 +236,8 @@ class Upstream:
 
 
 def _client(api_key: str, timeout_s: float) -> AsyncClient:
-    try:
-        import httpx2
-    except ImportError:
-        raise ConfigError(
-            "an upstream server needs httpx2; pip install 'grace-confidence[server]'"
-        ) from None
+    import httpx2
+
     return httpx2.AsyncClient(
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
         timeout=httpx2.Timeout(timeout_s, connect=CONNECT_S, pool=None),

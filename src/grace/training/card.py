@@ -1,0 +1,74 @@
+"""The model card of an adapter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def task_in(record: Mapping[str, Any]) -> str:
+    """Return the name of the questions that grace.json was trained on, "" if it has none."""
+    return str(record.get("questions") or record.get("data", {}).get("task", ""))
+
+
+def model_card(record: Mapping[str, Any]) -> str:
+    """Return the model card of an adapter."""
+    base = record["base_model"]
+    shown = f"- Task: {task_in(record)}\n" if "data" in record else ""
+    for fitted in record.get("recalibrated", []):
+        shown += f"- Recalibrated on {fitted['answers']} graded answers to other questions\n"
+    return f"""---
+base_model: {json.dumps(base)}
+library_name: peft
+pipeline_tag: text-generation
+tags: [lora, calibration, confidence, grace]
+---
+
+# Confidence adapter
+
+{_reading(record)} is the model's confidence that the
+response is correct, in [0, 1] (GrACE, arXiv 2509.09438).
+
+{shown}- Read position: {record["read_at"]}
+- {_trained(record)}
+
+```python
+import grace
+
+model = grace.load("path/to/this/directory")
+reply = model.ask("Who wrote Middlemarch?")
+print(reply.text, reply.confidence)
+```
+"""
+
+
+def _reading(record: Mapping[str, Any]) -> str:
+    """Return the sentence of the model card that says what is read, up to its verb."""
+    base, where = record["base_model"], "where a response ends"
+    if record["read_at"] == "prompt":
+        where = "where the prompt ends (the response is not looked at)"
+    if bins := record.get("bin_tokens"):
+        first, *_, last = bins
+        return (
+            f"LoRA and {len(bins)} vocabulary rows (`{first}` to `{last}`) for `{base}`. The "
+            f"middle of the\ninterval whose token is most probable {where}"
+        )
+    if "noc_id" in record:
+        lora = "LoRA and t" if record["train"]["lora"] != "never" else "T"
+        return (
+            f"{lora}wo vocabulary rows (`{record['cnf_token']}`, id {record['cnf_id']}, and "
+            f"`{record['noc_token']}`, id {record['noc_id']})\nfor `{base}`. What their logits "
+            "differ by at each step, with the log-probabilities of the\nresponse's tokens,"
+        )
+    return (
+        f"LoRA and one vocabulary row (`{record['cnf_token']}`, id {record['cnf_id']}) for "
+        f"`{base}`. The\nprobability of `{record['cnf_token']}` {where}"
+    )
+
+
+def _trained(record: Mapping[str, Any]) -> str:
+    train = record["train"]
+    if train["lora"] == "never":
+        return "No LoRA: answers are those of the base model"
+    return f"LoRA rank {train['rank']} on {', '.join(train['target_modules'])}"
