@@ -49,8 +49,8 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, model: Any, tokenizer: Any, eos: list[int]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, model: Any, tokenizer: Any, eos: list[int], handler: Any = None) -> None:
+        super().__init__(("127.0.0.1", 0), handler or Handler)
         self.model, self.tokenizer, self.eos = model, tokenizer, eos
         self.behaviour = Behaviour()
         self.lock = threading.Lock()
@@ -69,9 +69,9 @@ class Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(model: Any, tokenizer: Any, eos: list[int]) -> Iterator[Server]:
-    """Run a server until the end of the block."""
-    server = Server(model, tokenizer, eos)
+def serving(model: Any, tokenizer: Any, eos: list[int], handler: Any = None) -> Iterator[Server]:
+    """Run a server until the end of the block; `handler` answers, as vLLM does if not named."""
+    server = Server(model, tokenizer, eos, handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -86,6 +86,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers one connection."""
 
     protocol_version = "HTTP/1.1"
+    lists_biased = False  # a logit bias changes the log-probabilities
     server: Server
 
     def log_message(self, *_: Any) -> None:
@@ -231,7 +232,8 @@ class Handler(BaseHTTPRequestHandler):
             if temperature > 0:
                 probs = (biased / temperature).softmax(-1)
                 token = int(torch.multinomial(probs, 1, generator=draws))
-            shown = logits / temperature if behaviour.processed and temperature > 0 else logits
+            shown = biased if self.lists_biased else logits
+            shown = shown / temperature if behaviour.processed and temperature > 0 else shown
             logprobs = shown if behaviour.raw_logits else shown.log_softmax(-1)
             top = {token: float(logprobs[token])}
             if behaviour.lists_ids and body.get("logprob_token_ids"):

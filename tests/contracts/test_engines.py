@@ -17,6 +17,7 @@ import fake_upstream
 import fake_vllm
 import tiny_models
 import tiny_run
+from fake_servers import LlamaServer, SGLang
 from grace import plugins
 from grace.cli import main
 from grace.cnf import add_cnf, set_rows
@@ -30,6 +31,7 @@ from grace.export.gguf_llama import write_llama
 from grace.store import RunDir
 
 KINDS = ("transformers", "vllm", "openai", "llama")
+SERVERS = {"openai": None, "openai-llama": LlamaServer, "openai-sglang": SGLang}
 ITSELF = pytest.param("llama-itself", marks=pytest.mark.llama)  # not made up: `make llama`
 GREEDY = Sampling(max_new_tokens=6)
 SAMPLED = Sampling(3, 0.8, max_new_tokens=16, seed=5)
@@ -71,7 +73,7 @@ def reference(head: str) -> TransformersEngine:
     return TransformersEngine(model, tokenizer, evidence=evidence)
 
 
-@pytest.fixture(params=[*KINDS, ITSELF])
+@pytest.fixture(params=[*KINDS, *list(SERVERS)[1:], ITSELF])
 def engine(
     request: pytest.FixtureRequest,
     head: str,
@@ -90,9 +92,10 @@ def engine(
     card = {"read_at": "predict", "evidence": evidence and evidence.to_dict()}
     (tmp_path / "model" / "grace.json").write_text(json.dumps(card))
     fake_vllm.install(monkeypatch, make=fake_vllm.load)
-    if not itself:
+    if itself != "itself":
         fake_llama.install(monkeypatch)
-    with fake_upstream.serving(model, tokenizer, [3]) as server:
+    handler = SERVERS.get(request.param)
+    with fake_upstream.serving(model, tokenizer, [3], handler) as server:
         options = {"url": server.url} if kind == "openai" else {}
         opened = load_engine(kind, tmp_path / "model", **options)
         yield opened

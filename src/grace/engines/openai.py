@@ -1,4 +1,4 @@
-"""An exported model behind a server of vLLM 0.26 or later, or one that answers as it does.
+"""An exported model behind a server: vLLM 0.26 or later, SGLang, or llama-server.
 
 Prompts are sent as token ids, so no text in them becomes a special token. A request is one sample.
 Greedy responses are the transformers engine's; sampled ones have the server's random numbers.
@@ -78,7 +78,7 @@ class OpenAIEngine(NoStates):
         self._calls = Calls(self._background)
         names = Names.of(tokenizer, rows)
         try:
-            self.served: Served = self._calls.run(
+            self.remote: Remote = self._calls.run(
                 probe(upstream, self.reader, names, tokenizer, card or {}, model)
             )
         except BaseException as error:
@@ -86,8 +86,8 @@ class OpenAIEngine(NoStates):
             if isinstance(error, UpstreamError):
                 raise UpstreamError(f"{upstream.url}: {error}", error.why) from None
             raise
+        self.served: Served = self.remote.served
         self.limit = self.served.context
-        self.remote = Remote(upstream, tokenizer, names, self.reader, self.served)
 
     @classmethod
     def connect(

@@ -112,7 +112,7 @@ def proxy(
     timeout: Timeout = 300.0,
     allow_host: AllowHost = None,
 ) -> None:
-    """Serve a model that runs elsewhere (vLLM 0.26 or later): the API of `grace serve`.
+    """Serve a model that runs elsewhere (vLLM, SGLang, llama-server): the API of `grace serve`.
 
     Only the tokenizer and small JSON files are read from DIR; no weights are loaded.
     """
@@ -192,10 +192,9 @@ def _run(model: Model, path: str | Path, settings: ServerSettings, host: str, po
 
 
 def _show_upstream(engine: Any) -> None:
-    served = engine.served
-    print(
-        f"upstream: {served.model} on {f'vLLM {served.version}' if served.version else 'a server'}"
-    )
+    served, software = engine.served, engine.remote.software
+    ran = f"{software} {served.version}".strip() if served.version or software != "vLLM" else ""
+    print(f"upstream: {served.model} on {ran or 'a server'}")
 
 
 def _name_of(path: str | Path) -> str:

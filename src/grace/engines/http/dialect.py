@@ -170,7 +170,7 @@ def prompt_logprobs(choice: Mapping[str, Any], prompt: Sequence[int], last: int)
         )
     try:
         places = range(len(prompt) - last, len(prompt))
-        return [_number(rows[i][str(prompt[i])]["logprob"]) for i in places]
+        return [number(rows[i][str(prompt[i])]["logprob"]) for i in places]
     except (TypeError, KeyError) as error:
         raise UpstreamError(
             "the upstream's prompt_logprobs lack a token", "malformed", said=short(str(error))
@@ -178,9 +178,9 @@ def prompt_logprobs(choice: Mapping[str, Any], prompt: Sequence[int], last: int)
 
 
 def _step(token: int, value: Any, top: Any, names: Names, asked: Sequence[int]) -> Step:
-    entries = {names.find(name): _number(logprob) for name, logprob in (top or {}).items()}
+    entries = {names.find(name): number(logprob) for name, logprob in (top or {}).items()}
     logprobs = {i: logprob for i, logprob in entries.items() if i is not None}
-    logprob = _number(value)
+    logprob = number(value)
     if missing := [i for i in asked if i != token and i not in logprobs]:
         raise UpstreamError(
             f"the upstream did not list ids {missing} although it was asked for them; it may "
@@ -190,8 +190,12 @@ def _step(token: int, value: Any, top: Any, names: Names, asked: Sequence[int]) 
     return Step(token, logprob, logprobs)
 
 
-def _number(value: Any) -> float:
-    """Return a log-probability; one that rounding has put above 0 counts as 0."""
+def number(value: Any) -> float:
+    """Return a log-probability; one that rounding has put above 0 counts as 0.
+
+    Raises:
+        UpstreamError: it is none.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not value <= ROUNDING:
         raise UpstreamError(NO_LOGPROB, "malformed", said=short(repr(value)))
     return min(float(max(value, -sys.float_info.max)), 0.0)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from grace.cnf import CNF_TOKEN
-from grace.engines import Sampling
-from grace.engines.http.dialect import NO_LOGPROB, Json, Names, Request, read_steps, sample_body
-from grace.engines.http.remote import Served
+from grace.engines.http.dialect import NO_LOGPROB, Json, Names
+from grace.engines.http.llama_server import LlamaServer
+from grace.engines.http.remote import Remote, Served
 from grace.engines.http.said import UpstreamError
+from grace.engines.http.sglang import SGLang
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, Step
 from grace.errors import ModelError
 
 TEMPERATURES = (0.0, 0.25, 2.0)  # servers take no more than 2
 LEEWAY = 0.25  # of a log-probability, and a fiftieth of it: what half precision can move
-REMEDY = "start the server with --logprobs-mode raw_logprobs (vLLM's default)"
+KINDS: dict[str, type[Remote]] = {"llamacpp": LlamaServer, "sglang": SGLang}  # by `owned_by`
 
 
 async def probe(
@@ -27,8 +29,8 @@ async def probe(
     tokenizer: Any,
     card: Json,
     model: str | None = None,
-) -> Served:
-    """Find out what a server can do, with three requests of one token.
+) -> Remote:
+    """Return the model on a server, whichever software that runs, after three requests to it.
 
     Args:
         upstream: the server.
@@ -42,20 +44,23 @@ async def probe(
         ModelError: the server would return other numbers than c.
         UpstreamError: it cannot be reached or does not have the model.
     """
-    version = await _version(upstream)
     found = await model_of(upstream, model, card)
+    kind = KINDS.get(str(found.get("owned_by")), Remote)
+    version = await _version(upstream) if kind is Remote else ""
+    context, rows = found.get("max_model_len"), found.get("n_vocab", 0)
+    context = context if isinstance(context, int) else None
+    lora, root = bool(found.get("parent")), str(found.get("root") or "")
+    served = Served(found["id"], context, version, lora, root, rows)
+    remote = kind(upstream, tokenizer, names, reader, served)
+    if rows and any(token >= rows for token in reader.asked):
+        raise ModelError(_no_row(reader, f"it has {rows}"))
+    if kind is SGLang:
+        await _refuse_speculation(upstream)
     prompt = [tokenizer.bos_token_id or reader.eos[0]]
-
-    async def first_step(temperature: float) -> Step:
-        sampling = Sampling(temperature=temperature, max_new_tokens=1)
-        body = sample_body(found["id"], reader, Request(prompt, sampling, 0))
-        (step,) = read_steps(await upstream.complete(body), names, asked=())
-        return step
-
     try:
-        steps = [await first_step(temperature) for temperature in TEMPERATURES]
+        steps = [await remote.first(prompt, temperature) for temperature in TEMPERATURES]
     except UpstreamError as error:
-        raise _explained(error, reader) from None
+        raise _explained(error, reader, remote.remedy) from None
     except ValueError:
         raise ModelError(f"{upstream.url} makes no token where one is asked for") from None
     if not all(set(reader.asked) <= {step.token, *step.logprobs} for step in steps):
@@ -64,11 +69,22 @@ async def probe(
             f"{upstream.url} is {ran} that lists the most probable tokens only, so c cannot be "
             "read; use vLLM 0.26 or later, which lists any token (logprob_token_ids)"
         )
-    _check_raw(steps, len(tokenizer))
-    context, lora = found.get("max_model_len"), bool(found.get("parent"))
-    context = context if isinstance(context, int) else None
-    root = str(found.get("root") or "")
-    return Served(found["id"], context, version, lora, root)
+    _check_raw(steps, len(tokenizer), remote.remedy)
+    return remote
+
+
+async def _refuse_speculation(upstream: Upstream) -> None:
+    """Refuse an SGLang that decodes speculatively: its log-probabilities are then not the model's.
+
+    Raises:
+        ModelError: it does.
+    """
+    said = await upstream.get("/get_server_info")
+    if said.get("speculative_algorithm"):
+        raise ModelError(
+            f"{upstream.url} decodes speculatively, so its log-probabilities are not those of the "
+            "model; start it without --speculative-algorithm"
+        )
 
 
 async def _version(upstream: Upstream) -> str:
@@ -102,6 +118,13 @@ async def model_of(upstream: Upstream, name: str | None, card: Json) -> Json:
         which = f"does not have {name!r}" if name is not None else "has several models"
         raise ModelError(f"{upstream.url} {which}; name one of its models (--model): {have}")
     found: Json = fitting[0]
+    if found.get("owned_by") == "library":
+        raise ModelError(
+            f"{upstream.url} is Ollama, which lists the 20 most probable tokens at most, so it "
+            f"cannot say how probable {CNF_TOKEN} is; serve the file with llama-server"
+        )
+    if found.get("owned_by") == "llamacpp":
+        return found | await _of_llama_server(upstream, found)
     if lora and "parent" in found and not found["parent"]:
         raise ModelError(
             f"{upstream.url} serves {found['id']!r} without its LoRA, and so without {CNF_TOKEN}; "
@@ -110,12 +133,23 @@ async def model_of(upstream: Upstream, name: str | None, card: Json) -> Json:
     return found | {"max_model_len": found.get("max_model_len") or _longest(said)}
 
 
+async def _of_llama_server(upstream: Upstream, found: Json) -> Json:
+    """Return what llama-server says of its file, in vLLM's words; `root` is the file's folder."""
+    said = found.get("meta") or {}
+    file = str((await upstream.get("/props")).get("model_path") or "")
+    return {
+        "max_model_len": said.get("n_ctx"),
+        "n_vocab": said.get("n_vocab", 0),
+        "root": str(Path(file).parent) if Path(file).is_file() else "",
+    }
+
+
 def _longest(models: Sequence[Json]) -> Any:
     """Return the context of the server's base model; of its LoRAs it does not say."""
     return next((m["max_model_len"] for m in models if m.get("max_model_len")), None)
 
 
-def _check_raw(steps: list[Step], vocabulary: int) -> None:
+def _check_raw(steps: list[Step], vocabulary: int, remedy: str) -> None:
     """Refuse what are no log-probabilities at temperature 1.
 
     Raises:
@@ -125,7 +159,7 @@ def _check_raw(steps: list[Step], vocabulary: int) -> None:
     if not -math.log(vocabulary) - LEEWAY <= greedy.logprob <= 1e-3:
         raise ModelError(
             f"the server's most probable token has log-probability {greedy.logprob:.3f}, so these "
-            f"are no log-probabilities; {REMEDY}"
+            f"are no log-probabilities; {remedy}"
         )
     for other in others:
         for token in greedy.logprobs.keys() & other.logprobs.keys():
@@ -133,16 +167,20 @@ def _check_raw(steps: list[Step], vocabulary: int) -> None:
             if abs(here - there) > LEEWAY + 0.02 * abs(here):
                 raise ModelError(
                     f"the server's log-probability of token {token} is {here:.3f} at one "
-                    f"temperature and {there:.3f} at another, so c cannot be read; {REMEDY}"
+                    f"temperature and {there:.3f} at another, so c cannot be read; {remedy}"
                 )
 
 
-def _explained(error: UpstreamError, reader: Reader) -> Exception:
+def _explained(error: UpstreamError, reader: Reader, remedy: str) -> Exception:
     if error.message == NO_LOGPROB:
-        return ModelError(f"the server returns no log-probabilities but {error.said}; {REMEDY}")
+        return ModelError(f"the server returns no log-probabilities but {error.said}; {remedy}")
     if error.why != "invalid" or "vocab" not in str(error):
         return error
-    return ModelError(
-        f"the server's model has no row for {CNF_TOKEN} (id {reader.cnf}): {error}; serve what "
+    return ModelError(_no_row(reader, str(error)))
+
+
+def _no_row(reader: Reader, why: str) -> str:
+    return (
+        f"the server's model has no row for {CNF_TOKEN} (id {reader.cnf}): {why}; serve what "
         "`grace export` wrote"
     )

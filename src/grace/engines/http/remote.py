@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Any, ClassVar
 
 from grace.engines import Sampling
 from grace.engines.http.background import Calls, as_finished, in_order
@@ -43,6 +43,7 @@ class Served:
         lora: the model is a LoRA. Asked for the log-probabilities of a prompt with a LoRA that
             changes the output head, vLLM 0.32 dies, so each token is a request of its own then.
         root: where it has the model from, empty if it did not say.
+        rows: of the model's vocabulary, 0 if it did not say.
     """
 
     model: str
@@ -50,17 +51,38 @@ class Served:
     version: str = ""
     lora: bool = False
     root: str = ""
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A model on a server."""
+    """A model on a server of vLLM, or on one that its subclass knows.
+
+    `remedy` is what makes the server return raw log-probabilities; `stepwise`: it returns no
+    log-probabilities of given responses, so that each of their tokens is a request.
+    """
+
+    software: ClassVar[str] = "vLLM"
+    remedy: ClassVar[str] = "start the server with --logprobs-mode raw_logprobs (vLLM's default)"
+    stepwise: ClassVar[bool] = False
 
     upstream: Upstream
     tokenizer: Any
     names: Names
     reader: Reader
     served: Served
+
+    async def first(self, prompt: Ids, temperature: float) -> Step:
+        """Return the step after a prompt, drawn at a temperature; it may lack what was asked for.
+
+        Raises:
+            ValueError: there is none.
+            UpstreamError: the server fails.
+        """
+        sampling = Sampling(temperature=temperature, max_new_tokens=1)
+        body = sample_body(self.served.model, self.reader, Request(prompt, sampling, 0))
+        (step,) = read_steps(await self.upstream.complete(body), self.names, asked=())
+        return step
 
     async def steps(self, request: Request) -> AsyncGenerator[list[Step], None]:
         """Yield the steps of one sample as they arrive; closing this hangs up.
@@ -139,7 +161,7 @@ class Remote:
         response's log-probabilities in one request; else each step is one, on a shared prefix.
         """
         context, asked = [*prompt, *response], self.reader.asked
-        if response and not (self.served.lora or self.reader.every_step):
+        if response and not (self.stepwise or self.served.lora or self.reader.every_step):
             step, choice = await self._next(context, asked, prompt_logprobs=0)
             return [step], prompt_logprobs(choice, context, len(response))
         work = (

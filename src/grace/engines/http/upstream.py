@@ -95,17 +95,12 @@ class Upstream:
         return "" if response.status_code == 200 else f"the upstream answers {response.status_code}"
 
     async def complete(self, body: Json) -> Json:
-        """Return the whole answer of `/v1/completions`.
+        """Return the only choice of the whole answer of `/v1/completions`.
 
         Raises:
             UpstreamError: see there.
         """
-        async with self._slots:
-            response = await self._send("POST", "/v1/completions", body)
-            try:
-                return choice_of(parsed(await self._read(response)))
-            finally:
-                await response.aclose()
+        return choice_of(await self.post("/v1/completions", body))
 
     async def stream(self, body: Json) -> AsyncGenerator[Json, None]:
         """Yield the parts of the only choice as they arrive; closing this hangs up.
@@ -113,17 +108,39 @@ class Upstream:
         Raises:
             UpstreamError: see there; an answer without its end is `broken`.
         """
+        async with aclosing(self.events("/v1/completions", body)) as answers:
+            async for answer in answers:
+                if answer.get("choices") != []:  # a report of usage at the end
+                    yield choice_of(answer)
+
+    async def post(self, path: str, body: Json) -> Json:
+        """Return the JSON that answers a body at a path below the server's address.
+
+        Raises:
+            UpstreamError: see there.
+        """
         async with self._slots:
-            response = await self._send("POST", "/v1/completions", body)
+            response = await self._send("POST", path, body)
+            try:
+                return parsed(await self._read(response))
+            finally:
+                await response.aclose()
+
+    async def events(self, path: str, body: Json) -> AsyncGenerator[Json, None]:
+        """Yield the parts of a streamed answer as they arrive; closing this hangs up.
+
+        Raises:
+            UpstreamError: see there; an answer without its end is `broken`.
+        """
+        async with self._slots:
+            response = await self._send("POST", path, body)
             try:
                 await self._check_stream(response)
                 async with aclosing(self._events(response)) as events:
                     async for event in events:
                         if event == "[DONE]":
                             return
-                        answer = parsed(event)
-                        if answer.get("choices") != []:  # a report of usage at the end
-                            yield choice_of(answer)
+                        yield parsed(event)
                 raise UpstreamError("the upstream broke off within an answer", "broken")
             finally:
                 await response.aclose()
