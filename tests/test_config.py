@@ -38,18 +38,18 @@ def test_settings_survive_a_round_trip():
         ("banana=1", "unknown setting 'banana'"),
         ("train=3", "expected a section"),
         ("train.epochs=0", "at least 1"),
-        ("train.epochs=1.5", "expected int"),
-        ("train.epochs=true", "expected int"),
+        ("train.epochs=1.5", "expected a whole number"),
+        ("train.epochs=true", "expected a whole number"),
         ("train.learning_rate=nan", "finite"),
         ("train.learning_rate=inf", "finite"),
         ("train.dropout=1.5", "at most 1"),
         ("train.loss=huber", "expected one of mse, log"),
         ("target.features=[]", "at least one entry"),
         ('target.features=["median"]', "expected one of"),
-        ("data.task=3", "expected str"),
+        ("data.task=3", "expected a text"),
         ("sample.train_temperature=-1", "at least 0"),
         ("train.epochs", "has no value"),
-        ("seed.x=1", "expected int"),
+        ("seed.x=1", "expected a whole number"),
     ],
 )
 def test_bad_settings_are_refused_by_name(override, message):
@@ -158,3 +158,9 @@ def test_settings_that_differ_are_told_by_their_dotted_names():
     changes = {"data.task": ("a", "b"), "estimators.own.folds": (None, 3)}
     assert differences(before, after) == changes
     assert differences(after, after) == {}
+
+
+def test_a_text_for_a_list_is_split_at_commas_unless_they_may_be_part_of_it():
+    settings = load_settings(None, ["report.estimators=grace, platt", "sample.stop=a,b"])
+    assert settings.report.estimators == ("grace", "platt")
+    assert settings.sample.stop == ("a,b",)

@@ -37,7 +37,10 @@ def test_what_was_done_before_a_resume_does_not_count_in_the_rate(clock, capsys)
     with progress("a", 100, done=90, unit="rows") as advance:
         clock[0] += 20.0
         advance(5)
-    assert capsys.readouterr().err == "a: 95/100 rows, 0.2/s, 20 s left\n"
+    assert capsys.readouterr().err.splitlines() == [
+        "a: going on after 90/100 rows",
+        "a: 95/100 rows, 0.2/s, 20 s left",
+    ]
 
 
 def test_nothing_to_do_shows_nothing(capsys):

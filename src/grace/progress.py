@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from grace.errors import ConfigError
+
 LINE_EVERY_S = 15.0
+LEVEL = "GRACE_LOG"  # environment variable: debug, info, warning or error
+LEVELS = ("debug", "info", "warning", "error")
+
+log = logging.getLogger("grace")
+
+
+log.setLevel(named.upper() if (named := os.environ.get(LEVEL, "")) in LEVELS else logging.INFO)
+
+
+def set_level(name: str) -> None:
+    """Say only what is at least that important, in this process and in those that it starts.
+
+    Raises:
+        ConfigError: no such level.
+    """
+    if name not in LEVELS:
+        raise ConfigError(f"log level {name!r} is unknown; use {', '.join(LEVELS)}")
+    os.environ[LEVEL] = name
+    log.setLevel(name.upper())
+    if name == "debug":
+        logging.basicConfig(level=logging.DEBUG)
+
+
+def say(message: str) -> None:
+    """Print a message to standard error, unless only warnings are wanted."""
+    if log.isEnabledFor(logging.INFO):
+        print(message, file=sys.stderr, flush=True)
 
 
 class Advance(Protocol):
@@ -28,7 +59,9 @@ def progress(label: str, total: int, *, done: int = 0, unit: str = "") -> Iterat
         done: how much was already done before a resume; it does not count in the rate.
         unit: the plural noun of what is counted.
     """
-    if total == 0:
+    if 0 < done < total:
+        say(f"{label}: going on after {done}/{total} {unit}")
+    if total == 0 or not log.isEnabledFor(logging.INFO):
         yield lambda count, note="": None
     elif sys.stderr.isatty():
         with _bar(label, total, done, unit) as advance:

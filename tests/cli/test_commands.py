@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import pytest
 
 import grace
 import tiny_run
+from grace.cli.options import listed
 from grace.grading import load_grader
 from grace.pipeline import demo as demo_module
 from grace.records import Question
@@ -283,6 +287,17 @@ def test_an_answer_that_is_cut_has_no_confidence(
     assert json.loads(cli("ask", finished / "run", "A?", "--json").out)["confidence"] is None
 
 
+def test_an_answer_that_is_cut_is_shown_as_cut_below_a_threshold_too(
+    finished: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    from grace.model import Model, Reply
+
+    cut = Reply("Paris is", None, "paris is", "length", 2, (0.1,), abstains=True, threshold=0.5)
+    monkeypatch.setattr(Model, "ask", lambda *args, **kwargs: cut)
+    shown = cli("ask", finished / "run", "A?", "--threshold", 0.5).out
+    assert shown == "Paris is   confidence none: the answer was cut   (threshold 0.5)\n"
+
+
 def test_ask_finds_a_backbone_that_has_moved(places: dict[str, Path], cli: Any):
     asked = ("ask", places["moved_adapter"], "What is 3?", "--base", places["model"])
     assert cli(*asked).out == cli("ask", places["run"], "What is 3?").out
@@ -346,6 +361,42 @@ def test_stopping_a_run_says_that_it_resumes(cli: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr("grace.cli.commands.listing.listing", stop)
     assert cli("demo")[::2] == (130, "grace: stopped; the same command resumes where it was\n")
     assert cli("list")[::2] == (130, "grace: stopped\n")
+
+
+def test_sigterm_says_that_it_stops_and_how_to_go_on(cli: Any, monkeypatch: pytest.MonkeyPatch):
+    def end(*arguments: Any, **options: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    monkeypatch.setattr("grace.pipeline.demo.run_demo", end)
+    assert cli("demo")[::2] == (143, "grace: stopped; the same command resumes where it was\n")
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_log_level_of_warning_leaves_only_warnings_and_debug_shows_what_led_to_an_error(
+    finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: None)  # of this process
+    monkeypatch.setenv("GRACE_LOG", "info")
+    run = shutil.copytree(finished / "run", tmp_path / "run")
+    quiet = cli("--log-level", "warning", "run", run, "--redo", "report")
+    assert (quiet.code, quiet.err) == (0, "")
+    assert cli("run", run, "--redo", "report").err == ""  # as the environment says now
+    assert cli("--log-level", "info", "run", run, "--redo", "report").err == "stage report\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (["mean,last"], ["mean", "last"]),
+        (["mean", " last "], ["mean", "last"]),
+        (["sc,esc,window=4", "grace-es,threshold=0.9,drop=0.1"],
+         ["sc", "esc,window=4", "grace-es,threshold=0.9,drop=0.1"]),
+        (None, []),
+    ],
+)  # fmt: skip
+def test_names_are_repeated_or_have_commas_between(given: Any, names: list[str]):
+    assert listed(given) == names
 
 
 def test_a_missing_package_is_told_before_a_run_begins(

@@ -198,7 +198,7 @@ def test_a_slice_is_the_same_rows_wherever_the_row_groups_end(
         ([{"id": "a", "question": "Q?"}, {"id": "a", "question": "R?"}], "rows 0 and 1"),
         ([{"question": "Q?"}, {"question": "Q?"}], "same id"),
         ([{"question": "Q?"}, {"question": " "}], "row 1"),
-        ([{"text": "Q?"}], r'"question" is missing; the fields are text; .*--question-field NAME'),
+        ([{"text": "Q?"}], r'"question" is missing among the fields text; .*--question-field text'),
         ([{"question": "Q?", "choices": ["4", "7"], "answer": "9"}], "none of the choices"),
     ],
 )

@@ -65,7 +65,7 @@ def test_the_compared_policies_all_exist_and_differ():
         ("grace-asc", "'asc' counts answers and reads no confidences"),
         ("es,threshold", "'threshold' has no value"),
         ("es,treshold=0.8", "unknown setting 'treshold'; did you mean 'threshold'"),
-        ("es,threshold=high", "expected float"),
+        ("es,threshold=high", "expected a number"),
         ("es,threshold=-1", "at least 0"),
         ("asc,rule=alpha", "expected one of ratio, beta"),
         ("esc,window=0", "at least 1"),
@@ -81,3 +81,17 @@ def test_a_live_vote_carries_no_other_estimators_confidences():
     assert load("grace-es", threshold=0.7) == EarlyStop(0.7)
     with pytest.raises(ConfigError, match=r"confidences of 'p_true'.*use 'grace-es'"):
         load("p_true-es")
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("SC", "sc"),
+        ("GrACE-SC", "grace-sc"),
+        ("Early-Stop,threshold=0.9", "es,threshold=0.9"),
+        ("majority", "sc"),
+        ("best-of-n", "best"),
+    ],
+)
+def test_a_strategy_goes_by_what_texts_call_it(said: str, name: str) -> None:
+    assert policy(said) == policy(name)

@@ -188,7 +188,7 @@ def test_a_cell_may_spell_a_list(spelt: str, tmp_path: Path) -> None:
     with file.open("w", newline="") as out:
         csv.writer(out).writerows([["question", "choices", "answer"], ["Q?", spelt, "1"]])
     if spelt.count('"') == 2:  # neither JSON nor what Python prints
-        with pytest.raises(DataError, match=r'1 choices; give 2 to 10 as a list: \["4", "7"\]'):
+        with pytest.raises(DataError, match=r'1 choice; give 2 to 10 as a list: \["4", "7"\]'):
             questions(file)
     else:
         assert [(q.choices, q.answers) for q in questions(file)] == [(("x", "y"), ("B",))]
@@ -217,8 +217,8 @@ def test_a_column_of_any_name_can_be_named() -> None:
         (
             {"text": "Q?", "answer": "a"},
             {},
-            '"question" is missing; the fields are text, answer; say which one holds it: '
-            "--question-field NAME",
+            '"question" is missing among the fields text, answer; say which one holds it: '
+            "--question-field text",
         ),
         (
             {"prompt": "Q?", "input": "Q?", "answer": "a"},
@@ -256,7 +256,10 @@ def test_columns_that_leave_a_doubt_are_named(
         ('question,answer\n"A?,a\n', ":2: not CSV: unexpected end of data; put a text in double"),
         ("question,answer\nA?,a,b\n", ":2: 3 cells under 2 column names; put a text that holds"),
         ("question,answer\nA?\n", ':2: "answers" is missing; add it'),
-        ("A?,a\nB?,b\n", '"question" is missing; the fields are A?, a; say which one holds it'),
+        (
+            "A?,a\nB?,b\n",
+            '.csv:1: "question" is missing among the fields A?, a; say which one holds it',
+        ),
         ("question,answer\nWo?,da\nWh\xe9?,a\n", ":3: byte 3 of the line is not UTF-8"),
     ],
 )

@@ -89,9 +89,9 @@ BAD_LINES = [
     ('{"question": "q", "answers": [null]}', '"answers" is missing'),
     ('{"question": "q", "answers": ["a"], "answer": "a"}', 'both "answers" and "answer"'),
     ('{"question": "q", "choices": ["x", "y"]}', '"answer" is missing'),
-    ('{"question": "q", "choices": ["x"], "answer": "A"}', "1 choices; give 2 to 10"),
+    ('{"question": "q", "choices": ["x"], "answer": "A"}', "1 choice; give 2 to 10 as a list"),
     ('{"question": "q", "choices": [], "answer": "A"}', '"choices" is an empty list'),
-    ('{"question": "q", "choices": "xy", "answer": "A"}', "1 choices; give 2 to 10"),
+    ('{"question": "q", "choices": "xy", "answer": "A"}', "1 choice; give 2 to 10 as a list"),
     ('{"question": "q", "choices": ["x", ""], "answer": "A"}', "\"choices\" is ''; write a text"),
     (
         '{"question": "q", "choices": ["x", "y"], "answer": "C"}',
@@ -104,7 +104,7 @@ BAD_LINES = [
     ('{"question": "q", "choices": [1, 2, 3], "answer": 1}', "1 could mean more than one choice"),
     (
         '{"question": "q", "anwsers": ["a"]}',
-        '"answers" is missing; the fields are question, anwsers; say which one holds it: '
+        '"answers" is missing among the fields question, anwsers; say which one holds it: '
         "--answer-field anwsers",
     ),
     ('{"question": "q", "answers": ["a"], "id": ""}', "\"id\" is ''"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 import typer
 
@@ -14,7 +18,7 @@ from grace.cli.app import app
 from grace.errors import GraceError, packages_for
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # click's, wherever typer keeps it
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 RESUMING = ("demo", "run", "scale", "threshold", "label", "--out")
 
 
@@ -23,15 +27,36 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments)
     _silence_libraries()
     try:
-        with packages_for(" ".join(["grace", *given[:1]])):
+        with _terminable(), packages_for(" ".join(["grace", *given[:1]])):
             code = app(args=given, prog_name="grace", standalone_mode=False)
         sys.stdout.flush()
-    except (GraceError, OSError, *(USAGE_ERROR, typer.Abort, KeyboardInterrupt)) as error:
+    except (GraceError, OSError, USAGE_ERROR, typer.Abort, KeyboardInterrupt, Terminated) as error:
         code = _explain(error, given)
-    if code == INTERRUPTED:
+    if code in (INTERRUPTED, TERMINATED):
         resumes = any(word in given for word in RESUMING)
         _say("grace: stopped" + "; the same command resumes where it was" * resumes)
     sys.exit(code or 0)
+
+
+class Terminated(BaseException):
+    """The process was asked to end: SIGTERM, as from a scheduler or `docker stop`."""
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """End as Ctrl-C does on SIGTERM; a server has a way of its own."""
+
+    def terminate(*signalled: Any) -> NoReturn:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _explain(error: BaseException, given: Sequence[str]) -> int:
@@ -39,12 +64,15 @@ def _explain(error: BaseException, given: Sequence[str]) -> int:
     if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `| head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    if isinstance(error, typer.Abort | KeyboardInterrupt):
-        return INTERRUPTED
+    if isinstance(error, typer.Abort | KeyboardInterrupt | Terminated):
+        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    logging.getLogger("grace").debug("what led to the error", exc_info=error)
     if isinstance(error, USAGE_ERROR):
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "grace"
         message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+        if command == "grace ask" and "unexpected extra argument" in message:
+            message += "; put the question in quotes"
         text = f"{message}; see `{command} --help`"
     elif isinstance(error, OSError):
         text = f"{error.filename or 'the system'}: {error.strerror or error}; check path and rights"

@@ -43,11 +43,13 @@ def checked_line(row: Row) -> InputLine:
     where, fields = row
     given = [key for key in PROMPT_KEYS if fields.get(key) is not None]
     if len(given) != 1:
-        have = " and ".join(given) or "none"
+        have = " and ".join(given) or "none among the fields " + ", ".join(fields)
         raise DataError(f"{where}: found {have}; give exactly one of {', '.join(PROMPT_KEYS)}")
     _check_prompt(given[0], fields[given[0]], where)
     _check_choices(fields, given[0], where)
-    if not isinstance(fields.get("response"), str):
+    if fields.get("response") is None:
+        raise DataError(f'{where}: "response" is missing among the fields {", ".join(fields)}')
+    if not isinstance(fields["response"], str):
         raise DataError(f"{where}: response is {fields.get('response')!r}; write it as a text")
     return InputLine(where, fields, given[0], fields["response"])
 

@@ -23,9 +23,16 @@ from grace.cli.options import (
     examples,
 )
 from grace.cli.planning import show_plans
-from grace.cli.preflight import check_names, check_packages, check_place, check_report_place
+from grace.cli.preflight import (
+    check_names,
+    check_packages,
+    check_place,
+    check_questions,
+    check_report_place,
+)
 from grace.cli.showing import show_next, show_report
 from grace.errors import ConfigError
+from grace.progress import LEVEL, set_level
 from grace.store.inputs import located
 
 app = typer.Typer(
@@ -43,8 +50,12 @@ app = typer.Typer(
 def start(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+    log_level: Annotated[
+        str, typer.Option(envvar=LEVEL, help="what to say of the work: debug, info, warning, error")
+    ] = "info",
 ) -> None:
     """How sure is this LLM of this answer, and how many samples do I still need?"""
+    set_level(log_level)
     if version:
         from grace import __version__
 
@@ -88,6 +99,7 @@ def run(
     ] = None,
     question_field: QuestionField = "",
     answer_field: AnswerField = "",
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N")] = None,
     seed: Annotated[int | None, typer.Option(help="seed of everything random; default: 0")] = None,
     seeds: Annotated[
         int | None,
@@ -115,6 +127,7 @@ def run(
     check_place(path, new=bool(model or recipe))
     options = {
         "model.path": _absolute(Path(model)) if model and Path(model).exists() else model,
+        "model.device": device,
         "data.task": task or ("jsonl" if file else None),
         "data.dir": _absolute(data),
         "data.file": file and located(file),
@@ -124,8 +137,9 @@ def run(
     }
     overrides = [f"{key}={json.dumps(v)}" for key, v in options.items() if v is not None]
     study = resolve_study(path, recipe, [*overrides, *(settings or [])], seeds=seeds)
-    for resolved in study.runs().values():
+    for folder, resolved in study.runs().items():
         check_names(resolved)
+        check_questions(path / folder, resolved)
     if dry_run:
         show_plans(path, study.runs(), redo=redo, until=until, as_json=as_json)
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +29,15 @@ QuestionField = Annotated[
 AnswerField = Annotated[
     str, typer.Option(metavar="NAME", help="the column of the accepted answers")
 ]
+
+
+def listed(given: Sequence[str] | None) -> list[str]:
+    """Return the names in an option that may be repeated, and hold several with commas between.
+
+    A comma before KEY=VALUE stays: `esc,window=4` is one name.
+    """
+    texts = [text for one in given or () for text in re.split(r",(?!\s*\w+=)", one)]
+    return [text.strip() for text in texts if text.strip()]
 
 
 def examples(*lines: str) -> str:

@@ -88,3 +88,17 @@ def check_names(settings: RunSettings) -> None:
     for other in settings.report.transfer:
         load_task(other)
     load_estimators(settings)
+
+
+def check_questions(path: Path, settings: RunSettings) -> None:
+    """Read a new run's own questions before anything is written, so that a mistake leaves nothing.
+
+    Raises:
+        DataError: they cannot be used; the message names the line.
+    """
+    from grace.store import RunDir
+    from grace.tasks import load_task
+    from grace.tasks.prompts import draw_training
+
+    if settings.data.file and not RunDir(path).config.exists():
+        draw_training(load_task(settings.data.task), settings.data, settings.seed)

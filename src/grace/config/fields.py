@@ -19,14 +19,23 @@ from typing import Any, Literal, TypeVar
 from grace.errors import ConfigError
 
 Settings = TypeVar("Settings")
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-def setting(default: Any, doc: str, *, low: float | None = None, high: float | None = None) -> Any:
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    texts: bool = False,
+) -> Any:
     """Declare a field with its help text and its inclusive range; of a list, that of its length.
 
-    Lists have at least one entry unless `low` is 0.
+    Lists have at least one entry unless `low` is 0. A text given for a list is split at commas,
+    unless these may belong to its entries (`texts`).
     """
-    return field(default=default, metadata={"doc": doc, "low": low, "high": high})
+    return field(default=default, metadata={"doc": doc, "low": low, "high": high, "texts": texts})
 
 
 def sections(doc: str) -> Any:
@@ -101,7 +110,10 @@ def _check(hint: Any, value: Any, metadata: Mapping[str, Any], where: str) -> An
     if origin is dict:
         return _table(value, where)
     if origin is tuple:
-        items = [value] if isinstance(value, str) else value
+        items = value
+        if isinstance(value, str):
+            whole = metadata.get("texts") or not value
+            items = [value] if whole else [item.strip() for item in value.split(",")]
         if not isinstance(items, list | tuple) or (not items and metadata.get("low") != 0):
             raise ConfigError(f"{where} is {value!r}, expected a list with at least one entry")
         return tuple(_check(typing.get_args(hint)[0], item, metadata, where) for item in items)
@@ -123,7 +135,7 @@ def _check_scalar(hint: Any, value: Any, metadata: Mapping[str, Any], where: str
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if isinstance(hint, types.UnionType) or type(value) is not hint:
-        raise ConfigError(f"{where} is {value!r}, expected {hint.__name__}")
+        raise ConfigError(f"{where} is {value!r}, expected {KINDS.get(hint, hint)}")
     if hint in (int, float):
         low, high = metadata.get("low"), metadata.get("high")
         if not math.isfinite(value) or (low is not None and value < low):

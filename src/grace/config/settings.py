@@ -25,7 +25,7 @@ class ModelSettings:
         "states, training and the trained model's answers are always transformers'",
     )
     engine_options: tuple[str, ...] = setting(
-        (), "KEY=VALUE of that engine: max_model_len=4096, url=http://HOST:PORT", low=0
+        (), "KEY=VALUE of that engine: max_model_len=4096, url=http://HOST:PORT", low=0, texts=True
     )
 
 
@@ -100,6 +100,7 @@ class SampleSettings:
         "texts that end a response: every token that holds one is an end token; none, and "
         "data.prompt=text: a newline",
         low=0,
+        texts=True,
     )
     batch_size: int = setting(0, "rows in flight while sampling; 0: chosen for the device", low=0)
 

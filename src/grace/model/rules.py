@@ -17,9 +17,6 @@ from grace.errors import UserInputError
 from grace.records import Threshold
 from grace.strategies import BUDGET, EarlyStop, Strategy
 
-EARLY_STOP = (None, "es", "grace-es")
-"""The names under which early stopping takes over the run's threshold."""
-
 
 class Answering(NamedTuple):
     """The threshold of a single answer, and what it guarantees if it is the run's."""
@@ -95,7 +92,7 @@ def voting(
             )
         return Voting(dataclasses.replace(made, threshold=check_threshold(threshold)))
     found = _in_force(chosen, "early-stop", budget, temperature, longest)
-    if found is None or found.tau is None or strategy not in EARLY_STOP:
+    if found is None or found.tau is None or not _is_early_stop(strategy):
         return Voting(made)
     return Voting(EarlyStop(found.tau, found.drop), found.promise, found.abstains)
 
@@ -104,7 +101,13 @@ def usual_budget(chosen: Threshold | None, strategy: Strategy | str | None) -> i
     """Return the budget of a vote for which none is given."""
     if chosen is None or chosen.tau is None or chosen.mode != "early-stop":
         return BUDGET
-    return chosen.budget if strategy in EARLY_STOP else BUDGET
+    return chosen.budget if _is_early_stop(strategy) else BUDGET
+
+
+def _is_early_stop(strategy: Strategy | str | None) -> bool:
+    """Return whether early stopping is named as it comes, so that it takes the run's threshold."""
+    named = strategies.policy(strategy).name if isinstance(strategy, str) else strategy
+    return named in (None, "grace-es")
 
 
 def _in_force(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from grace.config import DataSettings, RunSettings, key_values
 from grace.engines.gguf import resolve_model
 from grace.estimators import Answers, Draws, Samples
 from grace.pipeline.asking import choose, settled
+from grace.progress import say
 from grace.records import Message, Question
 from grace.store import RunDir, Split, Table
 from grace.tasks import Task, load_task
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from grace.engines import ModelEngine
     from grace.engines.local.loading import Loaded
     from grace.engines.transformers import TransformersEngine
-
-
-def say(message: str) -> None:
-    """Print a message to standard error; results go to standard output."""
-    print(message, file=sys.stderr, flush=True)
 
 
 class Engines:

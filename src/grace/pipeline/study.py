@@ -287,7 +287,11 @@ def _refuse_another_task(study: Study, overrides: Sequence[str]) -> None:
 def _refuse_unset(settings: RunSettings) -> None:
     for key, value, remedy in (
         ("model.path", settings.model.path, "--model DIR or a Hub id"),
-        ("data.task", settings.data.task, "--task NAME (see `grace list tasks`)"),
+        (
+            "data.task",
+            settings.data.task,
+            "--file FILE with your own questions, --task NAME (see `grace list tasks`)",
+        ),
     ):
         if not value:
             raise ConfigError(f"{key} is not set; give {remedy}, or a recipe that sets it")

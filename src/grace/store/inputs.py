@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import csv
+import difflib
 import itertools
 import json
 import sys
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 BOM = b"\xef\xbb\xbf"
 HUB = "hf:"
 ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+FOREIGN = (".xlsx", ".xls", ".ods", ".zip", ".gz", ".arrow")
 SPLIT_NAMES = ("train", "validation", "test")
 Choose = Callable[[Sequence[str]], Sequence[str]]
 """From the columns of a table to those that are to be read."""
@@ -82,6 +84,8 @@ def read_rows(
         yield from itertools.islice(rows, start, stop)
     elif path.suffix.lower() == ".parquet":
         yield from _parquet_rows(path, start, stop, choose)
+    elif path.suffix.lower() in FOREIGN:
+        raise DataError(f"{path}: {path.suffix} is not read; save it as .csv, .jsonl or .parquet")
     else:
         with _opened(path) as file:
             if path.suffix.lower() in (".csv", ".tsv"):
@@ -95,11 +99,21 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     try:
         source = path.open("rb")
     except FileNotFoundError:
-        raise DataError(f"there is no file {path}; check the path") from None
+        raise _no_file(path) from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}; check the path") from None
     with source:
         yield source
+
+
+def _no_file(path: Path) -> DataError:
+    """Return an error with the file that may be meant, or the data set on the Hub."""
+    beside = {file.stem: file.name for file in path.parent.glob("*")}
+    near = difflib.get_close_matches(path.stem, beside, n=1)
+    remedy = f"did you mean {beside[near[0]]}?" if near else "check the path"
+    if path.suffix not in ENDINGS and not near:
+        remedy += f", or write hf:{path.parent.name}/{path.name} for a data set on the Hub"
+    return DataError(f"there is no file {path}; {remedy}")
 
 
 def _json_rows(
@@ -233,10 +247,11 @@ def _open_parquet(path: Path) -> ParquetFile:
     try:
         return ParquetFile(path)
     except FileNotFoundError:
-        raise DataError(f"there is no file {path}; check the path") from None
+        raise _no_file(path) from None
     except (ArrowInvalid, OSError) as error:
         raise DataError(
-            f"{path} is not a Parquet file ({error}); write Parquet, CSV or JSON Lines"
+            f"{path} is not a Parquet file ({str(error).rstrip('.')}); name it as what it is: "
+            ".jsonl, .csv"
         ) from None
 
 
@@ -285,13 +300,7 @@ def _loaded(source: str, path: str, config: str | None, split: str | None) -> An
 
 
 def load_from_hub(path: str, config: str | None, split: str | None, instead: str) -> Any:
-    """Return the rows of a Hub data set's split; the only place that may use the network.
-
-    Args:
-        path: OWNER/NAME.
-        config: its configuration, if it has several.
-        split: the split; None: all of them by name.
-        instead: what to do where it cannot be reached.
+    """Return the rows of a Hub data set's split, or of all by name; what else to do if it fails.
 
     Raises:
         DataError: it cannot be reached and is not in the local cache.

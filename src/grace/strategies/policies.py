@@ -27,6 +27,7 @@ POLICIES = (
 DROP = ",drop=0.1"  # what the names grace-drop and grace-es-drop stand for
 """The policies that are compared unless others are named."""
 
+ALSO = {"majority": "sc", "early-stop": "es", "best-of-n": "best"}  # as texts call them
 OWN = "grace"  # whose confidences are read when no estimator is named: what a live vote carries
 
 
@@ -43,7 +44,8 @@ def policy(name: str, **settings: Any) -> Policy:
 
     A name is a strategy (`sc`, `asc`, `esc`, `es`, ...: the files of this folder, or `module:NAME`)
     or ESTIMATOR-STRATEGY, where `-sc` is the weighted vote: `grace-es`, `p_true-sc`. Settings may
-    follow: `asc,rule=beta`. Alone, a strategy that reads confidences reads those of `grace`.
+    follow: `asc,rule=beta`. Alone, a strategy that reads confidences reads those of `grace`. Case
+    does not matter, and `majority`, `early-stop` and `best-of-n` are `sc`, `es` and `best`.
     `grace-drop` and `grace-es-drop` are `grace-sc` and `grace-es` with `drop=0.1`.
 
     Raises:
@@ -51,6 +53,7 @@ def policy(name: str, **settings: Any) -> Policy:
             or impossible setting.
     """
     plain, *pairs = name.split(",")
+    plain = plain if ":" in plain else ALSO.get(plain.lower(), plain.lower())
     if plain in ("grace-drop", "grace-es-drop"):
         plain = "grace-es" if "es" in plain else "grace-sc"
         pairs = [DROP[1:], *pairs]

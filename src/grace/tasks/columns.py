@@ -50,7 +50,8 @@ def question_rows(
     def choose(names: Sequence[str]) -> Sequence[str]:
         nonlocal told
         told = True
-        found = _find(names, data, str(source))
+        lines = str(source).endswith((".csv", ".tsv"))
+        found = _find(names, data, f"{source}:1" if lines else str(source))
         _tell(source, names, found)
         read = {found.question, found.answers, *found.choices, "id", "split"}
         return [name for name in names if name in read]
@@ -133,10 +134,11 @@ def _missing(
     others = [name for name in names if name not in OURS]
     if not others:
         return DataError(f'{where}: "{what}" is missing; add it')
-    near = next((name for name in others if difflib.get_close_matches(name, known, n=1)), "NAME")
+    near = [name for name in others if difflib.get_close_matches(name, known, n=1)]
+    named = near[0] if near else others[0] if len(others) == 1 else "NAME"
     return DataError(
-        f'{where}: "{what}" is missing; the fields are {", ".join(names)}; say which one holds it: '
-        f"--{option}-field {near}"
+        f'{where}: "{what}" is missing among the fields {", ".join(names)}; say which one holds '
+        f"it: --{option}-field {named}"
     )
 
 
@@ -174,8 +176,9 @@ def _choices(
         value, labels = value["text"], value.get("label", ())
     choices = _texts(value, f'{where}: "{found.choices[0]}"')
     if not 2 <= len(choices) <= len(LETTERS):
+        count = f"{len(choices)} choice{'s' * (len(choices) != 1)}"
         example = ' as a list: ["4", "7"]' if len(choices) == 1 else ""
-        raise DataError(f"{where}: {len(choices)} choices; give 2 to {len(LETTERS)}{example}")
+        raise DataError(f"{where}: {count}; give 2 to {len(LETTERS)}{example}")
     return choices, labels
 
 

@@ -137,8 +137,14 @@ def _divided(source: str, data: DataSettings, seed: int) -> dict[str, list[Row]]
 
 def _check_size(source: str, available: int, wanted: Mapping[str, int]) -> None:
     total = sum(wanted.values())
+    if available < len(wanted):
+        raise DataError(
+            f"{source} has {available} different questions; give some to train on, some to "
+            "validate with and some to test: a few hundred in all"
+        )
     if available < total:
         fits = {name: max(1, size * available // total) for name, size in wanted.items()}
+        fits[max(fits, key=lambda name: fits[name])] -= max(0, sum(fits.values()) - available)
         remedy = " ".join(f"data.{name}={size}" for name, size in fits.items())
         raise DataError(
             f"{source} has {available} different questions, {total} were asked for; "

@@ -77,7 +77,7 @@ def ask_once(
     if reply.threshold is None:
         print(f"{reply.text}   {surely}")
         return
-    shown = "abstain" if reply.abstains else reply.text
+    shown = "abstain" if reply.abstains and reply.confidence is not None else reply.text
     print(f"{shown}   {surely}   ({_about(path, reply.threshold, reply.promise)})")
 
 
@@ -118,7 +118,8 @@ def ask_often(
     if decision.answer is None:
         print(f"no answer found in any sample   confidence none   ({about})")
     else:
-        shown = "abstain" if decision.abstains else decision.answer
+        sure = decision.confidence is None or not decision.abstains
+        shown = decision.answer if sure else "abstain"
         print(f"{shown}   {_confidence(decision.confidence)}   ({about})")
     _note_unused(model, decision, asked)
     _note_greedy(model, options["temperature"])

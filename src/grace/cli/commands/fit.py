@@ -59,7 +59,8 @@ def fit(
     lines = list(_graded(file))
     if len(lines) < FEWEST:
         raise DataError(
-            f"{file} holds {len(lines)} graded answers; give at least {FEWEST}, better 500"
+            f"{file} holds {len(lines)} graded answer{'s' * (len(lines) != 1)}; give at least "
+            f"{FEWEST}, better 500"
         )
     resolved = load_settings(
         None,

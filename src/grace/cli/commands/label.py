@@ -17,6 +17,7 @@ from grace.cli.options import (
     QuestionField,
     Set,
     examples,
+    listed,
 )
 from grace.cli.preflight import check_packages
 from grace.errors import ConfigError
@@ -54,7 +55,7 @@ def label(
     ] = None,
     features: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="hidden states to keep: mean, last; repeat"),
+        typer.Option(metavar="NAMES", help="hidden states to keep: mean,last"),
     ] = None,
     workers: Annotated[
         int, typer.Option(min=1, help="processes with a model each; several are Ray's")
@@ -96,7 +97,7 @@ def label(
     fields = [f"data.question_field={json.dumps(question_field)}"]
     fields += [f"data.answer_field={json.dumps(answer_field)}"]
     run = _settings(Path(model), card, [*fields, *(settings or [])])
-    kept = _features(features or [], engine)
+    kept = _features(listed(features), engine)
     shots, options = recorded_shots(card), key_values(engine_options or [], "--engine-option")
     if max(run.data.shots, 0) != len(shots):
         raise ConfigError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grace.cli.options import Json, RunPath, examples
+from grace.cli.options import Json, RunPath, examples, listed
 
 if TYPE_CHECKING:
     from grace.records import Threshold
@@ -26,14 +26,12 @@ def scale(
     path: RunPath,
     samples: Annotated[int, typer.Option(min=1, help="samples of every test question")] = 32,
     estimators: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES", help="whose confidences vote too, by commas: p_true, verbal, ..."
-        ),
-    ] = "",
+        list[str] | None,
+        typer.Option(metavar="NAMES", help="whose confidences vote too: p_true,verbal,..."),
+    ] = None,
     strategy: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="a further strategy: grace-es,threshold=0.9; repeat"),
+        typer.Option(metavar="NAMES", help="further strategies: sc,grace-es,threshold=0.9"),
     ] = None,
     orders: Annotated[
         int, typer.Option(min=1, help="random orders of the samples to average over")
@@ -52,8 +50,7 @@ def scale(
     from grace.report.text import console_table
     from grace.store import read_json
 
-    names = tuple(name.strip() for name in estimators.split(",") if name.strip())
-    settings = ScaleSettings(samples, names, tuple(strategy or ()), orders)
+    settings = ScaleSettings(samples, tuple(listed(estimators)), tuple(listed(strategy)), orders)
     result = scale_runs(path, settings)
     if as_json:
         print(json.dumps(result, indent=2, ensure_ascii=False))

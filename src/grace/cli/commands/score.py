@@ -62,8 +62,6 @@ def score(
     if first is None:
         print(f"{file}: nothing left to score ({done} lines done)", file=sys.stderr)
         return
-    if done:
-        print(f"{out} holds {done} lines; going on at {first.where}", file=sys.stderr)
     from grace.model import load
 
     model = load(path, base=base, device=device, dtype=dtype)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grace.cli.keys import read_key
-from grace.cli.options import Base, Device, Dtype, ModelPath, RunPath, examples
+from grace.cli.options import Base, Device, Dtype, ModelPath, RunPath, examples, listed
 from grace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ MaxTokens = Annotated[int, typer.Option(min=1, help="most tokens of one answer")
 MaxWaiting = Annotated[int, typer.Option(min=1, help="requests in the queue, then 429")]
 AllowHost = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAME", help="a name by which clients may call the server; repeat for more"
-    ),
+    typer.Option(metavar="NAMES", help="names by which clients may call the server"),
 ]
 Timeout = Annotated[float, typer.Option(min=0.1, help="seconds until a request fails")]
 
@@ -79,7 +77,7 @@ def serve(
         max_tokens=max_tokens,
         max_waiting=max_waiting,
         timeout_s=timeout,
-        hosts=(host, *(allow_host or ())),
+        hosts=(host, *listed(allow_host)),
     )
     _run(load(path, base=base, device=device, dtype=dtype), path, settings, host, port)
 
@@ -138,7 +136,7 @@ def proxy(
         max_running=max_running,
         max_waiting=max_waiting,
         timeout_s=timeout,
-        hosts=(host, *(allow_host or ())),
+        hosts=(host, *listed(allow_host)),
     )
     _run(connected, served, settings, host, port)
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from grace.config import is_missing
 from grace.errors import MissingError, ModelError
 from grace.store import CARD, digest
 from grace.store.files import sync, writing
@@ -37,13 +38,29 @@ def resolve_model(path: str) -> str:
             model directory, an export, a Hub id), which is returned as it is.
 
     Raises:
-        ModelError: a GGUF file that is missing, damaged, or not supported.
+        ModelError: a GGUF file that is missing, damaged, or not supported; no model of the Hub.
         MissingError: the package that reads GGUF is not installed.
     """
     if path == "pocket":
         return str(POCKET)
     file = gguf_file(Path(path))
+    if file is None and not Path(path).exists() and not is_missing(path):
+        _check_hub(path)
     return path if file is None else str(_unpacked(file))
+
+
+def _check_hub(name: str) -> None:
+    """Ask the Hub once for a model that is not cached; transformers would ask for a minute."""
+    import huggingface_hub
+
+    try:
+        if huggingface_hub.try_to_load_from_cache(name, "config.json") is None:
+            huggingface_hub.model_info(name, timeout=10)
+    except Exception as error:  # of the network, or a name that is none
+        raise ModelError(
+            f"there is no folder or run {name} here, and the Hugging Face Hub does not have it or "
+            f"cannot be reached ({str(error).partition(chr(10))[0]}); check the name"
+        ) from error
 
 
 def gguf_file(path: Path) -> Path | None:

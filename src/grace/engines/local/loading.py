@@ -92,11 +92,6 @@ def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # transformers raises many kinds here
-        if not Path(path).exists():
-            raise ModelError(
-                f"there is no folder or run {path} here, and the Hugging Face Hub does not have it "
-                f"or cannot be reached ({first_line(error)}); check the name"
-            ) from error
         raise ModelError(f"no tokenizer in {path} ({first_line(error)}); {remedy}") from error
     if tokenizer is False or len(tokenizer) == 0:
         raise ModelError(f"no tokenizer in {path}; {remedy}")
