@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LIGHT := .venv-light
 VLLM := .venv-vllm
 VLLM_READY := $(VLLM)/.ready
 LLAMA := .venv-llama
@@ -10,7 +11,7 @@ LLAMA_READY := $(LLAMA)/.ready
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo real test check bench vllm llama ray clean
+.PHONY: setup demo real test check light bench vllm llama ray clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -37,6 +38,16 @@ check: $(READY)
 	$(BIN)/ruff format --check src tests bench tools
 	$(BIN)/ruff check --no-cache src tests bench tools
 	$(BIN)/mypy
+
+# The wheel alone in a new environment: what it brings, how large it is and how soon it is there.
+light: $(READY)
+	rm -rf dist $(LIGHT)
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv $(LIGHT)
+	$(LIGHT)/bin/python -m pip install --quiet dist/*.whl
+	$(BIN)/python bench/light.py --python $(LIGHT)/bin/python
+	LIGHT_PYTHON=$(CURDIR)/$(LIGHT)/bin/python $(BIN)/python -m pytest tests/test_light.py
 
 # ablate.py and waves.py want a run, vllm_overhead.py the environment of `make vllm`.
 bench: $(READY)
@@ -73,4 +84,4 @@ ray: $(READY)
 	$(BIN)/python -m pytest -m ray
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(LLAMA) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LIGHT) $(VLLM) dist $(LLAMA) .pytest_cache .mypy_cache .ruff_cache

@@ -1,5 +1,7 @@
 """What must feel immediate: the start of `grace --help`, and a bootstrap of every metric.
 
+And what is installed: with `--python` that of another environment (`make light`), without pip.
+
 Each is a ratio within one run: `--help` against a bare Python, the bootstrap against its resamples
 evaluated one at a time.
 
@@ -20,15 +22,30 @@ import numpy as np
 
 from grace.metrics import bootstrap, evaluate
 
+# The bytes of all packages, pip and what it was installed with left out.
+INSTALLED = """
+import pathlib, sysconfig
+folder = pathlib.Path(sysconfig.get_path("purelib"))
+pip = ("pip", "setuptools", "pkg_resources", "_distutils_hack")
+rest = [entry for entry in folder.iterdir() if not entry.name.startswith(pip)]
+files = [f for entry in rest for f in (entry.rglob("*") if entry.is_dir() else [entry])]
+print(sum(file.stat().st_size for file in files if file.is_file()))
+"""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--resamples", type=int, default=1000)
+    parser.add_argument("--python", default=sys.executable, help="whose start is timed")
     arguments = parser.parse_args()
+    python = arguments.python
     help_command = "from grace.cli import main; import sys; sys.argv[1:] = ['--help']; main()"
-    help_s, bare_s = _alternately(
-        arguments.turns, lambda: _python(help_command), lambda: _python("pass")
+    import_s, help_s, bare_s = _alternately(
+        arguments.turns,
+        lambda: _run(python, "import grace"),
+        lambda: _run(python, help_command),
+        lambda: _run(python, "pass"),
     )
     rng = np.random.default_rng(0)
     confidence = rng.beta(2, 1, 1000)
@@ -41,6 +58,8 @@ def main() -> None:
     print(
         json.dumps(
             {
+                "installed_mb": round(int(_run(python, INSTALLED)) / 1e6, 1),
+                "import_seconds": round(import_s - bare_s, 3),
                 "help_seconds": round(help_s, 3),
                 "help_over_bare_python": round(help_s / bare_s, 1),
                 "bootstrap_seconds": round(blocks_s, 3),
@@ -50,8 +69,9 @@ def main() -> None:
     )
 
 
-def _python(code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+def _run(python: str, code: str) -> str:
+    done = subprocess.run([python, "-c", code], capture_output=True, check=True, text=True)
+    return done.stdout
 
 
 def _alternately(turns: int, *sides: Callable[[], object]) -> list[float]:
