@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grace.errors import GraceError as GraceError
+    from grace.measuring import measure as measure
     from grace.model import Model as Model
     from grace.model import Reply as Reply
     from grace.model import load as load
     from grace.records import Decision as Decision
     from grace.records import Vote as Vote
+    from grace.running import run as run
     from grace.strategies import EarlyStop as EarlyStop
     from grace.strategies import Majority as Majority
     from grace.strategies import Weighted as Weighted
@@ -29,6 +31,8 @@ _HOME = {
     "Vote": "grace.records",
     "Weighted": "grace.strategies",
     "load": "grace.model",
+    "measure": "grace.measuring",
+    "run": "grace.running",
 }
 
 __all__ = sorted(_HOME)

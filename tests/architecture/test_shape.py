@@ -26,6 +26,8 @@ PUBLIC = [
     "Vote",
     "Weighted",
     "load",
+    "measure",
+    "run",
 ]
 
 

@@ -155,7 +155,7 @@ def test_a_mistake_in_a_study_is_named(text: str, says: str, tmp_path: Path):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_names_what_there_is(recipe: Path, tmp_path: Path):
-    from grace.cli.preflight import check_names
+    from grace.running import check_names
 
     study = resolve_study(tmp_path, recipe, ["model.path=pocket"])
     for settings in study.runs().values():

@@ -1,19 +1,14 @@
-"""Answers in a user's file: what was asked, the response, its confidence and its grade."""
+"""Answers in a user's file: what was asked, and the response."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from grace.errors import DataError
-from grace.store.inputs import Row, read_rows
+from grace.store.inputs import Row
 
 PROMPT_KEYS = ("question", "prompt", "messages")
-QUESTION = ("question_id", "question", "prompt", "messages", "id")
-"""Fields that name the question of a response; the first one that is there counts."""
-FIELDS = (*QUESTION, "response", "text", "confidence", "correct")
 
 
 class InputLine(NamedTuple):
@@ -23,15 +18,6 @@ class InputLine(NamedTuple):
     fields: dict[str, Any]
     asks: str
     response: str
-
-
-def answer_rows(file: Path, fields: Sequence[str] = FIELDS) -> Iterator[Row]:
-    """Yield the rows of a file of responses; of a table, the columns that are named.
-
-    Raises:
-        DataError: as `read_rows`.
-    """
-    return read_rows(file, choose=lambda names: [name for name in fields if name in names])
 
 
 def checked_line(row: Row) -> InputLine:
@@ -73,52 +59,3 @@ def _check_choices(fields: Mapping[str, Any], key: str, where: str) -> None:
         raise DataError(f"{where}: choices is {choices!r}; write a list of texts")
     if choices and key != "question":
         raise DataError(f"{where}: choices belong to a question; write them into the {key}")
-
-
-def confidence_in(fields: dict[str, Any], where: str) -> float | None:
-    """Return the confidence of a response, None where it is null.
-
-    Raises:
-        DataError: there is no field for it, or it is not a probability.
-    """
-    if "confidence" not in fields:
-        raise DataError(f"{where}: no field confidence; `grace score` adds it")
-    value = _spelt(fields["confidence"])
-    if value is None:
-        return None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value <= 1:
-        raise DataError(
-            f"{where}: confidence is {json.dumps(value)}; a confidence lies between 0 and 1 "
-            "(null: none)"
-        )
-    return float(value)
-
-
-def grade_in(fields: dict[str, Any], where: str) -> bool | None:
-    """Return whether a response is right, None where it is null.
-
-    Raises:
-        DataError: there is no field for it, or it is neither true nor false.
-    """
-    if "correct" not in fields:
-        raise DataError(f"{where}: no field correct; write true or false (null: not known)")
-    value = _spelt(fields["correct"])
-    if value is not None and value not in (True, False):
-        shown = json.dumps(value, default=str)
-        raise DataError(f"{where}: correct is {shown}; write true or false (null: not known)")
-    return None if value is None else bool(value)
-
-
-def _spelt(value: Any) -> Any:
-    """Return what a cell of a CSV file spells: true, false, or a number; anything else as it is."""
-    try:
-        return json.loads(value.lower()) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
-def question_in(fields: dict[str, Any]) -> str:
-    """Return the question of a response as a text, empty if the line does not name it."""
-    found = next((fields[key] for key in QUESTION if fields.get(key) is not None), "")
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)

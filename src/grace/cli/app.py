@@ -23,17 +23,9 @@ from grace.cli.options import (
     examples,
 )
 from grace.cli.planning import show_plans
-from grace.cli.preflight import (
-    check_names,
-    check_packages,
-    check_place,
-    check_questions,
-    check_report_place,
-)
 from grace.cli.showing import show_next, show_report
 from grace.errors import ConfigError
 from grace.progress import LEVEL, set_level
-from grace.store.inputs import located
 
 app = typer.Typer(
     name="grace",
@@ -121,25 +113,12 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Sample and grade answers, fit a confidence to them, and report how good it is. Resumes."""
-    from grace.pipeline.study import resolve_study, run_study
+    from grace.pipeline.study import run_study
+    from grace.running import resolve
 
-    check_packages("grace run")
-    check_place(path, new=bool(model or recipe))
-    options = {
-        "model.path": _absolute(Path(model)) if model and Path(model).exists() else model,
-        "model.device": device,
-        "data.task": task or ("jsonl" if file else None),
-        "data.dir": _absolute(data),
-        "data.file": file and located(file),
-        "data.question_field": question_field or None,
-        "data.answer_field": answer_field or None,
-        "seed": seed,
-    }
-    overrides = [f"{key}={json.dumps(v)}" for key, v in options.items() if v is not None]
-    study = resolve_study(path, recipe, [*overrides, *(settings or [])], seeds=seeds)
-    for folder, resolved in study.runs().items():
-        check_names(resolved)
-        check_questions(path / folder, resolved)
+    named = {"model": model, "task": task, "data": data, "file": file, "seed": seed}
+    named |= {"device": device, "question_field": question_field, "answer_field": answer_field}
+    study = resolve(path, recipe, named, settings or [], seeds=seeds)
     if dry_run:
         show_plans(path, study.runs(), redo=redo, until=until, as_json=as_json)
         return
@@ -219,6 +198,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Show the report of one run, or several runs side by side."""
+    from grace.measuring import check_report_place
     from grace.pipeline.study import report_runs
 
     check_report_place(out)
@@ -282,7 +262,3 @@ def check(
             print(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
-
-
-def _absolute(path: Path | None) -> str | None:
-    return None if path is None else str(path.resolve())

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grace.cli.options import Json, examples
-from grace.cli.preflight import check_packages, check_place
 from grace.cli.showing import show_next
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ def demo(
     """Run every step on the small model that comes with GrACE, and show what came of it."""
     from grace.pipeline.demo import plan_demo, run_demo
     from grace.report import Report, from_json
+    from grace.running import check_packages, check_place
 
     check_packages("grace demo")
     check_place(path)

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grace.errors import RunError
-
 
 def show_report(result: Any, path: Path, *, as_json: bool) -> None:
     """Print a report as a table, with the place of its page, or as JSON.
@@ -15,13 +13,9 @@ def show_report(result: Any, path: Path, *, as_json: bool) -> None:
     Raises:
         RunError: it is not a report.
     """
-    from grace.report import Report, from_json, render_table
+    from grace.report import checked_report, render_table
 
-    try:
-        report = from_json(Report, result)
-    except TypeError:
-        remedy = "make it again: --redo report"
-        raise RunError(f"{path}/report.json is not a report; {remedy}") from None
+    report = checked_report(result, path)
     if as_json:
         print(json.dumps(result, indent=2, ensure_ascii=False))
         return

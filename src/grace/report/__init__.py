@@ -14,7 +14,7 @@ from pathlib import Path
 from grace.report.inputs import EstimatorResult, Example, Replay, ReportInput, Traced, merge
 from grace.report.rows import TargetRow, Validation
 from grace.report.scaling.rows import Promise
-from grace.report.stored import Report, from_json, to_json
+from grace.report.stored import Report, checked_report, from_json, to_json
 from grace.report.summary import summarize
 from grace.report.text import markdown, render_table
 from grace.store import write_bytes, write_json
@@ -30,6 +30,7 @@ __all__ = [
     "Traced",
     "Validation",
     "build_report",
+    "checked_report",
     "from_json",
     "merge",
     "render_table",

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from grace.errors import RunError
 from grace.report.names import slug
 from grace.report.rows import (
     Comparison,
@@ -109,6 +110,20 @@ def _parse(kind: Any, value: Any) -> Any:
 @functools.cache
 def _fields(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
+
+
+def checked_report(result: Any, path: Path) -> Report:
+    """Return the report of a run from what its report.json holds.
+
+    Raises:
+        RunError: it is not a report.
+    """
+    try:
+        return from_json(Report, result)
+    except TypeError:
+        raise RunError(
+            f"{path}/report.json is not a report; make it again: --redo report"
+        ) from None
 
 
 def own_row(path: Path) -> dict[str, Any] | None:

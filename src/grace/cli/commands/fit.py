@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from grace.cli.answers import PROMPT_KEYS, InputLine, answer_rows, checked_line, grade_in
+from grace.cli.answers import PROMPT_KEYS, InputLine, checked_line
 from grace.cli.options import Device, Dtype, Json, Set, examples
 from grace.errors import DataError
 from grace.store.inputs import Row
@@ -89,6 +89,8 @@ def fit(
 
 def _graded(file: Path) -> Iterator[InputLine]:
     """Yield the answers that were graded and came to their own end."""
+    from grace.measuring import answer_rows, grade_in
+
     for where, fields in answer_rows(file, COLUMNS):
         correct = grade_in(fields, where)
         if correct is None or fields.get("finish_reason") == "length":

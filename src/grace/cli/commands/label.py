@@ -19,7 +19,6 @@ from grace.cli.options import (
     examples,
     listed,
 )
-from grace.cli.preflight import check_packages
 from grace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -89,6 +88,7 @@ def label(
     from grace.model.places import adapter_folder, read_card, recorded_base, recorded_shots
     from grace.pipeline.labelling import SECRET, Labelling
     from grace.pipeline.labelling import label as label_all
+    from grace.running import check_packages
     from grace.strategies import TEMPERATURE
 
     check_packages("grace label")

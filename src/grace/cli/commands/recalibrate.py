@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grace.cli.commands.measure import Answers, read_answers
 from grace.cli.options import Json, examples
 from grace.errors import DataError
+
+if TYPE_CHECKING:
+    from grace.measuring import Answers
 
 RECALIBRATE = (
     examples(
@@ -36,6 +38,7 @@ def recalibrate(
     Answers, and their order by confidence, stay as they are. Nothing is trained; OUT loads, serves
     and exports like any adapter.
     """
+    from grace.measuring import read_answers
     from grace.model.recalibrating import fit_recalibration, recalibratable, write_recalibrated
 
     folder = recalibratable(Path(path))

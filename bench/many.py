@@ -1,0 +1,65 @@
+"""What a list of questions saves: `ask(list)` against one call after the other, same answers.
+
+The ratio of the times of two sides in one run: half of the single calls, the list, and the other
+half. Seconds are this process's processor time, which others cannot lengthen, and by the clock.
+
+    python bench/many.py RUN --questions 1000
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grace
+from grace.model import Model, Reply
+from grace.store import SPLITS, RunDir
+
+
+def timed(work: Callable[[], list[Reply]]) -> tuple[float, float, list[Reply]]:
+    """Return seconds of the processor and of the clock, and the result."""
+    start = time.process_time(), time.perf_counter()
+    made = work()
+    return time.process_time() - start[0], time.perf_counter() - start[1], made
+
+
+def questions_of(run: Path, count: int) -> list[str]:
+    """Return questions of all splits, again from the start where there are fewer."""
+    known = [q.text for name in SPLITS for q in RunDir(run).split(name).questions.read()]
+    return list(itertools.islice(itertools.cycle(known), count))
+
+
+def compare(model: Model, questions: list[str]) -> tuple[float, float, float]:
+    """Return single calls / list, in processor time and by the clock, and the worst c."""
+    half = len(questions) // 2
+    first = timed(lambda: [model.ask(question) for question in questions[:half]])
+    many = timed(lambda: model.ask(questions))
+    second = timed(lambda: [model.ask(question) for question in questions[half:]])
+    alone = first[2] + second[2]
+    assert [reply.text for reply in alone] == [reply.text for reply in many[2]]
+    pairs = zip(alone, many[2], strict=True)
+    worst = max(abs((one.confidence or 0.0) - (other.confidence or 0.0)) for one, other in pairs)
+    return (first[0] + second[0]) / many[0], (first[1] + second[1]) / many[1], worst
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--questions", type=int, default=1000)
+    arguments = parser.parse_args()
+    model = grace.load(arguments.run)
+    questions = questions_of(arguments.run, arguments.questions)
+    model.ask(questions[:8])  # warms up
+    tokens = sum(reply.tokens for reply in model.ask(questions[:100])) / 100
+    processor, clock, worst = compare(model, questions)
+    print(f"{len(questions)} questions, {tokens:.1f} tokens an answer on average")
+    print(f"single calls / ask(list), processor time: {processor:.1f}")
+    print(f"single calls / ask(list), by the clock: {clock:.1f}")
+    print(f"largest difference of c: {worst:.1e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""A run from what a user names: what is wrong is told before it spends an hour."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from grace.config import RunSettings, is_missing
+from grace.errors import LOCAL, ConfigError, MissingError
+from grace.pipeline.study import Study, resolve_study, run_study
+from grace.report import Report, checked_report
+from grace.store.inputs import located
+
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
+
+
+def run(
+    directory: str | Path,
+    *,
+    model: str | Path | None = None,
+    recipe: str | Path | None = None,
+    task: str | None = None,
+    data: str | Path | None = None,
+    file: str | Path | None = None,
+    seed: int | None = None,
+    seeds: int | None = None,
+    settings: Mapping[str, Any] = NO_SETTINGS,
+    redo: str | None = None,
+    until: str | None = None,
+    jobs: int = 1,
+) -> Report | None:
+    """Sample and grade answers, fit a confidence to them, and report how good it is. Resumes.
+
+    Args:
+        directory: the run; `grace.load` loads it afterwards.
+        model: the backbone: a directory, a GGUF file or a Hub id.
+        recipe: a TOML file of settings.
+        task: which questions; `grace list tasks`.
+        data: a folder with TASK/SPLIT.jsonl, instead of the Hub.
+        file: your own questions: .jsonl, .csv, .parquet, or hf:OWNER/NAME.
+        seed: the seed of everything random; None: 0.
+        seeds: this many seeds, each in a directory of its own, and one common report.
+        settings: further settings by name, such as `{"train.epochs": 5}`; `grace list settings`.
+        redo: a stage to do again, with the later ones.
+        until: the last stage to do.
+        jobs: tasks and seeds at a time, each in a process of its own.
+
+    Returns:
+        The report; None where `until` stops before it.
+
+    Raises:
+        GraceError: what was given cannot be used, or does not fit the run that is there.
+    """
+    path = Path(directory)
+    own = [f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()]
+    named = {"model": model, "task": task, "data": data, "file": file, "seed": seed}
+    start = None if recipe is None else Path(recipe)
+    study = resolve(path, start, named, own, seeds=seeds)
+    found = run_study(path, study, redo=redo, until=until, jobs=jobs)
+    return checked_report(found, path) if found else None
+
+
+def resolve(
+    path: Path,
+    recipe: Path | None,
+    named: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    seeds: int | None = None,
+) -> Study:
+    """Return the runs that are asked for; nothing is written.
+
+    Args:
+        path: the directory of the run.
+        recipe: a TOML file of settings.
+        named: `model`, `device`, `task`, `data`, `file`, `question_field`, `answer_field` and
+            `seed`, as far as they are given.
+        overrides: further settings, KEY=VALUE.
+        seeds: how many seeds.
+
+    Raises:
+        GraceError: the place is taken, or a setting or a name is wrong.
+    """
+    check_packages("grace run")
+    given = {key: value for key, value in named.items() if value is not None and value != ""}
+    check_place(path, new=recipe is not None or "model" in given)
+    options = {
+        "model.path": "model" in given and _absolute(given["model"]),
+        "model.device": given.get("device"),
+        "data.task": given.get("task") or ("jsonl" if "file" in given else None),
+        "data.dir": "data" in given and str(Path(given["data"]).resolve()),
+        "data.file": "file" in given and located(given["file"]),
+        "data.question_field": given.get("question_field"),
+        "data.answer_field": given.get("answer_field"),
+        "seed": given.get("seed"),
+    }
+    first = [
+        f"{key}={json.dumps(value)}"
+        for key, value in options.items()
+        if value is not None and value is not False
+    ]
+    study = resolve_study(path, recipe, [*first, *overrides], seeds=seeds)
+    for folder, resolved in study.runs().items():
+        check_names(resolved)
+        check_questions(path / folder, resolved)
+    return study
+
+
+def _absolute(model: str | Path) -> str:
+    """Return a directory's or a file's place, a Hub id as it is."""
+    return str(Path(model).resolve()) if Path(model).exists() else str(model)
+
+
+def check_packages(what: str) -> None:
+    """Refuse to start in the light install what would fail an hour later.
+
+    Raises:
+        MissingError: names the first package that is not there.
+    """
+    import importlib.util
+
+    for package in LOCAL:
+        if importlib.util.find_spec(package) is None:
+            raise MissingError(what, package)
+
+
+def check_place(path: Path, *, new: bool = True) -> None:
+    """Refuse to start or resume a run where something else is.
+
+    Args:
+        path: the run directory.
+        new: the command names a model, so that it could start a run here.
+
+    Raises:
+        ConfigError: a file, another program's directory, or a folder of several runs.
+    """
+    from grace.store import is_run, is_study, runs_in
+
+    ours = is_run(path) or is_study(path)
+    if path.is_file():
+        raise ConfigError(f"{path} is a file; name a directory for the run, e.g. runs/first")
+    if (path / "config.json").exists() and not ours:
+        raise ConfigError(
+            f"{path} holds a config.json that is not a run's; name another directory, "
+            "e.g. runs/first"
+        )
+    if not new and not ours and (runs := runs_in(path)):
+        raise ConfigError(
+            f"{path} holds several runs; resume one of them (grace run {runs[0]}), or repeat the "
+            "command that started them"
+        )
+
+
+def check_names(settings: RunSettings) -> None:
+    """Refuse a model, a task, a grader or an estimator that is not there.
+
+    Raises:
+        ConfigError: names it, the closest name and all that there are; or a file of questions
+            that the task does not read.
+    """
+    from grace.grading import grader_of
+    from grace.pipeline.stages.score import load_estimators
+    from grace.tasks import load_task
+
+    model, file = settings.model.path, settings.data.file
+    if is_missing(model):
+        raise ConfigError(f"{model} does not exist; give a model directory or Hub id")
+    task = load_task(settings.data.task)
+    if file and settings.data.task != "jsonl" and ":" not in settings.data.task:
+        raise ConfigError(
+            f"task {task.name} has questions of its own and would not read {file}; leave out one "
+            "of the two"
+        )
+    grader_of(settings.grade, task.grader)
+    for other in settings.report.transfer:
+        load_task(other)
+    load_estimators(settings)
+
+
+def check_questions(path: Path, settings: RunSettings) -> None:
+    """Read a new run's own questions before anything is written, so that a mistake leaves nothing.
+
+    Raises:
+        DataError: they cannot be used; the message names the line.
+    """
+    from grace.store import RunDir
+    from grace.tasks import load_task
+    from grace.tasks.prompts import draw_training
+
+    if settings.data.file and not RunDir(path).config.exists():
+        draw_training(load_task(settings.data.task), settings.data, settings.seed)
