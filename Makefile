@@ -72,8 +72,7 @@ vllm: $(VLLM_READY)
 $(LLAMA_READY): pyproject.toml
 	$(PYTHON) -m venv $(LLAMA)
 	$(LLAMA)/bin/python -m pip install --quiet torch==2.13.0
-	$(LLAMA)/bin/python -m pip install --quiet llama-cpp-python
-	$(LLAMA)/bin/python -m pip install --quiet --editable '.[server,gguf]' 'pytest>=8'
+	$(LLAMA)/bin/python -m pip install --quiet --editable '.[llama]' 'pytest>=8'
 	touch $@
 
 llama: $(LLAMA_READY)
