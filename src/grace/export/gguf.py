@@ -19,7 +19,7 @@ from grace.cnf import TOKENS, find_readout
 from grace.engines.llama import DIGEST
 from grace.engines.local.loading import first_line, load, load_tokenizer
 from grace.engines.reading import named_ends
-from grace.errors import ConfigError, ModelError
+from grace.errors import ConfigError, ModelError, packages_for
 from grace.export.forms import Source, end_ids, trained_rows
 from grace.export.gguf_llama import (
     CONTROL,
@@ -40,11 +40,13 @@ def write_gguf(source: Source, out: Path) -> None:
     """Write `model.gguf`, the tokenizer, and generation_config.json with the ids of all ends.
 
     Raises:
-        ConfigError: no such type, or llama-cpp-python is not installed.
+        ConfigError: no such type, or a package is not installed.
         ModelError: the model cannot be written so; the message says what can be done.
     """
     if source.dtype not in KINDS:
         raise ConfigError(f"dtype {source.dtype!r} is no type of a GGUF file; use {KINDS}")
+    with packages_for("--format gguf"):
+        import gguf  # noqa: F401
     if source.record["read_at"] == "feed" or "cnf_id" not in source.record:
         raise ModelError(
             "c is read from ten tokens or at <CNF>'s own position, which only grace does; use "
