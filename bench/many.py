@@ -16,6 +16,7 @@ from pathlib import Path
 
 import grace
 from grace.model import Model, Reply
+from grace.records import Question
 from grace.store import SPLITS, RunDir
 
 
@@ -26,18 +27,26 @@ def timed(work: Callable[[], list[Reply]]) -> tuple[float, float, list[Reply]]:
     return time.process_time() - start[0], time.perf_counter() - start[1], made
 
 
-def questions_of(run: Path, count: int) -> list[str]:
+def questions_of(run: Path, count: int) -> list[Question]:
     """Return questions of all splits, again from the start where there are fewer."""
-    known = [q.text for name in SPLITS for q in RunDir(run).split(name).questions.read()]
+    known = [q for name in SPLITS for q in RunDir(run).split(name).questions.read()]
     return list(itertools.islice(itertools.cycle(known), count))
 
 
-def compare(model: Model, questions: list[str]) -> tuple[float, float, float]:
+def one_by_one(model: Model, questions: list[Question]) -> list[Reply]:
+    return [model.ask(question.text, choices=question.choices) for question in questions]
+
+
+def at_once(model: Model, questions: list[Question]) -> list[Reply]:
+    return model.ask([q.text for q in questions], choices=[q.choices for q in questions])
+
+
+def compare(model: Model, questions: list[Question]) -> tuple[float, float, float]:
     """Return single calls / list, in processor time and by the clock, and the worst c."""
     half = len(questions) // 2
-    first = timed(lambda: [model.ask(question) for question in questions[:half]])
-    many = timed(lambda: model.ask(questions))
-    second = timed(lambda: [model.ask(question) for question in questions[half:]])
+    first = timed(lambda: one_by_one(model, questions[:half]))
+    many = timed(lambda: at_once(model, questions))
+    second = timed(lambda: one_by_one(model, questions[half:]))
     alone = first[2] + second[2]
     assert [reply.text for reply in alone] == [reply.text for reply in many[2]]
     pairs = zip(alone, many[2], strict=True)
@@ -52,8 +61,8 @@ def main() -> None:
     arguments = parser.parse_args()
     model = grace.load(arguments.run)
     questions = questions_of(arguments.run, arguments.questions)
-    model.ask(questions[:8])  # warms up
-    tokens = sum(reply.tokens for reply in model.ask(questions[:100])) / 100
+    some = at_once(model, questions[:100])  # warms up
+    tokens = sum(reply.tokens for reply in some) / len(some)
     processor, clock, worst = compare(model, questions)
     print(f"{len(questions)} questions, {tokens:.1f} tokens an answer on average")
     print(f"single calls / ask(list), processor time: {processor:.1f}")
