@@ -188,6 +188,11 @@ MISTAKES = [
         "it: --question-field NAME",
         "Who?,me\nWhere?,here\n",
     ),
+    Mistake(
+        "questions from a pipe",
+        "run new --model pocket --file -",
+        "questions are read more than once, so not from a pipe; save them to a file",
+    ),
     # the model and the run
     Mistake(
         "the model's folder is not there",

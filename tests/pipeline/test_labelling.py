@@ -221,6 +221,16 @@ def test_json_lines_are_labelled_as_parquet_is(run: Path, questions: Path, tmp_p
     assert files(outs[0]) == files(outs[1])
 
 
+def test_what_an_earlier_version_began_goes_on(run: Path, questions: Path, tmp_path: Path) -> None:
+    label(questions, tmp_path / "out", trials.settings(run))
+    record = tmp_path / "out" / "_label.json"
+    known = json.loads(record.read_text())
+    del known["settings"]["data"]["question_field"]
+    record.write_text(json.dumps(known))
+    (tmp_path / "out" / "part-00001.parquet").unlink()
+    assert label(questions, tmp_path / "out", trials.settings(run)).made == 1
+
+
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no file"):
         count_questions(tmp_path / "gone.parquet", DATA)

@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from grace.config import DataSettings
 from grace.errors import DataError
+from grace.pipeline.labelling.questions import count_questions, digest_questions
 from grace.records import Question
 from grace.store.inputs import Row, hub_splits, read_rows
 from grace.tasks import load_task
@@ -105,6 +106,16 @@ def test_a_hub_data_set_gives_the_same_questions_by_split(hub: dict[str, Any]) -
         questions("hf:me/own")
     (row,) = read_rows("hf:me/own:test", 2, 3)
     assert (row.where, row.fields["id"]) == ("hf:me/own:test row 2", "q10")
+
+
+def test_questions_of_the_hub_are_told_apart_by_what_they_say(hub: dict[str, Any]) -> None:
+    hub["me/own", None] = {"train": ROWS}
+    first = digest_questions("hf:me/own", DataSettings())
+    hub["me/own", None] = {"train": [{**row, "page": 0} for row in ROWS]}
+    assert digest_questions("hf:me/own", DataSettings()) == first
+    hub["me/own", None] = {"train": [{**ROWS[0], "query": "Why?"}, *ROWS[1:]]}
+    assert digest_questions("hf:me/own", DataSettings()) != first
+    assert count_questions("hf:me/own", DataSettings()) == 12
 
 
 def test_a_run_takes_the_splits_of_a_hub_data_set_or_divides_the_only_one(

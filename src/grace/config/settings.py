@@ -38,8 +38,12 @@ class DataSettings:
     file: str = setting(
         "", "your own questions: a .jsonl, .csv or .parquet file, or hf:OWNER/NAME[:CONFIG][:SPLIT]"
     )
-    question_field: str = setting("", "the column of your questions; empty: question, query, ...")
-    answer_field: str = setting("", "the column of their answers; empty: answers, answer, ...")
+    question_field: str = setting(
+        "", "the column of your questions; empty: question, query, prompt or input"
+    )
+    answer_field: str = setting(
+        "", "that of their answers; empty: answers, answer, target, label or gold"
+    )
     train: int = setting(
         0, "number of training questions; 0: as many as there are, up to 2,000", low=0
     )

@@ -45,6 +45,10 @@ def question_rows(
     Raises:
         DataError: as `read_rows`, or there is no column with questions.
     """
+    if str(source) == "-":
+        raise DataError(
+            "questions are read more than once, so not from a pipe; save them to a file"
+        )
     told = False
 
     def choose(names: Sequence[str]) -> Sequence[str]:

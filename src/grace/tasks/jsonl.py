@@ -39,9 +39,8 @@ class Jsonl:
 
     def places(self, data: DataSettings) -> dict[str, str]:
         """Return the file and line of every question by its id."""
-        splits = _splits(data)
-        rows = _read(_source(data), data) if splits is None else _all(splits)
-        return {parse(row, data).id: row.where for row in rows}
+        splits = _splits(data) or {"all": _read(_source(data), data)}
+        return {parse(row, data).id: row.where for rows in splits.values() for row in rows}
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
         """Return the paper's prompt for the kind of question that it is."""
@@ -71,28 +70,24 @@ def _read(source: str | Path, data: DataSettings) -> list[Row]:
     return list(question_rows(source, data))
 
 
-def _splits(data: DataSettings) -> Pools | None:
-    """Return the splits of a folder or of a Hub data set, None for what is to be divided."""
+def _splits(data: DataSettings) -> dict[str, list[Row]]:
+    """Return the rows of each split of a folder or a Hub data set, nothing where there is none."""
     source, read = _source(data), functools.partial(_read, data=data)
     if is_hub(source):
-        splits = hub_splits(source)
-        return named_pools(source, splits, read) if len(splits) > 1 else None
-    return folder_pools(Path(source), read) if Path(source).is_dir() else None
-
-
-def _all(pools: Pools) -> list[Row]:
+        parts = hub_splits(source)
+        pools = named_pools(source, parts, read) if len(parts) > 1 else None
+    else:
+        pools = folder_pools(Path(source), read) if Path(source).is_dir() else None
+    if pools is None:
+        return {}
     readers = (pools.train, pools.validation or list, pools.test)
-    return [row for read in readers for row in read()]
+    return {name: read() for name, read in zip(SPLIT_NAMES, readers, strict=True)}
 
 
 def _pools(data: DataSettings, seed: int) -> Pools:
-    source, pools = _source(data), _splits(data)
-    if pools is None:
-        splits = _divided(source, data, seed)
-    else:
-        readers = (pools.train, pools.validation or list, pools.test)
-        splits = {name: read() for name, read in zip(SPLIT_NAMES, readers, strict=True)}
-        _check_ids(row for rows in splits.values() for row in rows)
+    source, splits = _source(data), _splits(data)
+    _check_ids(row for rows in splits.values() for row in rows)
+    splits = splits or _divided(source, data, seed)
     for split in ("train", "test"):
         if not splits[split]:
             raise DataError(f"{source} has no {split} questions; add some")

@@ -35,7 +35,7 @@ def fit(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="graded answers: JSON Lines, Parquet, or what `grace label` wrote; - for stdin",
+            help="graded answers: .jsonl, .csv, .parquet, or what `grace label` wrote; - for stdin",
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="the adapter to write")],

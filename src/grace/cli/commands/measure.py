@@ -25,7 +25,8 @@ def measure(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...", help="JSONL or Parquet, or what `grace label` wrote; - for stdin"
+            metavar="FILE...",
+            help=".jsonl, .csv, .parquet, or what `grace label` wrote; - for stdin",
         ),
     ],
     out: Annotated[

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.config import differences
+from grace.config import DataSettings, differences, to_dict
 from grace.errors import RunError
 from grace.pipeline.labelling.questions import count_questions, digest_questions
 from grace.pipeline.labelling.shards import SECRET, Feature, Labeller, Labelling, shard_path
@@ -95,6 +95,7 @@ def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
     mine: dict[str, Any] = {"settings": settings.fixed(), "questions": asked}
     known = read_json(path) if path.exists() else mine
     before = {key: value for key, value in known["settings"].items() if key in mine["settings"]}
+    before["data"] = to_dict(DataSettings()) | before["data"]  # an earlier version had fewer
     changes = differences(before, mine["settings"])
     changed = [f"{key} ({old!r} -> {new!r})" for key, (old, new) in changes.items()]
     if known["questions"] != mine["questions"]:
