@@ -6,6 +6,7 @@ Without it this interpreter is used, and may import none of the packages of the 
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import random
@@ -13,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,6 +119,30 @@ def upstream(model: Model) -> Iterator[Server]:
         engine.model, engine.tokenizer, [i for i in engine.end_ids if i != engine.cnf]
     ) as s:
         yield s
+
+
+def test_every_package_is_in_the_light_install_or_in_the_extra_that_messages_name() -> None:
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extra = {re.split("[>=<]", one)[0] for one in project["optional-dependencies"]["local"]}
+    assert extra == {"scikit-learn" if name == "sklearn" else name for name in LOCAL}
+    base = {re.split("[>=<]", one)[0].replace("-", "_") for one in project["dependencies"]}
+    with_base = {"anyio", "huggingface_hub", "markupsafe", "pydantic", "starlette"}
+    own_message = {"inspect_ai", "llama_cpp", "ray", "vllm"}
+    found = {
+        name.partition(".")[0]
+        for file in (root / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+        )
+    }
+    assert found - set(sys.stdlib_module_names) - {"grace"} <= {
+        *base, *with_base, *own_message, *LOCAL
+    }  # fmt: skip
 
 
 def test_none_of_the_heavy_packages_is_there(folder: Path) -> None:
