@@ -242,6 +242,10 @@ def test_the_demo_ends_with_one_report_and_the_next_command(tmp_path: Path, cli:
     assert result.code == 0, result.err
     assert f"report: {tmp_path}/demo/report.html" in result.out
     assert f"next:   grace ask {tmp_path}/demo/seed-1 " in result.out
+    beforehand, _, screen = result.out.partition("How sure is it of answers")
+    assert "votes over" in beforehand and "minutes" in beforehand
+    assert screen.count("   confidence ") == 3 and len(screen.splitlines()) <= 40
+    assert "Brier score is clearly better" in screen and "Over 8 samples, votes" in screen
     again = cli("demo", tmp_path / "demo", "--quick", "--json")
     seeds = {row["seed"] for row in json.loads(again.out)["rows"]}
     assert (seeds, again.err) == ({1, 2}, "")

@@ -61,8 +61,9 @@ def test_what_a_vote_saves_is_one_sentence_with_intervals():
     row = next(r for r in report.scaling_joint if r.strategy == "grace-sc" and r.budget == 8)
     (reach,) = [r for r in report.equal_accuracy if (r.strategy, r.reference) == ("grace-es", "sc")]
     low, high = (100 * end for end in row.gain_interval)
-    assert f"{100 * row.gain:+.1f} [{low:+.1f}, {high:+.1f}] on sums" in said
-    assert f"with fewer samples: {reach.samples:.1f} on sums." in said
+    assert f"on 1 of 1 tasks, clearly less often on none, in points: {100 * row.gain:+.1f} " in said
+    assert f"[{low:+.1f}, {high:+.1f}] on sums" in said
+    assert f"for the accuracy of 8 plain votes: {reach.samples:.1f} on sums." in said
     never = dataclasses.replace(report, equal_accuracy=(dataclasses.replace(reach, samples=None),))
-    assert samples_saved(never).endswith("with fewer samples: nowhere.")
+    assert samples_saved(never).endswith("for the accuracy of 8 plain votes: nowhere.")
     assert samples_saved(MADE) == ""

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 DEMO = examples("grace demo", "grace demo runs/look --quick")
 METRICS = (
     "ECE: distance between confidence and accuracy. AUROC: how often a right answer is surer than "
-    "a wrong one.\nBrier score: the mean squared error of the confidence, both in one. "
-    "All in percent, on questions not trained on."
+    "a wrong one. Brier score: the mean squared error of the confidence, both in one."
 )
 
 
@@ -72,7 +71,8 @@ def _show(report: Report, path: Path) -> None:
         console.print(f"    {example.answer}   confidence {example.confidence:.2f}   ({graded})")
     made = overview(report)
     if made is not None:
-        console.print(console_table(made._replace(title=f"In short: {made.lead}")))
+        console.print(f"\nIn short: {made.lead}", style="bold")
+        console.print(console_table(made._replace(title="")))
         console.print(METRICS, style="dim")
     for said in filter(None, (verdict(report), samples_saved(report))):
         console.print(f"\n{said}")

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.pipeline.parallel import side_by_side
 from grace.pipeline.scaling import ScaleSettings, replay_run
 from grace.pipeline.study import Study, resolve_study, run_study
 from grace.strategies import BUDGET
@@ -48,9 +47,5 @@ def run_demo(path: Path, study: Study) -> dict[str, Any]:
 
     As many runs as there are cores go on at a time.
     """
-    jobs = os.cpu_count() or 1
-    run_study(path, study, until="score", jobs=jobs)
-    names = [name for name, own in study.runs().items() if own.report.name == study.main]
     vote = functools.partial(replay_run, chosen=ScaleSettings(samples=BUDGET))
-    side_by_side(vote, [path / name for name in names], list(map(str, names)), jobs)
-    return run_study(path, study, jobs=jobs)
+    return run_study(path, study, jobs=os.cpu_count() or 1, scored=vote)

@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,7 +166,13 @@ def resolve_study(
 
 
 def run_study(
-    path: Path, study: Study, *, redo: str | None = None, until: str | None = None, jobs: int = 1
+    path: Path,
+    study: Study,
+    *,
+    redo: str | None = None,
+    until: str | None = None,
+    jobs: int = 1,
+    scored: Scored | None = None,
 ) -> dict[str, Any]:
     """Bring every run of a study to its end and return their common report.
 
@@ -176,6 +182,7 @@ def run_study(
         redo: a stage to do again in every run, with all that follow it.
         until: the last stage to do in every run; without the report, nothing is returned.
         jobs: tasks and seeds at a time, in processes of their own.
+        scored: called with the folder of each task and seed's main run before its report.
 
     Raises:
         RunError: as `run`, or a run of one kind is asked to become a study.
@@ -191,7 +198,7 @@ def run_study(
             f"{path} is a single run, and {len(parts)} runs were asked for; name a new directory"
         )
     with directory.lock():
-        return _run_all(directory, study, parts, redo, until, jobs)
+        return _run_all(directory, study, parts, redo, until, jobs, scored)
 
 
 def _run_all(
@@ -201,6 +208,7 @@ def _run_all(
     redo: str | None,
     until: str | None,
     jobs: int,
+    scored: Scored | None,
 ) -> dict[str, Any]:
     """Start every run before finishing the first, so that a kill leaves one set of settings."""
     for name, own in parts.items():
@@ -216,7 +224,7 @@ def _run_all(
     for name, own in parts.items():
         folder = name.parent if study.settings.variant else name
         chains.setdefault(folder, []).append((directory.path / name, own))
-    work = functools.partial(_run_chain, until=until)
+    work = functools.partial(_run_chain, until=until, scored=scored)
     side_by_side(work, list(chains.values()), list(map(str, chains)), jobs)
     if until is not None and RunDir(directory.path / next(iter(parts))).manifest("report") is None:
         return {}
@@ -224,11 +232,15 @@ def _run_all(
 
 
 Chain = list[tuple[Path, RunSettings]]
+Scored = Callable[[Path], None]
 
 
-def _run_chain(chain: Chain, until: str | None) -> None:
+def _run_chain(chain: Chain, until: str | None, scored: Scored | None) -> None:
     """Do a run, then its variants, which share its answers."""
-    main, _ = chain[0]
+    main, own = chain[0]
+    if scored is not None:
+        run(main, own, until="score")
+        scored(main)
     for path, settings in chain:
         _share(main, path)
         run(path, settings, until=until)

@@ -119,9 +119,10 @@ def points(metric: str, value: float | None, ends: Ends | None) -> Cell:
     low, high = ends
     better = COMPARED[metric] * low > 0
     clear = "unclear" if low * high <= 0 else "better" if better else "worse"
+    shown, first, last = (f"{round(100 * v, 1) + 0.0:+.1f}" for v in (value, low, high))
     return Cell(
-        f"{100 * value:+.1f}",
-        f"[{100 * low:+.1f}, {100 * high:+.1f}]",
+        shown,
+        f"[{first}, {last}]",
         "equal" if low == high == 0 else clear,
         value,
     )

@@ -11,7 +11,7 @@ from grace.report.names import BASELINE, FAMILIES, MAIN, OURS, label
 from grace.report.scaling.rows import JointStrategy
 from grace.report.sentences import in_words
 from grace.report.stored import Report
-from grace.report.tables import Cell, Table, change, percent
+from grace.report.tables import Cell, Table, change, percent, points
 
 SHOWN = (OURS, "evidence", "platt", "probe", "likelihood", "p_true", "verbal")
 """Those of an overview, as far as they rate every task; the first five are taken."""
@@ -50,9 +50,13 @@ def overview(report: Report) -> Table | None:
             cells.append(percent(statistics.fmean(values) if values else None))
         rows.append([*cells, *_tokens([of[name].cost(TOKENS) for of in found])])
     tasks = f"mean of {len(found)} tasks" if len(found) > 1 else at_home[0].title
+    counts = sorted({of[OURS].num_answers for of in found})
+    tasks += (
+        f" ({' to '.join(f'{n:,}' for n in dict.fromkeys((counts[0], counts[-1])))} answers each)"
+    )
     return Table(
         "In short",
-        f"Percent, {tasks}; the sections below have every method, with intervals.",
+        f"Percent, {tasks}; the report has every method, with intervals.",
         ("Method", *(column.heading for column in MAIN[:3]), "extra tokens per answer ↓"),
         rows,
         texts=1,
@@ -109,17 +113,20 @@ def samples_saved(report: Report) -> str:
     if not votes or not stops:
         return ""
     budget = stops[0].budget
-    gained = ", ".join(_gain(row) for row in votes if row.budget == budget)
-    saved = ", ".join(f"{r.samples:.1f} on {r.task}" for r in stops if r.samples is not None)
+    votes = [row for row in votes if row.budget == budget]
+    clear = [points("accuracy", row.gain, row.gain_interval).verdict for row in votes]
+    needed = ", ".join(f"{r.samples:.1f} on {r.task}" for r in stops if r.samples is not None)
     never = in_words([row.task for row in stops if row.samples is None])
     return (
-        f"Votes over {budget} samples weighted by confidence ({label(OURS)}-SC) are right more "
-        f"often than plain ones (SC), in points: {gained}. Stopping at the first sure sample "
-        f"({label(OURS)}-ES) gets the accuracy of those {budget} plain votes with fewer samples: "
-        f"{saved or 'nowhere'}" + (f"; not on {never}." if never and saved else ".")
+        f"Over {budget} samples, votes weighted by confidence ({label(OURS)}-SC) are clearly more "
+        f"often right than plain ones (SC) on {clear.count('better')} of {len(votes)} tasks, "
+        f"clearly less often on {clear.count('worse') or 'none'}, in points: "
+        f"{', '.join(map(_gain, votes))}. {label(OURS)}-ES, which stops at the first sure sample, "
+        f"needs fewer for the accuracy of {budget} plain votes: {needed or 'nowhere'}"
+        + (f"; it does not get there on {never}." if never and needed else ".")
     )
 
 
 def _gain(row: JointStrategy) -> str:
-    low, high = row.gain_interval or (0.0, 0.0)
-    return f"{100 * (row.gain or 0):+.1f} [{100 * low:+.1f}, {100 * high:+.1f}] on {row.task}"
+    made = points("accuracy", row.gain, row.gain_interval)
+    return f"{made.plain} on {row.task}"
