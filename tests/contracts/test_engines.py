@@ -15,6 +15,7 @@ import torch
 import fake_llama
 import fake_upstream
 import fake_vllm
+import real_llama_server
 import tiny_models
 import tiny_run
 from fake_servers import LlamaServer, SGLang
@@ -32,7 +33,9 @@ from grace.store import RunDir
 
 KINDS = ("transformers", "vllm", "openai", "llama")
 SERVERS = {"openai": None, "openai-llama": LlamaServer, "openai-sglang": SGLang}
-ITSELF = pytest.param("llama-itself", marks=pytest.mark.llama)  # not made up: `make llama`
+ITSELF = [  # not made up, llama-cpp-python and llama-server: `make llama`
+    pytest.param(name, marks=pytest.mark.llama) for name in ("llama-itself", "openai-itself")
+]
 GREEDY = Sampling(max_new_tokens=6)
 SAMPLED = Sampling(3, 0.8, max_new_tokens=16, seed=5)
 EVIDENCE = Evidence(
@@ -73,7 +76,7 @@ def reference(head: str) -> TransformersEngine:
     return TransformersEngine(model, tokenizer, evidence=evidence)
 
 
-@pytest.fixture(params=[*KINDS, *list(SERVERS)[1:], ITSELF])
+@pytest.fixture(params=[*KINDS, *list(SERVERS)[1:], *ITSELF])
 def engine(
     request: pytest.FixtureRequest,
     head: str,
@@ -83,7 +86,7 @@ def engine(
     """An engine that was opened by its name, of what an export holds."""
     model, tokenizer, evidence = model_of(head)
     kind, _, itself = request.param.partition("-")
-    if kind == "llama":
+    if kind == "llama" or request.param == "openai-itself":
         (tmp_path / "model").mkdir()
         write_llama(tmp_path / "model" / "model.gguf", model, tokenizer, np.float32, [3], "")
     else:
@@ -94,8 +97,10 @@ def engine(
     fake_vllm.install(monkeypatch, make=fake_vllm.load)
     if itself != "itself":
         fake_llama.install(monkeypatch)
-    handler = SERVERS.get(request.param)
-    with fake_upstream.serving(model, tokenizer, [3], handler) as server:
+    served = fake_upstream.serving(model, tokenizer, [3], SERVERS.get(request.param))
+    if request.param == "openai-itself":
+        served = real_llama_server.serving(tmp_path / "model" / "model.gguf")
+    with served as server:
         options = {"url": server.url} if kind == "openai" else {}
         opened = load_engine(kind, tmp_path / "model", **options)
         yield opened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,3 +131,22 @@ def test_llama_cpp_knows_the_ends_and_that_the_pair_is_none(engine: Any) -> None
     assert llama_cpp.llama_vocab_is_eog(vocabulary, engine.reader.eos[0])
     assert not any(llama_cpp.llama_vocab_is_eog(vocabulary, i) for i in engine.readout.ids)
     assert all(llama_cpp.llama_vocab_is_control(vocabulary, i) for i in engine.readout.ids)
+
+
+def test_the_lines_of_the_card_give_the_same_answer_and_c(
+    engine: Any, exported: tuple[str, Path]
+) -> None:
+    card = (exported[1] / "README.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(import math.*?)```", card, re.DOTALL)
+    assert code is not None
+    names: dict[str, Any] = {}
+    exec(code[1], names)
+    for text in QUESTIONS[:3]:
+        prompt = names["PROMPT"].replace("{question}", text)
+        ids = engine.tokenizer.encode(prompt, add_special_tokens=False)
+        ((_, (own,)),) = engine.generate([ids], Sampling(max_new_tokens=200))
+        answer, c = names["ask"](engine._llama, text)
+        engine._known = []  # llama.cpp was used besides
+        if own.finish_reason == "stop":
+            assert answer.strip() == own.text.strip()
+            assert c == pytest.approx(own.confidence, abs=1e-6)

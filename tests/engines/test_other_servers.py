@@ -117,6 +117,14 @@ def test_a_token_within_a_character_is_read_like_any_other(
         assert any(cut in one.token_ids for one in drawn)
 
 
+def test_a_llama_server_gets_as_many_requests_at_a_time_as_it_has_slots(
+    llama: Server, folder: Path
+) -> None:
+    """More connections than it has threads would wait for each other."""
+    with engine(llama, folder) as made:
+        assert made._upstream.max_in_flight == 4
+
+
 def test_a_llama_server_of_another_export_is_refused(
     llama: Server, folder: Path, tmp_path: Path
 ) -> None:

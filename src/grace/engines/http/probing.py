@@ -134,9 +134,13 @@ async def model_of(upstream: Upstream, name: str | None, card: Json) -> Json:
 
 
 async def _of_llama_server(upstream: Upstream, found: Json) -> Json:
-    """Return what llama-server says of its file, in vLLM's words; `root` is the file's folder."""
-    said = found.get("meta") or {}
-    file = str((await upstream.get("/props")).get("model_path") or "")
+    """Return what llama-server says of its file, in vLLM's words; `root` is the file's folder.
+
+    It answers as many requests at a time as it has slots; more connections would starve each other.
+    """
+    said, props = found.get("meta") or {}, await upstream.get("/props")
+    file = str(props.get("model_path") or "")
+    upstream.at_most(int(props.get("total_slots") or 1))
     return {
         "max_model_len": said.get("n_ctx"),
         "n_vocab": said.get("n_vocab", 0),

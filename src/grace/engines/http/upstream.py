@@ -66,6 +66,11 @@ class Upstream:
         mine._deadline = deadline
         return mine
 
+    def at_most(self, requests: int) -> None:
+        """Send fewer requests at a time from now on: as many as the server has room for."""
+        self.max_in_flight = max(1, min(requests, self.max_in_flight))
+        self._slots = asyncio.Semaphore(self.max_in_flight)
+
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()
