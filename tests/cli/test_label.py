@@ -61,9 +61,12 @@ def test_a_model_without_cnf_is_labelled_without_confidence(
     [
         (["--features", "middle"], "use mean or last"),
         (["--features", "mean", "--engine", "vllm"], "use transformers for features"),
-        (["--engine", "other"], "unknown engine 'other'; known: openai, transformers, vllm"),
+        (["--engine", "other"], "unknown engine 'other'; known: llama, openai, transformers, vllm"),
         (["--engine-option", "max_model_len"], "write KEY=VALUE"),
-        (["--engine-option", "max_model_len=64"], "options for vLLM"),
+        (
+            ["--engine-option", "max_model_len=64"],
+            "options for another engine: vllm, llama or openai",
+        ),
         (["--set", "data.prompt=nice"], "nice"),
     ],
 )

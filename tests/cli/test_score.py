@@ -158,7 +158,10 @@ def test_a_bad_last_line_is_told_before_a_model_is_loaded(
     monkeypatch.setattr("grace.model.load", None)  # to call it would fail
     file = tiny_run.write_lines(tmp_path / "in.jsonl", [*ROWS, {"question": "What is 6?"}])
     result = cli("score", "no-model", file, "--out", tmp_path / "out.jsonl")
-    assert result.code == 2 and f"{file}:6: response is None; write it as a text" in result.err
+    assert (
+        result.code == 2
+        and f'{file}:6: "response" is missing among the fields question' in result.err
+    )
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -177,7 +180,7 @@ def test_bad_lines_are_left_out_and_named_if_asked_for(finished: Path, tmp_path:
     out.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:3]))
     resumed = cli("score", finished / "run", file, "--out", out, "--skip-bad")
     assert resumed.code == 0
-    assert "score: going on after 3/5 lines" in resumed.err.splitlines()
+    assert "score: going on after 3/6 lines" in resumed.err.splitlines()
     again = rows_of(out.read_text("utf-8"))
     assert [row | {"confidence": 0} for row in again] == [row | {"confidence": 0} for row in rows]
 
