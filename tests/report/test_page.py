@@ -11,10 +11,11 @@ import pytest
 from made_up_study import NASTY, result, study
 
 from grace.metrics import reliability
-from grace.report import build_report, merge, summarize
+from grace.report import Traced, build_report, merge, summarize
 from grace.report.figures import density_of, draw
 from grace.report.figures.diagrams import _apart
 from grace.report.groups import groups, pooled_bars
+from grace.report.page import render_page
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +205,18 @@ def test_only_what_is_clearly_best_is_bold_as_the_legend_says(page):
     bold = re.findall(r"([^{}]+)\{[^{}]*font-weight", style)
     cells = [rule.split()[-1] for rule in bold]
     assert [rule for rule in cells if rule.startswith(".")] == [".best"]
+
+
+def test_a_run_with_a_trace_shows_right_against_wrong_answers_while_they_are_written(tmp_path):
+    rising = np.linspace(0.5, 0.9, 21)
+    c_NS = np.concatenate([np.tile(rising, (3, 1)), np.tile(1 - rising, (5, 1))])
+    one = Traced("capitals", "pocket", "grace", c_NS, np.arange(8) < 3)
+    other = one._replace(c_NS=c_NS[:4], correct_N=one.correct_N[:4])
+    report = summarize(merge([study(traces=[one]), study(traces=[other])], "both"), resamples=10)
+    (row,) = report.traces
+    assert (row.right.n, row.wrong.n) == (6, 6)  # of both runs
+    assert row.right.median == pytest.approx(rising) and row.wrong.high == pytest.approx(1 - rising)
+    (figure,) = [figure for figure in draw(report) if figure.group == "traces"]
+    page = render_page(report, [figure])
+    assert "While an answer is written" in page and f"caption-{figure.name}" in page
+    assert "While an answer is written" not in render_page(summarize(study(), resamples=10), [])
