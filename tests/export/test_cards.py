@@ -126,3 +126,12 @@ def test_every_file_of_an_export_can_be_read_by_whom_the_umask_lets_in(
         os.umask(before)
     modes = {p.name: p.stat().st_mode & 0o777 for p in (tmp_path / "out").iterdir()}
     assert modes == dict.fromkeys(modes, 0o640)
+
+
+def test_a_gguf_card_says_that_its_figures_are_those_of_the_unrounded_weights(
+    run: Path, tmp_path: Path
+) -> None:
+    export(run, tmp_path / "out", form="gguf")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "## Measured" in card and "this file's were not measured" in card
+    assert 'grace.load("path/to/this/directory")  # with llama-cpp-python' in card

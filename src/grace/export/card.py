@@ -36,6 +36,9 @@ Quantized weights are another model: its confidence is to be measured again. `gr
 answers to graded questions, `grace measure` says how calibrated they are; where they are not,
 `grace recalibrate` fits the run's confidence to them, and `grace export` writes it anew.
 """
+UNMEASURED = """
+These are the figures of the run, whose weights were not rounded; this file's were not measured.
+"""
 READ_AT = {
     "predict": "at the step that ends the response (where `<CNF>` or an end-of-sequence token is "
     "drawn)",
@@ -77,6 +80,7 @@ def write_card(card: Card, directory: Path, out: Path) -> None:
     parts = [_head(card), _what(card), _use(card, out), _reading(card), _alone(card, directory)]
     if card.measured:
         parts.append(_results(from_json(Row, card.measured), diagram is not None))
+        parts += [UNMEASURED] if card.form == "gguf" else []
     (directory / "README.md").write_text("\n".join(parts), encoding="utf-8")
 
 
