@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LIGHT := .venv-light
 VLLM := .venv-vllm
+SITE := .venv-docs
 VLLM_READY := $(VLLM)/.ready
 LLAMA := .venv-llama
 LLAMA_READY := $(LLAMA)/.ready
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo real test check light bench vllm llama ray clean
+.PHONY: setup demo real test check light bench vllm llama ray docs clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -82,5 +83,11 @@ ray: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[ray]'
 	$(BIN)/python -m pytest -m ray
 
+# The site reads docs/ and the docstrings; it imports nothing of the package.
+docs:
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet 'mkdocs-material>=9.6,<10' 'mkdocstrings[python]>=0.30'
+	$(SITE)/bin/python -m mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) $(LIGHT) $(VLLM) dist $(LLAMA) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SITE) site $(LIGHT) $(VLLM) dist $(LLAMA) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,12 @@
+"""A hook of mkdocs: the site has no files from outside docs/; a link to one becomes its text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Return the page's text without the links that leave docs/."""
+    up = r"\.\./" * (page.file.src_uri.count("/") + 1)
+    return re.sub(rf"\[([^\]]+)\]\({up}[^)]+\)", r"\1", markdown)
