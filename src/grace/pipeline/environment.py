@@ -27,7 +27,9 @@ def hardware() -> str:
 
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    return f"{_cpu_name()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    used = "1 thread" if threads == 1 else f"{threads} threads"
+    return f"{_cpu_name()}, {os.cpu_count()} cores, {used}"
 
 
 def _cpu_name() -> str:

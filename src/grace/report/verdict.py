@@ -56,7 +56,7 @@ def overview(report: Report) -> Table | None:
     )
     return Table(
         "In short",
-        f"Percent, {tasks}; the report has every method, with intervals.",
+        f"Percent, {tasks}.",
         ("Method", *(column.heading for column in MAIN[:3]), "extra tokens per answer ↓"),
         rows,
         texts=1,
