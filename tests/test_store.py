@@ -5,7 +5,7 @@ import pytest
 
 from grace.errors import RunError
 from grace.records import Confidence, Grade
-from grace.store import RunDir, Table, read_json, write_json
+from grace.store import RowFile, RunDir, read_json, write_json
 
 
 def rows(*ids):
@@ -14,7 +14,7 @@ def rows(*ids):
 
 @pytest.fixture
 def table(tmp_path):
-    return Table(tmp_path / "confidences.jsonl", Confidence)
+    return RowFile(tmp_path / "confidences.jsonl", Confidence)
 
 
 def test_rows_come_back_as_they_were(table):
@@ -78,7 +78,7 @@ def test_full_disk_is_a_one_line_error(tmp_path):
         pytest.skip("no /dev/full on this system")
     (tmp_path / "full.jsonl").symlink_to("/dev/full")
     with pytest.raises(RunError, match="the disk is full while writing"):
-        Table(tmp_path / "full.jsonl", Confidence).append(rows("a"))
+        RowFile(tmp_path / "full.jsonl", Confidence).append(rows("a"))
 
 
 def test_unwritable_folder_is_a_one_line_error(tmp_path):

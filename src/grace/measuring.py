@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from grace.errors import ConfigError, DataError
 from grace.report import (
     EstimatorResult,
-    Example,
+    RatedAnswer,
     Report,
     ReportInput,
     build_report,
@@ -163,10 +163,10 @@ def _notes(name: str, answers: Answers) -> Iterator[str]:
         yield f"{name}: {answers.ungraded} responses have no grade and are left out."
 
 
-def _examples(answers: Answers) -> list[Example]:
+def _examples(answers: Answers) -> list[RatedAnswer]:
     """Return the responses whose lines hold a question and a text, to show on the page."""
     return [
-        Example(row.question, row.response, row.correct, row.confidence, TASK)
+        RatedAnswer(row.question, row.response, row.correct, row.confidence, TASK)
         for row in answers.rated
         if row.question and row.response
     ]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grace.report import EstimatorResult, Example, ReportInput, TargetRow
+from grace.report import EstimatorResult, RatedAnswer, ReportInput, TargetRow
 
 NASTY = '<script>alert("1")</script> & {{ 7 * 7 }} | `x`'
 
@@ -49,7 +49,7 @@ def study(results=None, **options):
         "notes": [f"a note {NASTY}"],
         "settings": {"train.learning_rate": 1e-5, "prompt": NASTY},
         "examples": [
-            Example(f"Q{i} {NASTY}", "A " * 400, y, c, results[0].task)
+            RatedAnswer(f"Q{i} {NASTY}", "A " * 400, y, c, results[0].task)
             for i, (c, y) in enumerate(answers)
         ],
     }

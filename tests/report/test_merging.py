@@ -13,7 +13,7 @@ from grace import metrics
 from grace.errors import UserInputError
 from grace.report import (
     EstimatorResult,
-    Example,
+    RatedAnswer,
     Report,
     TargetRow,
     from_json,
@@ -131,7 +131,7 @@ def test_notes_settings_and_provenance_of_all_runs_are_kept():
 
 def test_examples_come_from_the_first_run_of_each_task():
     def with_example(data, text):
-        example = Example(text, "an answer", True, 0.9, data.results[0].task)
+        example = RatedAnswer(text, "an answer", True, 0.9, data.results[0].task)
         return dataclasses.replace(data, examples=[example])
 
     inputs = [run(0), run(1), run(0, "rivers")]

@@ -230,7 +230,7 @@ def test_importing_reports_loads_neither_torch_nor_matplotlib():
     ("kind", "part"),
     [
         (stored.Report, None),
-        (rows.Row, "row"),
+        (rows.MetricRow, "row"),
         (rows.Summary, "summary"),
         (rows.Comparison, "comparison"),
         (rows.Transfer, "transfer"),

@@ -15,7 +15,15 @@ from grace.records import Generation
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Engine", "Features", "ModelEngine", "Opening", "Samples", "Sampling", "StreamingEngine"]
+__all__ = [
+    "Engine",
+    "Features",
+    "ModelEngine",
+    "Opening",
+    "SampleStream",
+    "Sampling",
+    "StreamingEngine",
+]
 
 GREEDY_BELOW = 1e-5  # as vLLM has it
 AT_ONCE = 256  # prompts in a unit of work of an engine that makes its own batches
@@ -69,7 +77,7 @@ class StepStates(NamedTuple):
     mean_NBD: np.ndarray  # mean over all steps up to there
 
 
-class Samples(Protocol):
+class SampleStream(Protocol):
     """Samples of one prompt; `tokens` counts what was generated, those of stopped ones too."""
 
     tokens: int
@@ -156,7 +164,7 @@ class StreamingEngine(Engine, Protocol):
         """Return c at every step of given responses, that of the end last."""
         ...
 
-    def stream(self, prompt: Sequence[int], sampling: Sampling, key: str = "0") -> Samples:
+    def stream(self, prompt: Sequence[int], sampling: Sampling, key: str = "0") -> SampleStream:
         """Return what starts samples of one prompt and yields each as it finishes."""
         ...
 

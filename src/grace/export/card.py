@@ -13,7 +13,7 @@ from grace.export.stock import lines, llama_lines
 from grace.report import from_json
 from grace.report.groups import Rated
 from grace.report.names import MAIN
-from grace.report.rows import Row
+from grace.report.rows import MetricRow
 from grace.report.stored import own_diagram
 from grace.report.tables import quality
 from grace.report.text import markdown_table
@@ -79,7 +79,7 @@ def write_card(card: Card, directory: Path, out: Path) -> None:
         shutil.copyfile(diagram, directory / DIAGRAM)
     parts = [_head(card), _what(card), _use(card, out), _reading(card), _alone(card, directory)]
     if card.measured:
-        parts.append(_results(from_json(Row, card.measured), diagram is not None))
+        parts.append(_results(from_json(MetricRow, card.measured), diagram is not None))
         parts += [UNMEASURED] if card.form == "gguf" else []
     (directory / "README.md").write_text("\n".join(parts), encoding="utf-8")
 
@@ -284,7 +284,7 @@ def _ending(record: dict[str, Any]) -> str:
     )
 
 
-def _results(row: Row, has_diagram: bool) -> str:
+def _results(row: MetricRow, has_diagram: bool) -> str:
     rows = [[c.heading, quality(Rated((row,)), c.metric).plain] for c in MAIN]
     table = "\n".join(markdown_table(["percent", "on test questions"], rows))
     picture = f"\n![Reliability diagram]({DIAGRAM})\n" if has_diagram else ""

@@ -15,7 +15,7 @@ from grace.estimators import Answers, Draws, Samples
 from grace.pipeline.asking import choose, settled
 from grace.progress import say
 from grace.records import Message, Question
-from grace.store import RunDir, Split, Table
+from grace.store import RowFile, RunDir, Split
 from grace.tasks import Task, load_task
 from grace.tasks.prompts import conversation
 
@@ -148,7 +148,7 @@ class Context:
         self.settings = settled(settings, directory)
         self.engines = engines or Engines(directory, self.settings)
         self.task: Task = load_task(settings.data.task)
-        self.shots: Table[Question] = directory.split(home).shots
+        self.shots: RowFile[Question] = directory.split(home).shots
 
     def elsewhere(self, task: str) -> Context:
         """Return this run's models in front of another task's questions.

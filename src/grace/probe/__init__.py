@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from grace.probe.adamw import AdamW, fit_adamw
-from grace.probe.problem import Job, Problem, make_problem
+from grace.probe.problem import FoldFit, Problem, make_problem
 from grace.probe.rows import Array, Probe, assign_folds, checked
 
 __all__ = ["AdamW", "Probe", "assign_folds", "fit_probe", "kfold_scores"]
@@ -78,7 +78,7 @@ def kfold_scores(
         problem = make_problem(features_ND, label_N, fold_N, standardise=standardise, blocks=blocks)
         solver, outers = _Solver(problem), [(fold,) for fold in range(folds)]
         chosen = _choose_lambdas(problem, solver, outers, lambdas, inner)
-        probes = solver.fit([Job(*pair) for pair in zip(outers, chosen, strict=True)])
+        probes = solver.fit([FoldFit(*pair) for pair in zip(outers, chosen, strict=True)])
     scores_N = np.empty(len(label_N), dtype=np.float64)
     for rows, probe in zip(held, probes, strict=True):
         scores_N[rows] = probe.predict(features_ND[rows])
@@ -111,7 +111,7 @@ def fit_probe(
     problem = make_problem(features_ND, label_N, fold_N, standardise=standardise, blocks=blocks)
     solver = _Solver(problem)
     lam = _choose_lambdas(problem, solver, [()], lambdas, inner)[0]
-    return solver.fit([Job((), lam)])[0]
+    return solver.fit([FoldFit((), lam)])[0]
 
 
 class _Solver:
@@ -126,7 +126,7 @@ class _Solver:
         wide = problem.width > ITERATIVE_WIDTH and rows >= SAMPLE_PER_FEATURE * problem.width
         self._iterative = Iterative(problem) if wide else None
 
-    def fit(self, jobs: Sequence[Job]) -> list[Probe]:
+    def fit(self, jobs: Sequence[FoldFit]) -> list[Probe]:
         found: list[Probe | None] = [None] * len(jobs)
         if self._iterative is not None:
             found = self._iterative.fit(jobs)
@@ -146,7 +146,7 @@ def _choose_lambdas(
     if len(lambdas) == 1:
         return [lambdas[0]] * len(outers)
     pairs = [(outer, fold) for outer in outers for fold in _inner_folds(problem, outer, inner)]
-    jobs = [Job((*outer, fold), lam) for outer, fold in pairs for lam in lambdas]
+    jobs = [FoldFit((*outer, fold), lam) for outer, fold in pairs for lam in lambdas]
     probes = solver.fit(jobs)
     error_OL = {outer: np.zeros(len(lambdas)) for outer in outers}
     for number, (outer, fold) in enumerate(pairs):

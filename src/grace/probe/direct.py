@@ -13,7 +13,7 @@ import numpy as np
 from scipy import linalg
 from scipy.linalg import blas, lapack
 
-from grace.probe.problem import Job, Problem
+from grace.probe.problem import FoldFit, Problem
 from grace.probe.rows import Array, Probe, chunks
 
 
@@ -23,15 +23,15 @@ class Direct:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
 
-    def fit(self, jobs: Sequence[Job]) -> list[Probe]:
+    def fit(self, jobs: Sequence[FoldFit]) -> list[Probe]:
         """Fit one probe per job; jobs with the same training rows share their matrix."""
-        made: dict[Job, Probe] = {}
+        made: dict[FoldFit, Probe] = {}
         for held in dict.fromkeys(job.held for job in jobs):
             lambdas = [job.lam for job in jobs if job.held == held]
             count = int((~np.isin(self._problem.fold_N, held)).sum())
             fit = self._primal if count >= self._problem.width else self._dual
             for lam, probe in zip(lambdas, fit(held, lambdas), strict=True):
-                made[Job(held, lam)] = probe
+                made[FoldFit(held, lam)] = probe
         return [made[job] for job in jobs]
 
     @cached_property

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg import blas, lapack
 
-from grace.probe.problem import Job, Problem
+from grace.probe.problem import FoldFit, Problem
 from grace.probe.rows import Array, Probe
 
 SAMPLE_PER_FEATURE = 2
@@ -42,15 +42,15 @@ class Iterative:
         gram_DD: Array = update(1 / len(sample_ND), sample_ND.T, lower=1)
         return gram_DD
 
-    def fit(self, jobs: Sequence[Job]) -> list[Probe | None]:
+    def fit(self, jobs: Sequence[FoldFit]) -> list[Probe | None]:
         """Fit one probe per job."""
-        made: dict[Job, Probe | None] = {}
+        made: dict[FoldFit, Probe | None] = {}
         for lam in dict.fromkeys(job.lam for job in jobs):
             same = [job for job in jobs if job.lam == lam]
             made.update(zip(same, self._fit(same, lam), strict=True))
         return [made[job] for job in jobs]
 
-    def _fit(self, jobs: Sequence[Job], lam: float) -> list[Probe | None]:
+    def _fit(self, jobs: Sequence[FoldFit], lam: float) -> list[Probe | None]:
         problem, dtype = self._problem, self._normal_ND.dtype
         held_NJ = [np.isin(problem.fold_N, job.held) for job in jobs]
         train_NJ = (~np.stack(held_NJ, axis=1)).astype(dtype)

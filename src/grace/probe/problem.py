@@ -18,7 +18,7 @@ UNIT_ROWS = 4096
 SMALL_CHUNK = 128  # rows that stay in a core's cache
 
 
-class Job(NamedTuple):
+class FoldFit(NamedTuple):
     """Fit on all rows outside the folds `held`, with penalty `lam` per training row."""
 
     held: tuple[int, ...]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grace.report.inputs import EstimatorResult, Example, Replay, ReportInput, Traced, merge
+from grace.report.inputs import EstimatorResult, RatedAnswer, Replay, ReportInput, Traced, merge
 from grace.report.rows import TargetRow, Validation
 from grace.report.scaling.rows import Promise
 from grace.report.stored import Report, checked_report, from_json, to_json
@@ -21,8 +21,8 @@ from grace.store import write_bytes, write_json
 
 __all__ = [
     "EstimatorResult",
-    "Example",
     "Promise",
+    "RatedAnswer",
     "Replay",
     "Report",
     "ReportInput",

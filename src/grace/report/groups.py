@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from grace.report.names import estimator_order, label, shown_budget, strategy_name
-from grace.report.rows import Bar, Comparison, Ends, Gap, Row, Summary, Transfer
+from grace.report.rows import Bar, Comparison, Ends, Gap, MetricRow, Summary, Transfer
 from grace.report.scaling.rows import EqualAccuracy, JointStrategy
 from grace.report.stored import Report
 
@@ -21,7 +21,7 @@ class Rated(NamedTuple):
     several have none, and nothing is marked.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[MetricRow, ...]
     summary: Summary | None = None
 
     @property
@@ -106,7 +106,7 @@ class Group(NamedTuple):
 
 def groups(report: Report) -> list[Group]:
     """Return the groups of a report, in-domain ones first, each with its estimators in order."""
-    by_place: dict[tuple[str, str, str], dict[str, list[Row]]] = {}
+    by_place: dict[tuple[str, str, str], dict[str, list[MetricRow]]] = {}
     for row in report.rows:
         by_place.setdefault(row.place, {}).setdefault(row.estimator, []).append(row)
     several = len({backbone for _, _, backbone in by_place}) > 1

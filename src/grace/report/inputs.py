@@ -77,7 +77,7 @@ class EstimatorResult:
         return [i for i, c in enumerate(self.confidence) if c is not None and not math.isnan(c)]
 
 
-class Example(NamedTuple):
+class RatedAnswer(NamedTuple):
     """One answered question to show on the page."""
 
     question: str
@@ -139,7 +139,7 @@ class ReportInput:
     replays: Sequence[Replay] = ()
     notes: Sequence[str] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
-    examples: Sequence[Example] = ()
+    examples: Sequence[RatedAnswer] = ()
     validation: Sequence[Validation] = ()
     traces: Sequence[Traced] = ()
 
@@ -255,7 +255,7 @@ def _settings(inputs: Sequence[ReportInput]) -> dict[str, str]:
     return {key: joined(s[key] for s in each if key in s) for key in keys}
 
 
-def _examples(inputs: Sequence[ReportInput]) -> list[Example]:
+def _examples(inputs: Sequence[ReportInput]) -> list[RatedAnswer]:
     first: dict[str, ReportInput] = {}
     for data in inputs:
         first = {example.task: data for example in data.examples} | first

@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Place):
+class MetricRow(Place):
     """One estimator on the test responses of one task, for one seed."""
 
     estimator: str

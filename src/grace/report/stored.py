@@ -17,7 +17,7 @@ from grace.errors import RunError
 from grace.report.names import slug
 from grace.report.rows import (
     Comparison,
-    Row,
+    MetricRow,
     ShownExample,
     Summary,
     TargetRow,
@@ -49,7 +49,7 @@ class Report:
     created: str
     grace_version: str
     hardware: str
-    rows: tuple[Row, ...]
+    rows: tuple[MetricRow, ...]
     summaries: tuple[Summary, ...] = ()
     transfer: tuple[Transfer, ...] = ()
     scaling: tuple[SeedStrategy, ...]

@@ -15,7 +15,7 @@ from grace.errors import UserInputError
 from grace.metrics import METRICS, evaluate, interval, reliability, wqd
 from grace.report.inputs import (
     EstimatorResult,
-    Example,
+    RatedAnswer,
     ReportInput,
     Traced,
     different,
@@ -28,7 +28,7 @@ from grace.report.rows import (
     Comparison,
     Gap,
     Histogram,
-    Row,
+    MetricRow,
     ShownExample,
     Summary,
     TargetValues,
@@ -88,10 +88,10 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
     return from_json(Report, to_json(report))
 
 
-def _row(result: EstimatorResult, trials: Trials, bins: int) -> Row:
+def _row(result: EstimatorResult, trials: Trials, bins: int) -> MetricRow:
     at = result.answered()
     shared = ("task", "train_task", "backbone", "estimator", "seed", *(cost.key for cost in COSTS))
-    return Row(
+    return MetricRow(
         **{name: getattr(result, name) for name in shared},
         n=len(at),
         missing=len(result.confidence) - len(at),
@@ -217,7 +217,7 @@ def _counted(task: str, targets: Sequence[float]) -> TargetValues:
     return TargetValues(task=task, values=value.tolist(), counts=count.tolist())
 
 
-def _picked(examples: Sequence[Example]) -> Iterator[ShownExample]:
+def _picked(examples: Sequence[RatedAnswer]) -> Iterator[ShownExample]:
     """Yield a few examples of each task: over the range of confidence, and the surest wrong."""
     for task in sorted({example.task for example in examples}):
         known = [(e.confidence, e) for e in examples if e.task == task and e.confidence is not None]

@@ -209,7 +209,7 @@ class CompletionRequest(_Sampled):
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
 
-class Rated(_Strict):
+class ScoreItem(_Strict):
     """A response, and one of `question` (with its `choices`), `prompt` and `messages`.
 
     `question` is asked with the prompt of the training run, `prompt` is a user turn as it stands.
@@ -224,7 +224,7 @@ class Rated(_Strict):
     ) = None
 
     @model_validator(mode="after")
-    def _one_way_to_ask(self) -> Rated:
+    def _one_way_to_ask(self) -> ScoreItem:
         given = [name for name in ("question", "prompt", "messages") if getattr(self, name)]
         if len(given) != 1:
             raise ValueError(f"give exactly one of question, prompt and messages, not {given}")
@@ -246,4 +246,4 @@ class ScoreRequest(_Strict):
     """The body of `/v1/score`."""
 
     model: Annotated[str, Field(max_length=256)]
-    input: Annotated[list[Rated], Field(fail_fast=True, min_length=1)]
+    input: Annotated[list[ScoreItem], Field(fail_fast=True, min_length=1)]

@@ -26,7 +26,7 @@ from grace.store.rundir import (
     is_study,
     runs_in,
 )
-from grace.store.tables import SPLITS, Split, Table
+from grace.store.tables import SPLITS, RowFile, Split
 
 __all__ = [
     "CARD",
@@ -34,9 +34,9 @@ __all__ = [
     "LORA_WEIGHTS",
     "ROWS",
     "SPLITS",
+    "RowFile",
     "RunDir",
     "Split",
-    "Table",
     "adapter_weights",
     "check_vacant",
     "digest",

@@ -16,7 +16,7 @@ Row = TypeVar("Row")
 SPLITS: tuple[Literal["train", "validation", "test"], ...] = ("train", "validation", "test")
 
 
-class Table(Generic[Row]):
+class RowFile(Generic[Row]):
     """Rows of one record type in a JSONL file, appended in units and never rewritten."""
 
     def __init__(self, path: Path, row_type: type[Row]) -> None:
@@ -105,11 +105,11 @@ class Split:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.questions = Table(path / "questions.jsonl", Question)
-        self.shots = Table(path / "shots.jsonl", Question)
-        self.responses = Table(path / "responses.jsonl", Response)
-        self.grades = Table(path / "grades.jsonl", Grade)
-        self.targets = Table(path / "targets.jsonl", Target)
+        self.questions = RowFile(path / "questions.jsonl", Question)
+        self.shots = RowFile(path / "shots.jsonl", Question)
+        self.responses = RowFile(path / "responses.jsonl", Response)
+        self.grades = RowFile(path / "grades.jsonl", Grade)
+        self.targets = RowFile(path / "targets.jsonl", Target)
         self.features = path / "features.safetensors"
 
     @property
@@ -125,9 +125,9 @@ class Split:
         """Return the tables of `count` samples of each question that strategies vote over."""
         return self._beside(f"pool-{count}-t{temperature:g}")
 
-    def confidences(self, estimator: str) -> Table[Confidence]:
+    def confidences(self, estimator: str) -> RowFile[Confidence]:
         """Return the table of one estimator's confidences."""
-        return Table(self.path / "confidences" / f"{estimator}.jsonl", Confidence)
+        return RowFile(self.path / "confidences" / f"{estimator}.jsonl", Confidence)
 
     def cost(self, estimator: str) -> Path:
         """Return where it is noted what an estimator's confidences cost."""

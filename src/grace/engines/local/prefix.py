@@ -24,7 +24,7 @@ SHORTEST = 16  # shared tokens for which it is worth while
 Ids = Sequence[int]
 
 
-class Columns(NamedTuple):
+class Unread(NamedTuple):
     """What the model has left to read of a padded batch.
 
     `ids_BC` and `positions_BC` are of the last columns, `mask_BL` of all, None where nothing is
@@ -38,7 +38,7 @@ class Columns(NamedTuple):
 
 
 @torch.inference_mode()
-def begin(forward: Forward, sequences: Sequence[Ids], device: torch.device, keep: int) -> Columns:
+def begin(forward: Forward, sequences: Sequence[Ids], device: torch.device, keep: int) -> Unread:
     """Return a batch of which the shared prefix, if it is long enough, has been read.
 
     Args:
@@ -52,7 +52,7 @@ def begin(forward: Forward, sequences: Sequence[Ids], device: torch.device, keep
 
 def read(
     forward: Forward, ids_BL: Tensor, mask_BL: Tensor, positions_BL: Tensor, length: int, keep: int
-) -> Columns:
+) -> Unread:
     """Return a left-padded batch of which the first `length` tokens of every sequence are read.
 
     Fewer, so that `keep` columns are left, or none, where that is not worth while. A gradient
@@ -60,7 +60,7 @@ def read(
     """
     count_B1, width = mask_BL.sum(1, keepdim=True), ids_BL.shape[1]
     ragged = bool((count_B1 != width).any())
-    whole = Columns(ids_BL, mask_BL if ragged else None, positions_BL)
+    whole = Unread(ids_BL, mask_BL if ragged else None, positions_BL)
     length = min(length, width - keep)
     if len(ids_BL) == 1 or length < SHORTEST:
         return whole
@@ -71,7 +71,7 @@ def read(
     prefix_1P = ids_BL[:1, width - int(count_B1[0]) :][:, :length]
     forward.states(prefix_1P, None, at_P[None], cache)
     places_BP = (at_P - (width - count_B1)).clamp_min(0)
-    return Columns(
+    return Unread(
         ids_BL[:, length:], whole.mask_BL, positions_BL[:, length:], _laid_out(cache, places_BP)
     )
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grace.cnf import Readout, end_log_prob, unread_end, without
 from grace.engines.local.forward import Forward
-from grace.engines.local.prefix import Columns
+from grace.engines.local.prefix import Unread
 
 
 class Reading(NamedTuple):
@@ -61,7 +61,7 @@ def score(
 
 @torch.inference_mode()
 def pool(
-    forward: Forward, given: Columns, counts: Sequence[int], places: Sequence[Sequence[int]] = ()
+    forward: Forward, given: Unread, counts: Sequence[int], places: Sequence[Sequence[int]] = ()
 ) -> list[np.ndarray]:
     """Return states of each sequence, (3, D), or with B places of each (3 + 2 B, D).
 

@@ -20,7 +20,7 @@ from grace.pipeline.replays import read_replay
 from grace.pipeline.stages.score import COMPARED, TRAINED, TestSet, rated_estimators, test_sets
 from grace.report import (
     EstimatorResult,
-    Example,
+    RatedAnswer,
     ReportInput,
     TargetRow,
     Traced,
@@ -151,13 +151,13 @@ def _called(name: str, trained: str) -> str:
     return {TRAINED: trained, "grace_base": f"{trained}@base"}.get(plain, plain) + plus + how
 
 
-def _examples(context: Context) -> Iterator[Example]:
+def _examples(context: Context) -> Iterator[RatedAnswer]:
     """Yield the tuned model's test answers with their confidences."""
     split = context.directory.split("test").tuned
     questions = {q.id: q for q in split.questions.read()}
     for response, grade in zip(split.responses.read(), split.grades.read(), strict=True):
         question = questions[response.question_id]
-        yield Example(
+        yield RatedAnswer(
             question.text,
             response.text,
             grade.correct,
