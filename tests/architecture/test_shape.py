@@ -66,6 +66,15 @@ def test_functions_are_mostly_under_twenty_lines():
     assert statistics.quantiles(lengths, n=10)[-1] < 36
 
 
+def test_a_name_belongs_to_one_class():
+    named = collections.defaultdict(list)
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named[node.name].append(str(path.relative_to(PACKAGE)))
+    assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
+
+
 def test_no_utils_module():
     assert [path for path in FILES if path.stem in {"utils", "helpers", "misc", "common"}] == []
 
