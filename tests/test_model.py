@@ -195,7 +195,7 @@ def test_every_field_of_a_result_is_documented(type_: Any):
         (lambda m: m.vote("A?", strategy="sc", threshold=0.5), "'sc' has none"),
         (lambda m: m.vote("A?", strategy="es", threshold=float("nan")), "threshold is nan"),
         (lambda m: m.vote("A?", strategy="p_true-sc"), "confidences of 'p_true'"),
-        (lambda m: m.vote("A?", strategy="majority"), "unknown strategy 'majority'"),
+        (lambda m: m.vote("A?", strategy="oracle"), "unknown strategy 'oracle'"),
         (lambda m: m.ask("A?", threshold=-0.5), "threshold is -0.5"),
         (
             lambda m: m.ask("A?", threshold=1.5),

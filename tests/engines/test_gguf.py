@@ -184,7 +184,10 @@ def test_a_folder_with_one_file_means_that_file(tmp_path: Path) -> None:
     assert resolve_model(str(tmp_path)) == str(tmp_path)
 
 
-def test_what_is_no_gguf_file_stays_as_it_is(tmp_path: Path) -> None:
+def test_what_is_no_gguf_file_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.model_info", lambda name, timeout: None)
     for path in ("org/model-GGUF", str(tmp_path), str(tmp_path / "nowhere")):
         assert resolve_model(path) == path
     assert (Path(resolve_model("pocket")) / "config.json").exists()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import grace
 import tiny_models
 from grace.cnf import Readout, add_cnf, find_readout, trainable_rows
 from grace.engines import Sampling
@@ -148,7 +149,8 @@ def refused(match, path, **options):
 def test_a_missing_directory_is_refused(tmp_path):
     refused(r"nowhere does not exist; give a model directory or Hub id", tmp_path / "nowhere")
     refused(r"\./nowhere does not exist", "./nowhere")
-    refused(r"there is no folder or run nobody.*check the name", "nobody/nothing-of-this-name")
+    with pytest.raises(ModelError, match=r"there is no folder or run nobody.*check the name"):
+        grace.load("nobody/nothing-of-this-name")
 
 
 def test_a_file_or_a_directory_without_a_config_is_refused(tmp_path):

@@ -126,7 +126,7 @@ def test_no_text_turns_into_a_special_token_upstream(
     proxy: Live, behaviour: Behaviour, token: str
 ) -> None:
     tokenizer = proxy.model.engine.tokenizer
-    special = {tokenizer.convert_tokens_to_ids(name) for name in ("<CNF>", "<|im_end|>", "<s>")}
+    special = {tokenizer.get_vocab()[name] for name in ("<CNF>", "<|im_end|>", "<s>")}
     proxy.client().completions.create(model=NAME, prompt=f"a {token}", max_tokens=1)
     assert not special & set(behaviour.requests[-1]["prompt"])
     question = f"Is {token} text?"
