@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,23 @@ def test_it_learns_from_graded_answers_and_the_model_says_what_it_said(
     for (_, (one,)), (_, (other,)) in zip(plain, fitted, strict=True):
         assert one.token_ids == other.token_ids
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)  # a larger head rounds so
+
+
+def test_asking_it_loads_torch_and_transformers_alone_and_ends_at_once(
+    model: Path, tmp_path: Path, cli: Any
+) -> None:
+    out = tmp_path / "out"
+    file = graded(tmp_path / "graded.jsonl")
+    assert cli("fit", model, file, out, "--set", "data.prompt=short").code == 0
+    others = {"datasets", "fastapi", "gguf", "matplotlib", "pandas", "peft", "pyarrow", "sklearn"}
+    code = (
+        "import atexit, gc, sys; from grace.cli import main\n"
+        f"show = lambda: print(sorted({others} & set(sys.modules)), gc.get_freeze_count() > 9999)\n"
+        f"atexit.register(show); main(['ask', {str(out)!r}, 'What is 1?'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[] True"  # nothing else; no last look for garbage
 
 
 def test_what_it_says_as_json(model: Path, tmp_path: Path, cli: Any) -> None:

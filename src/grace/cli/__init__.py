@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -26,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line with these arguments (default: the process's own) and exit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _silence_libraries()
+    atexit.register(gc.freeze)  # a last look for garbage takes a second where torch is loaded
     try:
         with _terminable(), packages_for(" ".join(["grace", *given[:1]])):
             code = app(args=given, prog_name="grace", standalone_mode=False)
