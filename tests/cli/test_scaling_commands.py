@@ -111,6 +111,16 @@ def test_threshold_prints_the_promise_the_check_and_the_next_command(run: Path, 
     assert json.loads(cli("threshold", run, *arguments, "--json").out) == stored
 
 
+@pytest.mark.parametrize(
+    "command", [("scale", "--samples", 5), ("threshold", "--mode", "early-stop", "--margin", 0.5)]
+)
+def test_the_model_runs_on_the_device_that_is_named(run: Path, command: Any, cli: Any):
+    name, *options = command
+    result = cli(name, run, *options, "--device", "nowhere")
+    assert (result.code, result.out) == (2, "")
+    assert "device 'nowhere' is unknown; use auto, cpu, cuda or cuda:N" in result.err
+
+
 def test_a_promise_that_cannot_be_made_is_no_error_but_exit_code_one(run: Path, cli: Any):
     result = cli("threshold", run, "--target-accuracy", 0.9)
     assert (result.code, [line for line in result.err.splitlines() if "error" in line]) == (1, [])

@@ -22,6 +22,9 @@ Base = Annotated[
     str | None, typer.Option(metavar="DIR", help="the backbone, if it moved since the training")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
+RunDevice = Annotated[
+    str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N; default: as the run")
+]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")]
 QuestionField = Annotated[
     str, typer.Option(metavar="NAME", help="the column of the questions, if its name is unusual")

@@ -7,6 +7,7 @@ Every stage resumes; a finished one is skipped. Changed settings are refused wit
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -121,8 +122,8 @@ def run(
     return report
 
 
-def load_run_settings(path: Path) -> RunSettings:
-    """Return the settings that a run was started with, to work with them.
+def load_run_settings(path: Path, device: str | None = None) -> RunSettings:
+    """Return the settings that a run was started with, to work with them, here or on a `device`.
 
     Raises:
         RunError: there is no run at this path.
@@ -130,7 +131,8 @@ def load_run_settings(path: Path) -> RunSettings:
     """
     settings = read_run_settings(path)
     plugins.refuse_code(code_in(settings), RunDir(path).config)
-    return settings
+    model = dataclasses.replace(settings.model, device=device or settings.model.device)
+    return dataclasses.replace(settings, model=model)
 
 
 def code_in(settings: RunSettings) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grace.cli.options import Json, RunPath, examples, listed
+from grace.cli.options import Json, RunDevice, RunPath, examples, listed
 
 if TYPE_CHECKING:
     from grace.records import Threshold
@@ -36,6 +36,7 @@ def scale(
     orders: Annotated[
         int, typer.Option(min=1, help="random orders of the samples to average over")
     ] = 50,
+    device: RunDevice = None,
     as_json: Json = False,
 ) -> None:
     """Compare voting strategies by accuracy, samples and tokens used. Resumes.
@@ -51,7 +52,7 @@ def scale(
     from grace.store import read_json
 
     settings = ScaleSettings(samples, tuple(listed(estimators)), tuple(listed(strategy)), orders)
-    result = scale_runs(path, settings)
+    result = scale_runs(path, settings, device=device)
     if as_json:
         print(json.dumps(result, indent=2, ensure_ascii=False))
         return
@@ -85,6 +86,7 @@ def threshold(
             help="with early-stop: abort hopeless samples, at most this share of the right ones",
         ),
     ] = None,
+    device: RunDevice = None,
     as_json: Json = False,
 ) -> None:
     """Choose a threshold with a guarantee, on validation questions; `ask` then uses it.
@@ -101,6 +103,7 @@ def threshold(
         delta=delta,
         budget=budget,
         alpha=drop,
+        device=device,
     )
     _show_threshold(chosen, path, as_json=as_json)
     if chosen.tau is None:

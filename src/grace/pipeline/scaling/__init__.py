@@ -55,7 +55,7 @@ class ScaleSettings(NamedTuple):
     orders: int = 50
 
 
-def scale_runs(path: Path, chosen: ScaleSettings) -> Row:
+def scale_runs(path: Path, chosen: ScaleSettings, *, device: str | None = None) -> Row:
     """Scale a finished run, or every run of a study, and return the content of scaling.json.
 
     Raises:
@@ -66,7 +66,7 @@ def scale_runs(path: Path, chosen: ScaleSettings) -> Row:
     runs = [path] if single else runs_in(path)
     if not runs:
         raise RunError(f"{path} is not a run and holds none; see `grace list runs`")
-    contexts = [Context(RunDir(run), load_run_settings(run)) for run in runs]
+    contexts = [Context(RunDir(run), load_run_settings(run, device)) for run in runs]
     for context in contexts:
         _check(context, chosen)
     for number, context in enumerate(contexts):

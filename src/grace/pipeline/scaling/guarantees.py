@@ -47,6 +47,7 @@ def choose_threshold(
     delta: float = 0.05,
     budget: int | None = None,
     alpha: float | None = None,
+    device: str | None = None,
 ) -> Threshold:
     """Choose a threshold for the model of a run, store it in the run, and return it.
 
@@ -60,6 +61,7 @@ def choose_threshold(
         budget: most samples per question with `early-stop`; None: 8.
         alpha: with `early-stop`: share of the right samples, in (0, 1), that may be aborted while
             they are written; half of delta goes to that. None: every sample is finished.
+        device: where the model runs; None: as in the run's settings.
 
     Raises:
         ConfigError: what is wanted is incomplete or contradicts itself.
@@ -75,7 +77,7 @@ def choose_threshold(
         runs = runs_in(path)
         which = f"holds several runs; name one of them, e.g. {runs[0]}" if runs else "is not a run"
         raise RunError(f"{path} {which}; see `grace list runs`")
-    context = Context(RunDir(path), load_run_settings(path))
+    context = Context(RunDir(path), load_run_settings(path, device))
     if context.directory.manifest("answer") is None:
         raise RunError(f"{path} has no trained model yet; finish it first: grace run {path}")
     with context.directory.lock():
