@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,11 @@ def test_a_run_labels_questions_as_it_was_trained_to_ask_them(
     out = tmp_path / "out"
     command = ["label", questions, out, "--model", finished / "run", "--shard-size", 3]
     result = cli(*command)
-    assert (result.code, result.err) == (0, "")
+    first, *prompt, answer = result.err.splitlines()
+    assert (result.code, first) == (0, "first prompt:")
+    assert prompt == ["  | user: Question: What is 0?", "  | Guess:"]
+    shown = r"first answer(, cut after 24 tokens)?: .+ \((right|wrong); accepted: 0\)"
+    assert re.fullmatch(shown, answer)
     assert result.out == f"5 responses to 5 questions in 2 files in {out} (2 made now)\n"
     record = json.loads((out / "_label.json").read_text())["settings"]
     assert (record["data"]["task"], record["data"]["prompt"]) == ("jsonl", "short")
@@ -38,6 +43,8 @@ def test_a_run_labels_questions_as_it_was_trained_to_ask_them(
         "shards": 2,
         "made": 0,
     }
+    next(out.glob("part-*")).unlink()
+    assert cli(*command).err == "label: going on after 3/5 questions\n"  # it has been shown
     refused = cli(*command, "--samples", 2)
     assert refused.code == 2
     assert "samples (1 -> 2)" in refused.err

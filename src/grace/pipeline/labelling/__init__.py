@@ -77,6 +77,8 @@ def _work(
         return
     if workers == 1:
         with contextlib.closing(Labeller(questions, out, settings)) as labeller:
+            if not any(out.glob("part-*.parquet")):
+                labeller.preview()
             yield from map(labeller, shards)
         return
     from grace.pipeline.labelling.cluster import label_shards

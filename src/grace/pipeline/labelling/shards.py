@@ -5,6 +5,7 @@ Shapes: N responses, D hidden size.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import uuid
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from grace.errors import ModelError
 from grace.grading import grader_of
 from grace.pipeline.labelling.questions import read_questions
 from grace.pipeline.sampling import plan_units
+from grace.pipeline.stages.grade import show_first
 from grace.records import Question, Response, to_json
 from grace.store import writing
 from grace.tasks import load_task
@@ -111,6 +113,16 @@ class Labeller:
         questions = read_questions(self._questions, self._settings.data, start, stop)
         write_table(shard_path(self._out, shard), self._label(questions))
         return len(questions)
+
+    def preview(self) -> None:
+        """Show the first prompt, its answer and the grade."""
+        settings = self._settings
+        (question,) = read_questions(self._questions, settings.data, 0, 1)
+        chat = conversation(self._task, question, settings.data, settings.shots)
+        prompt = encode_chat(self._engine.tokenizer, chat)
+        sampling = dataclasses.replace(self._sampling, num_samples=1)
+        ((_, (made,)),) = self._engine.generate([prompt], sampling)
+        show_first(question, chat, made, self._grade)
 
     def close(self) -> None:
         """Let go of the engine."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from grace.config import to_dict
-from grace.grading import grader_of, short_answer
+from grace.grading import Grader, grader_of, short_answer
 from grace.pipeline.context import Context
-from grace.records import Grade
+from grace.progress import say
+from grace.records import Generation, Grade, Message, Question
 from grace.store import SPLITS, Split
 
 SHOWN = 3  # right answers, and as many wrong ones
+LINES = 12  # first and last lines of a prompt that are shown
 WIDTH = 100  # characters of a question or an answer that are shown
 
 
@@ -43,6 +47,22 @@ def one_line(text: str) -> str:
     """Return a text on one line, its end where it is long: there the question stands."""
     line = " ".join(text.split())
     return line if len(line) <= WIDTH else f"...{line[3 - WIDTH :]}"
+
+
+def show_first(
+    question: Question, chat: Sequence[Message], made: Generation, grader: Grader
+) -> None:
+    """Show the first prompt, its answer and the grade, before thousands of them are made."""
+    lines = "\n".join(f"{turn['role']}: {turn['content']}" for turn in chat).splitlines()
+    left_out = ["..."] if len(lines) > 2 * LINES else []
+    lines = [*lines[:LINES], *left_out, *lines[max(LINES, len(lines) - LINES) :]]
+    say("\n  | ".join(["first prompt:", *lines]))
+    cut = f", cut after {len(made.token_ids)} tokens" if made.finish_reason == "length" else ""
+    verdict = "no known answer"
+    if question.answers:
+        verdict = "right" if grader(made.text, question) else "wrong"
+        verdict += f"; accepted: {one_line(' / '.join(question.answers[:3]))}"
+    say(f"first answer{cut}: {one_line(made.text) or '(nothing)'} ({verdict})")
 
 
 def grade_split(context: Context, split: Split) -> None:

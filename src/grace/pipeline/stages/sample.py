@@ -9,14 +9,12 @@ from grace.engines.checks import check_contexts
 from grace.grading import grader_of
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import is_sampled, sample_split, sampling_for
-from grace.pipeline.stages.grade import one_line
+from grace.pipeline.stages.grade import show_first
 from grace.store import SPLITS, Split
 from grace.tasks import Split as SplitName
 from grace.tasks.draw import MOST
 from grace.tasks.jsonl import TASK
 from grace.tasks.prompts import draw_training
-
-SHOWN = 12  # first and last lines of a prompt
 
 
 def sample(context: Context) -> None:
@@ -75,20 +73,10 @@ def _preview(context: Context) -> None:
     if split.responses.path.exists():
         return
     question = split.questions.read()[0]
-    (turns,), prompts = context.messages([question]), context.prompts([question])
+    (chat,), prompts = context.messages([question]), context.prompts([question])
     sampling = dataclasses.replace(sampling_for(context, "train"), num_samples=1)
     ((_, (made,)),) = context.sampler("base").generate(prompts, sampling)
-    grader = grader_of(context.settings.grade, context.task.grader)
-    verdict = "right" if grader(made.text, question) else "wrong"
-    cut = f", cut after {len(made.token_ids)} tokens" if made.finish_reason == "length" else ""
-    lines = "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns).splitlines()
-    left_out = ["..."] if len(lines) > 2 * SHOWN else []
-    lines = [*lines[:SHOWN], *left_out, *lines[max(SHOWN, len(lines) - SHOWN) :]]
-    context.say("\n  | ".join(["first prompt:", *lines]))
-    context.say(
-        f"first answer{cut}: {one_line(made.text) or '(nothing)'} ({verdict}; "
-        f"accepted: {one_line(' / '.join(question.answers[:3]))})"
-    )
+    show_first(question, chat, made, grader_of(context.settings.grade, context.task.grader))
 
 
 def draw_shots(context: Context) -> None:
