@@ -18,6 +18,7 @@ from grace.cli.options import (
     Json,
     ModelPath,
     QuestionField,
+    RunDevice,
     RunPath,
     Set,
     examples,
@@ -43,7 +44,7 @@ def start(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
     log_level: Annotated[
-        str, typer.Option(envvar=LEVEL, help="what to say of the work: debug, info, warning, error")
+        str, typer.Option(envvar=LEVEL, help="how much to report: debug, info, warning or error")
     ] = "info",
 ) -> None:
     """How sure is this LLM of this answer, and how many samples do I still need?"""
@@ -68,20 +69,22 @@ app.command(epilog=demo.DEMO)(demo.demo)
         "grace run runs/qwen",
         "grace run runs/qwen --set train.epochs=5 --redo train",
     )
-    + "\n\nThe third only shows the plan and the time it needs, the fourth resumes a run that"
-    " stopped, the fifth trains it again."
+    + "\n\nThe third command only shows the plan and the time it would take, the fourth resumes a"
+    " run that stopped, and the fifth trains it again."
 )
 def run(
     path: RunPath,
     recipe: Annotated[
-        Path | None, typer.Option(help="TOML file, or a name of `grace list recipes`")
+        Path | None, typer.Option(help="TOML file of settings, or a name of `grace list recipes`")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="backbone: directory, GGUF file or Hub id")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="which questions; `grace list tasks`")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="which questions; see `grace list tasks`")
+    ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="folder with TASK/SPLIT.jsonl, instead of the Hub")
+        Path | None, typer.Option(help="read TASK/SPLIT.jsonl in this folder, not the Hub")
     ] = None,
     file: Annotated[
         str | None,
@@ -91,24 +94,25 @@ def run(
     ] = None,
     question_field: QuestionField = "",
     answer_field: AnswerField = "",
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N")] = None,
+    device: RunDevice = None,
     seed: Annotated[int | None, typer.Option(help="seed of everything random; default: 0")] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="this many seeds, each in RUN/seed-N, one common report"),
+        typer.Option(min=1, help="run this many seeds, each in RUN/seed-N, with one common report"),
     ] = None,
     settings: Set = None,
     redo: Annotated[
-        str | None, typer.Option(metavar="STAGE", help="do this stage and the later ones again")
+        str | None, typer.Option(metavar="STAGE", help="do this stage and all later ones again")
     ] = None,
     until: Annotated[
         str | None, typer.Option(metavar="STAGE", help="stop after this stage")
     ] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, help="tasks and seeds at a time, each in its own process")
+        int, typer.Option(min=1, help="tasks and seeds to run at a time, each in its own process")
     ] = 1,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="only say what would be done, and how long it takes")
+        bool,
+        typer.Option("--dry-run", help="only say what would be done and how long it takes"),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -152,7 +156,7 @@ def ask(
     ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="how to vote: es, sc, ...; `grace list strategies`"),
+        typer.Option(metavar="NAME", help="how to vote: es, sc, ...; see `grace list strategies`"),
     ] = None,
     threshold: Annotated[
         float | None,
@@ -163,7 +167,8 @@ def ask(
     ] = None,
     parallel: Annotated[int, typer.Option(min=1, help="samples to generate at the same time")] = 1,
     temperature: Annotated[
-        float | None, typer.Option(help="of the sampling; default: 0 (greedy), 0.8 for a vote")
+        float | None,
+        typer.Option(help="sampling temperature; default: 0 (greedy), 0.8 for a vote"),
     ] = None,
     seed: Annotated[int, typer.Option(help="seed of the sampling")] = 0,
     trace: Annotated[
@@ -227,10 +232,10 @@ def list_(
             help="tasks, estimators, strategies, engines, graders, recipes, settings or runs",
         ),
     ] = "runs",
-    path: Annotated[Path, typer.Option(help="where runs are looked for")] = Path("runs"),
+    path: Annotated[Path, typer.Option(help="folder in which to look for runs")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List tasks, estimators, strategies, engines, graders, settings, runs, ..."""
+    """List tasks, estimators, strategies, engines, graders, recipes, settings or runs."""
     from grace.cli.commands.listing import listing
 
     rows = listing(what, path)

@@ -16,10 +16,13 @@ ModelPath = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="change a setting; `grace list settings`"),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="change a setting of `grace list settings`; repeat"
+    ),
 ]
 Base = Annotated[
-    str | None, typer.Option(metavar="DIR", help="the backbone, if it moved since the training")
+    str | None,
+    typer.Option(metavar="DIR", help="where the backbone is, if it moved since the training"),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
 RunDevice = Annotated[
@@ -30,7 +33,8 @@ QuestionField = Annotated[
     str, typer.Option(metavar="NAME", help="the column of the questions, if its name is unusual")
 ]
 AnswerField = Annotated[
-    str, typer.Option(metavar="NAME", help="the column of the accepted answers")
+    str,
+    typer.Option(metavar="NAME", help="the column of the accepted answers, if its name is unusual"),
 ]
 
 

@@ -40,7 +40,7 @@ def fit(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="the adapter to write")],
     trace: Annotated[
-        bool, typer.Option("--trace", help="fit the confidence at every token, too")
+        bool, typer.Option("--trace", help="also fit the confidence at every token")
     ] = False,
     settings: Set = None,
     device: Device = "auto",

@@ -50,14 +50,15 @@ def label(
     ],
     samples: Annotated[int, typer.Option(min=1, help="responses per question")] = 1,
     temperature: Annotated[
-        float | None, typer.Option(min=0, help="default: 0 for one response, else 0.8")
+        float | None,
+        typer.Option(min=0, help="sampling temperature; default: 0 for one response, else 0.8"),
     ] = None,
     features: Annotated[
         list[str] | None,
         typer.Option(metavar="NAMES", help="hidden states to keep: mean,last"),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="processes with a model each; several are Ray's")
+        int, typer.Option(min=1, help="processes with a model each; more than one need Ray")
     ] = 1,
     engine: Annotated[
         str, typer.Option(help="transformers, vllm, llama or openai")
@@ -67,7 +68,7 @@ def label(
         typer.Option(
             "--engine-option",
             metavar="KEY=VALUE",
-            help="of the engine: max_model_len=4096 (vllm), url=http://HOST:PORT (openai); repeat",
+            help="for the engine: max_model_len=4096 (vllm), url=http://HOST:PORT (openai); repeat",
         ),
     ] = None,
     upstream_key: Annotated[
@@ -82,7 +83,7 @@ def label(
     settings: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Sample, rate and grade responses to many questions; what it writes is Parquet. Resumes."""
+    """Sample, rate and grade responses to many questions, and write Parquet. Resumes."""
     from grace.config import key_values
     from grace.engines.kinds import engine_class
     from grace.model.places import adapter_folder, read_card, recorded_base, recorded_shots

@@ -16,8 +16,11 @@ MEASURE = (
         "grace measure scored.jsonl verbal.jsonl --out measured",
         "grace measure labelled/ --json",
     )
-    + '\n\nLines: {"confidence": 0.8, "correct": true}; null: no confidence, or not graded. With'
-    ' "question_id", "question" or "id" several files are compared question by question.'
+    + "\n\nECE is the average gap between confidence and accuracy, the Brier score the mean squared"
+    " error of the confidence, and AUROC the chance that a right answer has a higher confidence"
+    ' than a wrong one. A line is {"confidence": 0.8, "correct": true}; null stands for no'
+    ' confidence or no grade. Files whose lines have "question_id", "question" or "id" are'
+    " compared question by question."
 )
 
 
@@ -36,7 +39,7 @@ def measure(
     bins: Annotated[int, typer.Option(min=1, help="equal-width bins of ECE")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Measure confidences of graded responses, from any source: ECE, Brier, AUROC, diagrams."""
+    """Measure how good confidences of graded responses are, whatever their source."""
     from grace.measuring import measure as measure_all
     from grace.report import to_json
 

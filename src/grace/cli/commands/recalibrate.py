@@ -19,9 +19,9 @@ RECALIBRATE = (
         "grace recalibrate runs/qwen labelled adapted",
         "grace label others.jsonl labelled --model runs/qwen",
     )
-    + "\n\nThe second makes what the first reads: the model's own confidences in answers to the"
-    " other questions, with their grades. `grace score` of graded answers will do, too. About a"
-    " hundred are enough; see also `grace measure --help`."
+    + "\n\nThe second command makes what the first one reads: the model's own confidences in its"
+    " answers to the other questions, with their grades. Graded answers from `grace score` will do"
+    " as well. About a hundred are enough; see also `grace measure --help`."
 )
 
 
@@ -33,9 +33,9 @@ def recalibrate(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="the adapter to write")],
     as_json: Json = False,
 ) -> None:
-    """Fit a trained confidence to other questions: two numbers, from some graded answers.
+    """Adjust a trained confidence to other questions by two numbers, fitted to graded answers.
 
-    Answers, and their order by confidence, stay as they are. Nothing is trained; OUT loads, serves
+    Answers and their order by confidence stay as they are. Nothing is trained; OUT loads, serves
     and exports like any adapter.
     """
     from grace.measuring import read_answers

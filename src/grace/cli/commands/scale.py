@@ -27,11 +27,13 @@ def scale(
     samples: Annotated[int, typer.Option(min=1, help="samples of every test question")] = 32,
     estimators: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAMES", help="whose confidences vote too: p_true,verbal,..."),
+        typer.Option(metavar="NAMES", help="also vote with the confidences of p_true,verbal,..."),
     ] = None,
     strategy: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAMES", help="further strategies: sc,grace-es,threshold=0.9"),
+        typer.Option(
+            metavar="NAMES", help="further strategies to compare: sc,grace-es,threshold=0.9"
+        ),
     ] = None,
     orders: Annotated[
         int, typer.Option(min=1, help="random orders of the samples to average over")
@@ -39,9 +41,9 @@ def scale(
     device: RunDevice = None,
     as_json: Json = False,
 ) -> None:
-    """Compare voting strategies by accuracy, samples and tokens used. Resumes.
+    """Compare voting strategies by accuracy, samples and tokens. Resumes.
 
-    RUN is a finished run or study. Its report is made again, with the result in it.
+    RUN is a finished run or study. Its report is written again, with the result in it.
     """
     from rich.console import Console
 
@@ -66,24 +68,24 @@ def scale(
 def threshold(
     path: RunPath,
     target_accuracy: Annotated[
-        float | None, typer.Option(help="wanted share of right ones among the answers given")
+        float | None, typer.Option(help="share of the given answers that must be right")
     ] = None,
     margin: Annotated[
         float | None,
-        typer.Option(help="instead: most accuracy that early stopping may lose against SC"),
+        typer.Option(help="instead: the accuracy that early stopping may lose to a plain vote"),
     ] = None,
-    delta: Annotated[float, typer.Option(help="accepted risk that the guarantee fails")] = 0.05,
+    delta: Annotated[float, typer.Option(help="accepted risk that the guarantee is false")] = 0.05,
     mode: Annotated[
-        str, typer.Option(help="answer: one answer or none; early-stop: up to --budget samples")
+        str, typer.Option(help="answer: one answer or none; early-stop: a vote of --budget samples")
     ] = "answer",
     budget: Annotated[
-        int | None, typer.Option(help="most samples with early-stop; default: 8")
+        int | None, typer.Option(help="with early-stop: most samples; default: 8")
     ] = None,
     drop: Annotated[
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="with early-stop: abort hopeless samples, at most this share of the right ones",
+            help="with early-stop: abort hopeless samples, and at most this share of right ones",
         ),
     ] = None,
     device: RunDevice = None,
@@ -91,7 +93,7 @@ def threshold(
 ) -> None:
     """Choose a threshold with a guarantee, on validation questions; `ask` then uses it.
 
-    Exit code 1 when no threshold can guarantee it.
+    The exit code is 1 if no threshold can guarantee it.
     """
     from grace.pipeline.scaling.guarantees import choose_threshold
 

@@ -40,11 +40,11 @@ def score(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="JSONL to write and to resume; default: standard output")
+        Path | None, typer.Option(help="JSONL file to write or to resume; default: standard output")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="responses per forward pass")] = 32,
     trace: Annotated[
-        bool, typer.Option("--trace", help="the confidence at every token, too (train.trace)")
+        bool, typer.Option("--trace", help="also write the confidence at every token (train.trace)")
     ] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="leave out lines that cannot be rated")
@@ -53,7 +53,7 @@ def score(
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
-    """Add a confidence to responses that you already have; what it writes is JSONL. Resumes."""
+    """Add a confidence to responses that you already have, and write them as JSONL. Resumes."""
     bad = _leave_out if skip_bad else None
     checked = () if str(file) == "-" else _lines(file, bad and (lambda error: None))
     total, lines = sum(1 for _ in checked), _lines(file, bad)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grace.cli.keys import read_key
-from grace.cli.options import Base, Device, Dtype, ModelPath, RunPath, examples, listed
+from grace.cli.options import Base, Device, Dtype, ModelPath, examples, listed
 from grace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,19 +32,21 @@ RETRIES = 2  # of a proxy; its client waits
 
 
 Host = Annotated[str, typer.Option(help="address to listen on")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="port; 0: a free one")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0 takes a free one")]
 ApiKey = Annotated[
-    str, typer.Option(envvar="GRACE_API_KEY", help="what clients must send; default: nothing")
+    str, typer.Option(envvar="GRACE_API_KEY", help="key that clients must send; default: none")
 ]
 ApiKeyFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="a file that holds the key instead"),
+    typer.Option(metavar="FILE", help="read the key from this file instead"),
 ]
 Name = Annotated[
     str | None, typer.Option(help="what clients call the model; default: the directory's name")
 ]
 MaxTokens = Annotated[int, typer.Option(min=1, help="most tokens of one answer")]
-MaxWaiting = Annotated[int, typer.Option(min=1, help="requests in the queue, then 429")]
+MaxWaiting = Annotated[
+    int, typer.Option(min=1, help="requests that may wait; further ones get 429")
+]
 AllowHost = Annotated[
     list[str] | None,
     typer.Option(metavar="NAMES", help="names by which clients may call the server"),
@@ -95,7 +97,7 @@ def proxy(
         str | None,
         typer.Argument(
             metavar="DIR",
-            help="the export that it serves, or its run; default: where it says that its model is",
+            help="the export that it serves, or its run; default: the directory that it names",
         ),
     ] = None,
     model: Annotated[
@@ -111,7 +113,7 @@ def proxy(
     name: Name = None,
     max_tokens: MaxTokens = 4096,
     max_running: Annotated[
-        int, typer.Option(min=1, help="requests at a time to the upstream")
+        int, typer.Option(min=1, help="requests that the upstream gets at a time")
     ] = 256,
     max_waiting: MaxWaiting = 64,
     timeout: Timeout = 300.0,
@@ -149,7 +151,7 @@ def proxy(
 
 
 def export(
-    path: RunPath,
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="run or adapter directory")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="directory to write")],
     format: Annotated[
         str,
@@ -169,7 +171,7 @@ def export(
     license_: Annotated[
         str | None,
         typer.Option(
-            "--license", metavar="ID", help="for the model card; default: that of the base"
+            "--license", metavar="ID", help="licence in the model card; default: that of the base"
         ),
     ] = None,
 ) -> None:
