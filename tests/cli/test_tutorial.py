@@ -88,5 +88,6 @@ def test_the_readmes_commands_run_in_their_order(cli: Callable[..., Any], model:
             result = cli(name, *given)
             assert result.code == 0, (name, given, result.err)
         done.append(name)
+    served(shown("docs/tutorial.md")[-1])  # the last run is that of the tutorial
     assert {"run", "ask", "serve", "fit", "score", "measure", "export", "label"} <= set(done)
     assert {"recalibrate", "scale"} <= set(done)
