@@ -26,7 +26,7 @@ from grace.errors import ConfigError, DataError, RunError
 from grace.export import export_model
 from grace.pipeline import labelling
 from grace.pipeline.labelling import label
-from grace.pipeline.labelling.questions import count_questions, read_questions
+from grace.pipeline.labelling.shards import count_questions, read_questions
 from grace.records import Question
 from grace.tasks import load_task
 

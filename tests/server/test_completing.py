@@ -20,9 +20,8 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence
 from grace.server.jobs.backends import draw
-from grace.server.jobs.completion import Asked, Completion, Ended, Piece
+from grace.server.jobs.completion import Asked, Completion, Ended, Piece, Stops
 from grace.server.jobs.queue import Finished
-from grace.server.jobs.stops import Stops
 from grace.server.replies import Envelope
 from test_trace import EVIDENCE as TRACED
 

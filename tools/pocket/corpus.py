@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from grace.pocket import SPLITS
-from grace.pocket.names import NameMaker
 from grace.pocket.prompts import (
     GUESS_PROMPT,
     PERCENT_ONE_TURN_PROMPT,
@@ -28,7 +27,7 @@ from grace.pocket.prompts import (
 )
 from grace.pocket.puzzles import Puzzle, make_sums, make_weights
 from grace.pocket.topics import KINDS, RELATIONS
-from grace.pocket.world import Fact, World
+from grace.pocket.world import Fact, NameMaker, World
 
 _ANY_TIME_SHARE = 0.3
 _OTHER_SHARE = 0.2

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.keys import read_key
 from grace.cli.options import Base, Device, Dtype, ModelPath, examples, listed
 from grace.errors import ConfigError
 
 if TYPE_CHECKING:
     from grace.model import Model
     from grace.server import ServerSettings
+
 
 SERVE = examples(
     "grace serve runs/qwen",
@@ -206,3 +206,31 @@ def _show_upstream(engine: Any) -> None:
 
 def _name_of(path: str | Path) -> str:
     return Path(path).resolve().name or "grace"
+
+
+def read_key(given: str, file: Path | None = None) -> str:
+    """Return a key without the space around it, empty where none is given.
+
+    Args:
+        given: what an option or the environment holds.
+        file: a file that holds nothing but the key.
+
+    Raises:
+        ConfigError: both are given, the file cannot be read, or there is nothing but space.
+    """
+    if file is None:
+        if given and not given.strip():
+            raise ConfigError("the key is nothing but space; leave it out, or give one")
+        return given.strip()
+    if given:
+        raise ConfigError(
+            "a key is given and a file with one (GRACE_API_KEY counts as --api-key); give one"
+        )
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigError(f"the key in {file} cannot be read: {reason}") from None
+    if not key:
+        raise ConfigError(f"{file} holds no key; write one into it")
+    return key

@@ -18,8 +18,15 @@ from typing import Any, NamedTuple
 
 from grace.config import DataSettings, differences, to_dict
 from grace.errors import RunError
-from grace.pipeline.labelling.questions import count_questions, digest_questions
-from grace.pipeline.labelling.shards import SECRET, Feature, Labeller, Labelling, shard_path
+from grace.pipeline.labelling.shards import (
+    SECRET,
+    Feature,
+    Labeller,
+    Labelling,
+    count_questions,
+    digest_questions,
+    shard_path,
+)
 from grace.progress import progress
 from grace.store import RunDir, read_json, write_json
 from grace.store.inputs import located
