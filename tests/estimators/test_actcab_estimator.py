@@ -37,12 +37,12 @@ def rate(known: Known = KNOWN, **options: Any) -> list[Any]:
 def test_the_probe_is_trained_as_torch_trains_it():
     import torch
 
-    x_ND, y_N, start_D = STATES_ND[:50], RNG.random(50), RNG.normal(size=6)
+    x_ND, y_N = STATES_ND[:50], RNG.random(50)
     weights_CD = fit_sigmoid_probes(
-        x_ND, y_N[:, None], [0.02], [4], batch_size=16, weight_decay=0.1, start_D=start_D, seed=5
+        x_ND, y_N[:, None], [0.02], [4], batch_size=16, weight_decay=0.1, seed=5
     )
     layer = torch.nn.Linear(6, 1, bias=False, dtype=torch.float64)
-    layer.weight.data[0] = torch.tensor(start_D)
+    layer.weight.data[0] = 0
     optimizer = torch.optim.AdamW(layer.parameters(), lr=0.02, weight_decay=0.1)
     order = np.random.default_rng(5)
     for _ in range(4):
@@ -87,21 +87,9 @@ def test_it_learns_what_can_be_learnt():
     assert right > wrong + 0.1
 
 
-def test_as_published_it_hardly_leaves_its_first_weights_and_ignores_the_last_fifth():
-    values = rate(actcab_compat=True)
-    start_D = np.random.default_rng(3).uniform(-1, 1, 6) / np.sqrt(6)
-    untrained = 1 / (1 + np.exp(-STATES_ND[130:] @ start_D))
-    assert values == pytest.approx(untrained, abs=5e-3)
-    lied = samples(
-        KNOWN.train.responses, correct=[*CORRECT[:80], *[not c for c in CORRECT[80:100]]]
-    )
-    assert rate(Known(lied, NOTHING), actcab_compat=True) == values
-    assert rate(Known(lied, NOTHING), tune=False) != rate(tune=False)
-
-
 def test_the_fitted_parameters_are_the_weights_and_the_offset():
     engine = ScriptedEngine(states=lambda numbers: STATES_ND[list(numbers)])
-    for options, count in (({}, 7), ({"bias": False}, 6), ({"actcab_compat": True}, 6)):
+    for options, count in (({}, 7), ({"bias": False}, 6)):
         fitted = load_estimator("actcab", options).fit(KNOWN, engine, 0)
         assert fitted.trained_parameters == count
 

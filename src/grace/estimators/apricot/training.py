@@ -1,7 +1,10 @@
-"""Training of Apricot's auxiliary model: squared error between softmax(logits)[1] and the target.
+"""Apricot's targets, and the training of its auxiliary model on them.
 
-Shapes: N responses, B responses of a batch.
-Source: the published code of arXiv 2403.05973 (optimizer, schedule, clipping).
+A target is the accuracy of a question's cluster among the training questions; the loss is the
+squared error between softmax(logits)[1] and it.
+
+Shapes: Q questions, N responses, B responses of a batch, D dimensions.
+Source: arXiv 2403.05973 section 3.1 and its published code (optimizer, schedule, clipping).
 """
 
 from __future__ import annotations
@@ -13,16 +16,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 
 from grace.errors import TrainingError
+from grace.estimators.apricot.apricot import Apricot
 from grace.estimators.apricot.encoder import Text, TextModel
-from grace.estimators.apricot.settings import Settings
 from grace.progress import progress
 
 MAX_GRAD_NORM = 10.0
 WARMUP, MAX_WARMUP = 0.1, 100  # share of the steps, and steps
 HORIZON = 1.1  # the cosine reaches zero after this multiple of the steps
 GROUP = 16  # batches of like lengths are made among this many batches' responses
+MIN_CLUSTER_SIZE, MIN_SAMPLES = 3, 1  # of HDBSCAN
+EPSILON = 1e-6
+NOISE = -1
 
 
 class Best:
@@ -51,7 +58,7 @@ def train(
     texts: Sequence[Text],
     target_N: Sequence[float],
     validation_brier: Callable[[], float],
-    settings: Settings,
+    settings: Apricot,
     seed: int,
 ) -> None:
     """Fine-tune a classifier in place; it ends as the best on validation answers, or the last.
@@ -67,13 +74,12 @@ def train(
         for number, at in zip(range(1, last + 1), order, strict=False):
             step([rows[row] for row in at], [target_N[row] for row in at])
             looked = number % settings.validate_every == 0 or number == last
-            if looked and not settings.apricot_compat:
+            if looked:
                 best.look(_finite("validation Brier score", validation_brier(), number))
                 if 0 < settings.patience <= best.looks_since:
                     break
             advance(1, f"best validation Brier {best.brier:.4f}" if best.brier < 1 else "")
-    if not settings.apricot_compat:
-        best.restore()
+    best.restore()
 
 
 def batches(lengths: Sequence[int], size: int, seed: int) -> Iterator[list[int]]:
@@ -98,7 +104,7 @@ def rate_at(step: int, steps: int) -> float:
 
 
 def _stepper(
-    model: TextModel, settings: Settings
+    model: TextModel, settings: Apricot
 ) -> Callable[[Sequence[Sequence[int]], Sequence[float]], None]:
     """Return what takes one optimizer step on a batch of token ids and their targets."""
     weights = list(model.network.parameters())
@@ -110,7 +116,7 @@ def _stepper(
     )
 
     def step(rows: Sequence[Sequence[int]], targets: Sequence[float]) -> None:
-        model.network.train(not settings.apricot_compat)
+        model.network.train()
         confidence_B = torch.softmax(model.forward(rows), dim=-1)[:, 1]
         target_B = torch.tensor(targets, device=confidence_B.device)
         loss = torch.nn.functional.mse_loss(confidence_B, target_B)
@@ -130,3 +136,48 @@ def _finite(what: str, value: float, step: int) -> float:
             f"apricot: the {what} is {value} at step {step}; lower estimators.apricot.learning_rate"
         )
     return value
+
+
+def embed(encoder: TextModel, questions: Sequence[str]) -> NDArray[np.float64]:
+    """Return the sentence embeddings, shape (Q, D), each of length 1."""
+    with progress("apricot: embed", len(questions), unit="questions") as advance:
+        vector_QD = encoder.run([(question,) for question in questions], advance)
+    vector_QD /= np.linalg.norm(vector_QD, axis=1, keepdims=True).clip(EPSILON)
+    return vector_QD
+
+
+def clusters(vector_QD: ArrayLike) -> NDArray[np.int64]:
+    """Return every question's cluster by HDBSCAN on z-scored dimensions, -1 for noise."""
+    from sklearn.cluster import HDBSCAN
+
+    raw_QD = np.asarray(vector_QD, dtype=np.float64)
+    if len(raw_QD) < MIN_CLUSTER_SIZE:
+        return np.full(len(raw_QD), NOISE)
+    z_QD = (raw_QD - raw_QD.mean(axis=0)) / (raw_QD.std(axis=0) + EPSILON)
+    found = HDBSCAN(min_cluster_size=MIN_CLUSTER_SIZE, min_samples=MIN_SAMPLES, copy=True)
+    cluster_Q: NDArray[np.int64] = found.fit_predict(z_QD).astype(np.int64)
+    return cluster_Q
+
+
+def cluster_accuracies(
+    cluster_Q: ArrayLike,
+    question_N: ArrayLike,
+    correct_N: Sequence[bool],
+) -> list[float]:
+    """Return the share of right responses in each response's cluster.
+
+    A question that is noise keeps the share among its own responses.
+
+    Args:
+        cluster_Q: every question's cluster, -1 for noise.
+        question_N: every response's question, as a row of `cluster_Q`.
+        correct_N: whether each response is right.
+    """
+    cluster_Q, question_N = np.asarray(cluster_Q), np.asarray(question_N)
+    alone_Q = cluster_Q < 0
+    own_Q = cluster_Q.max() + 1 + np.arange(len(cluster_Q))
+    group_N = np.where(alone_Q, own_Q, cluster_Q)[question_N]
+    right = np.bincount(group_N, weights=np.asarray(correct_N, dtype=np.float64))
+    count = np.bincount(group_N)
+    accuracy_N: list[float] = (right[group_N] / count[group_N]).tolist()
+    return accuracy_N

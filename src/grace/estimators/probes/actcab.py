@@ -45,8 +45,6 @@ GRID = tuple(
     for rate in (1e-5, 1e-4, 1e-3, 1e-2)
     for epochs in (3, 10, 30, 100)
 )
-PUBLISHED = Candidate(1e-5, 2, 100)
-PUBLISHED_SHARE = 0.8  # of the rows is trained on in the published code
 
 
 class Scale(NamedTuple):
@@ -79,12 +77,6 @@ class ActCab:
     bias: bool = setting(True, "train an offset beside the weights")
     folds: int = setting(10, "folds that the soft labels come from", low=2)
     bins: int = setting(50, "equal-width bins of the soft labels", low=1)
-    actcab_compat: bool = setting(
-        False,
-        "as published: learning rate 1e-5, 2 epochs per fold and 100 at last, no offset, features "
-        "not scaled, random first weights, consecutive folds, a fifth of the rows unused; only "
-        "batch_size, weight_decay, folds and bins still count",
-    )
 
     answers: ClassVar[Answers] = "base"
 
@@ -98,9 +90,8 @@ class ActCab:
         train = known.train
         label_N, fold_N = labels_of(train.correct), self._folds(train, seed)
         states_ND = _states(train, range(len(label_N)), engine)
-        used_N = np.arange(len(label_N)) < self._used(len(label_N))
         scale = self._scale(states_ND)
-        rows_ND, label_N, fold_N = scale(states_ND)[used_N], label_N[used_N], fold_N[used_N]
+        rows_ND = scale(states_ND)
         soft_NC = self._soft_labels(rows_ND, label_N, fold_N, seed)
         weights_CD = self._train(rows_ND, soft_NC, [c.epochs for c in self._candidates], seed)
         best = 0 if len(weights_CD) == 1 else _best(known.validation, engine, scale, weights_CD)
@@ -116,26 +107,14 @@ class ActCab:
 
     @property
     def _candidates(self) -> Sequence[Candidate]:
-        if self.actcab_compat:
-            return [PUBLISHED]
         given = Candidate(self.learning_rate, self.epochs, self.epochs)
         return GRID if self.tune else [given]
 
-    def _used(self, count: int) -> int:
-        """Return how many of the rows, from the first, are trained on."""
-        return int(PUBLISHED_SHARE * count) if self.actcab_compat else count
-
     def _folds(self, train: Samples, seed: int) -> Array:
         folds = usable_folds(train, self.folds)
-        if self.actcab_compat:
-            count = self._used(len(train.responses))
-            return np.minimum(np.arange(len(train.responses)) * folds // max(count, 1), folds - 1)
         return assign_folds([question.id for question in train.questions], folds, seed)
 
     def _scale(self, states_ND: Array) -> Scale:
-        width = states_ND.shape[1]
-        if self.actcab_compat:
-            return Scale(np.zeros(width), np.ones(width), bias=False)
         mean_D = states_ND.mean(axis=0, dtype=np.float64)
         return Scale(mean_D, spread(states_ND, mean_D), self.bias)
 
@@ -151,9 +130,6 @@ class ActCab:
         return np.stack([bin_accuracy(s_N, label_N, self.bins) for s_N in scores_NC.T], axis=1)
 
     def _train(self, rows_ND: Array, labels_NC: Array, epochs: Sequence[int], seed: int) -> Array:
-        width, start_D = rows_ND.shape[1], None
-        if self.actcab_compat:  # torch's first weights of a linear layer
-            start_D = np.random.default_rng(seed).uniform(-1, 1, width) / np.sqrt(width)
         return fit_sigmoid_probes(
             rows_ND,
             labels_NC,
@@ -161,7 +137,6 @@ class ActCab:
             epochs,
             batch_size=self.batch_size,
             weight_decay=self.weight_decay,
-            start_D=start_D,
             seed=seed,
         )
 
