@@ -25,6 +25,7 @@ class Llama:
         *,
         n_ctx: int = 512,
         n_threads: int | None = None,
+        n_threads_batch: int | None = None,
         n_batch: int = 512,
         type_k: int | None = None,
         type_v: int | None = None,
@@ -38,6 +39,7 @@ class Llama:
             file.parent, gguf_file=file.name, dtype=torch.float32
         ).eval()
         self.cache_types, self.n_batch = (type_k, type_v), n_batch
+        self.threads = (n_threads, n_threads_batch)
         self.n_tokens, self.evaluated, self._n_ctx = 0, 0, n_ctx
         self._ids: list[int] = []
 

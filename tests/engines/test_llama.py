@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,15 @@ def test_the_cache_is_float32_and_options_are_llama_cpps(folder: Path) -> None:
     assert engine._llama.cache_types == (0, 0)
     assert (engine.limit, engine._llama.n_batch) == (64, 16)
     assert load_engine("llama", folder / "model.gguf").limit == 256  # the model's own
+
+
+def test_the_limit_of_threads_is_pytorchs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    limited: Any = load_engine("llama", folder)
+    assert limited._llama.threads == (1, 1)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    free: Any = load_engine("llama", folder)
+    assert free._llama.threads == (os.cpu_count(), os.cpu_count())
 
 
 def test_what_is_no_export_for_llama_cpp_is_refused(

@@ -300,7 +300,14 @@ def _load(file: Path, header: Header, options: dict[str, Any]) -> Any:
         ) from None
     trained = header.number(f"{header.text('general.architecture')}.context_length") or LONGEST
     exact = {"type_k": 0, "type_v": 0, "swa_full": True}  # a cache in float32, of all positions
-    usual = {"n_ctx": min(trained, LONGEST), "n_threads": os.cpu_count(), "verbose": False}
+    cores = os.environ.get("OMP_NUM_THREADS", "")  # PyTorch's limit is llama.cpp's
+    threads = int(cores) if cores.isdecimal() else os.cpu_count()
+    usual = {
+        "n_ctx": min(trained, LONGEST),
+        "n_threads": threads,
+        "n_threads_batch": threads,
+        "verbose": False,
+    }
     try:
         return llama_cpp.Llama(str(file), **{**usual, **exact, **options})
     except (ValueError, RuntimeError, TypeError) as error:
