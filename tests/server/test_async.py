@@ -6,13 +6,16 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import openai
 import pytest
 from live_server import NAME, Live
 
 from fake_upstream import Behaviour, Server
+from grace.errors import ModelError
 from grace.model import Model
+from grace.model.connecting import connect
 
 IN_FLIGHT = 64
 QUESTIONS = [f"What is {number} and {number * 7}?" for number in range(IN_FLIGHT)]
@@ -55,6 +58,12 @@ def test_a_client_with_64_in_flight_gets_the_answers_of_single_calls(live: Live)
     assert [c for _, c in found] == [
         reply.confidence and pytest.approx(reply.confidence, abs=1e-5) for reply in replies
     ]
+
+
+def test_a_server_that_computes_c_itself_is_no_upstream(live: Live, finished: Path):
+    with pytest.raises(ModelError, match="ask it with any OpenAI client") as told:
+        connect(live.url, finished / "run")
+    assert "\n" not in str(told.value)
 
 
 def test_64_questions_are_at_the_upstream_at_a_time(

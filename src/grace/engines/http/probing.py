@@ -123,6 +123,11 @@ async def model_of(upstream: Upstream, name: str | None, card: Json) -> Json:
             f"{upstream.url} is Ollama, which lists the 20 most probable tokens at most, so it "
             f"cannot say how probable {CNF_TOKEN} is; serve the file with llama-server"
         )
+    if found.get("owned_by") == "grace":
+        raise ModelError(
+            f"{upstream.url} is `grace serve` or `grace proxy`, whose answers already come with "
+            "their confidence; ask it with any OpenAI client"
+        )
     if found.get("owned_by") == "llamacpp":
         return found | await _of_llama_server(upstream, found)
     if lora and "parent" in found and not found["parent"]:
