@@ -1,0 +1,205 @@
+"""The same questions with lm-polygraph's estimators and ours: equal figures, seconds, tokens.
+
+Reads a finished run with `train.lora=never`, whose answers are the backbone's, and its test
+questions. Both sides see the same prompts and answer them greedily, then say how sure the model is:
+
+- the log-probability of the answer (its sum, and its mean over tokens) and P(True) as lm-polygraph
+  words it (read given that the reply is not over) have one definition, so on the same answer the
+  figures must be the same; lm-polygraph makes every answer at least two tokens long, its end
+  included not, so where a model would stop after one it gives another answer;
+- from ten further samples, lm-polygraph takes the sequence entropy and the lexical similarity,
+  ours the share that agrees with the answer; here the random numbers differ;
+- ours reads c in the pass that writes the answer.
+
+lm-polygraph runs without the attention maps and hidden states that it collects by default and that
+none of these needs. Estimators that ask an NLI model (semantic entropy) are left out.
+
+    pip install lm-polygraph==0.7.0   # in an environment that has GrACE, [local]
+    python bench/peers.py runs/mine --questions 500
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata
+
+from grace.engines import Sampling
+from grace.grading import load_grader
+from grace.metrics import auroc
+from grace.pipeline import load_run_settings
+from grace.pipeline.context import Context
+from grace.store import RunDir
+
+SAMPLES = 10
+TEMPERATURE = 1.0
+P_TRUE = (
+    "Question: {q}\n Possible answer:{a}\n Is the possible answer:\n (A) True\n (B) False\n"
+    " The possible answer is:"
+)
+
+
+class Answered(NamedTuple):
+    """Greedy answers and, by the estimator's name, how sure of each: higher is surer."""
+
+    texts: list[str]
+    sure: dict[str, list[float]]
+    tokens: int  # read and written by the model
+    seconds: float  # of this process's cores
+
+
+def measured(work: Callable[[], tuple[list[str], dict[str, list[float]], int]]) -> Answered:
+    """Return what came of it, with the processor's seconds, which others cannot lengthen."""
+    start = time.process_time()
+    texts, sure, tokens = work()
+    return Answered(texts, sure, tokens, time.process_time() - start)
+
+
+def area(sure: list[float], right: list[bool]) -> float:
+    """Return AUROC in percent; only the order of `sure` counts."""
+    return 100 * auroc(rankdata(sure) / len(sure), right)
+
+
+class Peers:
+    """One run's test questions, as both sides are asked them."""
+
+    def __init__(self, run: Path, count: int) -> None:
+        self.context = Context(RunDir(run), load_run_settings(run))
+        self.questions = self.context.directory.split("test").questions.read()[:count]
+        self.prompts = self.context.prompts(self.questions)
+        self.tokenizer = self.context.engines.base.tokenizer
+        self.texts = [self.tokenizer.decode(prompt) for prompt in self.prompts]
+        read = self.tokenizer(self.texts)["input_ids"]
+        assert read == self.prompts, "as text the prompts are other tokens"
+        self.length = self.context.settings.sample.max_new_tokens
+
+    def ours(self) -> tuple[list[str], dict[str, list[float]], int]:
+        """Return our answers, how sure of them, and the tokens read and written."""
+        engine, prompts = self.context.engines.tuned, self.prompts
+        greedy = Sampling(max_new_tokens=self.length)
+        made = [one for _, (one,) in sorted(engine.generate(prompts, greedy))]
+        logs = [[*one.logprobs, *filter(None, [one.end_logprob])] for one in made]
+        answers = [self.tokenizer.decode(one.token_ids) for one in made]
+        pairs = zip(self.texts, answers, strict=True)
+        asked = [self.tokenizer(P_TRUE.format(q=q, a=a))["input_ids"] for q, a in pairs]
+        true, *rest = self.tokenizer("True", add_special_tokens=False)["input_ids"]
+        if rest:
+            sys.exit("this tokenizer writes True in several tokens, which lm-polygraph refuses")
+        true_N, end_N = engine.next_token_probs(asked, [true, self.tokenizer.eos_token_id]).T
+        believed = np.log(true_N / (1 - end_N))
+        more = Sampling(SAMPLES, TEMPERATURE, max_new_tokens=self.length)
+        draws = [several for _, several in sorted(engine.generate(prompts, more))]
+        task, agreed = self.context.task, []
+        for one, several in zip(made, draws, strict=True):
+            said = [task.answer(draw.text) for draw in several]
+            agreed.append(sum(x == task.answer(one.text) for x in said) / SAMPLES)
+        sure = {
+            "sum of log p": [math.fsum(row) for row in logs],
+            "mean of log p": [math.fsum(row) / len(row) for row in logs],
+            "P(True)": believed.tolist(),
+            f"agreement of {SAMPLES} samples": agreed,
+            "c": [-1.0 if one.confidence is None else one.confidence for one in made],
+        }
+        if all(one.confidence is None for one in made):
+            del sure["c"]
+        written = sum(map(len, logs)) + sum(len(d.token_ids) for row in draws for d in row)
+        return answers, sure, written + sum(map(len, [*prompts, *prompts, *asked]))
+
+    def theirs(self, batch: int) -> tuple[list[str], dict[str, list[float]], int]:
+        """Return lm-polygraph's, as `ours` does."""
+        from lm_polygraph.defaults.register_default_stat_calculators import (
+            register_default_stat_calculators,
+        )
+        from lm_polygraph.estimators import (
+            LexicalSimilarity,
+            MaximumSequenceProbability,
+            MonteCarloSequenceEntropy,
+            Perplexity,
+            PTrue,
+        )
+        from lm_polygraph.utils.builder_enviroment_stat_calculator import (
+            BuilderEnvironmentStatCalculator,
+        )
+        from lm_polygraph.utils.dataset import Dataset
+        from lm_polygraph.utils.manager import UEManager
+        from lm_polygraph.utils.model import WhiteboxModel
+
+        names = {
+            "sum of log p": MaximumSequenceProbability(),
+            "mean of log p": Perplexity(),
+            "P(True)": PTrue(),
+            "sequence entropy": MonteCarloSequenceEntropy(),
+            "lexical similarity": LexicalSimilarity("rougeL"),
+        }
+        self.tokenizer.padding_side = "left"
+        model = WhiteboxModel(self.context.engines.base.model, self.tokenizer, "backbone")
+        calculators = register_default_stat_calculators(
+            "Whitebox", output_attentions=False, output_hidden_states=False
+        )
+        manager = UEManager(
+            Dataset(self.texts, [""] * len(self.texts), batch_size=batch),
+            model,
+            list(names.values()),
+            BuilderEnvironmentStatCalculator(model),
+            calculators,
+            [],
+            [],
+            [],
+            ignore_exceptions=False,
+            verbose=False,
+            max_new_tokens=self.length,
+            save_stats=["sample_tokens"],
+        )
+        manager()
+        found: Any = manager.estimations
+        sure = {name: [-x for x in found["sequence", str(one)]] for name, one in names.items()}
+        answers = list(manager.stats["greedy_texts"])
+        written = sum(map(len, manager.stats["greedy_tokens"]))
+        written += sum(len(one) for row in manager.stats["sample_tokens"] for one in row)
+        asked = [P_TRUE.format(q=q, a=a) for q, a in zip(self.texts, answers, strict=True)]
+        read = sum(map(len, self.tokenizer(asked)["input_ids"]))
+        return answers, sure, written + read + 2 * sum(map(len, self.prompts))
+
+    def right(self, answers: list[str]) -> list[bool]:
+        """Return the grade of each answer."""
+        grader = load_grader(self.context.task.grader)
+        pairs = zip(answers, self.questions, strict=True)
+        return [grader(text, question) for text, question in pairs]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--questions", type=int, default=500)
+    parser.add_argument("--batch", type=int, default=32, help="prompts at once in lm-polygraph")
+    arguments = parser.parse_args()
+    peers = Peers(arguments.run, arguments.questions)
+    assert peers.context.engines.tuned and peers.context.engines.base  # loaded before the clock
+    ours = measured(peers.ours)
+    theirs = measured(lambda: peers.theirs(arguments.batch))
+    same = [i for i, (a, b) in enumerate(zip(ours.texts, theirs.texts, strict=True)) if a == b]
+    print(f"{len(ours.texts)} questions, {len(same)} answers the same text\n")
+    print("| how sure | largest difference | AUROC, lm-polygraph | AUROC, GrACE |")
+    print("|---|---|---|---|")
+    right, true = peers.right(ours.texts), peers.right(theirs.texts)
+    for name in dict.fromkeys([*theirs.sure, *ours.sure]):
+        a, b = theirs.sure.get(name), ours.sure.get(name)
+        apart = f"{max(abs(a[i] - b[i]) for i in same):.1e}" if a and b else ""
+        areas = [f"{area(x, y):.1f}" if x else "" for x, y in ((a, true), (b, right))]
+        print(f"| {name} | {apart} | {areas[0]} | {areas[1]} |")
+    for name, side in (("lm-polygraph", theirs), ("GrACE", ours)):
+        print(f"\n{name}: {side.seconds:.0f} processor seconds, {side.tokens:,} tokens")
+    print(f"\nratio of the seconds: {theirs.seconds / ours.seconds:.1f}")
+
+
+if __name__ == "__main__":
+    main()
