@@ -5,8 +5,8 @@ questions. Both sides see the same prompts and answer them greedily, then say ho
 
 - the log-probability of the answer (its sum, and its mean over tokens) and P(True) as lm-polygraph
   words it (read given that the reply is not over) have one definition, so on the same answer the
-  figures must be the same; lm-polygraph makes every answer at least two tokens long, its end
-  included not, so where a model would stop after one it gives another answer;
+  figures must be the same. lm-polygraph writes two tokens before an answer may end, so it gives
+  another answer where the model would end after one;
 - from ten further samples, lm-polygraph takes the sequence entropy and the lexical similarity,
   ours the share that agrees with the answer; here the random numbers differ;
 - ours reads c in the pass that writes the answer.
@@ -187,14 +187,15 @@ def main() -> None:
     ours = measured(peers.ours)
     theirs = measured(lambda: peers.theirs(arguments.batch))
     same = [i for i, (a, b) in enumerate(zip(ours.texts, theirs.texts, strict=True)) if a == b]
-    print(f"{len(ours.texts)} questions, {len(same)} answers the same text\n")
+    print(f"{len(ours.texts)} questions; of the {len(same)} answers that are the same text:\n")
     print("| how sure | largest difference | AUROC, lm-polygraph | AUROC, GrACE |")
     print("|---|---|---|---|")
-    right, true = peers.right(ours.texts), peers.right(theirs.texts)
+    right = peers.right(ours.texts)
     for name in dict.fromkeys([*theirs.sure, *ours.sure]):
-        a, b = theirs.sure.get(name), ours.sure.get(name)
-        apart = f"{max(abs(a[i] - b[i]) for i in same):.1e}" if a and b else ""
-        areas = [f"{area(x, y):.1f}" if x else "" for x, y in ((a, true), (b, right))]
+        sides = [side.sure.get(name) for side in (theirs, ours)]
+        a, b = ([side[i] for i in same] if side else [] for side in sides)
+        apart = f"{max(abs(x - y) for x, y in zip(a, b, strict=True)):.1e}" if a and b else ""
+        areas = [f"{area(x, [right[i] for i in same]):.1f}" if x else "" for x in (a, b)]
         print(f"| {name} | {apart} | {areas[0]} | {areas[1]} |")
     for name, side in (("lm-polygraph", theirs), ("GrACE", ours)):
         print(f"\n{name}: {side.seconds:.0f} processor seconds, {side.tokens:,} tokens")
