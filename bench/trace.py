@@ -17,6 +17,7 @@ rated on the run's own test answers at 25, 50 and 75 % of each and where it ends
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,7 +162,10 @@ def main() -> None:
     """Print a table of means over the runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, nargs="+", help="finished runs with train.trace=true")
-    made = [measured(path) for path in parser.parse_args().runs]
+    made = []
+    for path in parser.parse_args().runs:
+        made.append(measured(path))
+        print(f"{path}: done", file=sys.stderr)
     shown = [f"{metric}@{share:.0%}" for metric in ("auroc", "ece") for share in SHARES]
     print("| | " + " | ".join(shown) + " | ECE, every step | AUROC at the end |")
     print("| --- |" + " --- |" * (len(shown) + 2))
