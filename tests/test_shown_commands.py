@@ -138,6 +138,9 @@ def python_takes(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT if module else (ROOT / script).parent)
     with pytest.raises(ParsedError):
         if module:
+            monkeypatch.delitem(
+                sys.modules, module, raising=False
+            )  # another test may have imported it
             runpy.run_module(module, run_name="__main__")
         else:
             runpy.run_path(str(ROOT / script), run_name="__main__")
