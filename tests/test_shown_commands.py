@@ -138,9 +138,7 @@ def python_takes(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT if module else (ROOT / script).parent)
     with pytest.raises(ParsedError):
         if module:
-            monkeypatch.delitem(
-                sys.modules, module, raising=False
-            )  # another test may have imported it
+            monkeypatch.delitem(sys.modules, module, raising=False)  # if a test has imported it
             runpy.run_module(module, run_name="__main__")
         else:
             runpy.run_path(str(ROOT / script), run_name="__main__")
