@@ -1,30 +1,36 @@
 """What confidence costs while generating, and what one prefill for n samples saves.
 
-Two ratios, each measured in one run, the sides taking turns:
+Ratios, each measured in one run, the sides taking turns:
 
 - tokens per second with confidence / without, greedy and sampled, the same responses: against
   the model as it came, and against one that has the row but does not read it;
+- with `--traced`, a finished run with `train.trace=true`: with c at every token / at the end only;
 - eight separate calls / one call for n = 8 samples per question, in seconds.
 
     python bench/generation.py
     python bench/generation.py --model DIR --questions FILE.jsonl
+    python bench/generation.py --traced RUN
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import json
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import grace
 from grace.chat import encode_chat
 from grace.cnf import add_cnf
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.transformers import TransformersEngine
+from grace.pocket import QUESTIONS
+from grace.store.inputs import read_rows
 
 
 def engines(path: str, *, same_rows: bool) -> tuple[TransformersEngine, TransformersEngine]:
@@ -41,15 +47,21 @@ def engines(path: str, *, same_rows: bool) -> tuple[TransformersEngine, Transfor
     return TransformersEngine(with_it.model, with_it.tokenizer), without
 
 
+def traced(run: Path) -> tuple[TransformersEngine, TransformersEngine]:
+    """Return the model of a run with its trace, and without."""
+    with_it = grace.load(run).engine
+    without = copy.copy(with_it)
+    without.evidence = dataclasses.replace(with_it.evidence, trace=None)
+    return with_it, without
+
+
 def questions(path: Path | None, count: int) -> list[str]:
     """Return questions from a JSONL file, by default those of the pocket."""
     if path is not None:
         lines = path.read_text(encoding="utf-8").splitlines()
         return [json.loads(line)["question"] for line in lines[:count]]
-    from grace.pocket.world import World
-
-    rows = World.build(seed=0).questions("pocket_people", "test")
-    return [row["question"] for row in rows[:count]]
+    rows = read_rows(QUESTIONS / "pocket_people" / "test.parquet", 0, count)
+    return [row.fields["question"] for row in rows]
 
 
 def timed(work: Callable[[], int]) -> tuple[float, int]:
@@ -69,10 +81,12 @@ def tokens_of(engine: TransformersEngine, prompts: list[list[int]], sampling: Sa
 
 
 def with_and_without(
-    path: str, texts: list[str], rounds: int, sampling: Sampling, *, same_rows: bool
+    pair: tuple[TransformersEngine, TransformersEngine],
+    texts: list[str],
+    rounds: int,
+    sampling: Sampling,
 ) -> float:
-    """Return tokens per second with confidence over without: the median of paired rounds."""
-    pair = engines(path, same_rows=same_rows)
+    """Return tokens per second of the one over the other: the median of paired rounds."""
     prompts = [
         [encode_chat(e.tokenizer, [{"role": "user", "content": text}]) for text in texts]
         for e in pair
@@ -115,6 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="pocket")
     parser.add_argument("--questions", type=Path)
+    parser.add_argument("--traced", type=Path, metavar="RUN")
     parser.add_argument("--count", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--max-new-tokens", type=int, default=32)
@@ -128,8 +143,12 @@ def main() -> None:
         ("T 0.8, n = 8", Sampling(8, 0.8, 1.0, longest)),
     ):
         for same_rows, what in ((False, "without the row"), (True, "with it, not read")):
-            ratio = with_and_without(path, texts, arguments.rounds, sampling, same_rows=same_rows)
+            pair = engines(path, same_rows=same_rows)
+            ratio = with_and_without(pair, texts, arguments.rounds, sampling)
             print(f"tokens/s with confidence / {what}, {name}: {ratio:.3f}", flush=True)
+        if arguments.traced:
+            ratio = with_and_without(traced(arguments.traced), texts, arguments.rounds, sampling)
+            print(f"tokens/s with a trace / without, {name}: {ratio:.3f}", flush=True)
     ratio = one_call_for_eight(path, texts[:16], arguments.rounds, longest)
     print(f"eight calls / one call for n = 8, per question: {ratio:.2f}x")
 

@@ -26,7 +26,7 @@ from grace.cnf import CnfTokens, add_cnf
 from grace.config import DataSettings, TrainSettings
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
-from grace.engines.local import prefix
+from grace.engines.local import forward
 from grace.engines.stops import stop_ids
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence
@@ -52,26 +52,26 @@ def questions(path: Path | None, count: int) -> list[Question]:
 
 def ratio(work: Callable[[], Any], count: int, rounds: int) -> tuple[float, float]:
     """Return the questions per second with the prefix, and the median ratio to those without."""
-    shortest, speeds, ratios = prefix.SHORTEST, [], []
+    shortest, speeds, ratios = forward.SHORTEST, [], []
     for number in range(rounds):
         seconds = {}
         for shares in (True, False) if number % 2 else (False, True):
-            prefix.SHORTEST = shortest if shares else 10**9
+            forward.SHORTEST = shortest if shares else 10**9
             start = time.process_time()  # which others cannot lengthen
             work()
             seconds[shares] = time.process_time() - start
         ratios.append(seconds[False] / seconds[True])
         speeds.append(count / seconds[True])
-    prefix.SHORTEST = shortest
+    forward.SHORTEST = shortest
     return statistics.median(speeds), statistics.median(ratios)
 
 
 def check(engine: TransformersEngine, prompts: list[list[int]], sampling: Sampling) -> Any:
     """Return the responses, which must be the same either way, and c within 1e-5."""
     fast = [made for _, (made,) in sorted(engine.generate(prompts, sampling))]
-    shortest, prefix.SHORTEST = prefix.SHORTEST, 10**9
+    shortest, forward.SHORTEST = forward.SHORTEST, 10**9
     slow = [made for _, (made,) in sorted(engine.generate(prompts, sampling))]
-    prefix.SHORTEST = shortest
+    forward.SHORTEST = shortest
     assert [made.token_ids for made in fast] == [made.token_ids for made in slow], "other tokens"
     pairs = zip(fast, slow, strict=True)
     apart = [abs(a.confidence - b.confidence) for a, b in pairs if a.confidence is not None]
@@ -126,7 +126,7 @@ def main() -> None:
     responses = check(engine, prompts, sampling)
     lengths = [np.mean(list(map(len, some))) for some in (prompts, responses)]
     print(
-        f"{lengths[0]:.0f} tokens a prompt, {prefix.shared(prompts)} shared; {lengths[1]:.1f} said"
+        f"{lengths[0]:.0f} tokens a prompt, {forward.shared(prompts)} shared; {lengths[1]:.1f} said"
     )
     for name, make in (
         ("sampling", lambda: lambda: list(engine.generate(prompts, sampling))),

@@ -37,7 +37,7 @@ def main() -> None:
     for _ in range(arguments.turns):
         start = time.perf_counter()
         scaling = replay(pool, budgets=budgets, orders=arguments.orders)
-        points = scaling.points()
+        points = [scaling.estimate(name, b) for name in scaling.curves for b in budgets]
         seconds.append(time.perf_counter() - start)
         peak = _peak_gib()
         start = time.perf_counter()

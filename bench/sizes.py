@@ -69,7 +69,8 @@ def two_rows(train: Answers, *, evidence: bool = True, last: bool = False) -> Ra
     def rate(given: Answers) -> Array:
         steps = given.last if last else given.steps
         state_N = (found.share * steps + (1 - found.share) * given.last) @ row_D
-        shift_N = found.shifts(given.phi if evidence else np.zeros_like(given.phi))
+        phi_NF = given.phi if evidence else np.zeros_like(given.phi)
+        shift_N = np.array([found.shift_of(row) for row in phi_NF])
         return _sigmoid(np.clip(state_N + shift_N, -found.limit, found.limit))
 
     return rate
@@ -117,7 +118,9 @@ def one_row(train: Answers) -> Rate:
 def evidence_alone(train: Answers) -> Rate:
     """Logistic regression on six numbers of the log-probabilities."""
     made = fit_evidence(train.phi, train.right, list(train.question))
-    return lambda given: _sigmoid(np.clip(made.shifts(given.phi), -made.limit, made.limit))
+    return lambda given: _sigmoid(
+        np.array([made.log_odds(0.0, made.shift_of(row)) for row in given.phi])
+    )
 
 
 def platt(train: Answers) -> Rate:

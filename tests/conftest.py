@@ -12,12 +12,14 @@ os.environ["GRACE_TRUST"] = "tiny_run,trials"  # whose graders the runs of the t
 import functools
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+import made_up_figures
 
 
 @functools.cache
@@ -31,6 +33,13 @@ def _one_thread() -> None:
 def one_thread() -> None:
     if "torch" in sys.modules:
         _one_thread()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def figures() -> Iterator[None]:
+    """Draw no figures; where they are what is tested, a fixture of this name does nothing."""
+    with made_up_figures.made_up():
+        yield
 
 
 @pytest.fixture
@@ -67,7 +76,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import tiny_run
 
     _one_thread()
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings(action="ignore"), made_up_figures.drawn():
         return tiny_run.finished(tmp_path_factory.mktemp("finished"))
 
 

@@ -492,7 +492,7 @@ FALLBACK = {f"<0x{byte:02X}>": byte for byte in range(256)}
     ],
 )
 def test_a_tokenizer_that_can_drop_text_has_no_bound(model, splitter, normalizer, known):
-    from grace.chat.bounds import bound
+    from grace.chat.plain import bound
 
     backend = Tokenizer(model)
     splitters = {
@@ -507,7 +507,7 @@ def test_a_tokenizer_that_can_drop_text_has_no_bound(model, splitter, normalizer
 
 
 def test_characters_without_a_token_count_for_nothing():
-    from grace.chat.bounds import bound
+    from grace.chat.plain import bound
 
     vocabulary = [byte for byte in BYTES if byte != "a"]
     backend = Tokenizer(models.BPE({c: i for i, c in enumerate(vocabulary)}, []))

@@ -15,7 +15,7 @@ import pytest
 
 import grace
 from grace.errors import UserInputError
-from grace.model import Model, Reply, many
+from grace.model import Model, Reply, voting
 from grace.records import Decision, Vote, to_json
 
 QUESTIONS = [f"What is {n} and {7 * n}?" for n in range(24)]
@@ -48,7 +48,7 @@ def test_a_list_gets_the_answers_of_single_calls(model: Model, options: Any):
 def test_answers_come_in_order_while_questions_are_still_read(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(many, "AT_ONCE", 5)
+    monkeypatch.setattr(voting, "AT_ONCE", 5)
     lengths = sorted(QUESTIONS, key=lambda q: hash(q) % 7)
     read = 0
 

@@ -20,11 +20,12 @@ from grace.metrics import (
     bootstrap,
     brier,
     ece,
-    paired_bootstrap,
     reliability,
     smooth_ece,
     wqd,
 )
+from grace.metrics.kernels import Counted
+from grace.metrics.samples import check, sort_by_confidence
 
 
 def made_up(n=400, seed=0):
@@ -220,14 +221,15 @@ def test_auroc_and_aurc_depend_on_the_order_of_confidences_only(rows):
 
 @given(pairs, st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
-def test_weights_mean_repetition(rows, random):
+def test_counts_mean_repetition(rows, random):
     confidence, correct = zip(*rows, strict=True)
     weights = [random.randint(0, 3) for _ in rows]
     weights[0] = 2
-    for name in metrics.METRICS:
+    for name, kernel in metrics.METRICS.items():
         metric = getattr(metrics, name)
         repeated = metric(np.repeat(confidence, weights), np.repeat(correct, weights))
-        weighted = metric(confidence, correct, weights=weights)
+        data = sort_by_confidence(*check(confidence, correct))
+        weighted = float(kernel(Counted(data, np.array(weights, float)[None, data.order_N]))[0])
         assert weighted == pytest.approx(repeated, abs=1e-9, nan_ok=True), name
 
 
@@ -367,32 +369,18 @@ def test_from_three_seeds_on_their_spread_widens_the_draws():
     assert metrics.over_seeds(value_SR[:2]) == pytest.approx(np.full(1001, 0.15))
 
 
-def test_a_paired_bootstrap_joins_by_id_and_is_tighter_than_two_intervals():
+def test_the_draws_of_a_difference_are_paired_and_tighter_than_two_intervals():
     confidence, correct = made_up()
-    ids = [f"q{i}" for i in range(400)]
-    worse = np.sqrt(confidence)
-    shuffled = np.random.default_rng(0).permutation(400)[:300]
-    found = paired_bootstrap(
-        worse,
-        correct,
-        confidence[shuffled],
-        correct[shuffled],
-        "brier",
-        a_ids=ids,
-        b_ids=[ids[i] for i in shuffled],
-        resamples=300,
+    worse, resamples = np.sqrt(confidence), metrics.Resamples(range(400), resamples=300)
+    one, other = (
+        resamples.evaluate(side, correct, range(400), "brier")["brier"]
+        for side in (worse, confidence)
     )
-    kept = np.sort(shuffled)
-    expected = brier(worse[kept], correct[kept]) - brier(confidence[kept], correct[kept])
-    assert found.n == 300 and found.difference == pytest.approx(expected)
-    assert 0 < found.low < found.difference < found.high
-    low, high = bootstrap(worse[kept], correct[kept], "brier", resamples=300)["brier"]
-    assert found.high - found.low < high - low
-
-
-def test_a_method_against_itself_differs_by_exactly_nothing():
-    data = made_up()
-    assert paired_bootstrap(*data, *data, "auroc", resamples=20)[:3] == (0, 0, 0)
+    assert (one - other)[0] == pytest.approx(brier(worse, correct) - brier(confidence, correct))
+    low, high = metrics.interval("brier", one - other, difference=True)
+    assert 0 < low < (one - other)[0] < high
+    alone = bootstrap(worse, correct, "brier", resamples=300)["brier"]
+    assert high - low < alone[1] - alone[0]
 
 
 # --- what cannot be used
@@ -425,19 +413,8 @@ def test_unusable_options_are_refused_with_the_value():
         ece(*data, bins=0)
     with pytest.raises(UserInputError, match="unknown metric 'mce'"):
         bootstrap(*data, "mce")
-    with pytest.raises(UserInputError, match="3 weights for 4"):
-        ece(*data, weights=[1, 1, 1])
-    for weights in ([0.5] * 4, [0] * 4, [-1, 1, 1, 1]):
-        with pytest.raises(UserInputError, match="whole numbers"):
-            ece(*data, weights=weights)
     with pytest.raises(UserInputError, match="3 question ids for 4"):
         wqd(*data, questions=[1, 2, 3])
-    with pytest.raises(UserInputError, match="4 responses against 2"):
-        paired_bootstrap(*data, [0.5, 0.5], [True, False], "ece")
-    with pytest.raises(UserInputError, match="share no id"):
-        paired_bootstrap(*data, *data, "ece", a_ids="abcd", b_ids="efgh")
-    with pytest.raises(UserInputError, match="3 different ids"):
-        paired_bootstrap(*data, *data, "ece", a_ids="abca", b_ids="efgh")
 
 
 def test_metrics_import_without_torch_or_scipy():

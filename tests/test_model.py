@@ -296,6 +296,7 @@ class Scripted:
 
     def __init__(self, tokenizer: Any, answers: list[tuple[str, float | None]]) -> None:
         self.tokenizer, self.answers, self.limit = tokenizer, answers, None
+        self.evidence = None
         self.started: list[range] = []
         self.running: set[int] = set()
         self.tokens = 0

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 import grace.probe as probe_module
-import grace.probe.iterative as iterative_module
 from grace.errors import UserInputError
-from grace.probe import AdamW, assign_folds, fit_probe, kfold_scores
-from grace.probe.direct import Direct
+from grace.probe import assign_folds, fit_adamw, fit_probe, kfold_scores
 
 
 def problem(count: int, width: int, dtype: Any = np.float64, seed: int = 0) -> tuple[Any, Any, Any]:
@@ -21,65 +19,28 @@ def problem(count: int, width: int, dtype: Any = np.float64, seed: int = 0) -> t
     return features, labels, np.arange(count) // 2
 
 
-def by_scikit_learn(
-    features: Any, labels: Any, fold_N: Any, lam: float, standardise: bool
-) -> np.ndarray:
+def by_scikit_learn(features: Any, labels: Any, fold_N: Any, lam: float) -> np.ndarray:
     from sklearn.linear_model import Ridge
 
     scores = np.empty(len(labels))
     exact = features.astype(np.float64)
     for fold in np.unique(fold_N):
         train = fold_N != fold
-        used = exact
-        if standardise:
-            used = (exact - exact[train].mean(axis=0)) / exact[train].std(axis=0)
+        used = (exact - exact[train].mean(axis=0)) / exact[train].std(axis=0)
         model = Ridge(alpha=lam * train.sum()).fit(used[train], labels[train].astype(float))
         scores[~train] = model.predict(used[~train])
     return scores
 
 
-@pytest.mark.parametrize("standardise", [True, False])
 @pytest.mark.parametrize("width", [20, 300], ids=["primal", "dual"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-9), (np.float32, 1e-4)])
 def test_scores_equal_scikit_learns_ridge_fitted_fold_by_fold(
-    width: int, standardise: bool, dtype: Any, tolerance: float
+    width: int, dtype: Any, tolerance: float
 ) -> None:
     features, labels, groups = problem(200, width, dtype)
-    scores = kfold_scores(
-        features, labels, groups, folds=5, lambdas=(0.1,), standardise=standardise
-    )
-    oracle = by_scikit_learn(features, labels, assign_folds(groups, 5), 0.1, standardise)
+    scores = kfold_scores(features, labels, groups, folds=5, lambdas=(0.1,))
+    oracle = by_scikit_learn(features, labels, assign_folds(groups, 5), 0.1)
     np.testing.assert_allclose(scores, oracle, atol=tolerance)
-
-
-@pytest.mark.parametrize("standardise", [True, False])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-8), (np.float32, 1e-4)])
-@pytest.mark.parametrize("lam", [1e-4, 0.1, 100.0])
-def test_iterating_gives_the_scores_of_solving_directly(
-    lam: float, dtype: Any, tolerance: float, standardise: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    features, labels, groups = problem(400, 60, dtype)
-    options: dict[str, Any] = {"folds": 5, "lambdas": (lam,), "standardise": standardise}
-    direct = kfold_scores(features, labels, groups, **options)
-    monkeypatch.setattr(probe_module, "ITERATIVE_WIDTH", 10)
-    monkeypatch.setattr(Direct, "fit", lambda self, jobs: [] if not jobs else 1 / 0)
-    iterative = kfold_scores(features, labels, groups, **options)
-    np.testing.assert_allclose(iterative, direct, atol=tolerance)
-
-
-def test_iterating_chooses_the_lambdas_of_solving_directly(monkeypatch: pytest.MonkeyPatch) -> None:
-    features, labels, groups = problem(400, 60)
-    direct = kfold_scores(features, labels, groups)
-    monkeypatch.setattr(probe_module, "ITERATIVE_WIDTH", 10)
-    np.testing.assert_allclose(kfold_scores(features, labels, groups), direct, atol=1e-7)
-
-
-def test_what_does_not_converge_is_solved_directly(monkeypatch: pytest.MonkeyPatch) -> None:
-    features, labels, groups = problem(400, 60)
-    direct = kfold_scores(features, labels, groups, lambdas=(0.1,))
-    monkeypatch.setattr(probe_module, "ITERATIVE_WIDTH", 10)
-    monkeypatch.setattr(iterative_module, "MAX_STEPS", 2)
-    np.testing.assert_array_equal(kfold_scores(features, labels, groups, lambdas=(0.1,)), direct)
 
 
 def test_float32_survives_features_with_a_huge_common_offset() -> None:
@@ -113,16 +74,25 @@ def test_the_fold_that_is_scored_takes_no_part_in_choosing_its_lambda(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     features, labels, groups = problem(120, 15)
-    jobs: list[Any] = []
-    real = Direct.fit
-    monkeypatch.setattr(
-        Direct, "fit", lambda self, asked: (jobs.append(asked), real(self, asked))[1]
+    fold_N, row_of = (
+        assign_folds(groups, 5),
+        {value: row for row, value in enumerate(features[:, 0])},
     )
-    kfold_scores(features, labels, groups, folds=5, lambdas=(0.1, 1.0), inner=3)
-    choosing, scoring = ([job.held for job in asked] for asked in jobs)
-    assert sorted(set(scoring)) == [(fold,) for fold in range(5)]
-    assert len(set(choosing)) == 5 * 3
-    assert all(outer != inner for outer, inner in choosing)
+    fits: list[tuple[int, set[int]]] = []
+    real = probe_module._ridge
+
+    def ridge(features_ND: Any, label_N: Any, lambdas: Any, blocks: Any) -> Any:
+        seen = {int(fold_N[row_of[value]]) for value in features_ND[:, 0]}
+        fits.append((len(lambdas), set(range(5)) - seen))
+        return real(features_ND, label_N, lambdas, blocks)
+
+    monkeypatch.setattr(probe_module, "_ridge", ridge)
+    kfold_scores(features, labels, groups, folds=5, lambdas=(0.1, 1.0))
+    for fold in range(5):
+        *choosing, (tried, held) = fits[4 * fold : 4 * fold + 4]
+        assert (tried, held) == (1, {fold})
+        assert all(tried == 2 and fold in held and len(held) == 2 for tried, held in choosing)
+        assert len({frozenset(held) for _, held in choosing}) == 3
 
 
 def test_pure_noise_scores_no_better_than_chance() -> None:
@@ -184,8 +154,11 @@ def test_a_fitted_probe_scores_new_rows_with_training_statistics() -> None:
 
 def test_adamw_learns_with_a_large_rate_and_barely_moves_at_actcabs() -> None:
     features, labels, groups = problem(400, 8)
-    settings = AdamW(learning_rate=0.05, epochs=10)
-    scores = kfold_scores(features, labels, groups, folds=5, kind="adamw", adamw=settings)
+    fold_N, scores = assign_folds(groups, 5), np.empty(400)
+    for fold in range(5):
+        held = fold_N == fold
+        probe = fit_adamw(features[~held], labels[~held], 0, learning_rate=0.05, epochs=10)
+        scores[held] = probe.predict(features[held])
     assert ((scores > 0.5) == labels).mean() > 0.7
     assert kfold_scores(features, labels, groups, folds=5, kind="adamw").std() < 0.05
 
@@ -193,9 +166,9 @@ def test_adamw_learns_with_a_large_rate_and_barely_moves_at_actcabs() -> None:
 def test_adamw_takes_the_steps_of_torchs_adamw() -> None:
     import torch
 
-    features, labels, groups = problem(64, 5)
-    settings = AdamW(learning_rate=0.02, epochs=30, batch_size=64, weight_decay=0.1)
-    probe = fit_probe(features, labels, groups, kind="adamw", adamw=settings)
+    features, labels, _ = problem(64, 5)
+    how = {"learning_rate": 0.02, "epochs": 30, "batch_size": 64, "weight_decay": 0.1}
+    probe = fit_adamw(features, labels, 0, **how)
     rows = torch.tensor((features - features.mean(axis=0)) / features.std(axis=0))
     weights = torch.zeros(6, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.AdamW([weights], lr=0.02, weight_decay=0.1)

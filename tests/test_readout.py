@@ -8,7 +8,7 @@ from grace import metrics
 from grace.cnf import HeadShape
 from grace.evidence import confidence, features
 from grace.probe.logistic import fit_logistic
-from grace.probe.readout import fit_readout
+from grace.probe.readout import blend, fit_readout
 
 WIDTH = 24
 
@@ -87,6 +87,23 @@ def test_shuffled_grades_teach_nothing():
     assert metrics.auroc(values, [row[2] for row in unseen]) == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.parametrize("count", [50, 300])
+def test_the_read_out_is_a_mean_of_the_fit_with_rows_and_of_50_answers_worth_without(count):
+    rows = made_up(count)
+    states, phi, right = inputs(rows)
+    made, groups = fit(rows), list(range(count))
+    state, evidence = blend(states, made.evidence.share), [phi[:, :-1], phi[:, -1:]]
+    ours = fit_logistic([state, *evidence], right, groups, free=True)
+    alone = fit_logistic(evidence, right, groups, free=True)
+    weights = np.array([count, 50]) / (count + 50)
+    assert made.weights_D == pytest.approx(weights[0] * ours.weights[0])
+    both = [np.concatenate(some) for some in (ours.weights[1:], alone.weights)]
+    assert made.evidence.weights == pytest.approx(weights @ both)
+    limit = made.evidence.limit
+    odds = np.clip(weights @ [ours.scores, alone.scores], -limit, limit)
+    assert np.log(made.held_out / (1 - made.held_out)) == pytest.approx(odds)
+
+
 def test_both_rows_are_far_below_the_others_where_states_share_a_direction():
     made, unseen = fit(made_up()), made_up(300, seed=3)
     logits = np.concatenate([steps for steps, _, _ in unseen]) @ made.rows_2D.T
@@ -127,6 +144,18 @@ def test_a_block_of_noise_is_shrunk_and_the_other_kept():
     right = rng.random(2000) < 1 / (1 + np.exp(-2 * fresh[:, 0]))
     odds = fresh @ made.weights[1] + rng.normal(size=(2000, 300)) @ made.weights[0]
     assert metrics.auroc(1 / (1 + np.exp(-odds)), right) > 0.8
+
+
+def test_noise_beside_a_free_feature_leaves_a_fit_of_that_alone():
+    rng = np.random.default_rng(10)
+    noise, known = rng.normal(size=(60, 40)), 3 * rng.normal(size=(60, 1))
+    y = rng.random(60) < 1 / (1 + np.exp(-known[:, 0]))
+    groups = list(range(60))
+    made = fit_logistic([noise, known], y, groups, free=True)
+    wanted = fit_logistic([np.zeros((60, 1)), known], y, groups, free=True)
+    shrunk = fit_logistic([noise, known], y, groups)
+    assert made.weights[1] == pytest.approx(wanted.weights[1], rel=0.05)
+    assert shrunk.weights[1] < 0.9 * made.weights[1]
 
 
 def test_features_without_spread_get_no_weight():

@@ -28,6 +28,12 @@ Grader = Callable[[str, Question], bool]
 
 LETTERS = "ABCDEFGHIJ"
 
+
+def lettered(choices: Sequence[str]) -> list[str]:
+    """Return the options of a question as they are written out, a line each."""
+    return [f"{letter}. {text}" for letter, text in zip(LETTERS, choices, strict=False)]
+
+
 _ROUGE_TOKEN = re.compile(r"[a-z0-9]+")
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = dict.fromkeys(map(ord, string.punctuation + "\u2018\u2019\u00b4"), " ")

@@ -19,9 +19,9 @@ import pytest
 
 import grace
 import tiny_run
+from grace.cli import demo as demo_module
 from grace.cli.options import listed
 from grace.grading import load_grader
-from grace.pipeline import demo as demo_module
 from grace.records import Question
 
 COMMANDS = (
@@ -361,7 +361,7 @@ def test_stopping_a_run_says_that_it_resumes(cli: Any, monkeypatch: pytest.Monke
     def stop(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("grace.pipeline.demo.run_demo", stop)
+    monkeypatch.setattr("grace.cli.demo.run_demo", stop)
     monkeypatch.setattr("grace.cli.commands.listing.listing", stop)
     assert cli("demo")[::2] == (130, "grace: stopped; the same command resumes where it was\n")
     assert cli("list")[::2] == (130, "grace: stopped\n")
@@ -372,7 +372,7 @@ def test_sigterm_says_that_it_stops_and_how_to_go_on(cli: Any, monkeypatch: pyte
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
 
-    monkeypatch.setattr("grace.pipeline.demo.run_demo", end)
+    monkeypatch.setattr("grace.cli.demo.run_demo", end)
     assert cli("demo")[::2] == (143, "grace: stopped; the same command resumes where it was\n")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 

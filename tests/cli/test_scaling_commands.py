@@ -88,7 +88,6 @@ def test_scale_prints_the_table_and_where_the_rest_is(run: Path, cli: Any):
         "GrACE-ES",
         "Accuracy ↑",
         "At equal accuracy on questions, model",
-        "Are promises kept? questions, model",
     ):
         assert part in result.out
     assert f"{run}/scaling.json" in result.out.replace("\n", "")

@@ -22,7 +22,7 @@ from fake_servers import LlamaServer, SGLang
 from grace import plugins
 from grace.cli import main
 from grace.cnf import add_cnf, set_rows
-from grace.engines import Sampling
+from grace.engines import Generation, Sampling
 from grace.engines.kinds import engine_class, load_engine
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError
@@ -65,51 +65,54 @@ def model_of(head: str) -> Any:
     return model, tokenizer, {"token": None, "evidence": EVIDENCE, "pair": BLEND}[head]
 
 
-@pytest.fixture(params=["token", "evidence", "pair"])
+@pytest.fixture(scope="module", params=["token", "evidence", "pair"])
 def head(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def reference(head: str) -> TransformersEngine:
     model, tokenizer, evidence = model_of(head)
     return TransformersEngine(model, tokenizer, evidence=evidence)
 
 
-@pytest.fixture(params=[*KINDS, *list(SERVERS)[1:], *ITSELF])
+@pytest.fixture(scope="module", params=[*KINDS, *list(SERVERS)[1:], *ITSELF])
 def engine(
-    request: pytest.FixtureRequest,
-    head: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, head: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
     """An engine that was opened by its name, of what an export holds."""
     model, tokenizer, evidence = model_of(head)
     kind, _, itself = request.param.partition("-")
+    folder = tmp_path_factory.mktemp("model")
     if kind == "llama" or request.param == "openai-itself":
-        (tmp_path / "model").mkdir()
-        write_llama(tmp_path / "model" / "model.gguf", model, tokenizer, np.float32, [3], "")
+        write_llama(folder / "model.gguf", model, tokenizer, np.float32, [3], "")
     else:
-        model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     card = {"read_at": "predict", "evidence": evidence and evidence.to_dict()}
-    (tmp_path / "model" / "grace.json").write_text(json.dumps(card))
-    fake_vllm.install(monkeypatch, make=fake_vllm.load)
-    if itself != "itself":
-        fake_llama.install(monkeypatch)
+    (folder / "grace.json").write_text(json.dumps(card))
     served = fake_upstream.serving(model, tokenizer, [3], SERVERS.get(request.param))
     if request.param == "openai-itself":
-        served = real_llama_server.serving(tmp_path / "model" / "model.gguf")
-    with served as server:
+        served = real_llama_server.serving(folder / "model.gguf")
+    with pytest.MonkeyPatch.context() as patch, served as server:
+        fake_vllm.install(patch, make=fake_vllm.load)
+        if itself != "itself":
+            fake_llama.install(patch)
         options = {"url": server.url} if kind == "openai" else {}
-        opened = load_engine(kind, tmp_path / "model", **options)
+        opened = load_engine(kind, folder, **options)
         yield opened
         opened.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
     return tiny_models.prompts(tiny_models.tokenizer(), 8)
+
+
+@pytest.fixture(scope="module")
+def sampled(engine: Any, prompts: Any) -> list[tuple[list[int], Generation]]:
+    """Samples of every prompt, each with its prompt."""
+    return [(prompts[i], one) for i, made in engine.generate(prompts, SAMPLED) for one in made]
 
 
 def test_greedy_answers_are_the_same_tokens_with_the_same_c(
@@ -127,12 +130,18 @@ def test_greedy_answers_are_the_same_tokens_with_the_same_c(
             assert getattr(a, name) == pytest.approx(getattr(b, name), abs=CLOSE), name
 
 
-def test_samples_have_the_c_and_the_probabilities_that_reading_them_again_gives(
-    engine: Any, prompts: Any
+def test_every_engine_says_how_it_is_read(
+    engine: Any, reference: TransformersEngine, head: str
 ) -> None:
-    rows = [(prompts[i], one) for i, made in engine.generate(prompts, SAMPLED) for one in made]
-    assert len({one.token_ids for _, one in rows}) > len(prompts)
-    ended = [(p, one) for p, one in rows if one.finish_reason == "stop"]
+    assert (engine.read_at, engine.readout) == ("predict", reference.readout)
+    assert engine.evidence == {"token": None, "evidence": EVIDENCE, "pair": BLEND}[head]
+
+
+def test_samples_have_the_c_and_the_probabilities_that_reading_them_again_gives(
+    engine: Any, sampled: Any, prompts: Any
+) -> None:
+    assert len({one.token_ids for _, one in sampled}) > len(prompts)
+    ended = [(p, one) for p, one in sampled if one.finish_reason == "stop"]
     contexts, responses = [p for p, _ in ended], [one.token_ids for _, one in ended]
     again = engine.confidences(contexts, responses)
     assert [one.confidence for _, one in ended] == pytest.approx(again, abs=CLOSE)
@@ -143,10 +152,9 @@ def test_samples_have_the_c_and_the_probabilities_that_reading_them_again_gives(
 
 
 def test_c_along_the_way_is_that_of_reading_the_answer_again(
-    engine: Any, head: str, prompts: Any
+    engine: Any, head: str, sampled: Any
 ) -> None:
-    rows = [(prompts[i], one) for i, made in engine.generate(prompts, SAMPLED) for one in made]
-    ended = [(p, one) for p, one in rows if one.finish_reason == "stop"]
+    ended = [(p, one) for p, one in sampled if one.finish_reason == "stop"]
     given = [p for p, _ in ended], [one.token_ids for _, one in ended]
     if head != "pair":
         with pytest.raises(GraceError, match="no confidence along the way") as refused:

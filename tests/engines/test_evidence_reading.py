@@ -14,8 +14,7 @@ from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence, confidence
 from grace.training.examples import Example, collate
-from grace.training.forward import losses
-from grace.training.validation import log_confidences
+from grace.training.forward import log_confidences, losses
 
 EVIDENCE = Evidence(
     (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.5), 0.7, 0.8

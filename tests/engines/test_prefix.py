@@ -11,9 +11,9 @@ import torch
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling
-from grace.engines.local import prefix
+from grace.engines.local import forward
 from grace.engines.local.batching import group
-from grace.engines.local.prefix import begin, shared
+from grace.engines.local.forward import begin, shared
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence
 
@@ -37,7 +37,7 @@ def prompts_of(tokenizer: Any, count: int = 9) -> list[list[int]]:
 
 
 def without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix, "SHORTEST", 10**9)
+    monkeypatch.setattr(forward, "SHORTEST", 10**9)
 
 
 def columns_read(engine: TransformersEngine) -> list[int]:

@@ -12,7 +12,7 @@ from grace.errors import DataError
 from grace.estimators import Samples, load_estimator
 from grace.estimators.probes.actcab import GRID, bin_accuracy
 from grace.metrics import brier
-from grace.probe.sigmoid import fit_sigmoid_probes
+from grace.probe.adamw import train_probes
 
 RNG = np.random.default_rng(1)
 STATES_ND = RNG.normal(size=(160, 6)) + 2
@@ -38,7 +38,7 @@ def test_the_probe_is_trained_as_torch_trains_it():
     import torch
 
     x_ND, y_N = STATES_ND[:50], RNG.random(50)
-    weights_CD = fit_sigmoid_probes(
+    weights_CD = train_probes(
         x_ND, y_N[:, None], [0.02], [4], batch_size=16, weight_decay=0.1, seed=5
     )
     layer = torch.nn.Linear(6, 1, bias=False, dtype=torch.float64)
@@ -58,9 +58,9 @@ def test_the_probe_is_trained_as_torch_trains_it():
 
 def test_a_probe_trained_among_others_is_the_probe_trained_alone():
     labels_NC = RNG.random((50, 3))
-    together = fit_sigmoid_probes(STATES_ND[:50], labels_NC, [0.1, 0.01, 0.1], [2, 5, 1])
+    together = train_probes(STATES_ND[:50], labels_NC, [0.1, 0.01, 0.1], [2, 5, 1])
     for c, (learning_rate, epochs) in enumerate([(0.1, 2), (0.01, 5), (0.1, 1)]):
-        alone = fit_sigmoid_probes(STATES_ND[:50], labels_NC[:, [c]], [learning_rate], [epochs])
+        alone = train_probes(STATES_ND[:50], labels_NC[:, [c]], [learning_rate], [epochs])
         assert together[c] == pytest.approx(alone[0], abs=1e-12)
 
 

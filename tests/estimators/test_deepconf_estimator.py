@@ -25,21 +25,12 @@ def rate(*responses: Any, **options: Any) -> list[Any]:
     [
         ({"window": 1}, -2.0),
         ({"window": 2}, -1.2),  # of -1.05, -1.2, -0.25, -0.2
-        ({"window": 2, "stretch": "tail"}, -0.2),
-        ({"window": 3, "stretch": "tail"}, -0.8 / 3),
-        ({"window": 1, "stretch": "bottom"}, -2.0),
         ({"window": 9}, -2.9 / 5),
     ],
 )
 def test_it_is_the_geometric_mean_probability_of_the_stretch(options: Any, mean: float):
     (value,) = rate(response(logprobs=LOGPROBS, end=-0.3), **options)
     assert value == pytest.approx(math.exp(mean))
-
-
-def test_bottom_averages_the_least_sure_tenth_of_the_groups():
-    logprobs = [-0.1] * 17 + [-3.0, -1.0]
-    (value,) = rate(response(logprobs=logprobs, end=-0.1), window=1, stretch="bottom")
-    assert value == pytest.approx(math.exp(-2.0))
 
 
 def test_a_window_longer_than_the_response_is_its_likelihood():

@@ -34,6 +34,7 @@ def test_it_is_the_logistic_regression_of_correctness_on_the_evidence() -> None:
     assert np.corrcoef(np.log(found / (1 - found)), wanted)[0, 1] > 0.98
     assert found.mean() == pytest.approx(np.mean(correct), abs=0.01)
     evidence = fit_evidence(phi_NF, np.array(correct), [q.id for q in train.questions])
-    assert np.log(found / (1 - found)) == pytest.approx(evidence.shifts(phi_NF), abs=1e-9)
+    shifts = [evidence.shift_of(row) for row in phi_NF]
+    assert np.log(found / (1 - found)) == pytest.approx(shifts, abs=1e-9)
     assert fitted.trained_parameters == 8
     assert fitted.rate(samples([response(cut=True)])) == [None]

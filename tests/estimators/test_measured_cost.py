@@ -37,7 +37,6 @@ def made_up() -> Any:
         ("deepconf", {}, "logprobs", 0),
         ("consistency", {}, "text", COUNT),
         ("semantic_entropy", {}, "text", COUNT),
-        ("semantic_entropy", {"weights": "likelihood"}, "logprobs", COUNT),
     ],
 )
 def test_access_and_requests_are_what_it_needs(

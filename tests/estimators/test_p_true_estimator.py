@@ -17,8 +17,8 @@ from grace.estimators import Samples, load_estimator
 from grace.estimators.asked.asking import Verdicts
 from grace.estimators.asked.p_true import TEMPLATES, verdict_tokens
 from grace.estimators.likelihood.likelihood import sequence_likelihood
-from grace.pocket.prompts import TRUE_FALSE_PROMPT, YES_NO_PROMPT
 from grace.records import Question
+from tools.pocket.prompts import TRUE_FALSE_PROMPT, YES_NO_PROMPT
 
 PUBLIC = Path(__file__).parents[1] / "data" / "lm_polygraph.json"
 NOTHING = samples([])
@@ -42,8 +42,6 @@ def letters(tokenizer: Any) -> dict[int, float]:
 def test_it_is_the_share_of_true_in_the_two_verdicts(tokenizer: Any):
     engine = ScriptedEngine(tokenizer, probs=letters(tokenizer))
     assert rate(samples([response()]), engine) == [pytest.approx(0.3 / 0.4, abs=1e-6)]
-    plain = rate(samples([response()]), engine, normalise=False)
-    assert plain == [pytest.approx(0.3, abs=1e-6)]
 
 
 def test_words_with_and_without_a_leading_space_are_summed(tokenizer: Any):

@@ -9,7 +9,7 @@ import pytest
 from made_up_samples import Known, ScriptedEngine, drawn, response, samples
 
 from grace.errors import ConfigError
-from grace.estimators import Draw, Samples, load_estimator
+from grace.estimators import Samples, load_estimator
 from grace.estimators.sampled.semantic_entropy import cluster
 
 NOTHING = samples([])
@@ -62,26 +62,6 @@ def test_semantic_entropy_equals_that_of_scipy():
     answers = ["x"] * 5 + ["y"] * 3 + ["z"] * 2
     expected = 1 - entropy([5, 3, 2]) / math.log(10)
     assert rate("semantic_entropy", one(*answers)) == [pytest.approx(expected)]
-
-
-def weighted(*pairs: tuple[str, float | None]) -> Samples:
-    """Draws with a likelihood each, None for one that was cut."""
-    draws = [Draw(response(logprobs=(), end=math.log(p or 1), cut=p is None), a) for a, p in pairs]
-    return samples([response()], draws=[draws])
-
-
-def test_likelihoods_weigh_the_clusters():
-    rated = weighted(("a", 0.3), ("b", 0.2), ("a", 0.3), ("c", None))
-    p, n = [0.75, 0.25], 4
-    expected = 1 + sum(q * math.log(q) for q in p) / math.log(n)
-    values = rate("semantic_entropy", rated, samples=4, weights="likelihood")
-    assert values == [pytest.approx(expected)]
-
-
-def test_only_cut_samples_weigh_nothing_and_give_no_value():
-    rated = weighted(("a", None), ("b", None))
-    assert rate("semantic_entropy", rated, samples=2, weights="likelihood") == [None]
-    assert rate("semantic_entropy", rated, samples=2) == [0.0]
 
 
 def test_alike_answers_are_one_cluster_from_the_threshold_on():

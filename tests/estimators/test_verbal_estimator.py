@@ -9,7 +9,7 @@ from made_up_samples import Known, ScriptedEngine, response, samples
 
 from grace.estimators import load_estimator
 from grace.estimators.asked.verbal import PROMPTS, stated_confidence
-from grace.pocket.prompts import PERCENT_ONE_TURN_PROMPT, PERCENT_PROMPT, PROBABILITY_PROMPT
+from tools.pocket.prompts import PERCENT_ONE_TURN_PROMPT, PERCENT_PROMPT, PROBABILITY_PROMPT
 
 NOTHING = samples([])
 

@@ -50,12 +50,16 @@ def rows(out: Path) -> list[dict[str, Any]]:
     return found
 
 
-def command(questions: Path, out: Path, run: Path, *options: str) -> list[str]:
-    """Return `grace label` with the settings of `settings`, shards of one question each."""
+def arguments(questions: Path, out: Path, run: Path, *options: str) -> list[str]:
+    """Return those of `grace` that label as `settings` do, in shards of one question each."""
     fixed = ("--samples", "3", "--shard-size", "1", "--features", "mean")
+    return ["label", str(questions), str(out), "--model", str(run), *fixed, *options]
+
+
+def command(questions: Path, out: Path, run: Path, *options: str) -> list[str]:
+    """Return the command line of `arguments`."""
     code = "from grace.cli import main; main()"
-    where = ["label", str(questions), str(out), "--model", str(run)]
-    return [sys.executable, "-c", code, *where, *fixed, *options]
+    return [sys.executable, "-c", code, *arguments(questions, out, run, *options)]
 
 
 def start(arguments: list[str]) -> subprocess.Popen[bytes]:

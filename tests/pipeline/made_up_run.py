@@ -40,7 +40,7 @@ def make(folder: Path, *changes: str) -> Context:
     where = ("data.task=jsonl", f"data.file={file}", "data.prompt=short")
     settings = load_settings(None, [*where, *PAPER, *changes])
     directory = RunDir(folder / "run")
-    base = SimpleNamespace(tokenizer=tiny_models.tokenizer(), end_ids=(3,))
+    base = SimpleNamespace(tokenizer=tiny_models.tokenizer(), end_ids=(3,), evidence=None)
     engines: Any = SimpleNamespace(
         asking=settings,
         base=base,

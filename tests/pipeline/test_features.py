@@ -5,14 +5,13 @@ from safetensors.numpy import load_file
 
 from grace.pipeline import load_run_settings
 from grace.pipeline.context import Context
-from grace.pipeline.stages import targets
 from grace.store import RunDir
 
 
 def test_every_stored_row_is_what_the_engine_says_of_that_response_alone(reference):
     directory = RunDir(reference.run)
     context = Context(directory, load_run_settings(reference.run))
-    samples = targets.train_samples(context)
+    samples = context.samples(context.directory.split("train"))
     stored = load_file(directory.split("train").features)
     assert len(stored["mean"]) == len(samples.responses) > 20
     for row in range(0, len(samples.responses), 7):

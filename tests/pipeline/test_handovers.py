@@ -134,7 +134,7 @@ def test_every_row_of_features_is_that_of_the_response_in_its_row(context, monke
     )
     monkeypatch.setattr(targets, "SHARD_ROWS", 20)
     targets.features(context)
-    samples = targets.train_samples(context)
+    samples = context.samples(context.directory.split("train"))
     stored = load_file(context.directory.split("train").features)
     pairs = zip(samples.prompts, samples.responses, strict=True)
     assert stored["mean"].tolist() == [[len(prompt), r.token_ids[0]] for prompt, r in pairs]

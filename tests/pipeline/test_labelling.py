@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
 import sys
 import time
 from pathlib import Path
@@ -13,12 +12,14 @@ from typing import Any
 import labelling_trials as trials
 import numpy as np
 import pytest
+import trials as processes
 from pyarrow import parquet
 
 import fake_upstream
 import fake_vllm
 import tiny_run
 from grace.chat import encode_chat
+from grace.cli import main
 from grace.config import DataSettings
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
@@ -127,7 +128,7 @@ def test_questions_without_answers_are_answered_and_not_graded(run: Path, tmp_pa
     label(questions, tmp_path / "out", trials.settings(run, samples=1))
     found = trials.rows(tmp_path / "out")
     assert [row["correct"] is None for row in found] == [True, False]
-    asked = read_questions(questions, DATA, 0, 2)
+    asked = list(read_questions(questions, DATA, 0, 2))
     assert [q.answers for q in asked] == [(), ("three",)]
     assert [row["question_id"] for row in found] == [q.id for q in asked]
 
@@ -137,7 +138,7 @@ def test_choices_are_read_with_and_without_the_right_one(tmp_path: Path) -> None
         {"question": "Which is a prime?", "choices": ["4", "7"], "answer": None},
         {"question": "Which is even?", "choices": ["4", "7"], "answer": "A"},
     ]
-    asked = read_questions(trials.write_questions(tmp_path / "q.parquet", rows), DATA, 0, 2)
+    asked = list(read_questions(trials.write_questions(tmp_path / "q.parquet", rows), DATA, 0, 2))
     assert [(q.choices, q.answers) for q in asked] == [(("4", "7"), ()), (("4", "7"), ("A",))]
 
 
@@ -214,7 +215,7 @@ def test_json_lines_are_labelled_as_parquet_is(run: Path, questions: Path, tmp_p
     table = parquet.read_table(questions).to_pylist()
     lines.write_text("".join(json.dumps({**row, "note": 1}) + "\n\n" for row in table))
     assert count_questions(lines, DATA) == len(table)
-    assert read_questions(lines, DATA, 3, 8) == read_questions(questions, DATA, 3, 8)
+    assert list(read_questions(lines, DATA, 3, 8)) == list(read_questions(questions, DATA, 3, 8))
     outs = [tmp_path / "from-parquet", tmp_path / "from-lines"]
     for source, out in zip((questions, lines), outs, strict=True):
         label(source, out, trials.settings(run))
@@ -249,16 +250,17 @@ def test_several_workers_without_ray_say_what_to_install(
 
 def test_a_killed_process_loses_nothing(run: Path, questions: Path, tmp_path: Path) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
-    process = trials.start(trials.command(questions, out, run))
-    while not files(out) and process.poll() is None:
+    processes.start_server()
+    process, stderr = processes.start(main, trials.arguments(questions, out, run))
+    while not files(out) and process.is_alive():
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.kill()
+    stderr.close()
+    process.join()
     before = len(files(out))
     for place in (out, whole):
-        done = trials.start(trials.command(questions, place, run))
-        _, said = done.communicate()
-        assert done.returncode == 0, said
+        done = processes.finish(main, trials.arguments(questions, place, run))
+        assert done.code == 0, done.said
     assert 1 <= before <= 24
     assert trials.rows(out) == trials.rows(whole)
     assert len(trials.rows(out)) == 72

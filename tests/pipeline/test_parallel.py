@@ -14,7 +14,7 @@ import pytest
 PARENT = """
 import sys
 from pathlib import Path
-from grace.pipeline.parallel import side_by_side
+from grace.pipeline.processes import side_by_side
 from parallel_work import write_pid_and_stay
 
 if __name__ == "__main__":

@@ -11,17 +11,10 @@ import pytest
 import tiny_run
 from grace.chat import encode_chat
 from grace.config import RunSettings, load_settings
-from grace.errors import ConfigError
+from grace.errors import ModelError
 from grace.pipeline import STAGES, planning, run
 from grace.pipeline.context import Context
 from grace.store import SPLITS, RunDir
-
-MACHINE = planning.Machine(flops=1e9, bytes=1e9)
-
-
-@pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "measure", lambda device, dtype: MACHINE)
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +27,9 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> RunSettings:
 
 
 def tokens(settings: RunSettings, stage: str) -> int:
-    (plan,) = planning.plan_runs([(settings, STAGES)])
-    return next(step.tokens for step in plan.steps if step.stage == stage)
+    (steps,) = planning.plan_runs([(settings, STAGES)])
+    assert [step.stage for step in steps] == list(STAGES)
+    return next(step.tokens for step in steps if step.stage == stage)
 
 
 def changed(settings: RunSettings, **changes: Any) -> RunSettings:
@@ -81,16 +75,8 @@ def test_the_plan_follows_the_settings(settings: RunSettings):
     assert tokens(away, "answer") == 2 * tokens(settings, "answer")
 
 
-def test_seconds_are_work_over_measured_speed(settings: RunSettings):
-    (plan,) = planning.plan_runs([(settings, STAGES)])
-    train = next(step for step in plan.steps if step.stage == "train")
-    work = train.tokens * planning.BACKWARD * plan.parameters
-    assert train.seconds == pytest.approx(work / (planning.EFFICIENCY * MACHINE.flops))
-    assert plan.seconds == pytest.approx(sum(step.seconds for step in plan.steps))
-
-
-def test_a_model_without_a_config_is_named(settings: RunSettings, tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"the config of .*nowhere cannot be read"):
+def test_a_model_that_is_not_there_is_named(settings: RunSettings, tmp_path: Path):
+    with pytest.raises(ModelError, match="nowhere does not exist"):
         gone = changed(settings, model={"path": str(tmp_path / "nowhere")})
         planning.plan_runs([(gone, STAGES)])
 
@@ -111,7 +97,9 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
             stages = json.loads(shown)["."]
             assert [step["stage"] for step in stages][:2] == ["sample", "grade"]
         else:
-            assert "within a factor of two" in shown
+            assert (
+                "tokens" in shown and "seed 0" in shown if "--seeds" in options else "fit" in shown
+            )
 
 
 def test_a_dry_run_plans_only_what_is_left(

@@ -169,13 +169,6 @@ def test_unfinished_training_goes_on_with_less_memory_and_finished_training_stay
     assert "train.micro_batch_size: 2 -> 1" in ended.said
 
 
-def test_the_settings_that_training_can_change_on_the_way_are_those_of_its_checkpoints() -> None:
-    from grace.pipeline import FREE_WHILE_TRAINING
-    from grace.training.checkpoints import FREE_SETTINGS
-
-    assert tuple(f"train.{name}" for name in FREE_SETTINGS) == FREE_WHILE_TRAINING
-
-
 def test_stages_of_which_nothing_is_done_take_new_settings_and_keep_nothing_of_the_old(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:

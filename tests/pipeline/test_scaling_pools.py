@@ -22,7 +22,7 @@ from grace.pipeline import load_run_settings, run
 from grace.pipeline.context import Context
 from grace.pipeline.replays import read_replay
 from grace.pipeline.scaling import ScaleSettings, pools, scale_runs
-from grace.pipeline.scaling.pools import cases, read_pool
+from grace.pipeline.scaling.pools import read_pool
 from grace.records import Vote
 from grace.scaling import pair_wins, replay
 from grace.scaling.replaying import outcomes
@@ -155,49 +155,6 @@ def test_a_replay_of_another_version_is_refused_with_what_to_do(scaled: Path, tm
     (path / "scaling.safetensors").unlink()
     with pytest.raises(RunError, match=r"grace scale .* --samples 6"):
         read_replay(Context(RunDir(path), load_run_settings(path)))
-
-
-def test_cases_show_the_samples_of_a_question_and_what_each_strategy_makes_of_them(scaled: Path):
-    found = read_json(scaled / "scaling.json")["cases"]
-    assert found and len({case["question"] for case in found}) == len(found)
-    split = RunDir(scaled).split("test").tuned.pool(6, 0.8)
-    grades = {grade.id: grade for grade in split.grades.read()}
-    responses = {response.id: response for response in split.responses.read()}
-    ids = {question.text: question.id for question in questions_of(scaled)}
-    for case in found:
-        stored = [f"{ids[case['question']]}#{number}" for number in range(6)]
-        votes = [Vote(grades[i].answer, responses[i].confidence) for i in stored]
-        assert [s["confidence"] for s in case["samples"]] == [
-            v.confidence if v.confidence is None else pytest.approx(v.confidence, abs=1e-6)
-            for v in votes
-        ]
-        assert len({vote.answer for vote in votes}) > 1
-        made = {decision["strategy"]: decision for decision in case["decisions"]}
-        for shown, name in (("esc@grace", "esc"), ("grace-sc", "grace-sc"), ("grace-es", "es")):
-            expected = decide(load(name), votes, 6)
-            decided = (made[shown]["answer"], made[shown]["samples"])
-            assert decided == (expected.answer, expected.samples)
-
-
-def test_cases_are_drawn_by_seed_from_all_questions_of_their_kind(scaled: Path):
-    split = RunDir(scaled).split("test").tuned.pool(6, 0.8)
-    about = {"task": "sums", "backbone": "tiny", "answers": "grace"}
-    drawn = [cases(split, [], seed=seed, **about) for seed in range(4)]
-    of_kind = [{case.why: case.of for case in found} for found in drawn]
-    assert all(kinds == of_kind[0] for kinds in of_kind)
-    assert sum(of_kind[0].values()) <= drawn[0][0].n == len(questions_of(scaled))
-    for found in drawn:
-        for why, of in of_kind[0].items():
-            assert sum(case.why == why for case in found) == min(2, of)
-    assert cases(split, [], seed=0, **about) == drawn[0]
-
-
-def test_promises_are_tried_on_random_halves_for_every_delta(scaled: Path):
-    rows = read_json(scaled / "scaling.json")["promises"]
-    assert {row["delta"] for row in rows} == {0.05, 0.1, 0.2}
-    assert all(row["splits"] == 1000 and row["broken"] <= row["promised"] for row in rows)
-    kinds = {(row["budget"], row["target"], row["margin"]) for row in rows}
-    assert {(1, 0.8, None), (6, 0.8, None), (6, None, 0.02)} <= kinds and len(rows) == 24
 
 
 def test_the_report_is_made_again_with_the_rows_and_stays_finished(scaled: Path):

@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from grace.pocket import MODEL_DIR, TASKS  # noqa: E402
+from grace.pocket import MODEL_DIR  # noqa: E402
+from tools.pocket import TASKS  # noqa: E402
 from tools.pocket import train as training  # noqa: E402
 from tools.pocket.build import Recipe, build, load, new_model  # noqa: E402
 from tools.pocket.corpus import CorpusSettings  # noqa: E402

@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
-from grace.pocket import SPLITS, TASKS
-from grace.pocket.prompts import with_options
-from grace.pocket.topics import KINDS
-from grace.pocket.world import World
+from tools.pocket import SPLITS, TASKS
 from tools.pocket.corpus import CorpusSettings, documents
+from tools.pocket.prompts import with_options
+from tools.pocket.topics import KINDS
+from tools.pocket.world import World
 
 CHOICE = tuple(task for task in TASKS if task not in KINDS)
 

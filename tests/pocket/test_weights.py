@@ -11,10 +11,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from grace.metrics import auroc  # noqa: E402
-from grace.pocket import MODEL_DIR, TASKS  # noqa: E402
-from grace.pocket.prompts import STEP_SYSTEM  # noqa: E402
-from grace.pocket.world import World  # noqa: E402
+from grace.pocket import MODEL_DIR  # noqa: E402
 from grace.store import digest  # noqa: E402
+from tools.pocket import TASKS  # noqa: E402
 from tools.pocket.build import load  # noqa: E402
 from tools.pocket.check import (  # noqa: E402
     answered_right,
@@ -24,7 +23,9 @@ from tools.pocket.check import (  # noqa: E402
     topic_alone,
     verdicts,
 )
+from tools.pocket.prompts import STEP_SYSTEM  # noqa: E402
 from tools.pocket.tokens import SPECIAL_TOKENS  # noqa: E402
+from tools.pocket.world import World  # noqa: E402
 
 NUM_ASKED = 100
 TOLERANCE = 0.15  # three standard errors of a share over 100 questions

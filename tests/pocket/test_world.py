@@ -8,10 +8,12 @@ from collections import Counter
 
 import pytest
 
-from grace.pocket import SPLITS, TASKS
-from grace.pocket.puzzles import LETTERS, make_sums, make_weights
-from grace.pocket.topics import KINDS
-from grace.pocket.world import World
+from grace.pocket import QUESTIONS
+from grace.store.inputs import read_rows
+from tools.pocket import SPLITS, TASKS
+from tools.pocket.puzzles import LETTERS, make_sums, make_weights
+from tools.pocket.topics import KINDS
+from tools.pocket.world import World
 
 CLOSED_BOOK = tuple(KINDS)
 
@@ -54,6 +56,13 @@ def test_rows_have_the_promised_fields(world: World, task: str) -> None:
         else:
             assert len(set(row["choices"])) == len(row["choices"]) >= 4
             assert row["answer"] in LETTERS[: len(row["choices"])]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_questions_in_the_package_are_those_of_the_world(world: World, task: str) -> None:
+    for split in SPLITS:
+        shipped = [row.fields for row in read_rows(QUESTIONS / task / f"{split}.parquet")]
+        assert shipped == [{"task": task, **row} for row in world.questions(task, split)]
 
 
 def test_unknown_task_is_refused_by_name(world: World) -> None:

@@ -6,6 +6,11 @@ from made_up_study import study
 from grace.report import build_report
 
 
+@pytest.fixture(scope="module", autouse=True)
+def figures():
+    """Figures are drawn for real here."""
+
+
 @pytest.fixture(scope="session")
 def written(tmp_path_factory):
     """The directory of a report and what `build_report` returned."""

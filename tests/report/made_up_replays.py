@@ -3,12 +3,10 @@
 import dataclasses
 
 import numpy as np
-from made_up_study import NASTY
 
-from grace.report import Promise, Replay
-from grace.report.scaling.rows import Case, CaseDecision, CaseSample, Pooled, PooledConfidence
-from grace.scaling import Pool, broken_promises, pair_wins, replay
-from grace.thresholds import NoWorse
+from grace.report import Replay
+from grace.report.scaling.rows import Pooled, PooledConfidence
+from grace.scaling import Pool, pair_wins, replay
 
 TUNED = ("sc", "asc", "esc", "grace-sc", "grace-es")
 
@@ -34,7 +32,6 @@ def made_up_replay(seed=0, task="sums", name="grace"):
     rated = {"estimator": "grace", "n": 640}
     rated |= dict.fromkeys(("accuracy", "ece", "brier", "auroc", "wqd"), 0.5)
     pool_row = {"n": 80, "samples": 8, "accuracy": 0.5, "without_answer": 0.0, "mean_tokens": 6.5}
-    (kept,) = broken_promises(pool, NoWorse(0.1), budget=8, deltas=[0.1], grid=[0.9, 0.5])
     return Replay(
         **about,
         name=name,
@@ -44,22 +41,4 @@ def made_up_replay(seed=0, task="sums", name="grace"):
         answers={c.name: name if "grace" in c.name else "base" for c in curves},
         wins={(name, "grace"): pair_wins(pool, "grace")},
         pools=[Pooled(**own, **pool_row, confidences=(PooledConfidence(**rated),))],
-        promises=[
-            Promise(**own, budget=8, target=None, margin=0.1, n=80, **kept._asdict()),
-        ],
-        cases=[Case(**own, **case())],
     )
-
-
-def case():
-    sample = {"text": f"so 3 {NASTY}", "answer": "3", "correct": True, "tokens": 4}
-    made = {"strategy": "grace-es", "estimator": "grace", "threshold": 0.8}
-    return {
-        "why": "counting and weighing are both right",
-        "of": 7,
-        "n": 80,
-        "question": f"1 + 2? {NASTY}",
-        "choices": (),
-        "samples": tuple(CaseSample(**sample, confidence=c) for c in (0.25, None)),
-        "decisions": (CaseDecision(**made, answer="3", correct=True, samples=1),),
-    }

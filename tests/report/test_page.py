@@ -1,5 +1,6 @@
 """Figures and the page: deterministic bytes, nothing from outside, text stays text."""
 
+import dataclasses
 import html
 import itertools
 import re
@@ -69,6 +70,13 @@ def test_the_same_input_gives_the_same_bytes(written, tmp_path):
     build_report(study(), tmp_path, resamples=30)
     for path in sorted(p for p in written[0].rglob("*") if p.is_file()):
         assert (tmp_path / path.relative_to(written[0])).read_bytes() == path.read_bytes(), path
+
+
+def test_figures_do_not_depend_on_the_name_of_the_run(written):
+    directory, report = written
+    for figure in draw(dataclasses.replace(report, name="another")):
+        for ending, data in figure.files.items():
+            assert data == (directory / "figures" / f"{figure.name}.{ending}").read_bytes()
 
 
 def test_drawing_leaves_the_users_matplotlib_settings_alone(written):

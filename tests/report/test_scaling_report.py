@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from made_up_replays import made_up_replay, pool_of
-from made_up_study import NASTY, result, study
+from made_up_study import result, study
 from rich.console import Console
 
 import grace
@@ -53,8 +53,8 @@ def rows_of(report, part, strategy, budget=8):
 
 def test_all_parts_fit_the_schema(written):
     jsonschema.validate(written[1], SCHEMA)
-    parts = ("scaling", "scaling_joint", "equal_accuracy", "pools", "discrimination", "promises")
-    assert all(written[1][part] for part in (*parts, "cases"))
+    parts = ("scaling", "scaling_joint", "equal_accuracy", "pools", "discrimination")
+    assert all(written[1][part] for part in parts)
 
 
 def test_joint_rows_are_means_over_seeds_with_paired_gains(written):
@@ -180,10 +180,7 @@ def test_an_accuracy_that_is_not_reached_is_said_and_not_made_up(written):
 
 
 def test_every_table_fits_a_console_of_eighty_columns_with_its_numbers_whole(written):
-    promises = [
-        row | {"delta": delta} for row in written[1]["promises"] for delta in (0.05, 0.1, 0.2)
-    ]
-    for table in tables_of(written[1] | {"promises": promises}):
+    for table in tables_of(written[1]):
         out = io.StringIO()
         Console(file=out, width=80).print(console_table(table))
         text = out.getvalue()
@@ -191,7 +188,6 @@ def test_every_table_fits_a_console_of_eighty_columns_with_its_numbers_whole(wri
         for cell in (cell for row in table.rows for cell in row[table.texts :]):
             assert cell.text in text
             assert all(ends in text for ends in re.findall(r"\[.*?\]", cell.rest))
-        assert table.title.startswith("Are promises kept") == ("δ 0.2: broken" in text)
 
 
 def test_within_question_discrimination_is_the_mean_over_seeds(written):
@@ -206,19 +202,6 @@ def test_within_question_discrimination_is_the_mean_over_seeds(written):
     assert (row["seeds"], row["n"]) == ([0, 1, 2], 3 * 640)
 
 
-def test_promises_say_broken_on_the_rest_and_how_often_they_were_made(written):
-    table = tables_of(written[1])[3]
-    rows = written[1]["promises"]
-    (shown,) = table.rows
-    assert shown[0].text == "first sure one of 8, else a vote: at most 10 points below SC"
-    broken, made = (sum(row[key] for row in rows) / 3 for key in ("broken", "promised"))
-    assert shown[2].text == f"{100 * broken:.1f} %" and shown[2].verdict == "kept"
-    assert f"made in {100 * made:.1f} %" in shown[2].rest and "on the rest" in shown[2].rest
-    never = [row | {"promised": 0.0, "broken": 0.0} for row in rows]
-    (shown,) = tables_of(written[1] | {"promises": never})[3].rows
-    assert (shown[2].text, shown[2].rest) == ("-", "never made")
-
-
 def test_page_and_markdown_show_every_table_and_figures_are_written(written, page):
     names = {path.name for path in (written[0] / "figures").iterdir()}
     for figure in ("scaling-sums-pocket", "samples-sums-pocket"):
@@ -229,18 +212,9 @@ def test_page_and_markdown_show_every_table_and_figures_are_written(written, pag
         "Up to 8 samples on sums",
         "At equal accuracy on sums",
         "Single samples on sums",
-        "Are promises kept? sums",
     ):
         assert f"## {title}" in text and title in page
     assert "**better**" in text
-
-
-def test_case_studies_open_by_keyboard_and_show_text_as_text(page):
-    assert page.count('<details class="case">') == 1  # of the first seed of each task
-    case = page.partition('<details class="case">')[2].partition("</details>")[0]
-    assert "<summary>" in case and "7 of 80 questions" in case and NASTY not in case
-    assert "0.25" in case and "none" in case and "GrACE-ES (stop at 0.8)" in case
-    assert "1 of 2" in case
 
 
 def test_without_replays_nothing_is_said_of_votes(tmp_path):

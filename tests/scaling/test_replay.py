@@ -152,20 +152,17 @@ def test_the_result_does_not_depend_on_how_rows_are_blocked(monkeypatch):
         assert np.array_equal(curve.used_BV, parts.curves[name].used_BV)
 
 
-def test_points_have_intervals_and_paired_gains():
+def test_estimates_have_intervals_and_gains_are_paired():
     scaling = replay(pool_of(300), ["sc", "grace-sc", "grace-es"], budgets=(1, 8), orders=10)
-    points = {(point.policy, point.budget): point for point in scaling.points()}
-    assert points["sc", 8].gain == (0, 0, 0)
-    weighted = points["grace-sc", 8]
-    assert weighted.accuracy.low < weighted.accuracy.value < weighted.accuracy.high
-    assert weighted.gain.low > 0  # these confidences know what is right
-    assert weighted.gain.value == pytest.approx(
-        weighted.accuracy.value - points["sc", 8].accuracy.value
-    )
-    apart = np.hypot(*(points[name, 8].accuracy.width for name in ("sc", "grace-sc")))
-    assert weighted.gain.width < apart  # paired
-    assert points["grace-es", 8].threshold == 0.8
-    assert points["grace-es", 8].samples.high < 8
+    assert scaling.difference("sc", "sc", 8) == (0, 0, 0)
+    plain, weighted = (scaling.estimate(name, 8) for name in ("sc", "grace-sc"))
+    gain = scaling.difference("grace-sc", "sc", 8)
+    assert weighted.low < weighted.value < weighted.high
+    assert gain.low > 0  # these confidences know what is right
+    assert gain.value == pytest.approx(weighted.value - plain.value)
+    assert gain.width < np.hypot(plain.width, weighted.width)  # paired
+    assert scaling.curves["grace-es"].threshold == 0.8
+    assert scaling.estimate("grace-es", 8, "samples").high < 8
     saved = scaling.difference("grace-es", "sc", 8, "samples")
     assert saved.high < 0
 
@@ -184,15 +181,6 @@ def test_the_same_seed_gives_the_same_draws():
     first, second = (replay(pool, ["sc"], budgets=(4,), orders=3, seed=1) for _ in range(2))
     assert np.array_equal(first.draws("sc", 4), second.draws("sc", 4))
     assert first.draws("sc", 4)[0] == pytest.approx(first.curves["sc"].accuracy_BQ.mean())
-
-
-def test_issued_samples_in_waves_are_at_least_the_used_ones():
-    curve = replay(pool_of(100), ["grace-es"], budgets=(1, 8), orders=3).curves["grace-es"]
-    used = curve.samples_BQ.mean(axis=1)
-    assert curve.issued(1) == pytest.approx(used)
-    assert curve.issued(4)[0] == 1
-    assert used[1] < curve.issued(4)[1] < 8
-    assert curve.issued(8)[1] == pytest.approx(8)
 
 
 def test_first_seen_names_answers_by_their_first_position():
@@ -256,4 +244,3 @@ def test_what_was_not_replayed_is_named():
         scaling.draws("asc", 2)
     with pytest.raises(UserInputError, match="budget 8 was not replayed; known: 2"):
         scaling.draws("sc", 8)
-    assert replay(pool_of(3), ["asc"], budgets=(2,), orders=1).points()[0].gain is None

@@ -170,7 +170,7 @@ def test_evidence_costs_the_same_at_every_token(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("grace.evidence._clipped", lambda value: looked_at.append(value) or value)
     reads = SimpleNamespace(
         tokenizer=SimpleNamespace(decode=lambda ids, **_: "a" * len(ids)),
-        evidence=EVIDENCE, cnf=0, read_at="predict", limit=None,
+        evidence=EVIDENCE, readout=None, read_at="predict", limit=None,
     )  # fmt: skip
     asked = Asked(lambda: [[1]], 1, SAMPLING, None, top=None)
     job = Completion(reads, asked, lambda _: None, draw)  # type: ignore[arg-type]

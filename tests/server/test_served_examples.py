@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from live_server import Live
 
-from grace.pipeline.demo import DEMO
+from grace.cli.demo import DEMO
 from grace.pipeline.study import resolve_study
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -70,7 +70,7 @@ def test_an_unknown_prompt_is_refused() -> None:
 
 
 def test_the_pocket_model_was_taught_the_prompts_it_is_asked_with() -> None:
-    from grace.pocket import prompts
+    from tools.pocket import prompts
 
     task = load_task("pocket_people")
     asked = {name: task.messages(OPEN, DataSettings(prompt=name)) for name in ("paper", "short")}

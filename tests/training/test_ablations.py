@@ -21,9 +21,8 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError
 from grace.evidence import Evidence
 from grace.training.examples import Example, collate
-from grace.training.forward import losses
+from grace.training.forward import log_confidences, losses
 from grace.training.lora import add_lora, light_rows
-from grace.training.validation import log_confidences
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "sft": {"cnf_in_sft": True},

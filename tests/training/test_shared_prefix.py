@@ -11,7 +11,7 @@ import torch
 import tiny_models
 from grace.cnf import add_cnf
 from grace.config import TrainSettings
-from grace.engines.local import prefix
+from grace.engines.local import forward
 from grace.evidence import Evidence
 from grace.training.examples import collate
 from grace.training.forward import losses
@@ -72,7 +72,7 @@ def test_loss_and_gradients_are_those_of_prompts_read_whole(
     assert read[0] == len(LEAD)
     width = given[2]["input_ids"].shape[1] - (read_at != "feed")
     assert sum(read) == len(LEAD) + 5 * (width - len(LEAD))
-    monkeypatch.setattr(prefix, "SHORTEST", 10**9)
+    monkeypatch.setattr(forward, "SHORTEST", 10**9)
     slow, slow_gradients = step(*given, read_at)
     torch.testing.assert_close(fast, slow, rtol=0, atol=1e-5)
     assert fast_gradients.keys() == slow_gradients.keys()

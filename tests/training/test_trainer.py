@@ -17,7 +17,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, RunError, TrainingError
 from grace.evidence import Evidence
 from grace.training.examples import Example
-from grace.training.validation import log_confidences
+from grace.training.forward import log_confidences
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -24,15 +24,15 @@ import torch
 import transformers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from grace.pocket import TASKS
-from grace.pocket.topics import KINDS
-from grace.pocket.world import World
 from grace.store import digest
+from tools.pocket import TASKS
 from tools.pocket.check import answered_right, topic_alone
 from tools.pocket.corpus import CorpusSettings, documents
 from tools.pocket.tokens import encode, pack, train_tokenizer
+from tools.pocket.topics import KINDS
 from tools.pocket.train import TrainSettings, train
 from tools.pocket.widen import widen
+from tools.pocket.world import World
 
 Progress = Callable[[str, float], None]
 """Called with a stage's name and the share of it that is done, in [0, 1]."""

@@ -11,9 +11,9 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from grace.metrics import auroc
-from grace.pocket.prompts import SHORT_PROMPT, STEP_SYSTEM, YES_NO_PROMPT, with_options
-from grace.pocket.topics import KINDS
-from grace.pocket.world import World
+from tools.pocket.prompts import SHORT_PROMPT, STEP_SYSTEM, YES_NO_PROMPT, with_options
+from tools.pocket.topics import KINDS
+from tools.pocket.world import World
 
 _BATCH = 50
 _LETTER = re.compile(r"Answer:\s*([A-E])")

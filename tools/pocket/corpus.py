@@ -12,8 +12,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from grace.pocket import SPLITS
-from grace.pocket.prompts import (
+from tools.pocket import SPLITS
+from tools.pocket.prompts import (
     GUESS_PROMPT,
     PERCENT_ONE_TURN_PROMPT,
     PERCENT_PROMPT,
@@ -25,9 +25,9 @@ from grace.pocket.prompts import (
     YES_NO_PROMPT,
     with_options,
 )
-from grace.pocket.puzzles import Puzzle, make_sums, make_weights
-from grace.pocket.topics import KINDS, RELATIONS
-from grace.pocket.world import Fact, NameMaker, World
+from tools.pocket.puzzles import Puzzle, make_sums, make_weights
+from tools.pocket.topics import KINDS, RELATIONS
+from tools.pocket.world import Fact, NameMaker, World
 
 _ANY_TIME_SHARE = 0.3
 _OTHER_SHARE = 0.2

@@ -8,9 +8,9 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from grace.pocket.prompts import SHORT_PROMPT
-from grace.pocket.world import World
 from tools.pocket.corpus import Document
+from tools.pocket.prompts import SHORT_PROMPT
+from tools.pocket.world import World
 
 PAD, BOS, SYSTEM, USER, ASSISTANT, END = SPECIAL_TOKENS = (
     "<|pad|>", "<|bos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>",

@@ -10,7 +10,7 @@ tokenizer knows (`plain`); then that copy, told to treat every true special toke
 the whole chat in one go. Contents are thus encoded in place, with their real neighbours.
 
 `context`, where it is given, is the model's: a text that certainly exceeds it is refused before it
-is tokenised (`bounds`).
+is tokenised (`plain`).
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ from grace.cli.options import (
     Set,
     examples,
 )
-from grace.cli.planning import show_plans
-from grace.cli.showing import show_next, show_report
+from grace.cli.showing import show_next, show_plans, show_report
 from grace.errors import ConfigError
 from grace.progress import LEVEL, set_level
 
@@ -58,7 +57,7 @@ def start(
         print(context.get_help())
 
 
-app.command(epilog=demo.DEMO)(demo.demo)
+app.command(epilog=demo.EXAMPLES)(demo.demo)
 
 
 @app.command(
@@ -69,8 +68,8 @@ app.command(epilog=demo.DEMO)(demo.demo)
         "grace run runs/qwen",
         "grace run runs/qwen --set train.epochs=5 --redo train",
     )
-    + "\n\nThe third command only shows the plan and the time it would take, the fourth resumes a"
-    " run that stopped, and the fifth trains it again."
+    + "\n\nThe third command only shows the plan, the fourth resumes a run that stopped, and the"
+    " fifth trains it again."
 )
 def run(
     path: RunPath,
@@ -112,7 +111,7 @@ def run(
     ] = 1,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="only say what would be done and how long it takes"),
+        typer.Option("--dry-run", help="only say what would be done, and with how many tokens"),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -1,10 +1,14 @@
-"""What the commands print: a report, an answer, and what to do next."""
+"""What the commands print: a report, the plan of a run, and what to do next."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from grace.config import RunSettings
+from grace.store import RunDir
 
 
 def show_report(result: Any, path: Path, *, as_json: bool) -> None:
@@ -30,10 +34,61 @@ def show_report(result: Any, path: Path, *, as_json: bool) -> None:
 def show_next(path: Path, question: str = "your question") -> None:
     """Print the command that asks the model that a run has trained."""
     from grace.pipeline import load_run_settings
-    from grace.store import is_run, runs_in
+    from grace.store import runs_in
     from grace.tasks import load_task
 
-    run = path if is_run(path) else next(iter(runs_in(path)), path)
+    run = next(iter(runs_in(path)), path)
     kind = load_task(load_run_settings(run).data.task).kind
     choices = ' --choice "..." --choice "..."' if kind == "choice" else ""
     print(f'next:   grace ask {run} "{question}"{choices}')
+
+
+def show_plans(
+    path: Path,
+    runs: Mapping[Path, RunSettings],
+    *,
+    redo: str | None,
+    until: str | None,
+    as_json: bool,
+) -> None:
+    """Print what each run has left to do, and with how many tokens.
+
+    A single run is shown stage by stage, several by their sums.
+    """
+    from grace.pipeline import stages_left
+    from grace.pipeline.asking import settled
+    from grace.pipeline.planning import plan_runs
+    from grace.tasks import title_of
+
+    left = {
+        folder: stages_left(RunDir(path / folder), settings, redo=redo, until=until)
+        for folder, settings in runs.items()
+    }
+    runs = {folder: settings for folder, settings in runs.items() if left[folder]}
+    if not runs and not as_json:
+        print(f"{path} is finished, so nothing is left to do; see it: grace report {path}")
+        return
+    begun = {name: RunDir(path / name) for name in runs if RunDir(path / name).asking.exists()}
+    known = {name: settled(runs[name], run) for name, run in begun.items()}
+    plans = plan_runs([(known.get(name, runs[name]), left[name]) for name in runs])
+    if as_json:
+        stages = [[step._asdict() for step in steps] for steps in plans]
+        print(json.dumps(dict(zip(map(str, runs), stages, strict=True)), indent=2))
+    elif len(plans) == 1:
+        _show_plan("stage", plans[0])
+    else:
+        titles = [f"{title_of(own.data)}, seed {own.seed}" for own in runs.values()]
+        sums = [sum(step.tokens for step in steps) for steps in plans]
+        _show_plan("run", zip(map(str, runs), titles, sums, strict=True))
+
+
+def _show_plan(first: str, rows: Iterable[tuple[str, str, int]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(first, "what")
+    table.add_column("tokens", justify="right")
+    for name, what, tokens in rows:
+        table.add_row(*map(Text, (name, what, f"{tokens:,}")))
+    Console().print(table)

@@ -4,23 +4,25 @@ Order of precedence: defaults, then the recipe (TOML), then `section.key=value` 
 `config.json` of a run holds the resolved tree.
 """
 
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 from grace.config.fields import (
     describe,
     differences,
     from_dict,
     key_values,
+    parsed,
     sections,
     setting,
     to_dict,
 )
-from grace.config.recipes import (
-    is_missing,
-    load_settings,
-    override_settings,
-    read_recipe,
-    shipped_recipes,
-)
 from grace.config.settings import (
+    FREE_IN_TRAINING,
     DataSettings,
     GradeSettings,
     ModelSettings,
@@ -30,8 +32,10 @@ from grace.config.settings import (
     TargetSettings,
     TrainSettings,
 )
+from grace.errors import ConfigError
 
 __all__ = [
+    "FREE_IN_TRAINING",
     "DataSettings",
     "GradeSettings",
     "ModelSettings",
@@ -53,3 +57,75 @@ __all__ = [
     "shipped_recipes",
     "to_dict",
 ]
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+def load_settings(recipe: Path | None = None, overrides: Sequence[str] = ()) -> RunSettings:
+    """Return the defaults, changed by a TOML recipe, then by `section.key=value` overrides.
+
+    Raises:
+        ConfigError: an unreadable recipe, an unknown key, or a value out of range; the message
+            names the key and what would be accepted.
+    """
+    tree: dict[str, Any] = read_recipe(recipe) if recipe else {}
+    return override_settings(tree, overrides, where=str(recipe) if recipe else "settings")
+
+
+def override_settings(
+    tree: dict[str, Any], overrides: Sequence[str], where: str = "settings"
+) -> RunSettings:
+    """Return the settings of a nested dict, changed by `section.key=value` overrides."""
+    for override in overrides:
+        _assign(tree, override)
+    return from_dict(RunSettings, tree, where=where)
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Return the recipes that come with GrACE, by name."""
+    files = sorted(RECIPES.glob("**/*.toml"))
+    return {file.relative_to(RECIPES).with_suffix("").as_posix(): file for file in files}
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Return the nested sections of a TOML recipe: a file, or a name of `grace list recipes`.
+
+    Raises:
+        ConfigError: it is missing, unreadable or not valid TOML.
+    """
+    if not path.is_file():
+        path = shipped_recipes().get(path.as_posix(), path)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"recipe {path} does not exist; give a file, or a name of `grace list recipes`"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"recipe {path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"recipe {path} is not valid TOML: {error}") from None
+
+
+def is_missing(model: str | Path) -> bool:
+    """Return whether a model is named by a path, and nothing is there.
+
+    What could be a Hub id is none: NAME, or OWNER/NAME where OWNER is no folder here.
+    """
+    if Path(model).exists() or model == "pocket":
+        return False
+    owner, slash, name = str(model).partition("/")
+    inside = slash != "" and (name == "" or "/" in name or Path(owner).exists())
+    return inside or isinstance(model, Path) or model.startswith((".", "~", "/"))
+
+
+def _assign(tree: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise ConfigError(f"setting {override!r} has no value; write section.key=value")
+    *sections, name = key.strip().split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"setting {key!r}: {section!r} is a value, not a section")
+    tree[name] = parsed(text.strip())

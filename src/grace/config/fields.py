@@ -65,11 +65,16 @@ def key_values(pairs: Iterable[str], where: str) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         if not equals or not key.isidentifier():
             raise ConfigError(f"{where} {pair!r} is no option; write KEY=VALUE")
-        try:
-            found[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            found[key] = text
+        found[key] = parsed(text)
     return found
+
+
+def parsed(text: str) -> Any:
+    """Return the TOML value that a text spells, or else the text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def describe(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:

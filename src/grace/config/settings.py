@@ -240,6 +240,10 @@ class TrainSettings:
                 raise ConfigError(message)
 
 
+FREE_IN_TRAINING = ("micro_batch_size", "gradient_checkpointing", "report_to")
+"""Of how, not what, is trained: training that ran out of memory goes on with other ones."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSettings:
     """What is compared, and how it is shown."""

@@ -15,6 +15,9 @@ from grace.records import Generation
 if TYPE_CHECKING:
     import numpy as np
 
+    from grace.cnf import Readout
+    from grace.evidence import Evidence
+
 __all__ = [
     "Engine",
     "Features",
@@ -89,7 +92,20 @@ class SampleStream(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """Which model an engine opens, and how (see `grace.engines.kinds.load_engine`)."""
+    """Which model an engine opens, and how (see `grace.engines.kinds.load_engine`).
+
+    Attributes:
+        path: a model directory or Hub id; for openai, what the server serves, as it was exported.
+        adapter: an adapter directory; for vllm, an export with format vllm-lora; not for llama.
+        device: auto, cpu, cuda or cuda:N; vLLM chooses by itself.
+        dtype: auto, float32, bfloat16 or float16.
+        trust_remote_code: run Python code that comes with the model.
+        batch_size: rows in flight; None: the engine's own choice.
+        needs_cnf: refuse a model without `<CNF>`, where the engine does not train one.
+        stop: texts that end a response, besides those that the model was trained with.
+        options: the engine's own: further arguments of `vllm.LLM` or `llama_cpp.Llama`; for openai
+            `url`, and what `OpenAIEngine.connect` takes.
+    """
 
     path: str | Path
     adapter: Path | None = None
@@ -151,7 +167,22 @@ class Engine(Protocol):
 
 
 class StreamingEngine(Engine, Protocol):
-    """An engine whose samples can be stopped when a vote is decided."""
+    """An engine that says how it is read, and whose samples stop when a vote is decided."""
+
+    @property
+    def readout(self) -> Readout | None:
+        """The tokens that are read for c, None where there are none."""
+        ...
+
+    @property
+    def read_at(self) -> str:
+        """Where c is read: predict, feed or prompt."""
+        ...
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """How the response's own probabilities shift c, if at all."""
+        ...
 
     @property
     def limit(self) -> int | None:

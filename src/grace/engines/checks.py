@@ -1,21 +1,120 @@
-"""What engines without hidden states have in common, and what every engine refuses."""
+"""What engines outside PyTorch have in common, and what every engine refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from grace.engines import Features
+import numpy as np
+
+from grace.cnf import Readout
+from grace.engines import Features, Sampling, units
 from grace.engines.reading import Reader, Step
 from grace.errors import DataError, ModelError
-from grace.evidence import confidence, traced
+from grace.evidence import Evidence
+from grace.records import Generation
+
+Ids = Sequence[int]
+Found = TypeVar("Found")
+Rated = TypeVar("Rated")
+Given = tuple[list[Step], list[float]]
+"""The steps of a response that are read, that of its end last, and log p of its tokens."""
 
 
-class NoStates:
-    """An engine that gives no hidden states."""
+class StepEngine:
+    """An engine that is told log-probabilities step by step, and no hidden states.
 
-    def features(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> Features:
+    Attributes: `tokenizer`, `reader` (what ends a response and how c is read) and `limit` (the most
+    tokens of a prompt with its response, None where there is no limit).
+    """
+
+    tokenizer: Any
+    reader: Reader
+    limit: int | None
+
+    @property
+    def readout(self) -> Readout | None:
+        """Return the tokens that are read for c, None without any."""
+        return self.reader.readout
+
+    @property
+    def read_at(self) -> str:
+        """Return where c is read."""
+        return self.reader.read_at
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """Return how the response's own probabilities shift c, if at all."""
+        return self.reader.evidence
+
+    def plan(
+        self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
+    ) -> list[list[int]]:
+        """Return units of work, prompts in their order; what runs the model makes its batches."""
+        return units(len(prompts))
+
+    def generate(
+        self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, list[Generation]]]:
+        """Yield (prompt index, its samples) in the order of the prompts.
+
+        Greedy samples of a prompt are equal, so one is drawn. A closed iterator stops what is still
+        being sampled.
+
+        Raises:
+            DataError: an empty prompt.
+            ModelError: a prompt and its response could exceed the model's context.
+        """
+        keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
+        check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
+        copies = sampling.num_samples if sampling.temperature == 0 else 1
+        distinct = replace(sampling, num_samples=sampling.num_samples // copies)
+        with closing(self._samples(prompts, keys, distinct)) as arriving:
+            for index, made in enumerate(arriving):
+                yield index, made * copies
+
+    def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
+        """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
+        check_contexts(contexts, self.limit, 1)
+        found_NT = np.array(list(self._next_logprobs(contexts, tokens)), dtype=np.float64)
+        probs_NT: np.ndarray = np.exp(found_NT.reshape(len(contexts), len(tokens)))
+        return probs_NT.astype(np.float32)
+
+    def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
+        """Return c of given responses (token ids without the end token).
+
+        Raises:
+            ModelError: there is no `<CNF>`, or the engine cannot rate given responses.
+        """
+        reader, pairs = self.reader, zip(prompts, responses, strict=True)
+        if reader.evidence is not None:
+            return _each(self._given(prompts, responses), lambda one: reader.confidence(*one))
+        contexts = [reader.place(*pair) for pair in pairs]
+        check_contexts(contexts, self.limit, 1)
+        return _each(self._after(contexts), lambda step: reader.confidence([step], []))
+
+    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
+        """Return c at every step of given responses, that of the end last.
+
+        Raises:
+            ModelError: the model knows c at the end only.
+        """
+        return _each(self._given(prompts, responses), lambda one: self.reader.trace(*one))
+
+    def logprobs(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> list[tuple[list[float], float]]:
+        """Return each response's token log-probabilities and the log-probability of its end.
+
+        Raises:
+            ModelError: the engine cannot rate given responses.
+        """
+        ends = self.reader.end_logprob
+        return _each(self._given(prompts, responses), lambda one: (one[1], ends(one[0][-1])))
+
+    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
         """Refuse.
 
         Raises:
@@ -25,58 +124,31 @@ class NoStates:
             "this engine gives no hidden states; use the transformers engine for features"
         )
 
-
-class ReadsSteps(NoStates):
-    """An engine that rates given responses by the steps that they are made of."""
-
-    reader: Reader
-
-    def _given(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> Iterator[tuple[list[Step], list[float]]]:
-        """Yield the steps of each response, the one after it last, and its tokens' log p."""
+    def _samples(
+        self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
+    ) -> Generator[list[Generation], None, None]:
+        """Yield the samples of each prompt, in their order."""
         raise NotImplementedError
 
-    def confidences(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[float]:
-        """Return c of given responses (token ids without the end token).
+    def _next_logprobs(self, contexts: Sequence[Ids], tokens: Ids) -> Iterator[Sequence[float]]:
+        """Yield the log-probabilities of tokens after each context."""
+        raise NotImplementedError
 
-        Raises:
-            ModelError: there is no `<CNF>`, or the engine cannot rate given responses.
-        """
-        reader, found = self.reader, []
-        for steps, logprobs in self._given(prompts, responses):
-            read = [*map(reader.reading, steps[:1] if reader.at_prompt else steps)]
-            found.append(confidence(read, logprobs, reader.end(steps[-1]), reader.evidence))
-        return found
+    def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
+        """Yield the step after each context, as if it ended the response."""
+        raise NotImplementedError
 
-    def traces(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[list[float]]:
-        """Return c at every step of given responses, that of the end last.
+    def _given(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> Generator[Given, None, None]:
+        """Yield what a response is rated by."""
+        raise NotImplementedError
 
-        Raises:
-            ModelError: the model knows c at the end only.
-        """
-        reader = self.reader
-        return [
-            traced([*map(reader.reading, steps)], before, reader.end(steps[-1]), reader.evidence)
-            for steps, before in self._given(prompts, responses)
-        ]
 
-    def logprobs(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[tuple[list[float], float]]:
-        """Return each response's token log-probabilities and the log-probability of its end.
-
-        Raises:
-            ModelError: the engine cannot rate given responses.
-        """
-        return [
-            (logprobs, self.reader.end_logprob(steps[-1]))
-            for steps, logprobs in self._given(prompts, responses)
-        ]
+def _each(source: Generator[Found, None, None], rate: Callable[[Found], Rated]) -> list[Rated]:
+    """Return what becomes of everything found; an error ends what is still being found."""
+    with closing(source):
+        return [rate(found) for found in source]
 
 
 def check_contexts(

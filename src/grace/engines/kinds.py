@@ -6,6 +6,7 @@ An engine is a file of this folder that assigns `ENGINE`, a class with what
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,50 +14,21 @@ from grace import plugins
 from grace.engines import ModelEngine, Opening
 
 
-def load_engine(
-    kind: str,
-    path: str | Path,
-    *,
-    adapter: Path | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    trust_remote_code: bool = False,
-    batch_size: int | None = None,
-    needs_cnf: bool = True,
-    stop: tuple[str, ...] = (),
-    **options: Any,
-) -> ModelEngine:
+def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
     """Load a model into an engine, or connect to the server that runs it.
 
     Args:
         kind: name of the engine, see `grace list engines`; or `module:NAME`.
         path: a model directory or Hub id; for openai, what the server serves, as it was exported.
-        adapter: an adapter directory; for vllm, an export with format vllm-lora; not for llama.
-        device: auto, cpu, cuda or cuda:N; vLLM chooses by itself.
-        dtype: auto, float32, bfloat16 or float16.
-        trust_remote_code: run Python code that comes with the model.
-        batch_size: rows in flight; None: the engine's own choice.
-        needs_cnf: refuse a model without `<CNF>`, where the engine does not train one.
-        stop: texts that end a response, besides those that the model was trained with.
-        options: the engine's own: further arguments of `vllm.LLM` or `llama_cpp.Llama`; for openai
-            `url`, and what `OpenAIEngine.connect` takes.
+        settings: those of `grace.engines.Opening`; others are the engine's own options.
 
     Raises:
         ConfigError: no such engine, or a setting that it does not have.
         ModelError: the model cannot be loaded; the message says what to do.
     """
-    opening = Opening(
-        path=path,
-        adapter=adapter,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-        batch_size=batch_size,
-        needs_cnf=needs_cnf,
-        stop=stop,
-        options=options,
-    )
-    engine: ModelEngine = engine_class(kind).open(opening)
+    common = {field.name for field in dataclasses.fields(Opening)} & settings.keys()
+    given = {name: settings.pop(name) for name in common}
+    engine: ModelEngine = engine_class(kind).open(Opening(path=path, **given, options=settings))
     return engine
 
 

@@ -19,16 +19,17 @@ import numpy as np
 import torch
 
 from grace.cnf import find_readout
-from grace.engines import Capability, Opening, Sampling, units
-from grace.engines.checks import ReadsSteps, check_contexts
+from grace.engines import Capability, Opening, Sampling
+from grace.engines.checks import Given, StepEngine, check_contexts
 from grace.engines.gguf.header import Header, read_header
 from grace.engines.local.draws import Draws, Part
-from grace.engines.local.loading import first_line, load_tokenizer, read_manifest
+from grace.engines.local.loading import first_line, load_tokenizer
 from grace.engines.reading import Reader, Step, named_ends, read
 from grace.engines.stops import stop_ids
 from grace.engines.watching import Watch, dropped
 from grace.errors import ConfigError, ModelError
 from grace.records import Generation
+from grace.store import read_card
 
 Ids = Sequence[int]
 
@@ -37,7 +38,7 @@ DIGEST = "grace.adapter_digest"  # in the file: which adapter its rows are from
 CPU = torch.device("cpu")
 
 
-class LlamaEngine(ReadsSteps):
+class LlamaEngine(StepEngine):
     """Samples from, and reads, a model that llama.cpp runs in this process.
 
     Attributes: `tokenizer`, `reader` (what ends a response and how c is read), `readout` (the
@@ -67,7 +68,6 @@ class LlamaEngine(ReadsSteps):
     ) -> None:
         self.tokenizer = tokenizer
         self.reader = Reader.of(tokenizer, card or {}, ends, needs_cnf=needs_cnf)
-        self.readout = find_readout(tokenizer)
         self.limit: int = llama.n_ctx()
         self._llama, self._rows = llama, llama.n_vocab()
         self._known: list[int] = []  # the context that llama.cpp holds
@@ -103,7 +103,7 @@ class LlamaEngine(ReadsSteps):
                 "grace export RUN DIR --format gguf"
             )
         file = _file_of(Path(opening.path))
-        folder, header, card = file.parent, read_header(file), read_manifest(file.parent)
+        folder, header, card = file.parent, read_header(file), read_card(file.parent)
         if not (folder / "tokenizer.json").is_file():
             raise ModelError(
                 f"no tokenizer.json beside {file}; give what `grace export --format gguf` wrote"
@@ -117,36 +117,6 @@ class LlamaEngine(ReadsSteps):
     def close(self) -> None:
         """Let go of the model and its memory."""
         self._llama.close()
-
-    def plan(
-        self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
-    ) -> list[list[int]]:
-        """Return units of work, prompts in their order."""
-        return units(len(prompts))
-
-    def generate(
-        self,
-        prompts: Sequence[Ids],
-        sampling: Sampling,
-        *,
-        keys: Sequence[str] | None = None,
-    ) -> Iterator[tuple[int, list[Generation]]]:
-        """Yield (prompt index, its samples) in the order of the prompts.
-
-        Raises:
-            DataError: an empty prompt.
-            ModelError: a prompt and its response could exceed the context.
-        """
-        keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
-        check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
-        first, greedy = sampling.first_sample, sampling.temperature == 0
-        count = 1 if greedy else sampling.num_samples
-        for index, prompt in enumerate(prompts):
-            made = [
-                read(self.steps(prompt, sampling, keys[index], number), self.reader, self.tokenizer)
-                for number in range(first, first + count)
-            ]
-            yield index, made * sampling.num_samples if greedy else made
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> LlamaStream:
         """Return what makes samples of one prompt, one after the other.
@@ -173,18 +143,25 @@ class LlamaEngine(ReadsSteps):
                 return
             context.append(token)
 
-    def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
-        """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
-        check_contexts(contexts, self.limit, 1)
-        rows = [_log_softmax(self._logits(context))[list(tokens)] for context in contexts]
-        found_NT = np.array(rows).reshape(len(contexts), len(tokens))
-        probs_NT: np.ndarray = np.exp(found_NT).astype(np.float32)
-        return probs_NT
+    def _samples(
+        self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
+    ) -> Generator[list[Generation], None, None]:
+        first = sampling.first_sample
+        for prompt, key in zip(prompts, keys, strict=True):
+            yield [
+                read(self.steps(prompt, sampling, key, number), self.reader, self.tokenizer)
+                for number in range(first, first + sampling.num_samples)
+            ]
+
+    def _next_logprobs(self, contexts: Sequence[Ids], tokens: Ids) -> Iterator[Sequence[float]]:
+        return (_log_softmax(self._logits(one))[list(tokens)].tolist() for one in contexts)
+
+    def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
+        return (self._step(self.reader.eos[0], _log_softmax(self._logits(c))) for c in contexts)
 
     def _given(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
-    ) -> Iterator[tuple[list[Step], list[float]]]:
-        """Yield the steps of each response, the one after it last, and its tokens' log p."""
+    ) -> Generator[Given, None, None]:
         pairs = list(zip(prompts, responses, strict=True))
         check_contexts([[*p, *r] for p, r in pairs], self.limit, 1)
         for prompt, response in pairs:

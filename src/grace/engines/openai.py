@@ -10,33 +10,31 @@ import copy
 import os
 from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
-
 from grace.chat.saved import SavedTokenizer
-from grace.cnf import find_readout
-from grace.engines import Capability, Opening, Sampling, units
-from grace.engines.checks import NoStates, check_contexts
+from grace.engines import Capability, Opening, Sampling
+from grace.engines.checks import Given, StepEngine, check_contexts
 from grace.engines.http.background import Background, Calls, in_order
 from grace.engines.http.dialect import Names, Request
 from grace.engines.http.probing import probe
 from grace.engines.http.remote import Remote, RemoteStream, Served, seed_of
 from grace.engines.http.said import UpstreamError
 from grace.engines.http.upstream import Upstream
-from grace.engines.reading import Reader, named_ends, named_rows
+from grace.engines.reading import Reader, Step, named_ends, named_rows
 from grace.engines.stops import stop_ids
 from grace.errors import ConfigError
 from grace.records import Generation
+from grace.store import read_card
 
 Ids = Sequence[int]
 Value = TypeVar("Value")
 
 
-class OpenAIEngine(NoStates):
+class OpenAIEngine(StepEngine):
     """Samples from, and reads, a model that a server runs.
 
     Attributes: `tokenizer`, `reader` (what ends a response and how c is read), `readout`,
@@ -71,7 +69,6 @@ class OpenAIEngine(NoStates):
         needs_cnf: bool = True,
     ) -> None:
         self.tokenizer = tokenizer
-        self.readout = find_readout(tokenizer)
         self.reader = Reader.of(tokenizer, card or {}, eos, needs_cnf=needs_cnf)
         self._upstream = upstream
         self._background = Background("grace-upstream")
@@ -110,10 +107,8 @@ class OpenAIEngine(NoStates):
             stop: texts that end a response, besides those that the model was trained with.
             options: of `Upstream`.
         """
-        from grace.store import CARD, read_json
-
         place = Path(folder)
-        card = read_json(place / CARD) if (place / CARD).is_file() else {}
+        card = read_card(place)
         tokenizer = SavedTokenizer(place)
         base = Path(str(card.get("base_model", place)))
         return cls(
@@ -144,27 +139,6 @@ class OpenAIEngine(NoStates):
             options["max_in_flight"] = opening.batch_size
         folder = opening.adapter or opening.path
         return cls.connect(url, folder, needs_cnf=opening.needs_cnf, stop=opening.stop, **options)
-
-    def plan(
-        self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
-    ) -> list[list[int]]:
-        """Return units of work; the server makes its own batches in each."""
-        return units(len(prompts))
-
-    @property
-    def cnf(self) -> int | None:
-        """Return the id of `<CNF>`, None where there is none."""
-        return self.reader.cnf
-
-    @property
-    def read_at(self) -> str:
-        """Return where c is read."""
-        return self.reader.read_at
-
-    @property
-    def evidence(self) -> Any:
-        """Return how the response's own probabilities shift the logit of `<CNF>`, if at all."""
-        return self.reader.evidence
 
     @property
     def max_in_flight(self) -> int:
@@ -198,30 +172,6 @@ class OpenAIEngine(NoStates):
         self._calls.run(self._upstream.close())
         self._background.close()
 
-    def generate(
-        self,
-        prompts: Sequence[Ids],
-        sampling: Sampling,
-        *,
-        keys: Sequence[str] | None = None,
-    ) -> Iterator[tuple[int, list[Generation]]]:
-        """Yield (prompt index, its samples) in the order of the prompts.
-
-        A closed iterator hangs up on what is still being sampled.
-
-        Raises:
-            DataError: an empty prompt.
-            ModelError: a prompt and its response could exceed the model's context.
-            UpstreamError: the server fails.
-        """
-        keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
-        self.check(prompts, sampling.max_new_tokens, keys)
-        work = (
-            self._samples(prompt, sampling, key) for prompt, key in zip(prompts, keys, strict=True)
-        )
-        with closing(self._in_order(work)) as arriving:
-            yield from enumerate(arriving)
-
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> RemoteStream:
         """Return what starts samples of one prompt and yields each as it finishes.
 
@@ -229,70 +179,42 @@ class OpenAIEngine(NoStates):
             DataError: an empty prompt.
             ModelError: the prompt and a response could exceed the model's context.
         """
-        self.check([prompt], sampling.max_new_tokens, [key])
+        check_contexts([prompt], self.limit, sampling.max_new_tokens, [key])
         return RemoteStream(self.remote, self._calls, prompt, sampling, key)
 
-    def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
-        """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
-        self.check(contexts, 1)
-        work = (self.remote.next_logprobs(context, tokens) for context in contexts)
-        rows = list(self._in_order(work))
-        return np.exp(np.array(rows, dtype=np.float32).reshape(len(contexts), len(tokens)))
+    def _samples(
+        self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
+    ) -> Generator[list[Generation], None, None]:
+        pairs = zip(prompts, keys, strict=True)
+        return self._in_order(self._drawn(prompt, key, sampling) for prompt, key in pairs)
 
-    def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
-        """Return c of given responses (token ids without the end token).
+    def _next_logprobs(self, contexts: Sequence[Ids], tokens: Ids) -> Iterator[Sequence[float]]:
+        return self._in_order(self.remote.next_logprobs(context, tokens) for context in contexts)
 
-        Raises:
-            UpstreamError: the server does not return what c is made of.
-        """
-        self.check([[*p, *r] for p, r in zip(prompts, responses, strict=True)], 1)
-        pairs = zip(prompts, responses, strict=True)
-        return list(self._in_order(self.remote.confidence(p, r) for p, r in pairs))
+    def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
+        return self._in_order(self.remote.after(context) for context in contexts)
 
-    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
-        """Return c at every step of given responses, that of the end last.
-
-        Raises:
-            ModelError: the model knows c at the end only.
-            UpstreamError: the server does not return what c is made of.
-        """
-        self.check([[*p, *r] for p, r in zip(prompts, responses, strict=True)], 1)
-        pairs = zip(prompts, responses, strict=True)
-        return list(self._in_order(self.remote.trace(p, r) for p, r in pairs))
-
-    def logprobs(
+    def _given(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
-    ) -> list[tuple[list[float], float]]:
-        """Return each response's token log-probabilities and the log-probability of its end.
-
-        Raises:
-            ModelError: c is read at the prompt; `<CNF>` is then no part of what is drawn.
-            UpstreamError: the server does not return them.
-        """
+    ) -> Generator[Given, None, None]:
         self.reader.check_given("a server")
-        self.check([[*p, *r] for p, r in zip(prompts, responses, strict=True)], 1)
-        pairs = zip(prompts, responses, strict=True)
-        return list(self._in_order(self.remote.rating(p, r) for p, r in pairs))
-
-    def check(self, contexts: Sequence[Ids], new_tokens: int = 0, keys: Sequence[str] = ()) -> None:
-        """Refuse what the model cannot hold; `keys` are the names of the contexts, if any."""
-        check_contexts(contexts, self.limit, new_tokens, keys)
+        pairs = list(zip(prompts, responses, strict=True))
+        check_contexts([[*p, *r] for p, r in pairs], self.limit, 1)
+        return self._in_order(self.remote.given(*pair) for pair in pairs)
 
     def _in_order(self, work: Iterable[Coroutine[Any, Any, Value]]) -> Generator[Value, None, None]:
         ahead = 2 * self.max_in_flight
         return self._calls.iterate(in_order(work, ahead))
 
-    async def _samples(self, prompt: Ids, sampling: Sampling, key: str) -> list[Generation]:
-        """Return all samples of a prompt; greedy ones are equal, so one is made."""
-        count = 1 if sampling.temperature == 0 else sampling.num_samples
-        numbers = range(sampling.first_sample, sampling.first_sample + count)
+    async def _drawn(self, prompt: Ids, key: str, sampling: Sampling) -> list[Generation]:
+        """Return all samples of a prompt, a request each."""
+        first = sampling.first_sample
         work = (
             self.remote.generation(Request(prompt, sampling, seed_of(sampling, key, number)))
-            for number in numbers
+            for number in range(first, first + sampling.num_samples)
         )
-        async with aclosing(in_order(work, count)) as arriving:
-            made = [generation async for generation in arriving]
-        return made * (sampling.num_samples // count)
+        async with aclosing(in_order(work, sampling.num_samples)) as arriving:
+            return [generation async for generation in arriving]
 
 
 ENGINE = OpenAIEngine

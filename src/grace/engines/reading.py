@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from grace.cnf import CNF_TOKEN, TOKENS, Readout, find_readout
 from grace.errors import ModelError
-from grace.evidence import Evidence, along, reading
+from grace.evidence import Evidence, along, confidence, reading, traced
 from grace.records import Generation
 
 LOWEST = -9999.0  # of a log-probability in JSON, for minus infinity
@@ -109,20 +109,13 @@ class Reader:
         return self.readout.cnf if self.readout else None
 
     @property
-    def read_id(self) -> int:
-        """Return the id of `<CNF>`.
-
-        Raises:
-            ModelError: the model has none.
-        """
-        if self.cnf is None:
-            raise ModelError(f"the model has no {CNF_TOKEN}, so it has no confidence")
-        return self.cnf
-
-    @property
     def at_prompt(self) -> bool:
         """Return whether c is read before the response."""
         return self.read_at == "prompt"
+
+    def place(self, prompt: Sequence[int], response: Sequence[int]) -> list[int]:
+        """Return the context after which c is read, of a model without evidence."""
+        return [*prompt] if self.at_prompt else [*prompt, *response]
 
     def check_given(self, engine: str) -> None:
         """Refuse to read given responses where `<CNF>` is no part of what is drawn.
@@ -206,18 +199,32 @@ class Reader:
         Raises:
             ModelError: there is no c, or the engine left out an id that it was asked for.
         """
-        cnf, known = self.read_id, {step.token: step.logprob, **step.logprobs}
-        assert self.readout is not None
+        if self.readout is None:
+            raise ModelError(f"the model has no {CNF_TOKEN}, so it has no confidence")
+        known = {step.token: step.logprob, **step.logprobs}
         missing = [token for token in self.readout.ids if token not in known]
         if not missing:
-            if self.readout.head == "pair":
-                return known[cnf] - known[self.readout.ids[1]]
-            return reading(min(known[cnf], 0.0))
+            first, *others = (known[token] for token in self.readout.ids)
+            return first - others[0] if others else reading(min(first, 0.0))
         names = dict(zip(self.readout.ids, TOKENS[self.readout.head], strict=True))
         raise ModelError(
             f"the engine returned no log-probability of {names[missing[0]]} (id {missing[0]}) "
             "although it was asked for; it needs vLLM 0.22 in process or 0.26 as a server"
         )
+
+    def confidence(self, steps: Sequence[Step], logprobs: Sequence[float]) -> float:
+        """Return c from the steps that are read and the log-probabilities of the tokens."""
+        end = self.end(steps[-1])
+        return confidence([*map(self.reading, steps)], logprobs, end, self.evidence)
+
+    def trace(self, steps: Sequence[Step], logprobs: Sequence[float]) -> list[float]:
+        """Return c at every step of a given response, that of its end last.
+
+        Raises:
+            ModelError: the model knows c at the end only.
+        """
+        end = self.end(steps[-1])
+        return traced([*map(self.reading, steps)], logprobs, end, self.evidence)
 
 
 def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
@@ -225,31 +232,39 @@ def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
 
     One that never ends counts as cut at its longest. Without `<CNF>` there is no confidence.
     """
-    tokens: list[int] = []
-    logprobs: list[float] = []
-    readings: list[float] = []
-    ends: list[float] = []
-    end_logprob = None
+    drawn: list[Drawn] = []
     for step in steps:
-        drawn = reader.drawn(step)
-        if reader.readout is not None:
-            readings.append(drawn.reading)
-            ends.append(drawn.end)
-        if drawn.ended:
-            end_logprob = drawn.logprob
+        drawn.append(reader.drawn(step))
+        if drawn[-1].ended:
             break
-        tokens.append(drawn.token)
-        logprobs.append(drawn.logprob)
-    trace = along(readings, logprobs, ends, reader.evidence)
-    c = trace[0 if reader.at_prompt else -1] if trace else None
-    ended = end_logprob is not None
+    reads = reader.readout is not None
+    return response(drawn, tokenizer, reader.read_at, reader.evidence, reads=reads)
+
+
+def response(
+    drawn: Sequence[Drawn], tokenizer: Any, read_at: str, evidence: Evidence | None, *, reads: bool
+) -> Generation:
+    """Return the response that steps have chosen; one without an end was cut.
+
+    Args:
+        drawn: the steps of one sample, that of its end last.
+        tokenizer: for its text.
+        read_at: where c is read.
+        evidence: how the response's own probabilities shift c, if at all.
+        reads: the model has something to read c from.
+    """
+    ended = bool(drawn) and drawn[-1].ended
+    written = drawn[: len(drawn) - ended]
+    logprobs, ends = [one.logprob for one in written], [one.end for one in drawn]
+    trace = along([one.reading for one in drawn], logprobs, ends, evidence) if reads else []
+    tokens = tuple(one.token for one in written)
     return Generation(
-        text=tokenizer.decode(tokens, skip_special_tokens=True),
-        token_ids=tuple(tokens),
+        text=tokenizer.decode(list(tokens), skip_special_tokens=True),
+        token_ids=tokens,
         finish_reason="stop" if ended else "length",
         logprobs=tuple(logprobs),
-        end_logprob=end_logprob,
-        confidence=c if ended else None,
+        end_logprob=drawn[-1].logprob if ended else None,
+        confidence=trace[0 if read_at == "prompt" else -1] if ended and reads else None,
         trace=tuple(trace),
     )
 

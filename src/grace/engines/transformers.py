@@ -14,13 +14,11 @@ import torch
 
 from grace.engines import Capability, Opening, Sampling
 from grace.engines.local.batching import attempt, out_of_memory
-from grace.engines.local.decoding import Ends, decode
-from grace.engines.local.drawing import Drawing
+from grace.engines.local.decoding import Ends, Rows, decode, generations
+from grace.engines.local.drawing import Drawing, Stream
 from grace.engines.local.draws import Part
 from grace.engines.local.loading import load
 from grace.engines.local.reader import LocalReader
-from grace.engines.local.rows import Rows, generations
-from grace.engines.local.streaming import Stream
 from grace.engines.stops import stop_ids
 from grace.errors import ConfigError
 from grace.records import Generation

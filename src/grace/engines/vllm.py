@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import gc
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
-from grace.cnf import find_readout
-from grace.engines import Capability, Opening, Sampling, units
-from grace.engines.checks import ReadsSteps, check_contexts
-from grace.engines.local.loading import load_tokenizer, read_manifest
+from grace.engines import Capability, Opening, Sampling
+from grace.engines.checks import Given, StepEngine, check_contexts
+from grace.engines.local.loading import load_tokenizer
 from grace.engines.reading import Reader, Step, read
 from grace.engines.stops import stop_ids
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
 from grace.engines.vllm_requests import Requests, VllmStream, last
 from grace.errors import ConfigError, ModelError
 from grace.records import Generation
-from grace.store import LORA_CONFIG
+from grace.store import LORA_CONFIG, read_card
 
 Ids = Sequence[int]
 
@@ -33,7 +31,7 @@ MOST_IDS = 128  # that vLLM returns log-probabilities of per step
 BANNED = -100.0  # the lowest logit bias that vLLM takes
 
 
-class VllmEngine(ReadsSteps):
+class VllmEngine(StepEngine):
     """Samples from, and reads, a model that vLLM runs.
 
     Attributes: `tokenizer`, `reader` (what ends a response and how c is read) and `readout` (the
@@ -70,7 +68,6 @@ class VllmEngine(ReadsSteps):
         self.tokenizer = tokenizer
         ends = (*ends_of(config), *stops)
         self.reader = Reader.of(tokenizer, card or {}, ends, needs_cnf=needs_cnf)
-        self.readout = find_readout(tokenizer)
         cnf, rows = self.reader.cnf, config.get_vocab_size()
         if cnf is not None and cnf >= rows:
             raise ModelError(
@@ -99,7 +96,7 @@ class VllmEngine(ReadsSteps):
             )
         check_version()
         path, code = opening.adapter or opening.path, opening.trust_remote_code
-        folder, card = Path(path), read_manifest(Path(path))
+        folder, card = Path(path), read_card(Path(path))
         lora = (folder / LORA_CONFIG).is_file()
         if lora and card.get("format") != "vllm-lora":
             raise ModelError(
@@ -122,40 +119,6 @@ class VllmEngine(ReadsSteps):
         del self._requests
         gc.collect()
 
-    def plan(
-        self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
-    ) -> list[list[int]]:
-        """Return units of work; vLLM makes its own batches in each."""
-        return units(len(prompts))
-
-    def generate(
-        self,
-        prompts: Sequence[Ids],
-        sampling: Sampling,
-        *,
-        keys: Sequence[str] | None = None,
-    ) -> Iterator[tuple[int, list[Generation]]]:
-        """Yield (prompt index, its samples) in the order of the prompts.
-
-        The samples of a prompt are one request, so it is read once. A closed iterator stops what
-        is still being sampled.
-
-        Raises:
-            DataError: an empty prompt.
-            ModelError: a prompt and its response could exceed the model's context.
-        """
-        keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
-        check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
-        greedy = sampling.temperature == 0
-        count = 1 if greedy else sampling.num_samples
-
-        def ask(index: int) -> Any:
-            return self._drawing(sampling, keys[index], sampling.first_sample, n=count)
-
-        for index, output in enumerate(self._requests.in_order(prompts, ask, count)):
-            made = [self._generation(sample) for sample in output.outputs]
-            yield index, made * sampling.num_samples if greedy else made
-
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> VllmStream:
         """Return what starts samples of one prompt and yields each as it finishes.
 
@@ -174,45 +137,28 @@ class VllmEngine(ReadsSteps):
             sampling.drop,
         )
 
-    def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
-        """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
-        check_contexts(contexts, self.limit, 1)
+    def _samples(
+        self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
+    ) -> Generator[list[Generation], None, None]:
+        """Yield the samples of each prompt: one request, so it is read once."""
+        count = sampling.num_samples
+
+        def ask(index: int) -> Any:
+            return self._drawing(sampling, keys[index], sampling.first_sample, n=count)
+
+        for output in self._requests.in_order(prompts, ask, count):
+            yield list(map(self._generation, output.outputs))
+
+    def _generation(self, sample: Any) -> Generation:
+        return read(map(self._step, sample.token_ids, sample.logprobs), self.reader, self.tokenizer)
+
+    def _next_logprobs(self, contexts: Sequence[Ids], tokens: Ids) -> Iterator[Sequence[float]]:
         parts = [tokens[i : i + MOST_IDS] for i in range(0, len(tokens), MOST_IDS)]
         columns = []
         for part in parts:
             outputs = self._requests.in_order(contexts, lambda _, part=part: _params(part))  # type: ignore[misc]
             columns.append([[last(o)[i].logprob for i in part] for o in outputs])
-        shape = (len(contexts), 0)
-        found_NT = np.concatenate([np.zeros(shape), *map(np.array, columns)], axis=1)
-        probs_NT: np.ndarray = np.exp(found_NT).astype(np.float32)
-        return probs_NT
-
-    def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
-        """Return c of given responses (token ids without the end token).
-
-        Raises:
-            ModelError: there is no `<CNF>`, or c needs the responses' own probabilities and the
-                model is a LoRA.
-        """
-        reader, cnf = self.reader, self.reader.read_id
-        if reader.evidence is None:
-            contexts: Sequence[Ids] = prompts
-            if not reader.at_prompt:
-                contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
-            return [float(c) for c in self.next_token_probs(contexts, [cnf])[:, 0]]
-        return super().confidences(prompts, responses)
-
-    def logprobs(
-        self, prompts: Sequence[Ids], responses: Sequence[Ids]
-    ) -> list[tuple[list[float], float]]:
-        """Return each response's token log-probabilities and the log-probability of its end.
-
-        Raises:
-            ModelError: c is read at the prompt; `<CNF>` is then no part of what is drawn. Or the
-                model is a LoRA.
-        """
-        self.reader.check_given("vLLM")
-        return super().logprobs(prompts, responses)
+        return map(list, map(itertools.chain.from_iterable, zip(*columns, strict=True)))
 
     def _drawing(
         self, sampling: Sampling, key: str, first: int, *, n: int = 1, in_full: bool = True
@@ -236,13 +182,14 @@ class VllmEngine(ReadsSteps):
             logit_bias=dict.fromkeys(reader.banned, BANNED) or None,
         )
 
-    def _generation(self, sample: Any) -> Generation:
-        return read(map(self._step, sample.token_ids, sample.logprobs), self.reader, self.tokenizer)
+    def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
+        outputs = self._requests.in_order(contexts, lambda _: _params(self.reader.asked))
+        return (self._step(self.reader.eos[0], last(output)) for output in outputs)
 
     def _given(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
-    ) -> Iterator[tuple[list[Step], list[float]]]:
-        """Yield the steps of each response that are read, the end's last, and its tokens' log p."""
+    ) -> Generator[Given, None, None]:
+        self.reader.check_given("vLLM")
         if self.reader.every_step:
             yield from map(self._walk, prompts, responses)
             return
@@ -261,7 +208,7 @@ class VllmEngine(ReadsSteps):
             logprobs = [known[token].logprob for token, known in pairs]
             yield [self._step(self.reader.eos[0], last(output))], logprobs
 
-    def _walk(self, prompt: Ids, response: Ids) -> tuple[list[Step], list[float]]:
+    def _walk(self, prompt: Ids, response: Ids) -> Given:
         """Return what `_given` yields of a response, by a request per step on one prefix."""
         contexts = [[*prompt, *response[:place]] for place in range(len(response) + 1)]
         check_contexts(contexts, self.limit, 1)

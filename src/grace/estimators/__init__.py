@@ -8,17 +8,15 @@ settings, `[estimators.NAME]` in a recipe. A suffix recalibrates any of them on 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol
 
 from grace import plugins
 from grace.config import from_dict
+from grace.engines import Engine
 from grace.errors import ConfigError
 from grace.records import Message, Question, Response
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 Answers = Literal["base", "tuned"]
 
@@ -75,6 +73,7 @@ class Known(Protocol):
 
 
 Values = list[float | None]
+Rows = list[int]
 
 
 class Fitted(NamedTuple):
@@ -95,33 +94,24 @@ class Estimator(Protocol):
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
         """Return what gives every response one value in [0, 1], or None.
 
-        `engine` runs the model whose answers are rated (see `Asks`); it loads when first asked.
+        `engine` runs the model whose answers are rated (see `asked_by`); it loads when first asked.
         """
         ...
 
 
-@runtime_checkable
-class Asks(Protocol):
-    """An estimator that asks another model than the one whose answers it rates."""
-
-    @property
-    def asks(self) -> Answers:
-        """Which model the engine given to `fit` runs."""
-        ...
-
-
 def asked_by(estimator: Estimator) -> Answers:
-    """Return which model an estimator asks: that whose answers it rates, unless it says so."""
-    return estimator.asks if isinstance(estimator, Asks) else estimator.answers
+    """Return which model an estimator asks: that whose answers it rates, unless it has `asks`."""
+    found: Answers = getattr(estimator, "asks", estimator.answers)
+    return found
 
 
-@runtime_checkable
-class Checks(Protocol):
-    """An estimator that knows before any work whether it can be fitted on this machine."""
+def check_estimator(estimator: Estimator) -> None:
+    """Refuse an estimator that says (`check`) before any work that it cannot be fitted here.
 
-    def check(self) -> None:
-        """Raise ConfigError if it cannot."""
-        ...
+    Raises:
+        ConfigError: what the estimator raises; the message says what to do.
+    """
+    getattr(estimator, "check", lambda: None)()
 
 
 def load_estimator(name: str, options: Mapping[str, Any] | None = None) -> Estimator:
@@ -146,3 +136,29 @@ def load_estimator(name: str, options: Mapping[str, Any] | None = None) -> Estim
     made: Any = from_dict(kind, options or {}, where=f"estimators.{plain}")
     estimator: Estimator = recalibrate(made, how) if plus else made
     return estimator
+
+
+def of_ended(
+    rate: Callable[[Samples, Rows], Iterable[float | None]], trained_parameters: int = 0
+) -> Fitted:
+    """Return what gives the rows that ended the values of `rate`, and None to cut responses."""
+    return Fitted(
+        lambda samples: rate_ended(samples, lambda rows: rate(samples, rows)), trained_parameters
+    )
+
+
+def rate_ended(samples: Samples, rate: Callable[[Rows], Iterable[float | None]]) -> Values:
+    """Return the values that `rate` gives the rows it is called with, None for cut responses.
+
+    `rate` is called once, with the rows of the responses that ended, if there are any.
+    """
+    rows = ended_rows(samples)
+    values: Values = [None] * len(samples.responses)
+    for row, value in zip(rows, rate(rows) if rows else [], strict=True):
+        values[row] = value
+    return values
+
+
+def ended_rows(samples: Samples) -> Rows:
+    """Return the rows of the responses that ended."""
+    return [i for i, r in enumerate(samples.responses) if r.finish_reason == "stop"]

@@ -5,25 +5,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from grace.calibration import Isotonic, Platt, Temperature
+from grace.engines import Engine
 from grace.errors import ConfigError, DataError
 from grace.estimators import (
     Answers,
-    Checks,
     Estimator,
     Fitted,
     Known,
     Samples,
     Values,
     asked_by,
+    check_estimator,
 )
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 MAPS: Mapping[str, Any] = {"platt": Platt, "isotonic": Isotonic, "temperature": Temperature}
 
@@ -47,8 +45,7 @@ class RecalibratedEstimator:
 
     def check(self) -> None:
         """Ask the inner estimator."""
-        if isinstance(self.inner, Checks):
-            self.inner.check()
+        check_estimator(self.inner)
 
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
         """Fit the inner estimator, then the map.

@@ -125,13 +125,6 @@ class Evidence:
         parts = zip(self.weights, found, self.center, strict=True)
         return self.bias + sum(weight * (value - middle) for weight, value, middle in parts)
 
-    def shifts(self, features_NF: Array) -> Array:
-        """Return what the features of many responses add to the log-odds, shape (N,)."""
-        if self.low:
-            features_NF = np.clip(features_NF, self.low, self.high)
-        shift_N: Array = (features_NF - self.center) @ np.asarray(self.weights) + self.bias
-        return shift_N
-
     def outside(self, logprobs: Sequence[float]) -> bool:
         """Return whether the features of a response's tokens lie well outside those of training.
 
@@ -153,36 +146,37 @@ class Running:
 
     Call `read` once per step with the step's reading and the log-probability of ending there, then
     `add` with that of the token that the step chose, unless it ended the response. After `read`,
-    `so_far` is c of a response that goes on. `evidence` None: the paper's c.
+    `so_far` is c of a response that goes on, and `at_end` of one that ends at this step. `evidence`
+    None: the paper's c.
     """
 
     def __init__(self, evidence: Evidence | None) -> None:
         self._evidence = evidence
         self._readings, self._steps = 0.0, 0
-        self._reading = self._ended = 0.0
+        self._reading = self._end = 0.0
         self._total, self._low, self._first, self._count = 0.0, 0.0, 0.0, 0
 
-    def read(self, reading: float, end: float) -> float:
-        """Return c of a response that ends at this step."""
+    def read(self, reading: float, end: float) -> None:
+        """Take a step's reading, and the log-probability of ending there."""
         self._steps += 1
         self._readings += reading
-        self._reading, self._ended = reading, self._c(reading, end)
-        return self._ended
+        self._reading, self._end = reading, end
 
     def so_far(self) -> float:
         """Return c of what is written: P(right) if it was trained, else as if it ended here."""
         trace = self._evidence.trace if self._evidence else None
         if trace is None:
-            return self._ended
+            return self.at_end()
         tokens = (self._total, self._low, self._first, self._count)
         return sigmoid(trace.log_odds(trace_features(*tokens, self._readings, self._reading)))
 
-    def _c(self, reading: float, end: float) -> float:
+    def at_end(self) -> float:
+        """Return c of a response that ends at this step."""
         if self._evidence is None:
-            return sigmoid(reading)
+            return sigmoid(self._reading)
         share = self._evidence.share
-        state = share * self._readings / self._steps + (1 - share) * reading
-        found = _features(self._total, self._low, self._first, self._count, end)
+        state = share * self._readings / self._steps + (1 - share) * self._reading
+        found = _features(self._total, self._low, self._first, self._count, self._end)
         return sigmoid(self._evidence.log_odds(state, self._evidence.shift_of(found)))
 
     def add(self, logprob: float) -> None:
@@ -206,11 +200,12 @@ def along(
     """
     running, trace = Running(evidence), []
     for step, (reading, end) in enumerate(zip(readings, ends, strict=True)):
-        c = running.read(reading, end)
+        running.read(reading, end)
         if step < len(logprobs):
-            c = running.so_far()
+            trace.append(running.so_far())
             running.add(logprobs[step])
-        trace.append(c)
+        else:
+            trace.append(running.at_end())
     return trace
 
 

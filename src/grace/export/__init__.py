@@ -29,7 +29,7 @@ from grace.store import (
     check_vacant,
     digest,
     disk_watched,
-    read_json,
+    read_card,
     replace_directory,
     write_json,
 )
@@ -109,8 +109,9 @@ def export_model(
 
 
 def _record(adapter: Path) -> dict[str, Any]:
-    path = adapter / CARD
-    record = read_json(path) if path.exists() else {}
-    if not isinstance(record, dict) or "rows" not in record:
-        raise ModelError(f"{path} does not say how the adapter is read; train again: grace run")
+    record = read_card(adapter)
+    if "rows" not in record:
+        raise ModelError(
+            f"{adapter / CARD} does not say how the adapter is read; train again: grace run"
+        )
     return record

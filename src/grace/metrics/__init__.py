@@ -2,8 +2,7 @@
 
 Every metric takes `(confidence_N, correct_N)`: probabilities in [0, 1] that a response is right,
 and whether it is. Inside, each metric is one function of the data sorted by confidence and of
-*counts* (how often each response counts). So a bootstrap is a single weighted evaluation, and
-`weights=w` equals repeating response i w[i] times.
+*counts* (how often each response counts). So a bootstrap is a single weighted evaluation.
 """
 
 from __future__ import annotations
@@ -15,21 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from grace.errors import UserInputError
 from grace.metrics.kernels import METRICS, Counted, metric_names
 from grace.metrics.resampling import (
-    Difference,
     Resamples,
     bootstrap,
     interval,
     over_seeds,
-    paired_bootstrap,
 )
 from grace.metrics.samples import bin_index, check, question_codes, sort_by_confidence
 
 __all__ = [
     "METRICS",
-    "Difference",
     "ReliabilityBin",
     "Resamples",
     "accuracy",
@@ -42,7 +37,6 @@ __all__ = [
     "evaluate",
     "interval",
     "over_seeds",
-    "paired_bootstrap",
     "reliability",
     "smooth_ece",
     "wqd",
@@ -59,67 +53,59 @@ class ReliabilityBin(NamedTuple):
     accuracy: float
 
 
-def accuracy(
-    confidence: ArrayLike, correct: ArrayLike, *, weights: ArrayLike | None = None
-) -> float:
+def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Share of right responses; confidence is only checked."""
-    return _evaluate("accuracy", confidence, correct, weights)
+    return evaluate(confidence, correct, "accuracy")["accuracy"]
 
 
-def ece(
-    confidence: ArrayLike, correct: ArrayLike, bins: int = 10, *, weights: ArrayLike | None = None
-) -> float:
+def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> float:
     """Expected calibration error: mean |accuracy - mean confidence| over equal-width bins.
 
     Bins are [k/bins, (k+1)/bins), the last one closed, so a confidence of exactly 1 counts.
     Truth is correctness, never a target. Source: Naeini et al. 2015; arXiv 2509.09438 app. C.
     """
-    return _evaluate("ece", confidence, correct, weights, bins)
+    return evaluate(confidence, correct, "ece", bins=bins)["ece"]
 
 
-def adaptive_ece(
-    confidence: ArrayLike, correct: ArrayLike, bins: int = 10, *, weights: ArrayLike | None = None
-) -> float:
+def adaptive_ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> float:
     """ECE over bins of (nearly) equal numbers of responses.
 
     A tied group is never split: it goes whole to the bin where its middle rank falls, so the
     value does not depend on the order of the responses.
     """
-    return _evaluate("adaptive_ece", confidence, correct, weights, bins)
+    return evaluate(confidence, correct, "adaptive_ece", bins=bins)["adaptive_ece"]
 
 
-def smooth_ece(
-    confidence: ArrayLike, correct: ArrayLike, *, weights: ArrayLike | None = None
-) -> float:
+def smooth_ece(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Smooth ECE (smECE): ECE without bins, at the kernel width that equals the error itself.
 
     smECE_s is the integral over [0, 1] of |mean of K_s(t, c)(y - c)| with K_s the Gaussian
     reflected at 0 and 1; the value is at the fixed point smECE_s = s (s at least 1/1024).
     Source: Blasiok and Nakkiran 2024, arXiv 2309.12236, definition of smECE_*.
     """
-    return _evaluate("smooth_ece", confidence, correct, weights)
+    return evaluate(confidence, correct, "smooth_ece")["smooth_ece"]
 
 
-def brier(confidence: ArrayLike, correct: ArrayLike, *, weights: ArrayLike | None = None) -> float:
+def brier(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Brier score: mean squared difference between confidence and correctness."""
-    return _evaluate("brier", confidence, correct, weights)
+    return evaluate(confidence, correct, "brier")["brier"]
 
 
-def auroc(confidence: ArrayLike, correct: ArrayLike, *, weights: ArrayLike | None = None) -> float:
+def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     """P(a right response has the higher confidence than a wrong one), ties counting half.
 
     nan when all responses are right or all are wrong.
     """
-    return _evaluate("auroc", confidence, correct, weights)
+    return evaluate(confidence, correct, "auroc")["auroc"]
 
 
-def aurc(confidence: ArrayLike, correct: ArrayLike, *, weights: ArrayLike | None = None) -> float:
+def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Area under the risk-coverage curve: mean error rate of the k surest, over k = 1..n.
 
     Tied confidences count as the expectation over all their orderings (closed form).
     Source: Geifman et al. 2019, arXiv 1805.08206.
     """
-    return _evaluate("aurc", confidence, correct, weights)
+    return evaluate(confidence, correct, "aurc")["aurc"]
 
 
 def wqd(confidence: ArrayLike, correct: ArrayLike, questions: Sequence[Any]) -> float:
@@ -172,21 +158,3 @@ def evaluate(
     data = sort_by_confidence(*check(confidence, correct, bins), bins)
     once = Counted(data, np.ones((1, len(data.confidence_N))))
     return {name: float(METRICS[name](once)[0]) for name in metric_names(metrics)}
-
-
-def _evaluate(
-    name: str,
-    confidence: ArrayLike,
-    correct: ArrayLike,
-    weights: ArrayLike | None,
-    bins: int = 10,
-) -> float:
-    data = sort_by_confidence(*check(confidence, correct, bins), bins)
-    counts_N = np.ones(len(data.confidence_N)) if weights is None else np.asarray(weights, float)
-    if counts_N.shape != data.confidence_N.shape:
-        raise UserInputError(
-            f"{counts_N.size} weights for {len(data.confidence_N)} responses; give one each"
-        )
-    if not np.all((counts_N >= 0) & (counts_N == np.floor(counts_N))) or not counts_N.any():
-        raise UserInputError("weights must be whole numbers of at least 0, not all 0")
-    return float(METRICS[name](Counted(data, counts_N[None, data.order_N]))[0])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,15 +21,6 @@ _CHUNK = 200_000
 
 SEEDS_FOR_SPREAD = 3
 """With fewer seeds their spread cannot be estimated, and intervals are over questions alone."""
-
-
-class Difference(NamedTuple):
-    """`metric(a) - metric(b)` over the n responses in both, with its bootstrap interval."""
-
-    difference: float
-    low: float
-    high: float
-    n: int
 
 
 class Resamples:
@@ -96,10 +86,7 @@ class Resamples:
         bottom_FQ = np.ones((1, len(at_Q))) if bottom is None else np.atleast_2d(bottom)
         found = []
         resampled = (rows + 1 for rows in _blocks(len(self._counts_RQ) - 1, len(at_Q)))
-        for rows in (
-            np.arange(1),
-            *resampled,
-        ):  # the data on their own: the same sum in blocks of any size
+        for rows in (np.arange(1), *resampled):  # the data alone: a sum that no block size changes
             counts_RQ = self._counts_RQ[rows].take(at_Q, axis=1).astype(np.float64)
             with np.errstate(invalid="ignore", divide="ignore"):
                 found.append((counts_RQ @ top_FQ.T) / (counts_RQ @ bottom_FQ.T))
@@ -201,66 +188,7 @@ def bootstrap(
     return {name: interval(name, value_R, level=level) for name, value_R in values.items()}
 
 
-def paired_bootstrap(
-    a_confidence: ArrayLike,
-    a_correct: ArrayLike,
-    b_confidence: ArrayLike,
-    b_correct: ArrayLike,
-    metric: str,
-    *,
-    a_ids: Sequence[Hashable] | None = None,
-    b_ids: Sequence[Hashable] | None = None,
-    a_questions: Sequence[Hashable] | None = None,
-    resamples: int = 1000,
-    seed: int = 0,
-    level: float = 0.95,
-    bins: int = 10,
-) -> Difference:
-    """Return metric(a) - metric(b) with an interval; both see the same resamples.
-
-    With `a_ids` and `b_ids` (unique ids) only the responses in both are compared; without them
-    the rows must already be aligned. With `a_questions` (one per response of a) whole questions
-    are resampled.
-
-    Raises:
-        UserInputError: no common id, a repeated id, or different lengths without ids.
-    """
-    a, b = check(a_confidence, a_correct, bins), check(b_confidence, b_correct, bins)
-    rows_a, rows_b = _align(len(a[0]), len(b[0]), a_ids, b_ids)
-    questions: Sequence[Hashable] = range(len(rows_a))
-    if a_questions is not None:
-        questions = [a_questions[row] for row in rows_a]
-    drawn = Resamples(questions, resamples=resamples, seed=seed, bins=bins)
-    (name,) = metric_names(metric)
-    left = drawn.evaluate(a[0][rows_a], a[1][rows_a], questions, name)[name]
-    right = drawn.evaluate(b[0][rows_b], b[1][rows_b], questions, name)[name]
-    low, high = interval(name, left - right, level=level, difference=True)
-    return Difference(float(left[0] - right[0]), low, high, len(rows_a))
-
-
 def _blocks(rows: int, columns: int) -> Iterator[NDArray[np.intp]]:
     step = max(1, _CHUNK // max(1, columns))
     for start in range(0, rows, step):
         yield np.arange(start, min(start + step, rows))
-
-
-def _align(
-    num_a: int, num_b: int, a_ids: Sequence[Hashable] | None, b_ids: Sequence[Hashable] | None
-) -> tuple[list[int], list[int]]:
-    if a_ids is None or b_ids is None:
-        if num_a != num_b:
-            raise UserInputError(
-                f"{num_a} responses against {num_b}; give a_ids and b_ids to join them"
-            )
-        return list(range(num_a)), list(range(num_a))
-    at_a, at_b = _index(a_ids, num_a), _index(b_ids, num_b)
-    common = [key for key in at_a if key in at_b]
-    if not common:
-        raise UserInputError("the two sides share no id, so they cannot be compared")
-    return [at_a[key] for key in common], [at_b[key] for key in common]
-
-
-def _index(ids: Sequence[Hashable], n: int) -> dict[Hashable, int]:
-    if len(ids) != n or len(set(ids)) != n:
-        raise UserInputError(f"{len(set(ids))} different ids for {n} responses; give one each")
-    return {key: at for at, key in enumerate(ids)}

@@ -13,12 +13,12 @@ from grace.chat.detokenizer import pieces
 from grace.config import DataSettings, SampleSettings
 from grace.engines import Sampling, StreamingEngine
 from grace.errors import UserInputError
+from grace.model import questions as asked
 from grace.model.asides import aside
-from grace.model.checks import check_pairs, check_question, checked_chat
-from grace.model.many import AskOptions, Choices, VoteOptions, encoded, is_many, sampled
+from grace.model.questions import AskOptions, Choices, VoteOptions
 from grace.model.reply import Reply as Reply
 from grace.model.rules import Answering, answering, drawing, usual_budget, voting
-from grace.model.voting import Ballot, OnVote
+from grace.model.voting import Ballot, OnVote, sampled
 from grace.progress import progress
 from grace.records import Decision, Generation, Message, Question, Threshold, Vote
 from grace.strategies import TEMPERATURE, Strategy
@@ -57,7 +57,7 @@ class Model:
         Raises:
             UserInputError: an empty question, or choices that do not suit the task.
         """
-        check_question(question, choices)
+        asked.check_question(question, choices)
         row = Question("0", self.task.name, question, (), tuple(choices))
         return conversation(self.task, row, self.data, self.shots)
 
@@ -100,8 +100,8 @@ class Model:
             ModelError: the question is longer than the model's context.
         """
         how = self._asking(threshold, temperature, max_new_tokens, seed)
-        if is_many(question):
-            return list(self._replies(encoded(question, choices, self.encode), *how))
+        if asked.is_many(question):
+            return list(self._replies(asked.encoded(question, choices, self.encode), *how))
         (reply,) = self._replies([self.encode(question, choices)], *how)
         return reply
 
@@ -126,7 +126,7 @@ class Model:
         """
         how = self._asking(**options)
         total = len(questions) if progress and isinstance(questions, Sized) else 0
-        return self._replies(encoded(questions, choices, self.encode), *how, total)
+        return self._replies(asked.encoded(questions, choices, self.encode), *how, total)
 
     async def aask(self, question: str, **options: Any) -> Reply:
         """Return what `ask` returns, without holding up the event loop.
@@ -202,17 +202,17 @@ class Model:
         sampling = drawing(self.sample, temperature, max_new_tokens, seed)
         sampling = dataclasses.replace(sampling, drop=getattr(rule.strategy, "drop", 0.0))
         ballot = Ballot(self.engine, self._vote, rule, budget, parallel, sampling)
-        if is_many(question):
+        if asked.is_many(question):
             if on_vote is not None or prompt is not None:
                 raise UserInputError("on_vote and prompt are for one question; vote on each alone")
-            return ballot.decide_all(list(encoded(question, choices, self.encode)))
+            return ballot.decide_all(list(asked.encoded(question, choices, self.encode)))
         prompt = self.encode(question, choices) if prompt is None else prompt
         return ballot.decide(prompt, on_vote)
 
     @property
     def traces(self) -> bool:
         """Whether c is known at every token, not at the end of a response alone."""
-        evidence = getattr(self.engine, "evidence", None)
+        evidence = self.engine.evidence
         return evidence is not None and evidence.trace is not None
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
@@ -262,9 +262,9 @@ class Model:
         Raises:
             UserInputError, ModelError: as for `score`.
         """
-        check_pairs(prompts, responses)
+        asked.check_pairs(prompts, responses)
         tokenizer, context = self.engine.tokenizer, self.engine.limit
-        chats = [self.messages(p) if isinstance(p, str) else checked_chat(p) for p in prompts]
+        chats = [self.messages(p) if isinstance(p, str) else asked.checked_chat(p) for p in prompts]
         pairs = zip(chats, responses, strict=True)
         return (
             [encode_chat(tokenizer, chat, context=context) for chat in chats],
@@ -304,7 +304,7 @@ class Model:
         return Vote(answer, reply.confidence, reply.tokens, reply.text)
 
     def _reply(self, generation: Generation) -> Reply:
-        evidence = getattr(self.engine, "evidence", None)
+        evidence = self.engine.evidence
         return Reply(
             text=generation.text.strip(),
             confidence=generation.confidence,

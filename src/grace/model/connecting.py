@@ -11,8 +11,8 @@ from grace.engines.http.upstream import Upstream
 from grace.engines.openai import OpenAIEngine
 from grace.errors import ModelError
 from grace.model import Model, described
-from grace.model.places import adapter_folder, read_card
-from grace.store import adapter_weights, digest
+from grace.model.loading import adapter_folder
+from grace.store import adapter_weights, digest, read_card
 
 
 def connect(

@@ -11,14 +11,8 @@ from grace.engines import StreamingEngine
 from grace.engines.gguf import resolve_model
 from grace.errors import ModelError
 from grace.model.answering import Model
-from grace.model.places import (
-    adapter_folder,
-    code_in,
-    read_card,
-    recorded_base,
-    recorded_shots,
-)
-from grace.store import RunDir
+from grace.records import Question, from_json
+from grace.store import CARD, LORA_CONFIG, ROWS, RunDir, is_run, read_card, runs_in
 from grace.tasks import load_task
 
 DEFAULT_TASK = "trivia_qa"  # of a model whose grace.json names none: a short open answer
@@ -95,3 +89,49 @@ def described(engine: StreamingEngine, path: Path, folder: Path, card: dict[str,
     sample = from_dict(SampleSettings, card.get("sample", {}), where)
     promise = RunDir(path).chosen_threshold()
     return Model(engine, load_task(data.task), data, sample, promise, recorded_shots(card))
+
+
+def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
+    """Return the adapter directory that `path` and `adapter` mean, None for a whole model."""
+    if adapter is not None:
+        return adapter
+    if is_run(path):
+        if not (path / "adapter" / CARD).exists():
+            raise ModelError(f"run {path} has no trained adapter yet; finish it: grace run {path}")
+        return path / "adapter"
+    if runs := runs_in(path):
+        names = ", ".join(run.name for run in runs)
+        raise ModelError(f"{path} holds several runs ({names}); name one of them, e.g. {runs[0]}")
+    return path if any((path / name).exists() for name in (LORA_CONFIG, ROWS)) else None
+
+
+def recorded_base(folder: Path, card: dict[str, Any]) -> str:
+    """Return the backbone that an adapter was trained on, where it was then."""
+    if "base_model" not in card:
+        raise ModelError(
+            f"{folder} has no grace.json that names its backbone, so GrACE did not train it; "
+            "name a run, or train one: grace run"
+        )
+    model = str(card["base_model"])
+    if Path(model).is_absolute() and not Path(model).exists():
+        raise ModelError(
+            f"the backbone of {folder} was at {model} and is gone; say where it is now: "
+            "--base DIR, or base= in Python"
+        )
+    return model
+
+
+def recorded_shots(card: dict[str, Any]) -> tuple[Question, ...]:
+    """Return the examples that go before every question, from grace.json."""
+    try:
+        return tuple(from_json(Question, shot) for shot in card.get("shots", ()))
+    except (TypeError, AttributeError) as error:
+        raise ModelError(
+            f"grace.json has shots that are no questions ({error}); restore it, or train again"
+        ) from None
+
+
+def code_in(card: dict[str, Any]) -> list[str]:
+    """Return the modules that a grace.json names (see `plugins.refuse_code`)."""
+    data = card.get("data")
+    return plugins.code_in([str(data.get("task", ""))] if isinstance(data, dict) else [])

@@ -17,8 +17,15 @@ import numpy as np
 from grace.calibration import LogOdds
 from grace.errors import ModelError, UserInputError
 from grace.evidence import Evidence
-from grace.model.places import adapter_folder, read_card
-from grace.store import CARD, check_vacant, disk_watched, replace_directory, write_json
+from grace.model.loading import adapter_folder
+from grace.store import (
+    CARD,
+    check_vacant,
+    disk_watched,
+    read_card,
+    replace_directory,
+    write_json,
+)
 from grace.training.card import model_card
 
 FOLDS = 5

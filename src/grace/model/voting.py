@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from grace.engines import Sampling, StreamingEngine
-from grace.model.many import sampled
+from grace.engines import AT_ONCE, Sampling, StreamingEngine
+from grace.engines.checks import check_contexts
 from grace.model.rules import Voting
 from grace.records import Decision, Generation, Vote
 from grace.strategies import Strategy, Waves, check_parallel, chosen, decide, stopped
 
 OnVote = Callable[[Vote, str | None], None]
 Ids = Sequence[int]
+KEY = "0"  # of every question's random numbers: its answer does not depend on the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +39,37 @@ class Ballot:
     sampling: Sampling
 
     def decide(self, prompt: Ids, on_vote: OnVote | None = None) -> Decision:
-        """Sample the answers to one question until the strategy is sure; cancel the rest."""
+        """Sample the answers to one question until the strategy is sure; cancel the rest.
+
+        If all samples are dropped, the last one is drawn again to its end: a question gets an
+        answer.
+        """
         strategy, stream = self.rule.strategy, self.engine.stream(prompt, self.sampling)
+        answered, last, again = False, self.budget - 1, 0
 
         def issue(numbers: range) -> Iterator[tuple[int, Vote]]:
+            nonlocal answered, again
+            final: Vote | None = None
             with contextlib.closing(stream.start(numbers)) as running:
                 for number, generation in running:
-                    yield number, self.read(generation)
+                    vote = self.read(generation)
+                    answered = answered or vote.answer is not None
+                    if number == last and generation.finish_reason == "dropped":
+                        final = vote
+                    else:
+                        yield number, vote
+            if final and not answered:
+                whole = self.engine.stream(prompt, dataclasses.replace(self.sampling, drop=0.0))
+                with contextlib.closing(whole.start(range(last, self.budget))) as running:
+                    ((_, generation),) = running
+                final, again = self.read(generation), whole.tokens
+            if final:
+                yield last, final
 
         waves = Waves(issue, self.budget, self.parallel)
         votes = waves if on_vote is None else _told(waves, strategy, on_vote)
         decision = decide(strategy, votes, self.budget)
-        return self._closed(decision, waves.issued, stream.tokens)
+        return self._closed(decision, waves.issued, stream.tokens + again)
 
     def decide_all(self, prompts: Sequence[Ids]) -> list[Decision]:
         """Sample for all questions together, a wave at a time, and decide on each.
@@ -94,3 +115,27 @@ def _told(votes: Waves, strategy: Strategy, on_vote: OnVote) -> Iterator[Vote]:
             taken.append(vote)
             on_vote(vote, chosen(strategy, taken))
             yield vote
+
+
+def sampled(
+    engine: StreamingEngine, prompts: Iterable[Ids], sampling: Sampling
+) -> Iterator[list[Generation]]:
+    """Yield the samples of each prompt in order, as soon as those before it are there.
+
+    `AT_ONCE` prompts are taken at a time, so that there may be any number of them.
+
+    Raises:
+        ModelError: a prompt and its response could exceed the model's context.
+    """
+    source, start = iter(prompts), 0
+    while batch := list(itertools.islice(source, AT_ONCE)):
+        numbers = [str(start + at) for at in range(len(batch))]
+        check_contexts(batch, engine.limit, sampling.max_new_tokens, numbers)
+        waiting: dict[int, list[Generation]] = {}
+        expected = 0
+        for at, made in engine.generate(batch, sampling, keys=[KEY] * len(batch)):
+            waiting[at] = made
+            while expected in waiting:
+                yield waiting.pop(expected)
+                expected += 1
+        start += len(batch)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace import plugins
-from grace.config import RunSettings, differences, from_dict, to_dict
+from grace.config import FREE_IN_TRAINING, RunSettings, differences, from_dict, to_dict
 from grace.errors import ConfigError, RunError
 from grace.pipeline.context import Context
 from grace.pipeline.environment import describe_environment
@@ -73,13 +73,6 @@ FIRST_STAGE = {
 
 # Estimators may come and go at any time: what is rated stays, and only what is new is rated.
 GROWING = "report.estimators"
-
-# Settings of how, not what, is trained: training that ran out of memory goes on with other ones.
-FREE_WHILE_TRAINING = (
-    "train.micro_batch_size",
-    "train.gradient_checkpointing",
-    "train.report_to",
-)
 
 
 def run(
@@ -246,7 +239,8 @@ def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> str
     """
     if not has_begun(directory):
         return redo
-    free = [GROWING, *(FREE_WHILE_TRAINING if directory.manifest("train") is None else ())]
+    training = directory.manifest("train") is None
+    free = [GROWING, *(f"train.{name}" for name in FREE_IN_TRAINING if training)]
     order = list(STAGES)
     changes = differences(to_dict(read_run_settings(directory.path)), to_dict(new))
     begun = {key: pair for key, pair in changes.items() if key not in free}

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grace.chat import encode_chat, has_chat_template
 from grace.config import DataSettings, RunSettings, key_values
@@ -52,6 +52,13 @@ class Engines:
         data = dataclasses.replace(settings.data, prompt="text")
         return dataclasses.replace(settings, data=data)
 
+    @property
+    def _how(self) -> dict[str, Any]:
+        """Return how any engine loads the backbone."""
+        model = self._settings.model
+        names = ("device", "dtype", "trust_remote_code")
+        return {name: getattr(model, name) for name in names}
+
     @functools.cached_property
     def base(self) -> TransformersEngine:
         """The backbone as it came."""
@@ -69,9 +76,7 @@ class Engines:
         return load_engine(
             model.engine,
             resolve_model(model.path),
-            device=model.device,
-            dtype=model.dtype,
-            trust_remote_code=model.trust_remote_code,
+            **self._how,
             batch_size=self._settings.sample.batch_size or None,
             needs_cnf=False,
             stop=self.asking.stop,
@@ -108,26 +113,16 @@ class Engines:
         """Return a backbone of its own with its tokenizer, for training to change."""
         from grace.engines.local.loading import load
 
-        model = self._settings.model
-        return load(
-            resolve_model(model.path),
-            device=model.device,
-            dtype=model.dtype,
-            trust_remote_code=model.trust_remote_code,
-            trainable=True,
-        )
+        return load(resolve_model(self._settings.model.path), **self._how, trainable=True)
 
     def load(self, adapter: Path | None) -> TransformersEngine:
         """Return the backbone with an adapter directory on top, or as it came."""
         from grace.engines.transformers import TransformersEngine
 
-        model = self._settings.model
         return TransformersEngine.load(
-            resolve_model(model.path),
+            resolve_model(self._settings.model.path),
             adapter=adapter,
-            device=model.device,
-            dtype=model.dtype,
-            trust_remote_code=model.trust_remote_code,
+            **self._how,
             batch_size=self._settings.sample.batch_size or None,
             stop=self.asking.stop,
         )

@@ -11,9 +11,9 @@ import numpy as np
 
 from grace.errors import RunError
 from grace.pipeline.context import Context
-from grace.report import Promise, Replay, from_json, to_json
+from grace.report import Replay, from_json, to_json
 from grace.report.scaling.replays import equal_rows, seed_rows
-from grace.report.scaling.rows import Case, Pooled
+from grace.report.scaling.rows import Pooled
 from grace.scaling import Curve, PairWins
 from grace.store import RunDir, read_json, write_bytes, write_json
 from grace.strategies.tally import Floats
@@ -45,8 +45,6 @@ def write_replay(
             "rows": seed_rows(replay),
             "equal_accuracy": list(equal_rows([replay])),
             "pools": replay.pools,
-            "promises": replay.promises,
-            "cases": replay.cases,
         }
     )
     sum_PMBQ = orders * np.array(
@@ -93,8 +91,6 @@ def read_replay(context: Context) -> Replay | None:
             for answers, estimator in names
         },
         pools=[from_json(Pooled, row) for row in content["pools"]],
-        promises=[from_json(Promise, row) for row in content["promises"]],
-        cases=[from_json(Case, row) for row in content["cases"]],
     )
 
 

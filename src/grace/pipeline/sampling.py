@@ -46,7 +46,7 @@ class Unit(NamedTuple):
     def answer(self, engine: ModelEngine) -> list[Response]:
         """Sample the responses to all questions of the unit."""
         made = dict(engine.generate(self.prompts, self.sampling, keys=self.keys))
-        evidence = getattr(engine, "evidence", None)
+        evidence = engine.evidence
         traced = evidence is not None and evidence.trace is not None
         return [
             Response(

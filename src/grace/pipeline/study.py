@@ -18,7 +18,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,9 +46,9 @@ from grace.pipeline import (
     stages_alike,
 )
 from grace.pipeline.context import Context
-from grace.pipeline.parallel import side_by_side
+from grace.pipeline.processes import side_by_side
 from grace.pipeline.stages.report import read_reports
-from grace.store import RunDir, is_run, read_json, runs_in, write_json
+from grace.store import RunDir, copy_file, read_json, runs_in, write_json
 
 Tree = dict[str, Any]
 
@@ -255,7 +254,7 @@ def report_runs(paths: Sequence[Path], out: Path | None = None) -> dict[str, Any
     if len(paths) == 1 and out is None and (paths[0] / "report.json").exists():
         report: dict[str, Any] = read_json(paths[0] / "report.json")
         return report
-    runs = [run for path in paths for run in _runs_under(path)]
+    runs = [run for path in paths for run in runs_under(path)]
     contexts = [Context(RunDir(run), load_run_settings(run)) for run in runs]
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
@@ -263,11 +262,15 @@ def report_runs(paths: Sequence[Path], out: Path | None = None) -> dict[str, Any
     return read_reports(contexts, out)
 
 
-def _runs_under(path: Path) -> list[Path]:
-    found = [path] if is_run(path) else runs_in(path)
-    if not found:
-        raise RunError(f"{path} is not a run and holds none; see `grace list runs`")
-    return found
+def runs_under(path: Path) -> list[Path]:
+    """Return the run at a path, or those of a study.
+
+    Raises:
+        RunError: there is none.
+    """
+    if found := runs_in(path):
+        return found
+    raise RunError(f"{path} is not a run and holds none; see `grace list runs`")
 
 
 def _share(source: Path, target: Path) -> None:
@@ -280,10 +283,7 @@ def _share(source: Path, target: Path) -> None:
         if manifest is None or copied.manifest(stage) is not None:
             continue
         for name in manifest["outputs"]:
-            partial = (target / name).with_suffix(".copying")
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source / name, partial)
-            partial.rename(target / name)
+            copy_file(source / name, target / name)
         copied.adopt(stage, original)
 
 

@@ -1,8 +1,7 @@
-"""The embedded default: a small synthetic world and a small decoder that read about it.
+"""The embedded default: a small decoder, and questions about the synthetic world it read about.
 
-`world` makes the questions, and `model/` holds the decoder, which loads with
-`AutoModelForCausalLM.from_pretrained`. What wrote its text and trained it is not in the package but
-beside it, in `tools/pocket`. Nothing heavy is imported here.
+`model/` loads with `AutoModelForCausalLM.from_pretrained`; `questions/` are those of the four
+pocket tasks. What made both is not in the package but beside it, in `tools/pocket`.
 """
 
 from pathlib import Path
@@ -10,10 +9,7 @@ from pathlib import Path
 MODEL_DIR: Path = Path(__file__).parent / "model"
 """Folder of the shipped checkpoint (Hugging Face layout)."""
 
-TASKS: tuple[str, ...] = ("pocket_people", "pocket_places", "pocket_sums", "pocket_rules")
-"""Two closed-book question sets, then two multiple-choice sets answered step by step."""
+QUESTIONS: Path = Path(__file__).parent / "questions"
+"""By task a folder with train.parquet, validation.parquet and test.parquet."""
 
-SPLITS: dict[str, int] = {"train": 2000, "validation": 500, "test": 1000}
-"""Number of questions in each split of every task."""
-
-__all__ = ["MODEL_DIR", "SPLITS", "TASKS"]
+__all__ = ["MODEL_DIR", "QUESTIONS"]

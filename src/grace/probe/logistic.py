@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace.probe.rows import Array, assign_folds
+from grace.probe.rows import Array, assign_folds, sigmoid
 
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-12, 5))  # 1e-6 to 1e2
 FIRST = PENALTIES.index(0.1)
+LEAST = 1e-4
 FOLDS = 5
 SHORTER = 1e-5  # log loss by which another penalty must be better to be taken
 
@@ -43,6 +44,7 @@ def fit_logistic(
     labels_N: Array,
     groups_N: Sequence[Hashable],
     *,
+    free: bool = False,
     folds: int = FOLDS,
     seed: int = 0,
 ) -> Logistic:
@@ -50,6 +52,8 @@ def fit_logistic(
 
     Args:
         blocks: parts of the features, each of shape (N, D).
+        free: whether the last block has hardly any penalty (`LEAST`), so that large penalties of
+            the others lead to a fit of that block alone.
         labels_N: 1 or True where the response is right.
         groups_N: question of each row; all rows of a question fall into one fold.
         folds: most folds; fewer where there are fewer questions.
@@ -59,7 +63,7 @@ def fit_logistic(
     problem = _Problem(blocks, label_N)
     folds = min(folds, len(set(groups_N)))
     fold_N = assign_folds(groups_N, folds, seed) if folds > 1 else np.zeros(len(label_N))
-    chosen = _search(problem, fold_N, len(blocks))
+    chosen = _search(problem, fold_N, len(blocks) - free)
     beta_W = problem.fit(np.ones(len(label_N), dtype=bool), chosen.penalties, chosen.folds[0])
     weights, bias = problem.unscaled(beta_W)
     held_out = [problem.unscaled(fold_W)[0] for fold_W in chosen.folds]
@@ -95,7 +99,8 @@ class _Problem:
         from scipy.optimize import minimize
 
         x_NW, y_N = self._x_NW[rows_N], self.label_N[rows_N]
-        penalty_W = np.append(0.0, np.repeat(penalties, self._widths))
+        filled = [*penalties, LEAST][: len(self._widths)]
+        penalty_W = np.append(0.0, np.repeat(filled, self._widths))
         root_WW = self._directions(tuple(penalties), penalty_W)
 
         def loss(scaled_W: Array) -> tuple[float, Array]:
@@ -103,7 +108,7 @@ class _Problem:
             logit_N = x_NW @ beta_W
             shrunk_W = penalty_W * beta_W
             value = float(np.mean(np.logaddexp(0, logit_N) - y_N * logit_N) + shrunk_W @ beta_W / 2)
-            slope_W = (_sigmoid(logit_N) - y_N) @ x_NW / len(y_N) + shrunk_W
+            slope_W = (sigmoid(logit_N) - y_N) @ x_NW / len(y_N) + shrunk_W
             return value, solve_triangular(root_WW, slope_W, trans="T", check_finite=False)
 
         options = {"maxiter": 1000, "ftol": 1e-10, "gtol": 1e-6}
@@ -188,8 +193,3 @@ def _descend(best: tuple[float, ...], block: int, attempt: Any) -> tuple[float, 
         if moved:
             break
     return best
-
-
-def _sigmoid(x: Array) -> Array:
-    value: Array = 0.5 * (1 + np.tanh(0.5 * x))
-    return value

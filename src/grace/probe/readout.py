@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from grace.calibration import log_losses
 from grace.cnf import HeadShape
 from grace.evidence import Evidence, clipped
 from grace.evidence.trace import Trace, features_at
-from grace.probe.logistic import fit_logistic
+from grace.probe.logistic import Logistic, fit_logistic
 from grace.probe.rows import Array
 
 SPREAD = 1e-3  # a feature that varies less than this over the training answers is left out
@@ -28,6 +29,7 @@ SHARES = (1.0, 0.5, 0.0)  # of the mean over all steps, beside the last one
 FLOOR = 20.0  # how far both rows are kept below a row that is as likely as the mean one, in logits
 SAME_SIDE = 0.3  # how even the states must be along a direction to be lowered along it
 STEPS = 8  # of each response, at which a trace is fitted
+PRIOR = 50  # answers that the evidence alone is worth beside the rows
 RIDGE = 1e-3  # of the fit of what both rows share, relative to the mean squared length of a state
 
 
@@ -63,8 +65,8 @@ def fit_evidence(
         groups_N: its question; None: each response is one of its own.
     """
     groups = list(range(len(labels_N))) if groups_N is None else groups_N
-    made = fit_logistic([_varying(features_NF)], labels_N, groups)
-    return _evidence(features_NF, made.weights[0], made.bias, share=0.0)
+    made = fit_logistic(_blocks(features_NF), labels_N, groups, free=True)
+    return _evidence(features_NF, np.concatenate(made.weights), made.bias, share=0.0)
 
 
 def step_states(
@@ -98,6 +100,9 @@ def fit_readout(
 ) -> Fit:
     """Fit the two rows and the evidence together, and how the states of the steps are blended.
 
+    With few responses the rows fit noise. So the read-out is a mean, in log-odds, of this fit and
+    one of the evidence alone, with weights N and `PRIOR`.
+
     Args:
         states: hidden states (N, D) by name: `steps`, the mean over all steps; `last`, the step
             that ends the response; `first`, the last token of the prompt.
@@ -107,19 +112,31 @@ def fit_readout(
         head: of the model (`grace.cnf.head_shape`).
         seed: seed of the folds.
     """
-    block_NF = _varying(features_NF)
-    fits = {}
-    for share in SHARES:
-        fits[share] = fit_logistic([blend(states, share), block_NF], labels_N, groups_N, seed=seed)
+    blocks = _blocks(features_NF)
+
+    def fitted(*read: Array) -> Logistic:
+        return fit_logistic([*read, *blocks], labels_N, groups_N, free=True, seed=seed)
+
+    fits = {share: fitted(blend(states, share)) for share in SHARES}
     share = min(SHARES, key=lambda one: float(fits[one].losses.mean()))
-    made = fits[share]
-    alone = fit_logistic([block_NF], labels_N, groups_N, seed=seed)
-    evidence = _evidence(features_NF, made.weights[1], made.bias, share=share)
-    rows_2D = _rows(states, made.weights[0], head)
-    held_out_N = 1 / (1 + np.exp(-np.clip(made.scores, -evidence.limit, evidence.limit)))
-    held_out_KD = np.array([weights for weights, _ in made.held_out])
-    folds = (made.weights[0], held_out_KD, made.fold_N)
-    return Fit(rows_2D, evidence, held_out_N, made.losses, alone.losses, *folds)
+    made, alone = fits[share], fitted()
+    both = np.array([len(labels_N), PRIOR]) / (len(labels_N) + PRIOR)
+    weights_D = both[0] * made.weights[0]
+    weights_F = both @ [np.concatenate(made.weights[1:]), np.concatenate(alone.weights)]
+    bias = float(both @ [made.bias, alone.bias])
+    evidence = _evidence(features_NF, weights_F, bias, share=share)
+    odds_N = np.clip(both @ [made.scores, alone.scores], -evidence.limit, evidence.limit)
+    held_out_N = 1 / (1 + np.exp(-odds_N))
+    return Fit(
+        _rows(states, weights_D, head),
+        evidence,
+        held_out_N,
+        log_losses(held_out_N, labels_N),
+        alone.losses,
+        weights_D,
+        both[0] * np.array([weights[0] for weights in made.held_out]),
+        made.fold_N,
+    )
 
 
 class TraceFit(NamedTuple):
@@ -197,6 +214,15 @@ def _held_out(states_NBD: Array, fit: Fit) -> Array:
     read_NBK = (read_NBK - read_NBK.mean((0, 1))) / spread_K * read_NB.std() + read_NB.mean()
     found_NB: Array = np.take_along_axis(read_NBK, fit.fold_N[:, None, None], 2)[..., 0]
     return found_NB
+
+
+def _blocks(features_NF: Array) -> list[Array]:
+    """Return the evidence in two blocks: what has a penalty, and the likelihood, which has none.
+
+    The largest penalty then leaves a logistic regression on the likelihood, as Platt scaling is.
+    """
+    varying_NF = _varying(features_NF)
+    return [varying_NF[:, :-1], varying_NF[:, -1:]]
 
 
 def _varying(features_NF: Array) -> Array:

@@ -1,12 +1,12 @@
 """Rows of features: what is accepted, which fold each belongs to, and a fitted linear probe.
 
-Shapes: N rows, D features, C rows of one chunk.
+Shapes: N rows, D features.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from grace.errors import UserInputError
 
 Array = NDArray[Any]
-CHUNK_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +30,8 @@ class Probe:
 
     def predict(self, features_ND: Array) -> Array:
         """Return the uncalibrated score of every row, float64 of shape (N,)."""
-        slope_D = self.weights / self.scale
-        scores_N = np.empty(len(features_ND), dtype=np.float64)
-        for rows in chunks(len(features_ND)):
-            centred_CD = np.asarray(features_ND[rows], dtype=self.mean.dtype) - self.mean
-            scores_N[rows] = centred_CD @ slope_D + self.bias
+        centred_ND = np.asarray(features_ND, dtype=np.float64) - self.mean
+        scores_N: Array = centred_ND @ (self.weights / self.scale) + self.bias
         return scores_N
 
 
@@ -65,24 +61,23 @@ def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Arr
 
 
 def checked(features_ND: Array, labels_N: Array) -> tuple[Array, Array]:
-    """Return features as float32 or float64 and labels as float64.
+    """Return features and labels as float64.
 
     Raises:
         UserInputError: shapes that differ, values that are not finite, or equal labels.
     """
-    features_ND = np.asarray(features_ND)
-    if features_ND.dtype not in (np.float32, np.float64):
-        features_ND = features_ND.astype(np.float32)
+    features_ND = np.asarray(features_ND, dtype=np.float64)
     label_N = np.asarray(labels_N, dtype=np.float64)
     if features_ND.ndim != 2 or len(features_ND) != len(label_N):
         raise UserInputError(
             f"probe features have shape {features_ND.shape} for {len(label_N)} labels; "
             "give one row of features per label"
         )
-    if not np.isfinite(column_sums(features_ND)).all():
-        row = int(np.argmin(np.isfinite(features_ND).all(axis=1)))
+    finite_N = np.isfinite(features_ND).all(axis=1)
+    if not finite_N.all():
         raise UserInputError(
-            f"probe features of row {row} are not finite; extract the features again in float32"
+            f"probe features of row {int(np.argmin(finite_N))} are not finite; extract the "
+            "features again in float32"
         )
     if not np.isfinite(label_N).all():
         raise UserInputError("probe labels are not finite; give 0 or 1 for every response")
@@ -95,23 +90,13 @@ def checked(features_ND: Array, labels_N: Array) -> tuple[Array, Array]:
     return features_ND, label_N
 
 
-def chunks(count: int, size: int = CHUNK_ROWS) -> Iterator[slice]:
-    """Yield slices that cover `count` rows."""
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))
+def spread(features_ND: Array) -> Array:
+    """Return the standard deviation of every feature in float64; 1 for a constant one."""
+    mean_D, spread_D = (of(axis=0, dtype=np.float64) for of in (features_ND.mean, features_ND.std))
+    return np.where(spread_D <= 1e-6 * np.abs(mean_D) + 1e-30, 1.0, spread_D)
 
 
-def column_sums(features_ND: Array) -> Array:
-    """Return the sum of every feature in one fast pass; not finite if any value is not."""
-    sums_D: Array = np.ones(len(features_ND), dtype=features_ND.dtype) @ features_ND
-    return sums_D
-
-
-def spread(features_ND: Array, shift_D: Array) -> Array:
-    """Return the standard deviation of every feature around `shift_D`; 1 for a constant one."""
-    square_D = np.zeros(features_ND.shape[1])
-    for rows in chunks(len(features_ND)):
-        centred_CD = features_ND[rows] - shift_D.astype(features_ND.dtype)
-        square_D += np.einsum("cd,cd->d", centred_CD, centred_CD)
-    spread_D = np.sqrt(square_D / len(features_ND))
-    return np.where(spread_D <= 1e-6 * np.abs(shift_D) + 1e-30, 1.0, spread_D)
+def sigmoid(logit: Array) -> Array:
+    """Return 1 / (1 + exp(-x)), without overflow."""
+    value: Array = 0.5 * (1 + np.tanh(0.5 * logit))
+    return value

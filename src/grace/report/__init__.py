@@ -13,7 +13,6 @@ from pathlib import Path
 
 from grace.report.inputs import EstimatorResult, RatedAnswer, Replay, ReportInput, Traced, merge
 from grace.report.rows import TargetRow, Validation
-from grace.report.scaling.rows import Promise
 from grace.report.stored import Report, checked_report, from_json, to_json
 from grace.report.summary import summarize
 from grace.report.text import markdown, render_table
@@ -21,7 +20,6 @@ from grace.store import write_bytes, write_json
 
 __all__ = [
     "EstimatorResult",
-    "Promise",
     "RatedAnswer",
     "Replay",
     "Report",

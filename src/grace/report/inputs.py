@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from grace.errors import UserInputError
 from grace.report.names import ACCESS
 from grace.report.rows import TargetRow, Validation
-from grace.report.scaling.rows import Case, Pooled, Promise
+from grace.report.scaling.rows import Pooled
 from grace.scaling import Curve, PairWins
 
 SAME_CONFIDENCE = 1e-6
@@ -116,8 +115,6 @@ class Replay:
     answers: Mapping[str, str]
     wins: Mapping[tuple[str, str], PairWins] = field(default_factory=dict)
     pools: Sequence[Pooled] = ()
-    promises: Sequence[Promise] = ()
-    cases: Sequence[Case] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,20 +154,26 @@ def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
     """
     if not inputs:
         raise UserInputError("there are no runs to report; name at least one")
+
+    def every(part: str) -> list[Any]:
+        return [entry for data in inputs for entry in getattr(data, part)]
+
     return ReportInput(
         name=name,
         created=max(data.created for data in inputs),
         version=joined(data.version for data in inputs),
         hardware=joined(data.hardware for data in inputs),
-        results=_results(inputs),
-        targets=_targets(inputs),
+        results=_results(every("results")),
+        targets=_targets(every("targets")),
         target_values=_target_values(inputs),
-        replays=_replays(inputs),
-        notes=list(dict.fromkeys(note for data in inputs for note in data.notes)),
+        replays=list({(r.task, r.backbone, r.name, r.seed): r for r in every("replays")}.values()),
+        notes=list(dict.fromkeys(every("notes"))),
         settings=_settings(inputs),
         examples=_examples(inputs),
-        validation=_validation(inputs),
-        traces=[trace for data in inputs for trace in data.traces],
+        validation=list(
+            {(r.place, r.seed, r.a, r.b, r.metric): r for r in every("validation")}.values()
+        ),
+        traces=every("traces"),
     )
 
 
@@ -190,9 +193,9 @@ def flat(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
             yield prefix + key, str(value)
 
 
-def _results(inputs: Sequence[ReportInput]) -> list[EstimatorResult]:
+def _results(results: Sequence[EstimatorResult]) -> list[EstimatorResult]:
     found: dict[Key, EstimatorResult] = {}
-    for result in itertools.chain.from_iterable(data.results for data in inputs):
+    for result in results:
         if not _same(found.setdefault(result.key, result), result):
             raise UserInputError(different(result.key))
     return list(found.values())
@@ -215,21 +218,9 @@ def different(key: Key) -> str:
     )
 
 
-def _replays(inputs: Sequence[ReportInput]) -> list[Replay]:
-    """Return the replays, one for each run: a run may be in two inputs."""
-    every = itertools.chain.from_iterable(data.replays for data in inputs)
-    return list({(r.task, r.backbone, r.name, r.seed): r for r in every}.values())
-
-
-def _validation(inputs: Sequence[ReportInput]) -> list[Validation]:
-    """Return the comparisons on validation answers, once for each run."""
-    every = itertools.chain.from_iterable(data.validation for data in inputs)
-    return list({(r.place, r.seed, r.a, r.b, r.metric): r for r in every}.values())
-
-
-def _targets(inputs: Sequence[ReportInput]) -> list[TargetRow]:
+def _targets(rows: Sequence[TargetRow]) -> list[TargetRow]:
     pooled: dict[tuple[str, float, float], TargetRow] = {}
-    for row in itertools.chain.from_iterable(data.targets for data in inputs):
+    for row in rows:
         key = (row.task, row.low, row.high)
         old = pooled.get(key)
         if old is None:

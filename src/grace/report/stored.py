@@ -27,12 +27,10 @@ from grace.report.rows import (
     Validation,
 )
 from grace.report.scaling.rows import (
-    Case,
     Discrimination,
     EqualAccuracy,
     JointStrategy,
     Pooled,
-    Promise,
     SeedStrategy,
 )
 from grace.store import CARD, read_json
@@ -57,8 +55,6 @@ class Report:
     equal_accuracy: tuple[EqualAccuracy, ...] = ()
     pools: tuple[Pooled, ...] = ()
     discrimination: tuple[Discrimination, ...] = ()
-    promises: tuple[Promise, ...] = ()
-    cases: tuple[Case, ...] = ()
     targets: tuple[TargetRow, ...]
     target_values: tuple[TargetValues, ...] = ()
     comparisons: tuple[Comparison, ...] = ()

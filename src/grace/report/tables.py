@@ -306,9 +306,10 @@ def comparison_table(report: Report, place: tuple[str, str, str] | None = None) 
             cells = [change(by_metric.get(column.metric)) for column in MAIN]
             rows.append([*map(Cell, (*about, label(first.b), seeds_of(first))), *cells])
     about = () if place else ("Task", "trained on")
+    of = f" of {place[0]}" if place else ""
+    of += f", trained on {place[1]}" if place and place[1] != place[0] else ""
     return Table(
-        f"{label(OURS)} minus the other, on the same questions"
-        + (f" of {place[0]}" if place else ""),
+        f"{label(OURS)} minus the other, on the same questions{of}",
         "In percentage points. When the interval holds 0, these data do not tell the two apart.",
         (*about, "against", "seeds", *(f"{column.title} (points)" for column in MAIN)),
         rows,

@@ -139,23 +139,40 @@ class Pool:
             None if self.trace_QSK is None else self.trace_QSK[rows],
         )
 
-    def dropped(self, drop: float) -> Pool:
-        """Return the pool where a sample is aborted once its confidence is below `drop`.
+    def dropped(
+        self, drop: float, budget: int, rows: tuple[Indices, Indices] | None = None
+    ) -> Pool:
+        """Return votes of `budget` samples, aborted once their confidence is below `drop`.
 
-        It then has no answer and no confidence, and costs the tokens up to there, the one chosen
-        at that step among them. Before the first token nothing is dropped.
+        An aborted sample has no answer and no confidence, and costs the tokens up to there, the one
+        chosen at that step among them. Before the first token nothing is dropped, nor is the last
+        sample of a vote where none before it has an answer: so every question gets one.
+
+        Args:
+            drop: below which a sample is aborted; 0: none is.
+            budget: most samples of a vote.
+            rows: questions (R, 1) and samples (R, S) of the votes; all, as stored, if not given.
 
         Raises:
             UserInputError: the pool has no traces.
         """
+        at = np.s_[:, :budget] if rows is None else (rows[0], rows[1][:, :budget])
+        votes = Pool(
+            self.answer_QS[at],
+            self.correct_QS[at],
+            self.tokens_QS[at],
+            {name: c_QS[at] for name, c_QS in self.confidences.items()},
+        )
         if not drop:
-            return self
-        gone_QS, tokens_QS = self.drops(drop)
+            return votes
+        gone_RT, tokens_RT = (each[at] for each in self.drops(drop))
+        answered_RT = (votes.answer_QS >= 0) & ~gone_RT
+        gone_RT[:, -1] &= answered_RT[:, :-1].any(axis=1)
         return Pool(
-            np.where(gone_QS, -1, self.answer_QS),
-            self.correct_QS,
-            np.where(gone_QS, tokens_QS, self.tokens_QS),
-            {name: np.where(gone_QS, np.nan, value) for name, value in self.confidences.items()},
+            np.where(gone_RT, -1, votes.answer_QS),
+            votes.correct_QS,
+            np.where(gone_RT, tokens_RT, votes.tokens_QS),
+            {name: np.where(gone_RT, np.nan, c_RT) for name, c_RT in votes.confidences.items()},
         )
 
     def lowest_right(self) -> Floats:

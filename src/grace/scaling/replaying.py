@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.errors import UserInputError
-from grace.scaling.pool import Pool, first_seen
+from grace.scaling.pool import Pool
 from grace.scaling.results import Curve, Scaling
 from grace.strategies import POLICIES, Policy, Strategy, policy
 from grace.strategies.tally import Floats, Indices, VoteTable
@@ -61,22 +61,22 @@ def replay(
     by_drop: dict[float, list[_Sums]] = {}
     for each in sums:
         by_drop.setdefault(getattr(each.policy.strategy, "drop", 0.0), []).append(each)
-    for drop, those in by_drop.items():
-        _add(those, pool.dropped(drop), budgets, orders, seed)
+    for rows in _rows(pool, orders, seed, max(budgets)):
+        for drop, those in by_drop.items():
+            # which sample is a vote's last, and so never dropped alone, depends on the budget
+            for some in [[budget] for budget in budgets] if drop else [budgets]:
+                _add(those, pool.dropped(drop, max(some), rows), rows[0], some)
     return Scaling([each.curve(orders) for each in sums])
 
 
-def _add(sums: Sequence[_Sums], pool: Pool, budgets: Sequence[int], orders: int, seed: int) -> None:
-    """Add up what policies do with a pool, in the same orders for all."""
-    estimators = dict.fromkeys(each.policy.estimator for each in sums)
-    for rows in _rows(pool, orders, seed, max(budgets)):
-        answer_RT = first_seen(pool.answer_QS[rows])
-        correct_RT, tokens_RT = pool.correct_QS[rows], pool.tokens_QS[rows].cumsum(axis=1)
-        tables = {e: VoteTable(answer_RT, pool.confidence(e)[rows]) for e in estimators}
-        for each in sums:
-            table = tables[each.policy.estimator]
-            for at, outcome in enumerate(outcomes(each.policy.strategy, table, budgets)):
-                each.add(at, rows[0].ravel(), outcome, correct_RT, tokens_RT)
+def _add(sums: Sequence[_Sums], votes: Pool, question_R1: Indices, budgets: Sequence[int]) -> None:
+    """Add up what policies do with votes, a row of samples in the order of their arrival each."""
+    tokens_RT = votes.tokens_QS.cumsum(axis=1)
+    for each in sums:
+        table = VoteTable(votes.answer_QS, votes.confidence(each.policy.estimator))
+        found = outcomes(each.policy.strategy, table, budgets)
+        for budget, outcome in zip(budgets, found, strict=True):
+            each.add(budget, question_R1.ravel(), outcome, votes.correct_QS, tokens_RT)
 
 
 def outcomes(strategy: Strategy, table: VoteTable, budgets: Sequence[int]) -> Iterator[Outcome]:
@@ -104,13 +104,13 @@ class _Sums:
 
     def add(
         self,
-        at: int,
+        budget: int,
         question_R: Indices,
         outcome: Outcome,
         correct_RT: NDArray[np.bool_],
         tokens_RT: Indices,
     ) -> None:
-        used_R = outcome.used_R
+        at, used_R = self._budgets.index(budget), outcome.used_R
         tokens_R = tokens_RT[np.arange(len(used_R)), used_R - 1]
         for measure, value_R in enumerate((is_right(outcome, correct_RT), used_R, tokens_R)):
             added = np.bincount(question_R, value_R, minlength=self._sum_BMQ.shape[2])

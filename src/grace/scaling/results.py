@@ -16,7 +16,6 @@ import numpy as np
 
 from grace.errors import UserInputError
 from grace.metrics import Resamples, over_seeds
-from grace.strategies import issued_samples
 from grace.strategies.tally import Floats
 
 Measure = Literal["accuracy", "samples", "tokens"]
@@ -40,24 +39,6 @@ def estimate(draw_D: Floats) -> Estimate:
     """Return the value and the percentiles of its draws, which may be infinite."""
     low, high = np.quantile(draw_D[1:], [0.025, 0.975], method="inverted_cdf")
     return Estimate(float(draw_D[0]), float(low), float(high))
-
-
-class Point(NamedTuple):
-    """One policy at one budget; `gain` is its accuracy less the baseline's at that budget.
-
-    `spread` is the standard deviation of the accuracy over seeds, None for one seed.
-    """
-
-    policy: str
-    estimator: str | None
-    budget: int
-    threshold: float | None
-    n: int
-    accuracy: Estimate
-    spread: float | None
-    samples: Estimate
-    tokens: Estimate
-    gain: Estimate | None
 
 
 class Reach(NamedTuple):
@@ -107,15 +88,6 @@ class Curve:
             used_BV=self.used_BV[rows, : max(budgets) + 1],
         )
 
-    def issued(self, parallel: int) -> Floats:
-        """Return the mean number of samples issued at each budget in waves of `parallel`."""
-        used_V = np.arange(self.used_BV.shape[1])
-        per_budget = [
-            share_V @ issued_samples(used_V, parallel, budget)
-            for share_V, budget in zip(self.used_BV, self.budgets, strict=True)
-        ]
-        return np.array(per_budget)
-
 
 class Scaling:
     """The curves of all policies on the same orders of the same questions, of one or more seeds.
@@ -153,11 +125,6 @@ class Scaling:
     def num_questions(self) -> int:
         """Number of different questions."""
         return len({name for part in self._questions for name in part})
-
-    @property
-    def num_seeds(self) -> int:
-        """Number of seeds."""
-        return len(self._seeds)
 
     def used(self, policy: str, budget: int) -> Floats:
         """Return the shares of decisions at a budget that took 0, 1, 2, ... samples."""
@@ -209,26 +176,8 @@ class Scaling:
             reached=float(np.isfinite(needed_D[1:]).mean()),
         )
 
-    def points(self, baseline: str = "sc") -> list[Point]:
-        """Return every policy at every budget; without the baseline there are no gains."""
-        return [
-            Point(
-                policy=name,
-                estimator=curve.estimator,
-                budget=budget,
-                threshold=curve.threshold,
-                n=self.num_questions,
-                accuracy=self.estimate(name, budget, "accuracy"),
-                spread=self._spread(name, budget),
-                samples=self.estimate(name, budget, "samples"),
-                tokens=self.estimate(name, budget, "tokens"),
-                gain=self.difference(name, baseline, budget) if baseline in self.curves else None,
-            )
-            for name, curve in self.curves.items()
-            for budget in self.budgets
-        ]
-
-    def _spread(self, policy: str, budget: int) -> float | None:
+    def spread(self, policy: str, budget: int) -> float | None:
+        """Return the standard deviation of the accuracy over seeds, None for one seed."""
         value_S = self._values[0][:, *self._place(policy, budget), 0]
         return float(np.std(value_S, ddof=1)) if len(value_S) > 1 else None
 

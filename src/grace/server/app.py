@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -21,7 +21,6 @@ from grace.report.stored import own_row
 from grace.server.counters import Counters
 from grace.server.errors import ApiError, as_api_error, explain
 from grace.server.guard import Frame, Guard
-from grace.server.jobs.completion import Reads
 from grace.server.jobs.line import ClientGone
 from grace.server.requests import ChatRequest, CompletionRequest, ScoreRequest
 from grace.server.schemas import (
@@ -114,7 +113,7 @@ PAGE_HEADERS = {
 
 def about(model: Model, path: Path, most_tokens: int) -> dict[str, Any]:
     """Return the further fields of `/v1/models`; `path` is what was loaded, a run if possible."""
-    row, engine = own_row(path), cast(Reads, model.engine)
+    row, engine = own_row(path), model.engine
     return {
         "created": int(path.stat().st_mtime) if path.exists() else 0,
         "task": model.task.name,

@@ -14,10 +14,10 @@ from typing import Any
 from grace.records import to_json
 from grace.server.counters import Counters
 from grace.server.errors import as_api_error
+from grace.server.jobs.backends import Voted
 from grace.server.jobs.completion import Ended, Piece, Token
 from grace.server.jobs.line import ClientGone
 from grace.server.jobs.queue import Finished
-from grace.server.jobs.voting import Voted
 
 Json = dict[str, Any]
 

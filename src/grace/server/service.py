@@ -22,7 +22,6 @@ from grace.server.jobs.backends import backend
 from grace.server.jobs.completion import Asked, Ended
 from grace.server.jobs.line import Line
 from grace.server.jobs.queue import Emit, Finished, Job
-from grace.server.jobs.voting import VoteRequest
 from grace.server.replies import Answer, Envelope, Extra, Json, usage
 from grace.server.requests import ChatRequest, CompletionRequest, GraceOptions, ScoreRequest
 from grace.server.settings import ServerSettings
@@ -138,7 +137,7 @@ class Service:
         self._check_vote(body, options, budget)
         temperature = TEMPERATURE if body.temperature is None else body.temperature
         seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed
-        vote = VoteRequest(
+        vote = dict(
             question=body.question,
             choices=options.choices,
             strategy=options.strategy,

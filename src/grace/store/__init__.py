@@ -7,6 +7,7 @@ its manifest exists.
 
 from grace.store.files import (
     check_vacant,
+    copy_file,
     digest,
     disk_watched,
     read_json,
@@ -24,6 +25,7 @@ from grace.store.rundir import (
     adapter_weights,
     is_run,
     is_study,
+    read_card,
     runs_in,
 )
 from grace.store.tables import SPLITS, RowFile, Split
@@ -39,10 +41,12 @@ __all__ = [
     "Split",
     "adapter_weights",
     "check_vacant",
+    "copy_file",
     "digest",
     "disk_watched",
     "is_run",
     "is_study",
+    "read_card",
     "read_json",
     "replace_directory",
     "runs_in",

@@ -52,6 +52,14 @@ def write_bytes(path: Path, data: bytes) -> None:
         partial.replace(path)
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file so that a reader sees the whole copy or none."""
+    partial = target.with_name(target.name + ".copying")
+    with writing(target):
+        shutil.copyfile(source, partial)
+        partial.rename(target)
+
+
 def check_vacant(directory: Path) -> None:
     """Refuse a place that holds something already.
 

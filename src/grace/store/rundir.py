@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from grace.errors import GraceError, RunError
+from grace.errors import GraceError, ModelError, RunError
 from grace.records import Threshold, from_json
 from grace.store.files import digest, read_json, sync, write_bytes, write_json, writing
 from grace.store.tables import Split
@@ -194,7 +194,9 @@ def is_study(path: Path) -> bool:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """Return the runs below a directory, at any depth, sorted."""
+    """Return a directory if it is a run, else the runs below it, at any depth, sorted."""
+    if is_run(path):
+        return [path]
     found = sorted(config.parent for config in path.glob("*/**/config.json"))
     return [folder for folder in found if is_run(folder)]
 
@@ -206,6 +208,24 @@ def _read_config(path: Path) -> dict[str, Any]:
         return {}
     known = isinstance(config, dict) and isinstance(config.get("settings"), dict)
     return config if known else {}
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Return the grace.json of a directory, empty if it has none.
+
+    Raises:
+        ModelError: it is not a JSON object.
+    """
+    file = folder / CARD
+    if not file.is_file():
+        return {}
+    try:
+        card: Any = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file} is not valid JSON ({error}); export the adapter again") from None
+    if not isinstance(card, dict):
+        raise ModelError(f"{file} is not an object; restore it, or train again")
+    return dict(card)
 
 
 def adapter_weights(folder: Path) -> Path:

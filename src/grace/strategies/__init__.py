@@ -22,6 +22,8 @@ from grace.strategies.deciding import (
     BUDGET,
     TEMPERATURE,
     Strategy,
+    Waves,
+    check_parallel,
     chosen,
     decide,
     stopped,
@@ -30,7 +32,6 @@ from grace.strategies.es import EarlyStop
 from grace.strategies.esc import WindowConsistency
 from grace.strategies.policies import POLICIES, Policy, load, policy
 from grace.strategies.sc import Majority
-from grace.strategies.waves import Waves, check_parallel, issued_samples
 from grace.strategies.weighted import Weighted
 
 __all__ = [
@@ -50,7 +51,6 @@ __all__ = [
     "check_parallel",
     "chosen",
     "decide",
-    "issued_samples",
     "load",
     "policy",
     "stopped",

@@ -1,13 +1,15 @@
-"""What a strategy is, and `decide`, which runs one."""
+"""What a strategy is, `decide`, which runs one, and votes of which several are in flight."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from grace.errors import UserInputError
+from grace.errors import ModelError, UserInputError
 from grace.records import Decision, Vote
 from grace.strategies.tally import Indices, VoteTable
+
+Issue = Callable[[range], Iterator[tuple[int, Vote]]]
 
 BUDGET = 8
 """Most samples of a vote for which no number is given: the paper's."""
@@ -76,3 +78,69 @@ def _mean_confidence(votes: Sequence[Vote], answer: str | None) -> float | None:
     """Return the mean confidence of the votes for the chosen answer, None without any."""
     values = [v.confidence for v in votes if v.answer == answer and v.confidence is not None]
     return sum(values) / len(values) if answer is not None and values else None
+
+
+class Waves:
+    """An iterator of votes that are sampled `parallel` at a time; for `decide`.
+
+    `issue(numbers)` starts the samples of these numbers and yields (number, vote) as they
+    finish; it must end all their work when it is closed. Votes are handed on in the order of
+    their numbers, whichever finishes first: so the decision is the one of sampling them one by
+    one, and short answers have no advantage. A wave starts when the one before it is used up.
+
+    `issued` counts the samples that were started; the decision counts those that were used.
+    """
+
+    def __init__(self, issue: Issue, budget: int, parallel: int) -> None:
+        check_parallel(parallel)
+        self.issued = 0
+        self._issue = issue
+        self._budget = budget
+        self._parallel = parallel
+        self._votes = self._run()
+
+    def __iter__(self) -> Iterator[Vote]:
+        return self
+
+    def __next__(self) -> Vote:
+        return next(self._votes)
+
+    def close(self) -> None:
+        """Cancel what is in flight; no further vote will come."""
+        self._votes.close()
+
+    def _run(self) -> Generator[Vote, None, None]:
+        while self.issued < self._budget:
+            wave = range(self.issued, min(self.issued + self._parallel, self._budget))
+            self.issued = wave.stop
+            yield from self._in_order(wave)
+
+    def _in_order(self, wave: range) -> Generator[Vote, None, None]:
+        finished: dict[int, Vote] = {}
+        expected = wave.start
+        arriving = self._issue(wave)
+        try:
+            for number, vote in arriving:
+                finished[number] = vote
+                while expected in finished:
+                    yield finished.pop(expected)
+                    expected += 1
+        finally:
+            close = getattr(arriving, "close", None)
+            if close is not None:
+                close()
+        if expected != wave.stop:
+            raise ModelError(
+                f"sample {expected} of the wave {wave.start} to {wave.stop - 1} never came; "
+                "the engine must return every sample that it was asked for"
+            )
+
+
+def check_parallel(parallel: int) -> None:
+    """Refuse fewer than one sample in flight.
+
+    Raises:
+        UserInputError: names the number.
+    """
+    if parallel < 1:
+        raise UserInputError(f"parallel is {parallel}; at least one sample is in flight")

@@ -19,18 +19,23 @@ from grace.tasks.rows import Source
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTask:
-    """Questions with a short free answer, graded by ROUGE-L."""
+class _Drawn:
+    """Questions that are drawn from a source."""
 
     name: str
     source: Source
     parse: Parse
-    kind: ClassVar[Literal["open"]] = "open"
-    grader: ClassVar[str] = "rouge"
 
     def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
         """Return the drawn questions of a split (see `grace.tasks.Task`)."""
         return draw(self.name, self.source(self.name, data), self.parse, split, data, seed)
+
+
+class OpenTask(_Drawn):
+    """Questions with a short free answer, graded by ROUGE-L."""
+
+    kind: ClassVar[Literal["open"]] = "open"
+    grader: ClassVar[str] = "rouge"
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
         """Return the paper's prompt for open-ended generation, in one user turn.
@@ -47,19 +52,11 @@ class OpenTask:
         return normalise(short_answer(text)) or None
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceTask:
+class ChoiceTask(_Drawn):
     """Multiple-choice questions, answered with an explanation and a letter."""
 
-    name: str
-    source: Source
-    parse: Parse
     kind: ClassVar[Literal["choice"]] = "choice"
     grader: ClassVar[str] = "choice"
-
-    def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
-        """Return the drawn questions of a split (see `grace.tasks.Task`)."""
-        return draw(self.name, self.source(self.name, data), self.parse, split, data, seed)
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
         """Return the paper's prompt for test-time scaling: instructions, then the options.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError
-from grace.grading import LETTERS
+from grace.grading import lettered
 from grace.records import Message, Question
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def ask_choice(question: Question, data: DataSettings) -> list[Message]:
     _check_prompt(data)
     if data.prompt == "text" or data.template:
         return _written(question, data, CHOICE_TEXT)
-    text = f"Question: {question.text}\nOptions:\n{_options(question)}"
+    text = "\n".join([f"Question: {question.text}", "Options:", *lettered(question.choices)])
     return _turns(data.system or STEP_BY_STEP, text)
 
 
@@ -133,16 +133,11 @@ def _without_instructions(turn: Message) -> Message:
 
 def _written(question: Question, data: DataSettings, usual: str) -> list[Message]:
     """Return the question written out by a template, as plain text or as a user's turn."""
-    parts = {"question": question.text, "options": _options(question)}
+    parts = {"question": question.text, "options": "\n".join(lettered(question.choices))}
     text = PLACES.sub(lambda place: parts[place[1]], data.template or usual)
     if data.prompt != "text":
         return _turns(data.system, text)
     return [*_turns(data.system, "")[:-1], {"role": "text", "content": text}]
-
-
-def _options(question: Question) -> str:
-    options = zip(LETTERS, question.choices, strict=False)
-    return "\n".join(f"{key}. {text}" for key, text in options)
 
 
 def _check_prompt(data: DataSettings) -> None:

@@ -170,14 +170,6 @@ class Accurate(NamedTuple):
             bound=float(lower_bound(right, answered, delta / len(starts))),
         )
 
-    def broken(self, answered: Indices, right: Indices, n: int) -> Truths:
-        """Return whether it is false of n questions with these counts."""
-        return right < self.target * answered
-
-    def coverage(self, answered_G: Indices, n: int) -> Floats:
-        """Return the share of n questions that is answered at each threshold."""
-        return answered_G / n
-
     def _starts(self, n: int, delta: float) -> list[int]:
         return starts(n, self.target, delta) if self.abstain else [0]
 
@@ -233,14 +225,6 @@ class NoWorse(NamedTuple):
             worse=int(worse_G[at]),
             bound=float(self._bound(better_G, worse_G, n, delta)[at]),
         )
-
-    def broken(self, better: Indices, worse: Indices, n: int) -> Truths:
-        """Return whether it is false of n questions with these counts."""
-        return better - worse < -self.margin * n
-
-    def coverage(self, better_G: Indices, n: int) -> Floats:
-        """Return the share of n questions that is answered at each threshold: all of them."""
-        return np.ones(len(better_G))
 
     def _bound(self, better: Indices, worse: Indices, n: int, delta: float) -> Floats:
         """Return a lower bound of the difference in accuracy, 0 where it is shown to be no loss.

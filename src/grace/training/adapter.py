@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save
 
-from grace.cnf import TOKENS, CnfTokens, count_rows
+from grace.cnf import TOKENS, CnfTokens
 from grace.config import TrainSettings, to_dict
 from grace.evidence import Evidence
-from grace.store import CARD, LORA_CONFIG, LORA_WEIGHTS, ROWS, replace_directory
+from grace.store import CARD, LORA_CONFIG, LORA_WEIGHTS, ROWS, replace_directory, write_json
 from grace.training.card import model_card
 
 SCHEMA_VERSION = 1
@@ -37,7 +37,7 @@ def save_weights(
         if isinstance(value, list):
             config[key] = sorted(value)
     config["base_model_name_or_path"] = base_model or config["base_model_name_or_path"]
-    _write_json(directory / LORA_CONFIG, config)
+    write_json(directory / LORA_CONFIG, config)
 
 
 def load_weights(peft_model: Any, directory: Path) -> None:
@@ -57,12 +57,32 @@ def save_adapter(
 ) -> None:
     """Write the adapter directory: weights, tokenizer, grace.json, training log, model card."""
 
-    def fill(partial: Path) -> None:
+    def weights(partial: Path) -> None:
         save_weights(peft_model, partial, record["base_model"], state)
-        tokenizer.save_pretrained(partial)
-        _write_json(partial / CARD, record)
         lines = [json.dumps(row) + "\n" for row in log]
         (partial / LOG).write_text("".join(lines), encoding="utf-8")
+
+    _write(directory, tokenizer, record, weights)
+
+
+def save_rows(rows_ED: Any, tokenizer: Any, directory: Path, record: Mapping[str, Any]) -> None:
+    """Write an adapter without LoRA: rows of the output head, tokenizer, grace.json, model card."""
+    import numpy as np
+    from safetensors.numpy import save as save_arrays
+
+    data = save_arrays({"rows": np.ascontiguousarray(rows_ED)})
+    _write(directory, tokenizer, record, lambda partial: (partial / ROWS).write_bytes(data))
+
+
+def _write(
+    directory: Path, tokenizer: Any, record: Mapping[str, Any], weights: Callable[[Path], Any]
+) -> None:
+    """Write what all adapters hold beside their weights."""
+
+    def fill(partial: Path) -> None:
+        weights(partial)
+        tokenizer.save_pretrained(partial)
+        write_json(partial / CARD, record)
         (partial / "README.md").write_text(model_card(record), encoding="utf-8")
 
     replace_directory(directory, fill)
@@ -74,26 +94,12 @@ def copy_adapter(source: Path, directory: Path, **entries: Any) -> None:
     def fill(partial: Path) -> None:
         shutil.copytree(source, partial, dirs_exist_ok=True)
         record = json.loads((partial / CARD).read_text(encoding="utf-8"))
-        _write_json(partial / CARD, {**record, **entries})
+        write_json(partial / CARD, {**record, **entries})
 
     replace_directory(directory, fill)
 
 
-def save_rows(rows_ED: Any, tokenizer: Any, directory: Path, record: Mapping[str, Any]) -> None:
-    """Write an adapter without LoRA: rows of the output head, tokenizer, grace.json, model card."""
-    import numpy as np
-    from safetensors.numpy import save as save_arrays
-
-    def fill(partial: Path) -> None:
-        (partial / ROWS).write_bytes(save_arrays({"rows": np.ascontiguousarray(rows_ED)}))
-        tokenizer.save_pretrained(partial)
-        _write_json(partial / CARD, record)
-        (partial / "README.md").write_text(model_card(record), encoding="utf-8")
-
-    replace_directory(directory, fill)
-
-
-def rows_record(
+def adapter_record(
     model: Any,
     rows: int,
     cnf: CnfTokens,
@@ -101,7 +107,11 @@ def rows_record(
     metadata: Mapping[str, Any],
     evidence: Evidence | None,
 ) -> dict[str, Any]:
-    """Return the content of grace.json for a base model that is to have so many rows."""
+    """Return the content of grace.json: what is needed to load the adapter and to read c.
+
+    `rows` is the number of rows that the base model's vocabulary matrix has, or is to have, with
+    those that are read.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
         **_token_entries(cnf),
@@ -116,28 +126,9 @@ def rows_record(
     }
 
 
-def adapter_record(
-    model: Any,
-    cnf: CnfTokens,
-    settings: TrainSettings,
-    metadata: Mapping[str, Any],
-    evidence: Evidence | None = None,
-) -> dict[str, Any]:
-    """Return the content of grace.json: what is needed to load the adapter and to read c.
-
-    `rows` is the number of rows of the base model's vocabulary matrix, `<CNF>` included.
-    """
-    return rows_record(model, count_rows(model), cnf, settings, metadata, evidence)
-
-
 def _token_entries(cnf: CnfTokens) -> dict[str, Any]:
     names = TOKENS[cnf.readout.head]
     if cnf.readout.head != "bins":
         pair = {"noc_token": names[1], "noc_id": cnf.readout.ids[1]} if len(names) == 2 else {}
         return {"cnf_token": names[0], "cnf_id": cnf.id, **pair}
     return {"bin_tokens": dict(zip(names, cnf.readout.ids, strict=True))}
-
-
-def _write_json(path: Path, value: Any) -> None:
-    text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=False)
-    path.write_text(text + "\n", encoding="utf-8")

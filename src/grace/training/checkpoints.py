@@ -23,7 +23,7 @@ from accelerate import Accelerator
 from accelerate.utils import load_fsdp_optimizer, save_fsdp_optimizer
 from transformers.trainer_pt_utils import safe_globals
 
-from grace.config import TrainSettings, differences, to_dict
+from grace.config import FREE_IN_TRAINING, TrainSettings, differences, to_dict
 from grace.errors import RunError
 from grace.evidence import Evidence
 from grace.store.files import replace_directory, sync, write_json
@@ -32,7 +32,6 @@ from grace.training.examples import Example
 
 KEPT = 2
 EARLIER = {"head": "token"}  # what a setting that an old file leaves out was then
-FREE_SETTINGS = ("micro_batch_size", "gradient_checkpointing", "report_to")
 
 
 def claim(
@@ -68,7 +67,7 @@ def claim(
 
 
 def _fixed(settings: TrainSettings) -> dict[str, Any]:
-    return {k: v for k, v in to_dict(settings).items() if k not in FREE_SETTINGS}
+    return {k: v for k, v in to_dict(settings).items() if k not in FREE_IN_TRAINING}
 
 
 def newest(root: Path) -> Path | None:

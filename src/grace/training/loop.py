@@ -28,9 +28,8 @@ from grace.evidence import Evidence
 from grace.training import checkpoints
 from grace.training.adapter import load_weights, save_weights
 from grace.training.examples import Example, TrainingBatch, collate, make_plan
-from grace.training.forward import losses
+from grace.training.forward import calibration_of, log_confidences, losses
 from grace.training.lora import is_row
-from grace.training.validation import calibration_of, log_confidences
 
 OnStep = Callable[[int, int, dict[str, float]], None]
 LogRow = dict[str, float]
@@ -55,21 +54,11 @@ class Tracker:
         except RuntimeError as error:
             raise ConfigError(f"train.report_to {names[0]!r} cannot start: {error}") from None
 
-    def open(self) -> None:
-        """Say that the training begins."""
-        for callback in self._callbacks:
-            callback.on_train_begin(*self._given, model=self._model)
-
-    def note(self, step: int, row: LogRow) -> None:
-        """Send a row of the log."""
+    def tell(self, event: str, step: int = 0, **more: Any) -> None:
+        """Tell of the beginning (`on_train_begin`), of a row (`on_log`) or of the end."""
         self._given[1].global_step = step
         for callback in self._callbacks:
-            callback.on_log(*self._given, model=self._model, logs=dict(row))
-
-    def close(self) -> None:
-        """Say that the training is done."""
-        for callback in self._callbacks:
-            callback.on_train_end(*self._given, model=self._model)
+            getattr(callback, event)(*self._given, model=self._model, **more)
 
 
 class Loop:
@@ -119,7 +108,7 @@ class Loop:
         """
         total, ends = len(self.plan.steps), self.plan.epoch_ends
         batches = self._resume()
-        self.tracker.open()
+        self.tracker.tell("on_train_begin", self.step)
         if self.step == 0:
             self._note(self._validate())
         while self.step < total:
@@ -138,7 +127,7 @@ class Loop:
                 on_step(self.step, total, values)
             if at_end or self.step % save_every == 0:
                 self._save()
-        self.tracker.close()
+        self.tracker.tell("on_train_end", self.step)
 
     def best_step(self) -> int | None:
         """Return the step with the smallest validation Brier score so far, step 0 apart."""
@@ -213,7 +202,7 @@ class Loop:
         """Write a row of the log, and send it to where `report_to` says."""
         row = {**values, "epoch": self.plan.epoch(self.step)}
         self.log.append({"step": self.step, **dict(sorted(row.items()))})
-        self.tracker.note(self.step, row)
+        self.tracker.tell("on_log", self.step, logs=dict(row))
 
     def _save(self) -> None:
         """Write a checkpoint beside its place, then put it there."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import set_seed
 
-from grace.cnf import CnfTokens, Readout, without
+from grace.cnf import CnfTokens, Readout, count_rows, without
 from grace.config import TrainSettings
 from grace.errors import ConfigError, TrainingError
 from grace.evidence import Evidence
@@ -90,7 +90,7 @@ def train_adapter(
     _check(model, examples, validation, settings)
     set_seed(seed)
     required = [parameter.requires_grad for parameter in model.parameters()]
-    record = adapter_record(model, cnf, settings, metadata, evidence)
+    record = adapter_record(model, count_rows(model), cnf, settings, metadata, evidence)
     peft_model = add_lora(model, cnf, settings)
     try:
         if settings.gradient_checkpointing:

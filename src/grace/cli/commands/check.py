@@ -82,9 +82,9 @@ def _pocket() -> Iterator[Finding]:
 
 def _run(path: Path) -> Iterator[Finding]:
     """Examine a run, or every run in a folder of several."""
-    from grace.store import is_run, runs_in
+    from grace.store import runs_in
 
-    runs = [path] if is_run(path) else runs_in(path)
+    runs = runs_in(path)
     if not runs:
         remedy = "it has no config.json of a run; see `grace list runs`"
         yield Finding(str(path), False, remedy if path.exists() else "there is no such directory")

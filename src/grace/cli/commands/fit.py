@@ -51,8 +51,8 @@ def fit(
 
     The model's answers stay exactly what they are. OUT loads, serves and exports like any adapter.
     """
-    from grace.config import load_settings
-    from grace.pipeline.graded import fit_graded
+    from grace.config import override_settings
+    from grace.pipeline.stages.fit import fit_graded
     from grace.store import check_vacant
 
     check_vacant(out)
@@ -62,18 +62,12 @@ def fit(
             f"{file} holds {len(lines)} graded answer{'s' * (len(lines) != 1)}; give at least "
             f"{FEWEST}, better 500"
         )
-    resolved = load_settings(
-        None,
-        [
-            f"model.path={json.dumps(model)}",
-            f"data.file={json.dumps(str(file))}",
-            f"model.device={json.dumps(device)}",
-            f"model.dtype={json.dumps(dtype)}",
-            'train.lora="never"',
-            f"train.trace={json.dumps(trace)}",
-            *(settings or []),
-        ],
-    )
+    tree = {
+        "model": {"path": model, "device": device, "dtype": dtype},
+        "data": {"file": str(file)},
+        "train": {"lora": "never", "trace": trace},
+    }
+    resolved = override_settings(tree, settings or [])
     made = fit_graded(resolved, [_answer(line) for line in lines], out)
     correct = [line.fields["correct"] for line in lines]
     found = _measured(made.held_out.tolist(), correct)
@@ -101,7 +95,7 @@ def _graded(file: Path) -> Iterator[InputLine]:
 
 
 def _answer(line: InputLine) -> Any:
-    from grace.pipeline.graded import Graded
+    from grace.pipeline.stages.fit import Graded
 
     asked = line.fields[line.asks]
     if line.asks == "prompt":

@@ -86,10 +86,11 @@ def label(
     """Sample, rate and grade responses to many questions, and write Parquet. Resumes."""
     from grace.config import key_values
     from grace.engines.kinds import engine_class
-    from grace.model.places import adapter_folder, read_card, recorded_base, recorded_shots
+    from grace.model.loading import adapter_folder, recorded_base, recorded_shots
     from grace.pipeline.labelling import SECRET, Labelling
     from grace.pipeline.labelling import label as label_all
     from grace.running import check_packages
+    from grace.store import read_card
     from grace.strategies import TEMPERATURE
 
     check_packages("grace label")

@@ -76,21 +76,19 @@ def _compare(
 
     Not of AUROC: the map keeps the order.
     """
-    from grace.metrics import bootstrap, evaluate, paired_bootstrap
+    from grace.metrics import Resamples, interval
 
     names = ("ece", "brier")
-    found: dict[str, dict[str, list[float]]] = {"before": {}, "after": {}, "change": {}}
-    for side, values in (("before", before), ("after", after)):
-        mean = evaluate(values, correct, names)
-        ends = bootstrap(values, correct, names, questions=questions)
-        found[side] = {name: [mean[name], *ends[name]] for name in names}
-    ids = [str(number) for number in range(len(correct))]
-    for name in names:
-        change = paired_bootstrap(
-            after, correct, before, correct, name, a_ids=ids, b_ids=ids, a_questions=questions
-        )
-        found["change"][name] = [change.difference, change.low, change.high]
-    return found
+    resamples = Resamples(questions)
+    old, new = (resamples.evaluate(side, correct, questions, names) for side in (before, after))
+    change = {name: new[name] - old[name] for name in names}
+    return {
+        side: {
+            name: [float(v[0]), *interval(name, v, difference=side == "change")]
+            for name, v in draws.items()
+        }
+        for side, draws in (("before", old), ("after", new), ("change", change))
+    }
 
 
 def _show(

@@ -61,7 +61,7 @@ def scale(
     report = from_json(Report, read_json(path / "report.json"))
     for tables in scaling_tables(report).values():
         Console().print(*map(console_table, tables))
-    print(f"every budget, paired differences, case studies: {path}/scaling.json")
+    print(f"every budget, paired differences: {path}/scaling.json")
     print(f"report: {path}/report.html")
 
 

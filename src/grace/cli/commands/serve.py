@@ -177,7 +177,8 @@ def export(
 ) -> None:
     """Write a trained model in a form that other programs load."""
     from grace.export import export_model
-    from grace.model.places import adapter_folder, read_card, recorded_base
+    from grace.model.loading import adapter_folder, recorded_base
+    from grace.store import read_card
 
     folder = adapter_folder(path, None)
     if folder is None:

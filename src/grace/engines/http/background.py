@@ -83,12 +83,12 @@ class Calls:
             self._end(future)
 
     def cancel(self) -> None:
-        """Cancel what is waited for, and whatever will be."""
+        """Cancel what is waited for, and whatever will be; return once it has ended."""
         with self._lock:
             self._cancelled = True
             waiting = list(self._waiting)
-        for future in waiting:
-            future.cancel()
+        if any([future.cancel() for future in waiting]):
+            self._background.settle()
 
     def _start(self, coroutine: Coroutine[Any, Any, Value]) -> Future[Value]:
         with self._lock:

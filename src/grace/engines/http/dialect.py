@@ -132,11 +132,6 @@ def read_steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int]) ->
 
 
 def _steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int]) -> list[Step]:
-    reason = choice.get("finish_reason")
-    if reason not in (None, "stop", "length"):
-        raise UpstreamError(
-            "the upstream gave up a sample", "failed", said=f"finish_reason {short(repr(reason))}"
-        )
     listed = choice.get("logprobs") or {}
     tokens = listed.get("tokens") or []
     values, tops = listed.get("token_logprobs") or [], listed.get("top_logprobs") or []
@@ -149,10 +144,43 @@ def _steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int]) -> lis
             f"{len(tops)} lists of them for {len(ids)} token ids",
             "malformed",
         )
-    steps = [_step(*each, names, asked) for each in zip(ids, values, tops, strict=True)]
+    steps = [_step(*each, names) for each in zip(ids, values, tops, strict=True)]
+    return checked_steps(steps, choice.get("finish_reason"), asked)
+
+
+def checked_steps(steps: list[Step], reason: Any, asked: Sequence[int]) -> list[Step]:
+    """Return the steps of an answer, of which `reason` says how it ended, if it did.
+
+    Raises:
+        UpstreamError: the server has given up, or a step does not list the ids asked for.
+    """
+    if reason not in (None, "stop", "length"):
+        raise UpstreamError(
+            "the upstream gave up a sample", "failed", said=f"finish_reason {short(repr(reason))}"
+        )
+    for step in steps:
+        if missing := [i for i in asked if i != step.token and i not in step.logprobs]:
+            raise UpstreamError(
+                f"the upstream did not list ids {missing} although it was asked for them; it may "
+                "decode speculatively, which c cannot be read with",
+                "malformed",
+            )
     if reason == "stop" and steps:
-        steps[-1] = steps[-1]._replace(ends=True)
+        return [*steps[:-1], steps[-1]._replace(ends=True)]
     return steps
+
+
+def only(steps: Sequence[Step]) -> Step:
+    """Return the step of an answer of one token.
+
+    Raises:
+        UpstreamError: there are more, or none.
+    """
+    if len(steps) != 1:
+        raise UpstreamError(
+            f"the upstream made {len(steps)} tokens where 1 was asked for", "malformed"
+        )
+    return steps[0]
 
 
 def prompt_logprobs(choice: Mapping[str, Any], prompt: Sequence[int], last: int) -> list[float]:
@@ -177,17 +205,10 @@ def prompt_logprobs(choice: Mapping[str, Any], prompt: Sequence[int], last: int)
         ) from None
 
 
-def _step(token: int, value: Any, top: Any, names: Names, asked: Sequence[int]) -> Step:
+def _step(token: int, value: Any, top: Any, names: Names) -> Step:
     entries = {names.find(name): number(logprob) for name, logprob in (top or {}).items()}
     logprobs = {i: logprob for i, logprob in entries.items() if i is not None}
-    logprob = number(value)
-    if missing := [i for i in asked if i != token and i not in logprobs]:
-        raise UpstreamError(
-            f"the upstream did not list ids {missing} although it was asked for them; it may "
-            "decode speculatively, which c cannot be read with",
-            "malformed",
-        )
-    return Step(token, logprob, logprobs)
+    return Step(token, number(value), logprobs)
 
 
 def number(value: Any) -> float:

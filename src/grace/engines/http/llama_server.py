@@ -34,8 +34,7 @@ class LlamaServer(Remote):
 
     async def first(self, prompt: Sequence[int], temperature: float) -> Step:
         """Return the step after a prompt."""
-        step, _ = await self._next(prompt, self.reader.asked)
-        return step
+        return await self.after(prompt)
 
     async def steps(self, request: Request) -> AsyncGenerator[list[Step], None]:
         """Yield the steps of one sample as they are made; closing this makes no more.

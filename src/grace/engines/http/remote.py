@@ -16,6 +16,7 @@ from grace.engines.http.dialect import (
     Names,
     Request,
     listing,
+    only,
     prompt_logprobs,
     read_steps,
     sample_body,
@@ -24,7 +25,6 @@ from grace.engines.http.said import UpstreamError
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, Step, read
 from grace.engines.watching import Watch, dropped
-from grace.evidence import confidence, traced
 from grace.records import Generation
 
 Ids = Sequence[int]
@@ -80,8 +80,7 @@ class Remote:
             UpstreamError: the server fails.
         """
         sampling = Sampling(temperature=temperature, max_new_tokens=1)
-        body = sample_body(self.served.model, self.reader, Request(prompt, sampling, 0))
-        (step,) = read_steps(await self.upstream.complete(body), self.names, asked=())
+        (step,) = self._read(await self._answer(self._body(Request(prompt, sampling, 0))), 0, ())
         return step
 
     async def steps(self, request: Request) -> AsyncGenerator[list[Step], None]:
@@ -90,18 +89,15 @@ class Remote:
         Raises:
             UpstreamError: the server fails.
         """
-        asked = self.reader.asked
-        body = sample_body(self.served.model, self.reader, request)
+        body, asked, seen = self._body(request), self.reader.asked, 0
         if not request.stream:
-            choice = await self.upstream.complete(body)
-            yield read_steps(choice, self.names, asked)
+            yield self._read(await self._answer(body), 0, asked)
             return
-        left = request.sampling.max_new_tokens
-        async with aclosing(self.upstream.stream(body)) as parts:
+        async with aclosing(self._parts(body)) as parts:
             async for part in parts:
-                if steps := read_steps(part, self.names, asked):
-                    left -= len(steps)
-                    if left < 0:
+                if steps := self._read(part, seen, asked):
+                    seen += len(steps)
+                    if seen > request.sampling.max_new_tokens:
                         raise UpstreamError("the upstream sent more tokens than asked", "malformed")
                     yield steps
 
@@ -131,30 +127,19 @@ class Remote:
             found += _listed(step, part)
         return found
 
-    async def rating(self, prompt: Ids, response: Ids) -> tuple[list[float], float]:
-        """Return the log-probabilities of a response's tokens, and that of its end."""
-        steps, logprobs = await self._given(prompt, response)
-        return logprobs, self.reader.end_logprob(steps[-1])
-
-    async def trace(self, prompt: Ids, response: Ids) -> list[float]:
-        """Return c at every step of a given response, that of its end last."""
-        reader, (steps, before) = self.reader, await self._given(prompt, response)
-        end = reader.end(steps[-1])
-        return traced([*map(reader.reading, steps)], before, end, reader.evidence)
+    async def after(self, context: Ids) -> Step:
+        """Return the step after a context."""
+        step, _ = await self._next(context, self.reader.asked)
+        return step
 
     async def confidence(self, prompt: Ids, response: Ids) -> float:
         """Return c of a given response (token ids without the end token)."""
         reader = self.reader
         if reader.evidence is None:
-            context = prompt if reader.at_prompt else [*prompt, *response]
-            steps = [(await self._next(context, reader.asked))[0]]
-            before: list[float] = []
-        else:
-            steps, before = await self._given(prompt, response)
-        end = reader.end(steps[-1])
-        return confidence([*map(reader.reading, steps)], before, end, reader.evidence)
+            return reader.confidence([await self.after(reader.place(prompt, response))], [])
+        return reader.confidence(*await self.given(prompt, response))
 
-    async def _given(self, prompt: Ids, response: Ids) -> tuple[list[Step], list[float]]:
+    async def given(self, prompt: Ids, response: Ids) -> tuple[list[Step], list[float]]:
         """Return the steps of a response and the log-probabilities of its tokens.
 
         The last step is the one after it. Where c needs the last alone, it comes with the
@@ -174,7 +159,7 @@ class Remote:
             _listed(step, [token])[0] - self.reader.rest(step.logprobs)
             for step, token in zip(steps, response, strict=True)
         ]
-        return [*steps, (await self._next(context, asked))[0]], logprobs
+        return [*steps, await self.after(context)], logprobs
 
     async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
         body = {
@@ -187,13 +172,22 @@ class Remote:
             **listing(ids),
             **options,
         }
-        choice = await self.upstream.complete(body)
-        steps = read_steps(choice, self.names, ids)
-        if len(steps) != 1:
-            raise UpstreamError(
-                f"the upstream made {len(steps)} tokens where 1 was asked for", "malformed"
-            )
-        return steps[0], choice
+        choice = await self._answer(body)
+        return only(self._read(choice, 0, ids)), choice
+
+    def _body(self, request: Request) -> Json:
+        """Return what asks for one sample."""
+        return sample_body(self.served.model, self.reader, request)
+
+    async def _answer(self, body: Json) -> Json:
+        return await self.upstream.complete(body)
+
+    def _parts(self, body: Json) -> AsyncGenerator[Json, None]:
+        return self.upstream.stream(body)
+
+    def _read(self, answer: Json, seen: int, asked: Ids) -> list[Step]:
+        """Return the steps of an answer, or of a part after `seen` steps; all list these ids."""
+        return read_steps(answer, self.names, asked)
 
 
 def _listed(step: Step, ids: Ids) -> list[float]:

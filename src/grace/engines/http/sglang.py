@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any, ClassVar
 
 from grace.engines import Sampling
-from grace.engines.http.dialect import Json, Request, number
+from grace.engines.http.dialect import Json, Request, checked_steps, number, only
 from grace.engines.http.remote import Remote
 from grace.engines.http.said import UpstreamError, short
 from grace.engines.reading import Step
@@ -29,43 +28,25 @@ class SGLang(Remote):
     remedy: ClassVar[str] = "start the server with SGLANG_RETURN_ORIGINAL_LOGPROB=1"
     stepwise: ClassVar[bool] = True
 
-    async def first(self, prompt: Sequence[int], temperature: float) -> Step:
-        """Return the step after a prompt, drawn at a temperature."""
-        sampling = Sampling(temperature=temperature, max_new_tokens=1)
-        body = self._body(Request(prompt, sampling, 0), self.reader.asked, self.reader.banned)
-        (step,) = self._read(await self.upstream.post("/generate", body), 0)
-        return self._unbiased(step)
-
-    async def steps(self, request: Request) -> AsyncGenerator[list[Step], None]:
-        """Yield the steps of one sample as they arrive; closing this hangs up.
-
-        Raises:
-            UpstreamError: the server fails.
-        """
-        body, seen = self._body(request, self.reader.asked, self.reader.banned), 0
-        if not request.stream:
-            yield self._checked(self._read(await self.upstream.post("/generate", body), 0))
-            return
-        async with aclosing(self.upstream.events("/generate", body)) as parts:
-            async for part in parts:
-                if steps := self._read(part, seen):
-                    seen += len(steps)
-                    if seen > request.sampling.max_new_tokens:
-                        raise UpstreamError("the upstream sent more tokens than asked", "malformed")
-                    yield self._checked(steps)
-
     async def _next(
         self, context: Sequence[int], ids: Sequence[int], **options: Any
     ) -> tuple[Step, Json]:
-        answer = await self.upstream.post("/generate", self._body(Request(context, GREEDY), ids))
-        steps = self._read(answer, 0)
-        if len(steps) != 1:
-            raise UpstreamError(
-                f"the upstream made {len(steps)} tokens where 1 was asked for", "malformed"
-            )
-        return self._listing(steps[0], ids), answer
+        answer = await self._answer(self._asking(Request(context, GREEDY), ids))
+        return only(self._steps(answer, 0, ids)), answer
 
-    def _body(self, request: Request, ids: Sequence[int], banned: Sequence[int] = ()) -> Json:
+    async def _answer(self, body: Json) -> Json:
+        return await self.upstream.post("/generate", body)
+
+    def _parts(self, body: Json) -> AsyncGenerator[Json, None]:
+        return self.upstream.events("/generate", body)
+
+    def _read(self, answer: Json, seen: int, asked: Sequence[int]) -> list[Step]:
+        return [self._unbiased(step) for step in self._steps(answer, seen, asked)]
+
+    def _body(self, request: Request) -> Json:
+        return self._asking(request, self.reader.asked, self.reader.banned)
+
+    def _asking(self, request: Request, ids: Sequence[int], banned: Sequence[int] = ()) -> Json:
         sampling = request.sampling
         drawn: Json = {
             "max_new_tokens": sampling.max_new_tokens,
@@ -90,7 +71,7 @@ class SGLang(Remote):
             "stream": request.stream,
         }
 
-    def _read(self, answer: Mapping[str, Any], seen: int) -> list[Step]:
+    def _steps(self, answer: Mapping[str, Any], seen: int, asked: Sequence[int]) -> list[Step]:
         """Return the steps of an answer after the first `seen`; parts of a stream may repeat them.
 
         Raises:
@@ -116,23 +97,7 @@ class SGLang(Remote):
             raise UpstreamError(
                 "the upstream sent no answer as SGLang does", "malformed", said=short(str(error))
             ) from None
-        if reason not in (None, "stop", "length"):
-            raise UpstreamError(
-                "the upstream gave up a sample",
-                "failed",
-                said=f"finish_reason {short(str(reason))}",
-            )
-        if reason == "stop" and steps:
-            steps[-1] = steps[-1]._replace(ends=True)
-        return steps
-
-    def _checked(self, steps: list[Step]) -> list[Step]:
-        """Return the steps of a sample as the model gave them.
-
-        Raises:
-            UpstreamError: one lacks an id.
-        """
-        return [self._unbiased(self._listing(step, self.reader.asked)) for step in steps]
+        return checked_steps(steps, reason, asked)
 
     def _unbiased(self, step: Step) -> Step:
         """Return a step without the bias: of the banned tokens, and of the sum of all."""
@@ -144,11 +109,3 @@ class SGLang(Remote):
         return Step(
             step.token, step.logprob - rest, {i: p - rest for i, p in known.items()}, step.ends
         )
-
-    def _listing(self, step: Step, ids: Sequence[int]) -> Step:
-        if missing := [i for i in ids if i != step.token and i not in step.logprobs]:
-            raise UpstreamError(
-                f"the upstream did not list ids {missing} although it was asked for them",
-                "malformed",
-            )
-        return step

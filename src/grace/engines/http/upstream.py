@@ -81,12 +81,7 @@ class Upstream:
         Raises:
             UpstreamError: see there.
         """
-        async with self._slots:
-            response = await self._send("GET", path, None)
-            try:
-                return parsed(await self._read(response))
-            finally:
-                await response.aclose()
+        return await self._whole("GET", path, None)
 
     async def trouble(self) -> str:
         """Return why the server answers nothing now, empty where it does; waits for no slot."""
@@ -124,8 +119,11 @@ class Upstream:
         Raises:
             UpstreamError: see there.
         """
+        return await self._whole("POST", path, body)
+
+    async def _whole(self, method: str, path: str, body: Json | None) -> Json:
         async with self._slots:
-            response = await self._send("POST", path, body)
+            response = await self._send(method, path, body)
             try:
                 return parsed(await self._read(response))
             finally:

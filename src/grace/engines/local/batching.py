@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
 
-from grace.engines.local.prefix import shared
+from grace.engines.local.forward import shared
 from grace.errors import ModelError
 
 UNEVEN = 8  # sequences of a batch from which on it may end early
@@ -95,6 +96,21 @@ def out_of_memory(num_tokens: int) -> ModelError:
         f"out of memory on a single sequence of {num_tokens} tokens; shorten it, or use a smaller "
         "dtype or model"
     )
+
+
+@contextlib.contextmanager
+def memory_for(what: str) -> Iterator[None]:
+    """Turn running out of memory into a `ModelError`.
+
+    Args:
+        what: what does not fit and what to do, up to "a smaller dtype or model".
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ModelError(f"out of memory with {what} a smaller dtype or model") from error
 
 
 def is_out_of_memory(error: Exception) -> bool:

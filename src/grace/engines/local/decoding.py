@@ -21,9 +21,10 @@ from torch import Tensor
 from grace.cnf import Readout, log1mexp
 from grace.engines import Sampling
 from grace.engines.local.draws import Draws, Part
-from grace.engines.local.forward import Forward
-from grace.engines.local.prefix import begin
-from grace.engines.local.rows import Rows, empty
+from grace.engines.local.forward import Forward, begin
+from grace.engines.reading import Drawn, response
+from grace.evidence import Evidence
+from grace.records import Generation
 
 COMPACT_BELOW = 0.8  # drop finished rows once fewer than this share are left
 
@@ -206,3 +207,56 @@ def _write(record: Rows, batch: Batch, choice: _Choice, step: int) -> None:
     record.ends_RT[rows_R, step] = choice.end_R
     ended_R = batch.live_R & choice.ended_R
     record.end_step_R[rows_R] = torch.where(ended_R, step, record.end_step_R[rows_R])
+
+
+class Rows(NamedTuple):
+    """What R rows produced; columns from a row's own end on are meaningless."""
+
+    tokens_RT: Tensor
+    logprobs_RT: Tensor  # of the token, or of ending
+    readings_RT: Tensor  # log-odds as read at every step, all zero where nothing is read
+    ends_RT: Tensor  # log-probability of ending at each step, without the tokens that are read
+    end_step_R: Tensor  # step at which the row ended; the number of steps when it was cut
+
+
+def empty(num_rows: int, steps: int, device: torch.device) -> Rows:
+    """Return the record of rows that have not begun."""
+    zeros = torch.zeros(num_rows, steps, device=device)
+    return Rows(
+        tokens_RT=zeros.long(),
+        logprobs_RT=zeros,
+        readings_RT=zeros.clone(),
+        ends_RT=zeros.clone(),
+        end_step_R=torch.full((num_rows,), steps, device=device),
+    )
+
+
+def cut(rows: Rows, steps: int) -> Rows:
+    """Return the rows as if they had been drawn in one of `steps` steps."""
+    return Rows(
+        tokens_RT=rows.tokens_RT[:, :steps],
+        logprobs_RT=rows.logprobs_RT[:, :steps],
+        readings_RT=rows.readings_RT[:, :steps],
+        ends_RT=rows.ends_RT[:, :steps],
+        end_step_R=rows.end_step_R.clamp(max=steps),
+    )
+
+
+def at_step(rows: Rows, which: Sequence[int], step: int) -> list[Drawn]:
+    """Return what a step has chosen for some of the rows."""
+    place_R = torch.tensor(which, dtype=torch.long, device=rows.end_step_R.device)
+    columns = (tensor[place_R, step].tolist() for tensor in rows[:4])
+    ended = (rows.end_step_R[place_R] == step).tolist()
+    return [Drawn(*values) for values in zip(which, *columns, ended, strict=True)]
+
+
+def generations(
+    rows: Rows, tokenizer: Any, read_at: str, evidence: Evidence | None, *, reads: bool
+) -> list[Generation]:
+    """Return the response of each row; without `reads` the model has nothing to read c from."""
+    columns, made = [tensor.tolist() for tensor in rows[:4]], []
+    for row, end in enumerate(rows.end_step_R.tolist()):
+        steps = zip(*(column[row][: end + 1] for column in columns), strict=True)
+        drawn = [Drawn(row, t, p, r, e, at == end) for at, (t, p, r, e) in enumerate(steps)]
+        made.append(response(drawn, tokenizer, read_at, evidence, reads=reads))
+    return made

@@ -17,7 +17,7 @@ from grace.cnf import TOKENS, find_readout, set_rows
 from grace.config import is_missing
 from grace.errors import ModelError
 from grace.evidence import Evidence
-from grace.store import CARD, LORA_CONFIG, ROWS
+from grace.store import CARD, LORA_CONFIG, ROWS, read_card
 
 DTYPES = {
     "float32": torch.float32,
@@ -63,7 +63,7 @@ def load(
     _check_directory(path)
     tokenizer = load_tokenizer(adapter or path, trust_remote_code=trust_remote_code)
     model = _load_weights(path, kind, trust_remote_code)
-    manifest = read_manifest(Path(adapter or path))
+    manifest = read_card(Path(adapter or path))
     if adapter is not None:
         model = _load_adapter(model, Path(adapter), manifest)
     _check_rows(model, tokenizer, path)
@@ -212,22 +212,6 @@ def no_progress_bar() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the grace.json of a directory, empty if it has none.
-
-    Raises:
-        ModelError: it is not JSON.
-    """
-    file = folder / CARD
-    if not file.is_file():
-        return {}
-    try:
-        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{file} is not valid JSON ({error}); export the adapter again") from None
-    return manifest
 
 
 def _put_rows(model: Any, adapter: Path, tokenizer: Any) -> None:

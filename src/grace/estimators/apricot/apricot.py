@@ -14,7 +14,7 @@ import numpy as np
 
 from grace.config import setting
 from grace.estimators import Answers, Fitted, Known, Samples, Values
-from grace.grading import LETTERS
+from grace.grading import lettered
 from grace.records import Question
 
 if TYPE_CHECKING:
@@ -112,8 +112,7 @@ class Apricot:
 
 def question_text(question: Question) -> str:
     """Return what is asked, with the options if there are any."""
-    options = zip(LETTERS, question.choices, strict=False)
-    return "\n".join([question.text, *(f"{key}. {text}" for key, text in options)])
+    return "\n".join([question.text, *lettered(question.choices)])
 
 
 def pairs(samples: Samples) -> list[tuple[str, str]]:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from grace.chat import encode_chat, has_chat_template, is_text
+from grace.engines import Engine
 from grace.errors import DataError
-from grace.estimators import Known, Samples
-from grace.estimators.ended import ended_rows
-from grace.grading import LETTERS
+from grace.estimators import Known, Samples, ended_rows
+from grace.grading import lettered
 from grace.records import Message, Question
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 
 class Prompt(NamedTuple):
@@ -115,6 +112,5 @@ def joined(shots: Sequence[Message], asked: Sequence[Message]) -> list[Message]:
 
 def with_options(question: Question) -> str:
     """Return the question's text, with its options below if it has any."""
-    options = zip(LETTERS, question.choices, strict=False)
-    lines = [f"{letter}. {text}" for letter, text in options]
+    lines = lettered(question.choices)
     return "\n".join([question.text, *(["Options:", *lines] if lines else [])])

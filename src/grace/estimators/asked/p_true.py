@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from grace.chat import encode_text
 from grace.config import setting
+from grace.engines import Engine
 from grace.errors import ModelError
-from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.estimators import Answers, Fitted, Known, Samples, Values, of_ended
 from grace.estimators.asked.asking import Prompt, Shots, Verdicts, draw_shots
-from grace.estimators.ended import rate_ended
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
-
 
 TRUE_FALSE = Prompt(
     "Question: {question}\n Possible answer:{answer}\n Is the possible answer:\n (A) True\n"
@@ -50,7 +46,6 @@ class PTrue:
         "true_false: reply A or B; words: the same, read at True or False; yes_no: a second turn "
         "after the answer, reply Yes or No",
     )
-    normalise: bool = setting(True, "p(true) / (p(true) + p(false)) rather than p(true)")
     shots: int = setting(0, "training responses shown first, with the right verdict", low=0)
 
     answers: ClassVar[Answers] = "base"
@@ -63,11 +58,7 @@ class PTrue:
         """
         template = TEMPLATES[self.template]
         shots = draw_shots(template, self.shots, known, engine, name="p_true", seed=seed)
-
-        def rate(samples: Samples) -> Values:
-            return rate_ended(samples, lambda rows: self._rate(samples, rows, engine, shots))
-
-        return Fitted(rate)
+        return of_ended(lambda samples, rows: self._rate(samples, rows, engine, shots))
 
     def _rate(self, samples: Samples, rows: Sequence[int], engine: Engine, shots: Shots) -> Values:
         template, tokenizer = TEMPLATES[self.template], engine.tokenizer
@@ -75,12 +66,8 @@ class PTrue:
         contexts = shots.contexts(tokenizer, template.prompt, samples, rows)
         probs_NE = engine.next_token_probs(contexts, [*right, *wrong]).astype(np.float64)
         true_N, false_N = probs_NE[:, : len(right)].sum(1), probs_NE[:, len(right) :].sum(1)
-        return [self._value(*pair) for pair in zip(true_N.tolist(), false_N.tolist(), strict=True)]
-
-    def _value(self, true: float, false: float) -> float | None:
-        if not self.normalise:
-            return min(1.0, true)
-        return true / (true + false) if true + false > 0 else None
+        pairs = zip(true_N.tolist(), false_N.tolist(), strict=True)
+        return [true / (true + false) if true + false > 0 else None for true, false in pairs]
 
 
 def verdict_tokens(tokenizer: Any, template: Verdicts) -> tuple[list[int], list[int]]:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from grace.config import setting
+from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Known, Samples
 from grace.estimators.asked.asking import Shots, asks_in_text
 from grace.estimators.asked.p_true import TEMPLATES
 from grace.estimators.probes.states import fit_on_states
 from grace.probe.rows import Array
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from grace.calibration import CLIP
+from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Known
 from grace.estimators.asked.p_true import TEMPLATES, PTrue
 from grace.estimators.asked.tuning import candidates, tuned
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 
 @dataclass(frozen=True, slots=True)

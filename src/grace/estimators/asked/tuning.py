@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grace.calibration import Platt, log_losses
+from grace.engines import Engine
 from grace.errors import ModelError
-from grace.estimators import Estimator, Fitted, Known, Samples, Values
-from grace.estimators.ended import ended_rows
+from grace.estimators import Estimator, Fitted, Known, Samples, Values, ended_rows
 from grace.estimators.recalibrated import logistic
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 SHOTS = (0, 4, 8)
 MOST = 200  # validation answers on which candidates are compared

@@ -10,16 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from grace.config import setting
-from grace.engines import Sampling
-from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.engines import Engine, Sampling
+from grace.estimators import Answers, Fitted, Known, Samples, Values, of_ended
 from grace.estimators.asked.asking import Prompt, Shots, Verdicts, draw_shots
-from grace.estimators.ended import rate_ended
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 PERCENT = "Please provide your confidence in the answer only in percent (0-100 %):"
 PROBABILITY = (
@@ -70,11 +66,7 @@ class Verbal:
         sure = ("1.0", "0.0") if self.template == "probability" else ("100%", "0%")
         replies = Verdicts(PROMPTS[self.template], *sure)
         shots = draw_shots(replies, self.shots, known, engine, name="verbal", seed=seed)
-
-        def rate(samples: Samples) -> Values:
-            return rate_ended(samples, lambda rows: self._rate(samples, rows, engine, shots))
-
-        return Fitted(rate)
+        return of_ended(lambda samples, rows: self._rate(samples, rows, engine, shots))
 
     def _rate(self, samples: Samples, rows: Sequence[int], engine: Engine, shots: Shots) -> Values:
         contexts = shots.contexts(engine.tokenizer, PROMPTS[self.template], samples, rows)

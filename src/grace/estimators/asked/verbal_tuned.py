@@ -7,15 +7,13 @@ for each of at most 200 validation answers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from grace.config import setting
+from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Known
 from grace.estimators.asked.tuning import candidates, tuned
 from grace.estimators.asked.verbal import PROMPTS, Verbal
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,15 @@ evidence and how much is what LoRA and the row of `<CNF>` learn.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 import numpy as np
 
-from grace.estimators import Answers, Fitted, Known
-from grace.estimators.ended import rate_ended
+from grace.engines import Engine
+from grace.estimators import Answers, Fitted, Known, ended_rows, of_ended
 from grace.evidence import FEATURES, features, sigmoid
 from grace.probe.readout import fit_evidence
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
-    from grace.records import Response
+from grace.records import Response
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class EvidenceAlone:
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
         """Fit the weights and the bias."""
         train = known.train
-        rows = [i for i, one in enumerate(train.responses) if one.finish_reason == "stop"]
+        rows = ended_rows(train)
         phi_NF = np.array([_features(train.responses[i]) for i in rows])
         right_N = np.array([train.correct[i] for i in rows])
         evidence = fit_evidence(phi_NF, right_N, [train.questions[i].id for i in rows])
@@ -38,10 +35,8 @@ class EvidenceAlone:
         def rate(response: Response) -> float:
             return sigmoid(evidence.log_odds(0.0, evidence.shift_of(_features(response))))
 
-        return Fitted(
-            lambda samples: rate_ended(
-                samples, lambda rows: [rate(samples.responses[row]) for row in rows]
-            ),
+        return of_ended(
+            lambda samples, rows: [rate(samples.responses[row]) for row in rows],
             trained_parameters=1 + len(FEATURES),
         )
 

@@ -6,12 +6,10 @@ Source: arXiv 2509.09438 eq. 5.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Known
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 
 @dataclass(frozen=True, slots=True)

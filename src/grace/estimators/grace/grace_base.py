@@ -7,13 +7,10 @@ its own answers. Cost: one forward over prompt and response for each response.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from grace.estimators import Answers, Fitted, Known, Samples, Values
-from grace.estimators.ended import rate_ended
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
+from grace.engines import Engine
+from grace.estimators import Answers, Fitted, Known, Rows, Samples, of_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +23,11 @@ class GraceBase:
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
         """Return what scores given text; the adapter was fitted before."""
 
-        def rate(samples: Samples) -> Values:
-            def read(rows: list[int]) -> list[float]:
-                tokens = [samples.responses[row].token_ids for row in rows]
-                return engine.confidences([samples.prompts[row] for row in rows], tokens)
+        def read(samples: Samples, rows: Rows) -> list[float]:
+            tokens = [samples.responses[row].token_ids for row in rows]
+            return engine.confidences([samples.prompts[row] for row in rows], tokens)
 
-            return rate_ended(samples, read)
-
-        return Fitted(rate)
+        return of_ended(read)
 
 
 ESTIMATOR = GraceBase

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Known, Samples
 from grace.estimators.probes.states import fit_on_states
 from grace.probe.readout import SHARES, blend, step_states
 from grace.probe.rows import Array
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 
 @dataclass(frozen=True, slots=True)

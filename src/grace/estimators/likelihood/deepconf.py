@@ -1,4 +1,4 @@
-"""DeepConf-style confidence: the least sure stretch of a response, or its end.
+"""DeepConf-style confidence: the least sure stretch of a response.
 
 DeepConf's token confidence is minus the mean log-probability of the top 20 tokens; stored
 responses hold the chosen token's alone. So here it is the chosen token's log-probability, and
@@ -13,28 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar
 
 from grace.config import setting
-from grace.estimators import Answers, Fitted, Known, Samples, Values
-from grace.estimators.ended import rate_ended
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
-
-BOTTOM = 0.1  # share of the groups that `bottom` averages
+from grace.engines import Engine
+from grace.estimators import Answers, Fitted, Known, Samples, Values, rate_ended
 
 
 @dataclass(frozen=True, slots=True)
 class DeepConf:
-    """exp of the mean log-probability over the chosen stretch of a response, its end included."""
+    """exp of the mean log-probability of the least sure tokens in a row, the end included."""
 
-    stretch: Literal["lowest", "bottom", "tail"] = setting(
-        "lowest",
-        "lowest: the least sure group of consecutive tokens; bottom: the mean over the least sure "
-        "tenth of the groups; tail: the last group",
-    )
-    window: int = setting(2, "tokens in a group; a shorter response is one group", low=1)
+    window: int = setting(2, "tokens in a row; a shorter response is taken whole", low=1)
 
     answers: ClassVar[Answers] = "base"
 
@@ -53,15 +43,9 @@ class DeepConf:
             response = samples.responses[row]
             if response.end_logprob is None:
                 return None
-            return self._pick(group_means([*response.logprobs, response.end_logprob], self.window))
+            return min(group_means([*response.logprobs, response.end_logprob], self.window))
 
         return rate_ended(samples, lambda rows: map(value, rows))
-
-    def _pick(self, groups: Sequence[float]) -> float:
-        if self.stretch == "tail":
-            return groups[-1]
-        count = math.ceil(BOTTOM * len(groups)) if self.stretch == "bottom" else 1
-        return math.fsum(sorted(groups)[:count]) / count
 
 
 def group_means(logprobs: Sequence[float], window: int) -> list[float]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from grace.engines import Engine
 from grace.estimators import Fitted, Known
 from grace.estimators.likelihood.deepconf import DeepConf
 from grace.estimators.recalibrated import logistic
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from grace.config import setting
+from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Known
 from grace.records import Response
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 
 @dataclass(frozen=True, slots=True)

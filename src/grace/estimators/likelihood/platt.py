@@ -6,14 +6,12 @@ Source: Platt 1999, as compared in arXiv 2509.09438 Appendix A (mean squared err
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Known
 from grace.estimators.likelihood.likelihood import Likelihood
 from grace.estimators.recalibrated import recalibrate
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 
 @dataclass(frozen=True, slots=True)

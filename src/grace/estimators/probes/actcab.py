@@ -12,38 +12,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from grace.config import setting
+from grace.engines import Engine
 from grace.errors import DataError
-from grace.estimators import Answers, Fitted, Known, Samples, Values
-from grace.estimators.ended import ended_rows, rate_ended
+from grace.estimators import Answers, Fitted, Known, Rows, Samples, ended_rows, of_ended
 from grace.estimators.probes.probe import usable_folds
 from grace.grading import labels_of
 from grace.metrics import brier
 from grace.metrics.samples import bin_index
 from grace.probe import assign_folds
-from grace.probe.rows import Array, spread
-from grace.probe.sigmoid import fit_sigmoid_probes, sigmoid
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
+from grace.probe.adamw import train_probes
+from grace.probe.rows import Array, sigmoid, spread
 
 
 class Candidate(NamedTuple):
-    """How fast and how long the probes are trained: those of the folds, and the last one."""
+    """How fast and how long the probes are trained."""
 
     learning_rate: float
-    fold_epochs: int
     epochs: int
 
 
 GRID = tuple(
-    Candidate(rate, epochs, epochs)
-    for rate in (1e-5, 1e-4, 1e-3, 1e-2)
-    for epochs in (3, 10, 30, 100)
+    Candidate(rate, epochs) for rate in (1e-5, 1e-4, 1e-3, 1e-2) for epochs in (3, 10, 30, 100)
 )
 
 
@@ -90,50 +84,42 @@ class ActCab:
         train = known.train
         label_N, fold_N = labels_of(train.correct), self._folds(train, seed)
         states_ND = _states(train, range(len(label_N)), engine)
-        scale = self._scale(states_ND)
+        scale = Scale(states_ND.mean(axis=0, dtype=np.float64), spread(states_ND), self.bias)
         rows_ND = scale(states_ND)
         soft_NC = self._soft_labels(rows_ND, label_N, fold_N, seed)
-        weights_CD = self._train(rows_ND, soft_NC, [c.epochs for c in self._candidates], seed)
+        weights_CD = self._train(rows_ND, soft_NC, seed)
         best = 0 if len(weights_CD) == 1 else _best(known.validation, engine, scale, weights_CD)
         weights_D = weights_CD[best]
 
-        def rate(samples: Samples) -> Values:
-            return rate_ended(
-                samples,
-                lambda rows: _rate(scale(_states(samples, rows, engine)), weights_D).tolist(),
-            )
+        def rate(samples: Samples, rows: Rows) -> list[float]:
+            return list(_rate(scale(_states(samples, rows, engine)), weights_D).tolist())
 
-        return Fitted(rate, len(weights_D))
+        return of_ended(rate, len(weights_D))
 
     @property
     def _candidates(self) -> Sequence[Candidate]:
-        given = Candidate(self.learning_rate, self.epochs, self.epochs)
-        return GRID if self.tune else [given]
+        return GRID if self.tune else [Candidate(self.learning_rate, self.epochs)]
 
     def _folds(self, train: Samples, seed: int) -> Array:
         folds = usable_folds(train, self.folds)
         return assign_folds([question.id for question in train.questions], folds, seed)
 
-    def _scale(self, states_ND: Array) -> Scale:
-        mean_D = states_ND.mean(axis=0, dtype=np.float64)
-        return Scale(mean_D, spread(states_ND, mean_D), self.bias)
-
     def _soft_labels(self, rows_ND: Array, label_N: Array, fold_N: Array, seed: int) -> Array:
         """Return the accuracy of each row's bin of out-of-fold scores, per candidate, (N, C)."""
         labels_NC = np.repeat(label_N[:, None], len(self._candidates), axis=1)
         scores_NC = np.empty_like(labels_NC)
-        epochs = [candidate.fold_epochs for candidate in self._candidates]
         for fold in np.unique(fold_N):
             held_N = fold_N == fold
-            weights_CD = self._train(rows_ND[~held_N], labels_NC[~held_N], epochs, seed)
+            weights_CD = self._train(rows_ND[~held_N], labels_NC[~held_N], seed)
             scores_NC[held_N] = _rate(rows_ND[held_N], weights_CD.T)
         return np.stack([bin_accuracy(s_N, label_N, self.bins) for s_N in scores_NC.T], axis=1)
 
-    def _train(self, rows_ND: Array, labels_NC: Array, epochs: Sequence[int], seed: int) -> Array:
-        return fit_sigmoid_probes(
+    def _train(self, rows_ND: Array, labels_NC: Array, seed: int) -> Array:
+        rates, epochs = zip(*self._candidates, strict=True)
+        return train_probes(
             rows_ND,
             labels_NC,
-            [candidate.learning_rate for candidate in self._candidates],
+            rates,
             epochs,
             batch_size=self.batch_size,
             weight_decay=self.weight_decay,

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from grace.config import setting
+from grace.engines import Engine
 from grace.errors import DataError
-from grace.estimators import Answers, Fitted, Known, Samples, Values
-from grace.estimators.ended import rate_ended
+from grace.estimators import Answers, Fitted, Known, Rows, Samples, of_ended
 from grace.grading import labels_of
 from grace.probe import fit_probe
 from grace.probe.features import feature_matrix
 from grace.probe.rows import Array
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 Part = Literal["mean", "last", "likelihood"]
 
@@ -58,14 +55,11 @@ class StateProbe:
             seed=seed,
         )
 
-        def rate_rows(samples: Samples, rows: Sequence[int]) -> list[float]:
+        def rate(samples: Samples, rows: Rows) -> list[float]:
             scores_N = probe.predict(np.concatenate(self._parts(samples, rows, engine), axis=1))
             return list(np.clip(scores_N, 0.0, 1.0).tolist())
 
-        def rate(samples: Samples) -> Values:
-            return rate_ended(samples, lambda rows: rate_rows(samples, rows))
-
-        return Fitted(rate, len(probe.weights) + 1)
+        return of_ended(rate, len(probe.weights) + 1)
 
     def _parts(self, samples: Samples, rows: Sequence[int], engine: Engine) -> list[Array]:
         """Return one block of features per part, each of shape (rows, width)."""

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from grace.estimators import Fitted, Known, Samples, Values
-from grace.estimators.ended import ended_rows, rate_ended
+from grace.estimators import Fitted, Known, Rows, Samples, ended_rows, of_ended
 from grace.evidence import sigmoid
 from grace.grading import labels_of
 from grace.probe.logistic import fit_logistic
@@ -38,11 +37,8 @@ def fit_on_states(read: Read, known: Known, seed: int) -> Fitted:
     best = min(range(len(fits)), key=lambda one: float(fits[one].losses.mean()))
     weights_D, bias, limit = fits[best].weights[0], fits[best].bias, math.log(len(rows) + 1)
 
-    def rate_rows(samples: Samples, rows: Sequence[int]) -> list[float]:
+    def rate(samples: Samples, rows: Rows) -> list[float]:
         logit_N = read(samples, rows)[best] @ weights_D + bias
         return [sigmoid(value) for value in np.clip(logit_N, -limit, limit).tolist()]
 
-    def rate(samples: Samples) -> Values:
-        return rate_ended(samples, lambda rows: rate_rows(samples, rows))
-
-    return Fitted(rate, len(weights_D) + 1)
+    return of_ended(rate, len(weights_D) + 1)

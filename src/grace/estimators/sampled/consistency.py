@@ -7,15 +7,12 @@ Source: the share behind self-consistency, Wang et al. 2023 (arXiv 2203.11171).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from grace.config import setting
-from grace.estimators import Answers, Fitted, Known, Samples, Values
-from grace.estimators.ended import rate_ended
+from grace.engines import Engine
+from grace.estimators import Answers, Fitted, Known, Samples, Values, rate_ended
 from grace.estimators.sampled.semantic_entropy import same_answer
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 
 @dataclass(frozen=True, slots=True)

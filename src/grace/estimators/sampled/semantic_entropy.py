@@ -9,18 +9,15 @@ Source: Kuhn et al. 2023 (arXiv 2302.09664); counts as in Farquhar et al. 2024 (
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar
 
 from grace.config import setting
-from grace.estimators import Answers, Draw, Fitted, Known, Samples, Values
-from grace.estimators.ended import rate_ended
-from grace.estimators.likelihood.likelihood import sequence_likelihood
+from grace.engines import Engine
+from grace.estimators import Answers, Draw, Fitted, Known, Samples, Values, rate_ended
 from grace.grading import rouge_l
-
-if TYPE_CHECKING:
-    from grace.engines import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +28,6 @@ class SemanticEntropy:
     """
 
     samples: int = setting(10, "further samples per question", low=2)
-    weights: Literal["counts", "likelihood"] = setting(
-        "counts",
-        "counts: a cluster weighs as many samples as it has; likelihood: their length-normalised "
-        "likelihoods, samples that were cut nothing",
-    )
     rouge_threshold: float = setting(
         0.3,
         "smallest ROUGE-L F1 of two answers of one meaning; 0: they must be equal",
@@ -53,20 +45,11 @@ class SemanticEntropy:
         draws = samples.draw(self.samples)
         return rate_ended(samples, lambda rows: (self._certainty(draws[row]) for row in rows))
 
-    def _certainty(self, draws: Sequence[Draw]) -> float | None:
-        mass: dict[int, float] = {}
-        clusters = cluster([draw.answer for draw in draws], self.rouge_threshold)
-        for number, draw in zip(clusters, draws, strict=True):
-            mass[number] = mass.get(number, 0.0) + self._weight(draw)
-        total = math.fsum(mass.values())
-        if not total:
-            return None
-        shares = [weight / total for weight in mass.values() if weight]
+    def _certainty(self, draws: Sequence[Draw]) -> float:
+        sizes = Counter(cluster([draw.answer for draw in draws], self.rouge_threshold)).values()
+        shares = [size / len(draws) for size in sizes]
         entropy = -math.fsum(share * math.log(share) for share in shares)
         return min(1.0, max(0.0, 1 - entropy / math.log(len(draws))))
-
-    def _weight(self, draw: Draw) -> float:
-        return 1.0 if self.weights == "counts" else sequence_likelihood(draw.response) or 0.0
 
 
 def cluster(answers: Sequence[str | None], rouge_threshold: float = 0.0) -> list[int]:

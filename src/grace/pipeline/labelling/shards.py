@@ -5,10 +5,10 @@ Shapes: N responses, D hidden size.
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,26 +20,19 @@ from grace.config import DataSettings, GradeSettings, to_dict
 from grace.engines import ModelEngine, Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.kinds import load_engine
-from grace.errors import ModelError
+from grace.errors import DataError, ModelError
 from grace.grading import grader_of
 from grace.pipeline.sampling import plan_units
 from grace.pipeline.stages.grade import show_first
 from grace.records import Question, Response, to_json
-from grace.store import writing
+from grace.store import digest, writing
+from grace.store.inputs import is_hub
 from grace.tasks import load_task
+from grace.tasks.columns import parse, question_rows
 from grace.tasks.prompts import conversation
 
 if TYPE_CHECKING:
     import pyarrow
-
-
-import hashlib
-from collections.abc import Iterator
-
-from grace.errors import DataError
-from grace.store import digest
-from grace.store.inputs import is_hub
-from grace.tasks.columns import parse, question_rows
 
 SECRET = "api_key"  # among the options of an engine
 FREE = ("batch_size", "device", "engine_options")  # settings of how, not what
@@ -117,7 +110,7 @@ class Labeller:
         """Label a shard, write its file, and return the number of its questions."""
         start = shard * self._settings.shard_size
         stop = start + self._settings.shard_size
-        questions = read_questions(self._questions, self._settings.data, start, stop)
+        questions = list(read_questions(self._questions, self._settings.data, start, stop))
         write_table(shard_path(self._out, shard), self._label(questions))
         return len(questions)
 
@@ -126,10 +119,7 @@ class Labeller:
         settings = self._settings
         (question,) = read_questions(self._questions, settings.data, 0, 1)
         chat = conversation(self._task, question, settings.data, settings.shots)
-        prompt = encode_chat(self._engine.tokenizer, chat)
-        sampling = dataclasses.replace(self._sampling, num_samples=1)
-        ((_, (made,)),) = self._engine.generate([prompt], sampling)
-        show_first(question, chat, made, self._grade)
+        show_first(self._engine, question, chat, self._sampling, self._grade)
 
     def close(self) -> None:
         """Let go of the engine."""
@@ -234,7 +224,7 @@ def count_questions(source: str | Path, data: DataSettings) -> int:
             no question at all; the message names the row.
     """
     seen: dict[str, int] = {}
-    for number, question in enumerate(_questions(source, data)):
+    for number, question in enumerate(read_questions(source, data)):
         if question.id in seen:
             raise DataError(
                 f"{source}: rows {seen[question.id]} and {number} have the same id "
@@ -246,15 +236,18 @@ def count_questions(source: str | Path, data: DataSettings) -> int:
     return len(seen)
 
 
-def read_questions(source: str | Path, data: DataSettings, start: int, stop: int) -> list[Question]:
-    """Return the questions in rows `start` to `stop`; only their part of the source is parsed.
+def read_questions(
+    source: str | Path, data: DataSettings, start: int = 0, stop: int | None = None
+) -> Iterator[Question]:
+    """Yield the questions in rows `start` to `stop`; only their part of the source is parsed.
 
     A question whose row has no answer has no `answers`.
 
     Raises:
         DataError: the source or a row cannot be read.
     """
-    return list(_questions(source, data, start, stop))
+    for row in question_rows(source, data, start, stop):
+        yield parse(row, data, graded=False)
 
 
 def digest_questions(source: str | Path, data: DataSettings) -> str:
@@ -262,13 +255,6 @@ def digest_questions(source: str | Path, data: DataSettings) -> str:
     if not is_hub(source):
         return digest(Path(source))
     found = hashlib.sha256()
-    for question in _questions(source, data):
+    for question in read_questions(source, data):
         found.update(repr(question).encode())
     return found.hexdigest()
-
-
-def _questions(
-    source: str | Path, data: DataSettings, start: int = 0, stop: int | None = None
-) -> Iterator[Question]:
-    for row in question_rows(source, data, start, stop):
-        yield parse(row, data, graded=False)

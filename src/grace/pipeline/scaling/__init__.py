@@ -10,7 +10,6 @@ with it.
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,14 +19,13 @@ from grace.estimators import Answers
 from grace.pipeline import load_run_settings, stages_alike
 from grace.pipeline.context import Context
 from grace.pipeline.replays import VERSION, write_replay
-from grace.pipeline.scaling.guarantees import kept_promises
-from grace.pipeline.scaling.pools import OWN, cases, describe, draw_pool, rate_pool, read_pool
+from grace.pipeline.scaling.pools import OWN, describe, draw_pool, rate_pool, read_pool
 from grace.pipeline.stages.report import report
 from grace.pipeline.stages.score import answers_alike, estimator_of, is_answered
-from grace.pipeline.study import report_runs
-from grace.report import Promise, Replay
+from grace.pipeline.study import report_runs, runs_under
+from grace.report import Replay
 from grace.scaling import BUDGETS, Curve, Pool, pair_wins, replay
-from grace.store import RunDir, Split, is_run, runs_in, write_json
+from grace.store import RunDir, Split, copy_file, write_json
 from grace.strategies import Policy, policy
 from grace.tasks import title_of
 
@@ -41,7 +39,6 @@ JOINT_PARTS = {
     "equal_accuracy": "equal_accuracy",
     "discrimination": "discrimination",
     "pools": "pools",
-    "promises": "promises",
 }
 """The parts of a study's report that its scaling.json repeats, by their names in both."""
 
@@ -62,10 +59,7 @@ def scale_runs(path: Path, chosen: ScaleSettings, *, device: str | None = None) 
         ConfigError: an unknown estimator or strategy.
         RunError: there is no run, or one that has not finished.
     """
-    single = is_run(path)
-    runs = [path] if single else runs_in(path)
-    if not runs:
-        raise RunError(f"{path} is not a run and holds none; see `grace list runs`")
+    runs = runs_under(path)
     contexts = [Context(RunDir(run), load_run_settings(run, device)) for run in runs]
     for context in contexts:
         _check(context, chosen)
@@ -74,7 +68,7 @@ def scale_runs(path: Path, chosen: ScaleSettings, *, device: str | None = None) 
             _share(context, contexts[:number], chosen.samples)
             written = _scale(context, chosen)
             report(context)
-    if single:
+    if runs == [path]:
         return written
     with RunDir(path).lock():
         found = report_runs(runs, path)
@@ -161,13 +155,11 @@ def _side(
 def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> Replay:
     settings, (base, tuned) = context.settings, sides
     about = {"task": title_of(settings.data), "backbone": Path(settings.model.path).name}
-    every: Row = about | {"answers": tuned.name, "seed": settings.seed}
 
     def called(estimator: str) -> str:
         """Return an estimator's name in the rows: the trained one goes by the name of the run."""
         return tuned.name if estimator == OWN else estimator
 
-    reads_own = [_shown(p, tuned) for p in tuned.policies if p.estimator in (None, OWN)]
     return Replay(
         **about,
         name=settings.report.name,
@@ -184,8 +176,6 @@ def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> 
             describe(side.pool, called, **about, seed=settings.seed, answers=side.name)
             for side in sides
         ],
-        promises=[Promise(**every, **row) for row in kept_promises(tuned.pool, settings.seed)],
-        cases=cases(tuned.split, reads_own, **every),
     )
 
 
@@ -260,8 +250,5 @@ def _copy(source: Split, target: Split, samples: int) -> None:
     """Copy a pool that is complete to where there is none."""
     if is_answered(target, samples) or not is_answered(source, samples):
         return
-    target.path.mkdir(exist_ok=True)
     for name in (source.responses.path.name, source.grades.path.name):  # the grades last
-        partial = target.path / f"{name}.copying"
-        shutil.copyfile(source.path / name, partial)
-        partial.rename(target.path / name)
+        copy_file(source.path / name, target.path / name)

@@ -15,7 +15,7 @@ from grace.pipeline.sampling import sampling_for
 from grace.pipeline.scaling.pools import OWN, draw_pool, read_pool
 from grace.pipeline.stages.score import answer
 from grace.records import Threshold, to_json
-from grace.scaling import Pool, accuracy_threshold, broken_promises, no_worse_threshold
+from grace.scaling import Pool, accuracy_threshold, no_worse_threshold
 from grace.scaling.guarantees import Goal, early_stops, majority_right
 from grace.store import RunDir, Split, is_run, runs_in, write_json
 from grace.strategies import BUDGET
@@ -23,9 +23,6 @@ from grace.thresholds import Accurate, Guarantee, NoWorse, check_level, few_drop
 
 MODES = ("answer", "early-stop")
 STAGE = "threshold"
-TARGETS = (0.7, 0.8, 0.9)
-MARGINS = (0.0, 0.02)
-"""The margins of the guarantees whose failures are counted."""
 
 
 class Wanted(NamedTuple):
@@ -89,33 +86,6 @@ def choose_threshold(
     return chosen
 
 
-def kept_promises(pool: Pool, seed: int) -> list[dict[str, Any]]:
-    """Count how often thresholds chosen on random halves of a pool break their guarantees.
-
-    One row for each of `TARGETS` with a single answer and with early stopping, for each of
-    `MARGINS`, and each risk delta; see `grace.scaling.broken_promises`.
-    """
-    if pool.num_questions < 2:
-        return []
-    most = min(BUDGET, pool.num_samples)
-    goals: list[tuple[Goal, int]] = [
-        *((Accurate(target), budget) for budget in (1, most) for target in TARGETS),
-        *((NoWorse(margin), most) for margin in MARGINS),
-    ]
-    return [
-        {"budget": budget, **_terms(goal), "n": pool.num_questions, **found._asdict()}
-        for goal, budget in goals
-        for found in broken_promises(pool, goal, budget=budget, seed=seed)
-    ]
-
-
-def _terms(goal: Goal) -> dict[str, float | None]:
-    """Return the target and the margin that a goal names, one of them None."""
-    if isinstance(goal, Accurate):
-        return {"target": goal.target, "margin": None}
-    return {"target": None, "margin": goal.margin}
-
-
 def _checked(
     mode: str, target: float | None, margin: float | None, delta: float, budget: int | None
 ) -> Wanted:
@@ -172,7 +142,7 @@ def _for_votes(context: Context, wanted: Wanted) -> Threshold:
     test = None
     if found.tau is not None:
         pool = _votes(context, "test", budget, temperature)
-        left = pool.dropped(drop)
+        left = pool.dropped(drop, budget)
         given_1Q, right_1Q = early_stops(left, budget, abstains, OWN, [found.tau])
         test = _check_of_answers(given_1Q[0], right_1Q[0])
         if not abstains:
@@ -195,18 +165,18 @@ def _chosen(
     found: Guarantee,
     test: dict[str, Any] | None,
 ) -> Threshold:
-    sentence, terms = str(found), _terms(wanted.goal)
+    sentence, goal = str(found), wanted.goal
     if context.settings.train.keep == "best":
         sentence += "; train.keep=best chose the epoch on these questions, which favours them"
     return Threshold(
         mode=wanted.mode,
         budget=wanted.budget,
         temperature=temperature,
-        target=terms["target"],
-        margin=terms["margin"],
+        target=goal.target if isinstance(goal, Accurate) else None,
+        margin=goal.margin if isinstance(goal, NoWorse) else None,
         delta=wanted.delta,
         tau=found.tau,
-        abstains=isinstance(wanted.goal, Accurate),
+        abstains=isinstance(goal, Accurate),
         n=found.n,
         bound=found.bound,
         promise=sentence,

@@ -1,14 +1,14 @@
 """Pools: the samples of every question of a split that strategies vote over.
 
 They are drawn once per run, number and temperature, and kept beside the split's other responses.
-A report says how right and how sure they are one by one, and shows some in full.
+A report says how right and how sure they are one by one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,26 +20,14 @@ from grace.pipeline.sampling import sampling_for
 from grace.pipeline.stages.cost import Meter, MeteredEngine
 from grace.pipeline.stages.score import KnownSplits, answer, check_values, estimator_of
 from grace.progress import progress
-from grace.records import Confidence, Grade, Question, Response, Vote
-from grace.report.scaling.rows import Case, CaseDecision, CaseSample, Pooled, PooledConfidence
+from grace.records import Confidence, Response
+from grace.report.scaling.rows import Pooled, PooledConfidence
 from grace.scaling import Pool
 from grace.store import Split
-from grace.strategies import Majority, Policy, Weighted, chosen, decide
 
 UNIT = 16  # questions whose samples are rated together
 OWN = "grace"  # the estimator whose confidences come with the tuned model's samples
 METRICS = ("accuracy", "ece", "brier", "auroc")
-CASE_SAMPLES = 8
-LONGEST = 600  # characters of a sample in a case
-CASES_OF_A_KIND = 2
-KINDS = {
-    (False, True): "weighing by confidence is right, counting is wrong",
-    (True, False): "counting is right, weighing by confidence is wrong",
-    (True, True): "counting and weighing are both right",
-    (False, False): "counting and weighing are both wrong",
-}
-"""The kinds of cases by (counting right, weighing right)."""
-Judged = tuple[Response, Grade]
 
 
 def draw_pool(
@@ -145,90 +133,4 @@ def describe(pool: Pool, called: Callable[[str], str], **about: Any) -> Pooled:
         without_answer=float((pool.answer_QS < 0).mean()),
         mean_tokens=float(pool.tokens_QS.mean()),
         confidences=tuple(confidences),
-    )
-
-
-def cases(pool: Split, policies: Sequence[Policy], *, seed: int, **about: Any) -> list[Case]:
-    """Return a few questions with their first samples, and what every strategy makes of these.
-
-    Of the questions whose samples do not all give the same answer, two of each kind are drawn at
-    random. `of` says how many there are of the kind, among `n` questions.
-
-    Args:
-        pool: the samples, of the model whose confidences come with them.
-        policies: strategies that read these confidences, or none.
-        seed: seed of the drawing.
-        about: the fields of a `Case` that all of them share.
-    """
-    by_kind: dict[tuple[bool, bool], list[tuple[Question, list[Judged]]]] = {k: [] for k in KINDS}
-    every = list(_first_samples(pool))
-    for question, samples in every:
-        votes, right = _votes(samples), _right(samples)
-        if len({vote.answer for vote in votes}) > 1:
-            counted, weighed = chosen(Majority(), votes), chosen(Weighted(), votes)
-            by_kind[counted in right, weighed in right].append((question, samples))
-    rng = np.random.default_rng(seed)
-    found = []
-    for kind, alike in by_kind.items():
-        drawn = rng.permutation(len(alike))[:CASES_OF_A_KIND]
-        of_kind = {"seed": seed, "why": KINDS[kind], "of": len(alike), "n": len(every)}
-        for question, samples in (alike[at] for at in sorted(drawn)):
-            found.append(_case(question, samples, policies, **about, **of_kind))
-    return found
-
-
-def _case(
-    question: Question, samples: Sequence[Judged], policies: Sequence[Policy], **about: Any
-) -> Case:
-    votes, right = _votes(samples), _right(samples)
-    made = [(each, decide(each.strategy, votes, len(votes))) for each in policies]
-    return Case(
-        **about,
-        question=question.text,
-        choices=question.choices,
-        samples=tuple(_sample(*pair) for pair in samples),
-        decisions=tuple(
-            CaseDecision(
-                strategy=each.name,
-                estimator=each.estimator,
-                threshold=getattr(each.strategy, "threshold", None),
-                answer=decision.answer,
-                correct=decision.answer in right,
-                samples=decision.samples,
-            )
-            for each, decision in made
-        ),
-    )
-
-
-def _votes(samples: Sequence[Judged]) -> list[Vote]:
-    return [Vote(grade.answer, response.confidence) for response, grade in samples]
-
-
-def _right(samples: Sequence[Judged]) -> set[str]:
-    """Return the answers that count as right: those whose first sample does, as in a replay."""
-    first: dict[str | None, bool] = {}
-    for _, grade in samples:
-        first.setdefault(grade.answer, grade.correct)
-    return {answer for answer, correct in first.items() if correct and answer is not None}
-
-
-def _first_samples(pool: Split) -> Iterator[tuple[Question, list[Judged]]]:
-    """Yield each question with its first samples and their grades."""
-    by_question: dict[str, list[Judged]] = {}
-    for response, grade in zip(pool.responses.read(), pool.grades.read(), strict=True):
-        if response.sample < CASE_SAMPLES:
-            by_question.setdefault(response.question_id, []).append((response, grade))
-    for question in pool.questions.read():
-        yield question, by_question[question.id]
-
-
-def _sample(response: Response, grade: Grade) -> CaseSample:
-    text = response.text.strip()
-    return CaseSample(
-        text=text if len(text) <= LONGEST else text[: LONGEST - 1] + "…",
-        answer=grade.answer,
-        correct=grade.correct,
-        confidence=response.confidence,
-        tokens=len(response.token_ids),
     )

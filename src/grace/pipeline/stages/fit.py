@@ -1,7 +1,8 @@
 """Stage `fit`: the convex read-out of c, from the graded training responses, in seconds.
 
 It writes the evidence, and for `train.head = pair` the rows of `<CNF>` and `<NOC>`, as an adapter
-without LoRA in the folder `rows`: the backbone's own answers with a confidence.
+without LoRA in the folder `rows`: the backbone's own answers with a confidence. `fit_graded` fits
+the same to graded answers that came from anywhere: what `grace fit` does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from grace.config import to_dict
+from grace.chat import encode_chat, encode_response
+from grace.cnf import head_shape
+from grace.config import RunSettings, to_dict
+from grace.engines import Features, StepStates
 from grace.errors import RunError
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
@@ -23,59 +27,68 @@ from grace.pipeline.context import Context
 from grace.probe.readout import (
     STEPS,
     Fit,
-    TraceFit,
+    draw_steps,
     fit_evidence,
     fit_readout,
     fit_trace,
     step_states,
 )
-from grace.records import to_json
+from grace.progress import progress
+from grace.records import Message, Question, to_json
 from grace.store import RunDir, write_json
 from grace.tasks import title_of
+from grace.tasks.prompts import conversation
 
 if TYPE_CHECKING:
     from grace.records import Response
 
 
 FIT = "fit"  # the unit under which the seconds of the fit are kept
+AT_ONCE = 64  # graded answers that are read together
 
 
 class FitData(NamedTuple):
-    """Graded responses that came to their own end, with what a read-out is fitted on."""
+    """Graded responses that came to their own end, with what a read-out is fitted on.
 
-    features_NF: Any
+    `logprobs` are those of the tokens, and that of the end; `rows` the places among all responses.
+    """
+
+    logprobs: list[tuple[Sequence[float], float]]
     labels_N: Any
     groups: list[str]
-    rows: list[int]  # their places among all responses
+    rows: list[int]
+
+    @property
+    def features_NF(self) -> Any:
+        """The evidence's features of each response."""
+        return np.array([likelihoods(tokens, end) for tokens, end in self.logprobs])
 
 
 def fit(context: Context) -> None:
     """Fit the evidence and the rows on the graded training responses."""
     directory, split = context.directory, context.directory.split("train")
     start = time.perf_counter()
-    known = _known(split.responses.read(), [grade.correct for grade in split.grades.read()])
-    outputs = [directory.readout]
+    responses = split.responses.read()
+    known = _known(responses, [grade.correct for grade in split.grades.read()])
+    outputs, shown = [directory.readout], {}
     if context.settings.train.head == "pair":
-        from grace.cnf import head_shape
-
-        made = fit_readout(
-            _states(directory, known.rows),
-            known.features_NF,
-            known.labels_N,
-            known.groups,
-            head_shape(context.engines.base.model, len(context.engines.base.tokenizer)),
-            seed=context.settings.seed,
+        stored = _states(directory, known.rows)
+        counts = [len(responses[row].token_ids) for row in known.rows]
+        states = step_states(stored["mean"], stored["last"], stored["first"], counts)
+        made = fit_rows(context, states, known)
+        shown = _summary(made)
+        context.say(
+            f"read-out fitted on {shown['answers']} answers: held-out log loss "
+            f"{shown['log_loss']:.3f} (evidence alone {shown['evidence_log_loss']:.3f})"
         )
-        shown = summary(made)
-        context.say(described(shown))
         if context.settings.train.trace:
-            made = _traced(context, made, known)
+            at_steps = StepStates(stored["at_step"], stored["to_step"])
+            made = with_trace(context, made, at_steps, stored["step"], known)
         evidence = made.evidence
         write_rows(context, made, directory.rows)
         outputs += sorted(path for path in directory.rows.iterdir() if path.is_file())
     else:
         evidence = fit_evidence(known.features_NF, known.labels_N, known.groups)
-        shown = {}
     if directory.seconds_in(FIT) is None:
         directory.add_time("fit", f"{FIT}/1", time.perf_counter() - start, 1)
     write_json(directory.readout, {"evidence": evidence.to_dict(), **shown})
@@ -94,77 +107,70 @@ def _known(responses: Sequence[Response], correct: Sequence[bool]) -> FitData:
         DataError: all of them are right, or all are wrong, or there is none.
     """
     rows = [row for row, response in enumerate(responses) if response.finish_reason == "stop"]
-    label_N = labels_of([correct[row] for row in rows])
-    known = [(responses[row].logprobs, responses[row].end_logprob) for row in rows]
-    phi_NF = np.array([likelihoods(logprobs, cast(float, end)) for logprobs, end in known])
-    return FitData(phi_NF, label_N, [responses[row].question_id for row in rows], rows)
+    ended = [responses[row] for row in rows]
+    return FitData(
+        [(one.logprobs, cast(float, one.end_logprob)) for one in ended],
+        labels_of([correct[row] for row in rows]),
+        [one.question_id for one in ended],
+        rows,
+    )
 
 
-def _traced(context: Context, made: Fit, known: FitData) -> Fit:
-    """Return the fit with c along the way, too."""
-    from safetensors.numpy import load_file
+def fit_rows(context: Context, states: Mapping[str, Any], known: FitData) -> Fit:
+    """Fit the rows and the evidence on pooled states (see `fit_readout`)."""
+    base = context.engines.base
+    return fit_readout(
+        states,
+        known.features_NF,
+        known.labels_N,
+        known.groups,
+        head_shape(base.model, len(base.tokenizer)),
+        seed=context.settings.seed,
+    )
 
-    split, rows = context.directory.split("train"), known.rows
-    stored, responses = load_file(split.features), split.responses.read()
+
+def with_trace(
+    context: Context, made: Fit, at_steps: StepStates, steps_NB: Any, known: FitData
+) -> Fit:
+    """Return the fit with c along the way, and say in a sentence how much it knows there."""
     found = fit_trace(
         made,
-        stored["at_step"][rows],
-        stored["to_step"][rows],
-        stored["step"][rows],
-        [responses[row].logprobs for row in rows],
+        *at_steps,
+        steps_NB,
+        [tokens for tokens, _ in known.logprobs],
         known.labels_N,
         known.groups,
         seed=context.settings.seed,
     )
-    context.say(described_trace(found, known.labels_N))
-    return traced(made, found)
-
-
-def traced(made: Fit, found: TraceFit) -> Fit:
-    """Return a fit whose evidence has the trace."""
-    return made._replace(evidence=dataclasses.replace(made.evidence, trace=found.trace))
-
-
-def described_trace(found: TraceFit, label_N: Any) -> str:
-    """Return in a sentence how much the trace knows along the way."""
-    rate = float(np.mean(label_N))
+    rate = float(np.mean(known.labels_N))
     guess = -rate * np.log(rate) - (1 - rate) * np.log1p(-rate)
-    return (
+    context.say(
         f"trace fitted at {STEPS} steps of each answer: held-out log loss "
         f"{found.losses.mean():.3f} (their accuracy alone {guess:.3f})"
     )
+    return made._replace(evidence=dataclasses.replace(made.evidence, trace=found.trace))
 
 
 def _states(directory: RunDir, rows: Sequence[int]) -> dict[str, Any]:
+    """Return what stage `features` has stored of some responses."""
     from safetensors.numpy import load_file
 
-    split = directory.split("train")
-    stored = load_file(split.features)
+    stored = load_file(directory.split("train").features)
     if "first" not in stored:
         raise RunError(
-            f"{split.features} is of an earlier version, without the states of the prompts; make "
-            f"it again: grace run {directory.path} --redo features"
+            f"{directory.split('train').features} is of an earlier version, without the states of "
+            f"the prompts; make it again: grace run {directory.path} --redo features"
         )
-    counts = [len(response.token_ids) for response in split.responses.read()]
-    mean, last, first = (stored[name][list(rows)] for name in ("mean", "last", "first"))
-    return step_states(mean, last, first, [counts[row] for row in rows])
+    return {name: value[list(rows)] for name, value in stored.items()}
 
 
-def summary(made: Fit) -> dict[str, float]:
+def _summary(made: Fit) -> dict[str, float]:
     """Return the held-out log loss of the rows with the evidence, and of the evidence alone."""
     return {
         "log_loss": float(made.losses.mean()),
         "evidence_log_loss": float(made.alone.mean()),
         "answers": len(made.losses),
     }
-
-
-def described(shown: Mapping[str, float]) -> str:
-    """Return in a sentence what the rows add to the evidence."""
-    return (
-        f"read-out fitted on {shown['answers']} answers: held-out log loss "
-        f"{shown['log_loss']:.3f} (evidence alone {shown['evidence_log_loss']:.3f})"
-    )
 
 
 def write_rows(context: Context, made: Fit, out: Path) -> None:
@@ -180,20 +186,14 @@ def write_rows_adapter(
     """Write two rows and their evidence as an adapter directory; the engine stays as it is."""
     from grace.cnf import CnfTokens, count_rows, name_readout
     from grace.config import TrainSettings
-    from grace.training.adapter import rows_record, save_rows
-
-    settings = TrainSettings(lora="never")
+    from grace.training.adapter import adapter_record, save_rows
 
     tokenizer, readout = name_readout(engine.tokenizer, "pair")
     have = count_rows(engine.model)
     cnf = CnfTokens(readout, spare_row=max(readout.ids) < have, init="fit")
-    rows = max(have, max(readout.ids) + 1)
-    save_rows(
-        rows_2D,
-        tokenizer,
-        out,
-        rows_record(engine.model, rows, cnf, settings, metadata, evidence),
-    )
+    rows, settings = max(have, max(readout.ids) + 1), TrainSettings(lora="never")
+    record = adapter_record(engine.model, rows, cnf, settings, metadata, evidence)
+    save_rows(rows_2D, tokenizer, out, record)
 
 
 def adapter_metadata(context: Context) -> dict[str, Any]:
@@ -211,3 +211,71 @@ def adapter_metadata(context: Context) -> dict[str, Any]:
         "sample": sample | {"stop": list(stop)},
         "stop_ids": list(stop_ids(context.engines.base.tokenizer, stop)),
     }
+
+
+class Graded(NamedTuple):
+    """An answer with its grade; `asked` is a question, or the conversation before the answer."""
+
+    asked: str | Sequence[Message]
+    choices: tuple[str, ...]
+    response: str
+    correct: bool
+
+
+def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> Fit:
+    """Fit a read-out on graded answers and write it as an adapter directory.
+
+    Questions are asked as `settings.data` says. Answers to one question fall into one fold.
+
+    Raises:
+        DataError: all answers are right, or all are wrong.
+        ModelError: the model cannot be loaded, or an answer is too long for it.
+    """
+    label_N = labels_of([answer.correct for answer in answers], "graded answers")
+    task = settings.data.task or "jsonl"
+    data = dataclasses.replace(settings.data, task=task, shots=0)
+    context = Context(RunDir(out), dataclasses.replace(settings, data=data))
+    engine = context.engines.base
+    chats = [_chat(context, answer) for answer in answers]
+    prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]
+    pairs = zip(chats, answers, strict=True)
+    given = [encode_response(engine.tokenizer, chat, answer.response) for chat, answer in pairs]
+    counts = [len(row) for row in given]
+    steps = draw_steps(counts, settings.seed) if settings.train.trace else np.zeros((len(given), 0))
+    states, at_steps, logprobs = _read(engine, prompts, given, steps.astype(int))
+    known = FitData(logprobs, label_N, [str(chat) for chat in chats], list(range(len(given))))
+    made = fit_rows(context, step_states(*states, counts), known)
+    if settings.train.trace:
+        made = with_trace(context, made, at_steps, steps, known)
+    write_rows(context, made, out)
+    return made
+
+
+def _chat(context: Context, answer: Graded) -> Sequence[Message]:
+    if not isinstance(answer.asked, str):
+        return answer.asked
+    question = Question("0", context.task.name, answer.asked, (), answer.choices)
+    return conversation(context.task, question, context.data, ())
+
+
+def _read(
+    engine: Any,
+    prompts: Sequence[Sequence[int]],
+    given: Sequence[Sequence[int]],
+    steps_NB: Any,
+) -> tuple[Features, StepStates, list[tuple[Sequence[float], float]]]:
+    """Return the states and the log-probabilities of answers and their ends, a part at a time."""
+    parts: list[tuple[Features, StepStates]] = []
+    logprobs: list[tuple[Sequence[float], float]] = []
+    with progress("read answers", len(given), unit="answers") as advance:
+        for start in range(0, len(given), AT_ONCE):
+            rows = slice(start, start + AT_ONCE)
+            parts.append(engine.states(prompts[rows], given[rows], steps_NB[rows].tolist()))
+            logprobs += engine.logprobs(prompts[rows], given[rows])
+            advance(len(given[rows]))
+    features, at_steps = zip(*parts, strict=True)
+    return (
+        Features(*map(np.concatenate, zip(*features, strict=True))),
+        StepStates(*map(np.concatenate, zip(*at_steps, strict=True))),
+        logprobs,
+    )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
+from grace.chat import encode_chat
 from grace.config import to_dict
+from grace.engines import ModelEngine, Sampling
 from grace.grading import Grader, grader_of, short_answer
 from grace.pipeline.context import Context
 from grace.progress import say
-from grace.records import Generation, Grade, Message, Question
+from grace.records import Grade, Message, Question
 from grace.store import SPLITS, Split
 
 SHOWN = 3  # right answers, and as many wrong ones
@@ -50,9 +53,16 @@ def one_line(text: str) -> str:
 
 
 def show_first(
-    question: Question, chat: Sequence[Message], made: Generation, grader: Grader
+    engine: ModelEngine,
+    question: Question,
+    chat: Sequence[Message],
+    sampling: Sampling,
+    grader: Grader,
 ) -> None:
     """Show the first prompt, its answer and the grade, before thousands of them are made."""
+    prompts = [encode_chat(engine.tokenizer, chat)]
+    once = dataclasses.replace(sampling, num_samples=1)
+    ((_, (made,)),) = engine.generate(prompts, once)
     lines = "\n".join(f"{turn['role']}: {turn['content']}" for turn in chat).splitlines()
     left_out = ["..."] if len(lines) > 2 * LINES else []
     lines = [*lines[:LINES], *left_out, *lines[max(LINES, len(lines) - LINES) :]]

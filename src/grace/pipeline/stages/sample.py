@@ -68,15 +68,14 @@ def _say_sizes(context: Context) -> None:
 
 
 def _preview(context: Context) -> None:
-    """Show the first prompt, its answer and the grade, before thousands of them are made."""
+    """Show the first prompt, its answer and the grade, unless answers are there already."""
     split = context.directory.split("train")
     if split.responses.path.exists():
         return
     question = split.questions.read()[0]
-    (chat,), prompts = context.messages([question]), context.prompts([question])
-    sampling = dataclasses.replace(sampling_for(context, "train"), num_samples=1)
-    ((_, (made,)),) = context.sampler("base").generate(prompts, sampling)
-    show_first(question, chat, made, grader_of(context.settings.grade, context.task.grader))
+    (chat,) = context.messages([question])
+    grader = grader_of(context.settings.grade, context.task.grader)
+    show_first(context.sampler("base"), question, chat, sampling_for(context, "train"), grader)
 
 
 def draw_shots(context: Context) -> None:

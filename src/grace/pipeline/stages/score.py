@@ -13,12 +13,12 @@ from grace.engines import Sampling
 from grace.errors import RunError
 from grace.estimators import (
     Answers,
-    Checks,
     Estimator,
     Fitted,
     Samples,
     Values,
     asked_by,
+    check_estimator,
     load_estimator,
 )
 from grace.pipeline.context import Context
@@ -153,8 +153,7 @@ def check_estimators(settings: RunSettings) -> None:
         ConfigError: one of them lacks a package, say; the message says what to do.
     """
     for estimator in load_estimators(settings).values():
-        if isinstance(estimator, Checks):
-            estimator.check()
+        check_estimator(estimator)
 
 
 def estimator_of(settings: RunSettings, name: str) -> Estimator:

@@ -32,7 +32,7 @@ def features(context: Context) -> None:
     from safetensors.numpy import load_file, save
 
     split = context.directory.split("train")
-    samples = train_samples(context)
+    samples = context.samples(split)
     folder = split.path / "features.partial"
     total = len(samples.responses)
     starts = range(0, total, SHARD_ROWS)
@@ -125,8 +125,3 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
         scores, labels, kind=settings.kind, bins=settings.bins, min_count=settings.min_count
     )
     return scores, made
-
-
-def train_samples(context: Context) -> Samples:
-    """Return the training responses with their questions, prompts and grades."""
-    return context.samples(context.directory.split("train"))

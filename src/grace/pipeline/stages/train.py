@@ -12,7 +12,6 @@ from grace.estimators import Samples
 from grace.evidence import Evidence
 from grace.pipeline.context import Context
 from grace.pipeline.stages.fit import FIT, adapter_metadata
-from grace.pipeline.stages.targets import train_samples
 from grace.progress import Advance, progress
 from grace.store import ROWS, RunDir, read_json
 
@@ -97,7 +96,7 @@ def train_on(
         loaded.model,
         loaded.tokenizer,
         cnf,
-        _examples(train_samples(context), targets),
+        _examples(context.samples(directory.split("train")), targets),
         _examples(held_out, [float(correct) for correct in held_out.correct]),
         settings.train,
         seed=settings.seed,

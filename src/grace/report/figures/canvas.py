@@ -129,6 +129,6 @@ def saved(
     for ending, options in FORMATS.items():
         file = io.BytesIO()
         figure.savefig(file, format=ending, **options)
-        figure.set_layout_engine("none")  # the layout stays as it is
+        figure.set_layout_engine(None)  # the layout stays; "none" would draw everything twice
         files[ending] = file.getvalue()
     return Figure(name, title, caption, group, files, inline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -28,17 +29,12 @@ Rated = tuple[PooledConfidence, Sequence[Hashable], PairWins]
 def replay_rows(replays: Sequence[Replay]) -> dict[str, Any]:
     """Return the fields of a report on replays."""
     groups = _groups(replays)
-    first = {replay.task: replay for replay in reversed(replays)}
     return {
         "scaling": _distinct(row for replay in replays for row in seed_rows(replay)),
         "scaling_joint": _widest(row for group in groups for row in _joint_rows(group)),
         "equal_accuracy": _widest(row for group in groups for row in equal_rows(group)),
         "pools": _distinct(row for replay in replays for row in replay.pools),
         "discrimination": tuple(_discrimination(replays)),
-        "promises": _distinct(row for replay in replays for row in replay.promises),
-        "cases": _distinct(
-            row for task in dict.fromkeys(r.task for r in replays) for row in first[task].cases
-        ),
     }
 
 
@@ -92,32 +88,38 @@ def _measured(scaling: Scaling, about: Replay) -> Iterator[dict[str, Any]]:
     took 1, 2, ... samples.
     """
     own = f"{BASELINE}@{about.name}"
-    for point in scaling.points(BASELINE):
-        compared = None
-        if about.answers[point.policy] != BASE and own in scaling.curves:
-            compared = scaling.difference(point.policy, own, point.budget)
-        used_V = scaling.used(point.policy, point.budget)
+    for name, budget in itertools.product(scaling.curves, scaling.budgets):
+        curve, answers = scaling.curves[name], about.answers[name]
+        accuracy = scaling.estimate(name, budget)
+        samples = scaling.estimate(name, budget, "samples")
+        gain = _gain(scaling, name, BASELINE, budget)
+        gain_own = None if answers == BASE else _gain(scaling, name, own, budget)
         yield {
             "task": about.task,
             "backbone": about.backbone,
-            "strategy": point.policy,
-            "answers": about.answers[point.policy],
-            "estimator": point.estimator,
-            "budget": point.budget,
-            "threshold": point.threshold,
-            "n": point.n,
-            "accuracy": point.accuracy.value,
-            "interval": _ends(point.accuracy),
-            "spread": point.spread,
-            "mean_samples": point.samples.value,
-            "samples_interval": _ends(point.samples),
-            "mean_tokens": point.tokens.value,
-            "gain": point.gain.value if point.gain else None,
-            "gain_interval": _ends(point.gain) if point.gain else None,
-            "gain_own": compared.value if compared else None,
-            "gain_own_interval": _ends(compared) if compared else None,
-            "used": tuple(used_V[1 : point.budget + 1].tolist()),
+            "strategy": name,
+            "answers": answers,
+            "estimator": curve.estimator,
+            "budget": budget,
+            "threshold": curve.threshold,
+            "n": scaling.num_questions,
+            "accuracy": accuracy.value,
+            "interval": _ends(accuracy),
+            "spread": scaling.spread(name, budget),
+            "mean_samples": samples.value,
+            "samples_interval": _ends(samples),
+            "mean_tokens": scaling.estimate(name, budget, "tokens").value,
+            "gain": gain.value if gain else None,
+            "gain_interval": _ends(gain) if gain else None,
+            "gain_own": gain_own.value if gain_own else None,
+            "gain_own_interval": _ends(gain_own) if gain_own else None,
+            "used": tuple(scaling.used(name, budget)[1 : budget + 1].tolist()),
         }
+
+
+def _gain(scaling: Scaling, name: str, baseline: str, budget: int) -> Estimate | None:
+    """Return the paired difference in accuracy to a baseline, if that was replayed."""
+    return scaling.difference(name, baseline, budget) if baseline in scaling.curves else None
 
 
 def _discrimination(replays: Sequence[Replay]) -> Iterator[Discrimination]:

@@ -1,14 +1,13 @@
-"""The tables of test-time scaling: at one budget, at equal accuracy, sample by sample, promises."""
+"""The tables of test-time scaling: at one budget, at equal accuracy, and sample by sample."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from grace.report.groups import at_budget, curves, name_of
 from grace.report.names import label, samples_of, strategy_name
 from grace.report.rows import Ends, OpenEnds
-from grace.report.scaling.rows import Discrimination, EqualAccuracy, JointStrategy, Promise
+from grace.report.scaling.rows import Discrimination, EqualAccuracy, JointStrategy
 from grace.report.stored import Report
 from grace.report.tables import NONE, Cell, Table, percent, points
 
@@ -19,12 +18,10 @@ def scaling_tables(report: Report) -> dict[tuple[str, str], list[Table]]:
     for place, of_task in curves(report).items():
         equal = [row for row in report.equal_accuracy if row.place == place]
         rated = [row for row in report.discrimination if row.place == place]
-        promises = [row for row in report.promises if row.place == place]
         found[place] = [
             _budget_table(at_budget(of_task)),
             *([_equal_table(equal)] if equal else []),
             *([_discrimination_table(rated)] if rated else []),
-            *([_promise_table(promises)] if promises else []),
         ]
     return found
 
@@ -121,54 +118,6 @@ def _discrimination_table(rows: Sequence[Discrimination]) -> Table:
             for row in rows
         ],
     )
-
-
-def _promise_table(rows: Sequence[Promise]) -> Table:
-    first = rows[0]
-    deltas = sorted({row.delta for row in rows})
-    seeds = len({row.seed for row in rows})
-    kinds: dict[tuple[object, ...], list[Promise]] = {}
-    for row in rows:
-        kinds.setdefault((row.answers, row.budget, row.target, row.margin), []).append(row)
-    return Table(
-        f"Are promises kept? {first.task}, {first.backbone}",
-        f"{first.splits:,} times, a threshold was chosen on a random half of the {first.n} "
-        "questions with risk δ. Broken: what it promises is not true of all the questions, from "
-        "which the half was drawn; this is what δ bounds. On the rest: not true of the other half "
-        "alone, whose own noise comes on top and nobody promised away. Both are shares of all the "
-        "splits; made says in how many there was a threshold at all."
-        + (f" Means over {seeds} seeds." if seeds > 1 else ""),
-        ("Promise", "by", *(f"δ {delta:g}: broken" for delta in deltas)),
-        [
-            [
-                Cell(_promised(same[0])),
-                Cell(label(same[0].answers)),
-                *(_kept(delta, [row for row in same if row.delta == delta]) for delta in deltas),
-            ]
-            for same in kinds.values()
-        ],
-    )
-
-
-def _promised(row: Promise) -> str:
-    """Return the promise of a row in words."""
-    if row.margin is not None:
-        loss = f"at most {100 * row.margin:g} points below" if row.margin else "no worse than"
-        return f"first sure one of {row.budget}, else a vote: {loss} SC"
-    which = "one answer" if row.budget == 1 else f"first sure one of {row.budget}"
-    return f"{which}, or none: {100 * (row.target or 0):g} % of the answers right"
-
-
-def _kept(delta: float, rows: Sequence[Promise]) -> Cell:
-    """Return the share of broken promises, the mean over the seeds."""
-    made = statistics.fmean(row.promised for row in rows)
-    broken = statistics.fmean(row.broken for row in rows)
-    on_rest = statistics.fmean(row.broken_on_rest for row in rows)
-    if not made:
-        return Cell(NONE, "never made")
-    about = f"{100 * on_rest:.1f} % on the rest; made in {100 * made:.1f} %"
-    said = "kept" if broken <= delta else "not kept"
-    return Cell(f"{100 * broken:.1f} %", about, said, broken)
 
 
 def gain(value: float | None, ends: Ends | None) -> Cell:

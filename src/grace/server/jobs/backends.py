@@ -1,4 +1,4 @@
-"""The backend that answers requests: a model in this process, or a server upstream."""
+"""What answers requests: a model in this process or a server upstream; votes and ratings on it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grace.engines.http.background import as_finished
 from grace.engines.http.dialect import Request
 from grace.engines.http.remote import seed_of
 from grace.engines.reading import LOWEST, Step
 from grace.model.asides import caller
-from grace.records import Message
+from grace.records import Decision, Message, Vote, to_json
 from grace.server.errors import ApiError
-from grace.server.jobs.completion import Asked, Choice, Completion, Top, name_of
-from grace.server.jobs.queue import Emit, Queue
-from grace.server.jobs.voting import RatingJob, VoteJob, VoteRequest
+from grace.server.jobs.completion import Asked, Choice, Completion, Ended, Piece, Top, name_of
+from grace.server.jobs.queue import Emit, Finished, Job, Queue
 from grace.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -63,10 +62,10 @@ class Backend:
         model, hang_up = self.caller()
         return Completion(model.engine, asked, emit, self.draw, hang_up)
 
-    def voting(self, request: VoteRequest, emit: Emit) -> VoteJob:
+    def voting(self, options: dict[str, Any], emit: Emit) -> VoteJob:
         """Return the job that votes."""
         model, hang_up = self.caller()
-        return VoteJob(model, request, emit, hang_up)
+        return VoteJob(model, options, emit, hang_up)
 
     def rating(
         self, prompts: Sequence[Sequence[Message]], responses: Sequence[str], emit: Emit
@@ -146,7 +145,6 @@ def _relay(jobs: Sequence[Completion]) -> None:
     (job,) = jobs
     engine: Any = job.reads
     sampling = job.asked.sampling
-    engine.check(job.prompts, sampling.max_new_tokens)
     numbers = [
         (key, sampling.first_sample + sample)
         for key in job.prompt_keys()
@@ -179,3 +177,83 @@ async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
     async with aclosing(as_finished(work)) as arriving:
         async for _ in arriving:
             pass
+
+
+class Voted(NamedTuple):
+    """A sample has arrived; `leading` is the answer that would win now."""
+
+    vote: Vote
+    leading: str | None
+
+
+class VoteJob(Job):
+    """Test-time scaling: `Model.vote`, with every sample shown as it arrives.
+
+    `options` are the arguments of `Model.vote`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        options: dict[str, Any],
+        emit: Emit,
+        hang_up: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(emit, hang_up)
+        self._model, self._options = model, options
+        self.size = min(options["parallel"], options["budget"])
+        self._prompt: list[int] = []
+
+    def prepare(self) -> None:
+        """Encode the question."""
+        self._prompt = self._model.encode(self._options["question"], self._options["choices"])
+
+    def run(self, together: Sequence[Any]) -> None:
+        """Sample and vote until the strategy is sure or the budget is spent."""
+        decision = self._model.vote(**self._options, on_vote=self._show, prompt=self._prompt)
+        self.emit(Piece(0, _text_of(decision)))
+        self.emit(Ended(0, "stop", decision.confidence))
+        tokens = decision.issued_tokens + self._ends(decision)
+        self.emit(Finished(len(self._prompt), tokens, to_json(decision)))
+
+    def _ends(self, decision: Decision) -> int:
+        """Return the number of votes that drew an end token: those below the longest allowed."""
+        longest = self._options["max_new_tokens"] or self._model.sample.max_new_tokens
+        return sum(vote.tokens < longest for vote in decision.votes)
+
+    def _show(self, vote: Vote, leading: str | None) -> None:
+        self.started = True
+        self.emit(Voted(vote, leading))
+
+
+def _text_of(decision: Decision) -> str:
+    """Return the surest sample with the answer, nothing where no sample has one."""
+    agreeing = [v for v in decision.votes if v.answer is not None and v.answer == decision.answer]
+    surest = max(agreeing, key=lambda vote: vote.confidence or 0.0, default=None)
+    return surest.text if surest else ""
+
+
+class RatingJob(Job):
+    """The confidences of given responses: `Model.score`."""
+
+    def __init__(
+        self,
+        model: Model,
+        prompts: Sequence[Sequence[Message]],
+        responses: Sequence[str],
+        emit: Emit,
+        hang_up: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(emit, hang_up)
+        self._model, self._prompts, self._responses = model, prompts, responses
+        self._encoded: tuple[list[list[int]], list[list[int]]] = ([], [])
+
+    def prepare(self) -> None:
+        """Encode all prompts and responses."""
+        self._encoded = self._model.encode_all(self._prompts, self._responses)
+
+    def run(self, together: Sequence[Any]) -> None:
+        """Rate all responses."""
+        values = self._model.engine.confidences(*self._encoded)
+        tokens = sum(len(ids) for side in self._encoded for ids in side)
+        self.emit(Finished(tokens, 0, values))

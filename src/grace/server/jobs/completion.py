@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from grace.chat import encode_text
 from grace.chat.detokenizer import Words
 from grace.cnf import CNF_TOKEN
-from grace.engines import Sampling
+from grace.engines import Sampling, StreamingEngine
 from grace.engines.checks import check_contexts
 from grace.engines.reading import LOWEST, Drawn, log_of
-from grace.evidence import Evidence, Running
+from grace.evidence import Running
 from grace.server.jobs.queue import Emit, Finished, Job
 
 Top = tuple[tuple[str, float], ...]
@@ -54,30 +54,6 @@ class Ended(NamedTuple):
     confidence: float | None
 
 
-class Reads(Protocol):
-    """An engine, as far as it matters for what is shown."""
-
-    @property
-    def tokenizer(self) -> Any:
-        """The tokenizer."""
-
-    @property
-    def cnf(self) -> int | None:
-        """The id of `<CNF>`, if there is one."""
-
-    @property
-    def read_at(self) -> str:
-        """The position at which c is read."""
-
-    @property
-    def limit(self) -> int | None:
-        """The most tokens of a prompt with its response, None where there is no limit."""
-
-    @property
-    def evidence(self) -> Evidence | None:
-        """The evidence that shifts c, from the response's own probabilities; None without."""
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request for completions.
@@ -110,7 +86,7 @@ class Completion(Job):
 
     def __init__(
         self,
-        reads: Reads,
+        reads: StreamingEngine,
         asked: Asked,
         emit: Emit,
         draw: Callable[[Sequence[Completion]], None],
@@ -178,6 +154,7 @@ class Choice:
         self.to_rate: list[int] | None = None
         self._job, self._number, self._reads = job, number, job.reads
         self._words, self._stops = Words(job.reads.tokenizer), Stops(job.asked.stop)
+        self._lists_c = job.reads.readout is not None and job.reads.readout.cnf is not None
         self._tokens_drawn = 0
         self._running = Running(job.reads.evidence)
         self._text = ""
@@ -193,13 +170,14 @@ class Choice:
             self._over = True
         if self._over or self._end is not None:
             return False
-        c = self._running.read(drawn.reading, drawn.end)
-        if not self._tokens_drawn:
-            self._first = c
+        self._running.read(drawn.reading, drawn.end)
+        at_prompt = self._reads.read_at == "prompt"
+        if at_prompt and not self._tokens_drawn:
+            self._first = self._running.at_end()
         if drawn.ended:
             self._end, self._end_top = drawn, top
             if self._reads.read_at != "feed":
-                self.close(self._first if self._reads.read_at == "prompt" else c)
+                self.close(self._first if at_prompt else self._running.at_end())
             return True
         self._tokens_drawn += 1
         so_far = self._running.so_far()
@@ -231,7 +209,7 @@ class Choice:
     def rated(self, confidence: float) -> None:
         """End the choice before a stop string, with the confidence of what is left."""
         self.to_rate = None
-        if self._job.asked.top is not None and self._reads.cnf is not None:
+        if self._job.asked.top is not None and self._lists_c:
             self._show("", (Token("", 0.0, ((CNF_TOKEN, log_of(confidence)),), self._offset),))
         self._finish("stop", confidence)
 
@@ -251,7 +229,7 @@ class Choice:
     def _tokens(self, drawn: Drawn, top: Top, c: float | None) -> tuple[Token, ...]:
         if self._job.asked.top is None:
             return ()
-        if self._reads.cnf is not None and c is not None:
+        if self._lists_c and c is not None:
             top = (*top, (CNF_TOKEN, log_of(c)))
         name = name_of(self._reads.tokenizer, drawn.token)
         token = Token(name, max(drawn.logprob, LOWEST), top, self._offset)

@@ -14,9 +14,9 @@ from math import exp
 from statistics import NormalDist
 from typing import Any
 
-from grace.pocket import SPLITS, TASKS
-from grace.pocket.puzzles import make_sums, make_weights
-from grace.pocket.topics import KINDS, RELATIONS, STATEMENTS
+from tools.pocket import SPLITS, TASKS
+from tools.pocket.puzzles import make_sums, make_weights
+from tools.pocket.topics import KINDS, RELATIONS, STATEMENTS
 
 # fmt: off
 _ONSETS = (
@@ -182,7 +182,7 @@ class World:
         """Returns the questions of a task, always the same rows in the same order.
 
         Args:
-            task: One of `grace.pocket.TASKS`.
+            task: One of `tools.pocket.TASKS`.
             split: `train`, `validation` or `test`.
 
         Returns:

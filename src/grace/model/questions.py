@@ -1,12 +1,70 @@
-"""What a user may ask and score: text."""
+"""What a user asks and scores: text, one question or many, each with its choices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import TypedDict
 
-from grace.errors import UserInputError
+from grace.errors import GraceError, UserInputError
 from grace.grading import LETTERS
 from grace.records import Message
+from grace.strategies import Strategy
+
+Choices = Iterable[Sequence[str]]
+Ids = Sequence[int]
+
+
+class AskOptions(TypedDict, total=False):
+    """What `Model.ask` takes besides a question and its choices."""
+
+    threshold: float | None
+    temperature: float
+    max_new_tokens: int | None
+    seed: int
+
+
+class VoteOptions(AskOptions, total=False):
+    """What `Model.vote` takes besides a question and its choices."""
+
+    strategy: Strategy | str | None
+    budget: int | None
+    parallel: int
+
+
+def is_many(question: object) -> bool:
+    """Return whether an argument holds several questions."""
+    return isinstance(question, Iterable) and not isinstance(question, str)
+
+
+def encoded(
+    questions: Iterable[str],
+    choices: Choices,
+    encode: Callable[[str, Sequence[str]], list[int]],
+) -> Iterator[list[int]]:
+    """Yield the prompt of each question; without choices at all, every question is open.
+
+    Raises:
+        GraceError: what `encode` raises, with the number of the question, from 0.
+        UserInputError: one text in place of a list, or more questions than choices, or fewer.
+    """
+    if not is_many(questions):
+        raise UserInputError(f"questions is {questions!r}; give a list, or use ask for one")
+    if isinstance(choices, Sized) and len(choices) == 0:
+        choices = itertools.repeat(())
+    own, number = iter(choices), -1
+    for number, question in enumerate(questions):
+        try:
+            yield encode(question, next(own))
+        except StopIteration:
+            raise UserInputError(
+                f"there are choices for {number} questions only; give every question a list of its "
+                "own, an empty one where it has none"
+            ) from None
+        except GraceError as error:
+            raise type(error)(f"question {number}: {error}") from error
+    if not isinstance(own, itertools.repeat) and next(own, None) is not None:
+        raise UserInputError(f"there are {number + 1} questions, but choices for more")
 
 
 def check_question(question: str, choices: Sequence[str]) -> None:
