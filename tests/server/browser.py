@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import shutil
@@ -21,22 +22,25 @@ class Browser:
     def __init__(self, profile: Path, *, dark: bool = False, width: int = 900) -> None:
         to_read, self._out = os.pipe()
         self._in, to_write = os.pipe()
+        # Far above 3 and 4, where the protocol wants them: neither overwrites the other.
+        pipes = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 100) for end in (to_read, to_write)]
 
-        def place() -> None:  # the protocol wants 3 and 4
-            os.dup2(to_read, 30)
-            os.dup2(to_write, 31)
-            os.dup2(30, 3)
-            os.dup2(31, 4)
+        def place() -> None:
+            for number, pipe in enumerate(pipes, start=3):
+                os.dup2(pipe, number)
 
         command = [
             str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+            "--disable-dev-shm-usage", "--disable-background-networking", "--disable-sync",
             "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank",
         ]  # fmt: skip
-        self._process = subprocess.Popen(
-            command, preexec_fn=place, close_fds=False, stderr=subprocess.DEVNULL
-        )
-        os.close(to_read)
-        os.close(to_write)
+        self._said = profile.with_name(f"{profile.name}.log")
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(
+                command, preexec_fn=place, close_fds=False, stderr=said
+            )
+        for end in (to_read, to_write, *pipes):
+            os.close(end)
         self._left, self._number, self._session = b"", 0, ""
         self.requests: list[str] = []
         self.errors: list[str] = []
@@ -115,7 +119,7 @@ class Browser:
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._left:
             part = os.read(self._in, 2**16)
-            assert part, "the browser has gone"
+            assert part, f"the browser has gone: {self._said.read_text()[-2000:]}"
             self._left += part
         line, _, self._left = self._left.partition(b"\0")
         message: dict[str, Any] = json.loads(line)
