@@ -154,7 +154,9 @@ def test_read_at_the_prompt_every_response_to_it_has_the_same_c(tiny):
     for got in generations:
         if got.finish_reason == "stop":
             assert got.confidence == pytest.approx(expected, abs=CLOSE)
-    assert engine.confidences([prompt] * 3, [[], [7], [8, 9]]) == pytest.approx([expected] * 3)
+    assert engine.confidences([prompt] * 3, [[], [7], [8, 9]]) == pytest.approx(
+        [expected] * 3, abs=CLOSE
+    )
 
 
 @pytest.mark.parametrize("read_at", ["predict", "prompt"])
