@@ -2,7 +2,7 @@
 
 STUDY is a finished study with out-of-domain tests (`recipes/closedbook.toml`). Of each test set, a
 random half gives the graded answers, the other half is rated; 100 splits per run. Seed 0 is left
-out: the spreads of `calibration.LogOdds` were chosen on it.
+out: the spreads of `grace.model.recalibrating` were chosen on it.
 
     python bench/recalibration.py runs/closedbook
 """
@@ -17,12 +17,15 @@ from typing import Any
 import numpy as np
 
 from grace.calibration import LogOdds
-from grace.metrics import brier, ece
+from grace.evidence import Evidence
+from grace.metrics import auroc, brier, ece
+from grace.model.recalibrating import PART_SPREADS, parts
 from grace.pipeline import load_run_settings
-from grace.store import RunDir, Split, runs_in
+from grace.store import RunDir, Split, read_card, runs_in
 
 ANSWERS = (0, 25, 50, 100, 200, 400)
 SPLITS = 100
+METRICS = (ece, brier, auroc)
 
 
 def tests(run: Path) -> Iterator[tuple[str, Split]]:
@@ -33,51 +36,55 @@ def tests(run: Path) -> Iterator[tuple[str, Split]]:
         yield task, directory.split(f"transfer/{task}").tuned
 
 
-def rated(split: Split) -> tuple[Any, Any]:
-    """Return confidence and grade of the answers that have a confidence."""
-    pairs = [
-        (response.confidence, grade.correct)
+def rated(run: Path, split: Split) -> tuple[Any, Any]:
+    """Return the parts of the log-odds (2, N) and the grades of the answers with a confidence."""
+    rows = [
+        (response, grade.correct)
         for response, grade in zip(split.responses.read(), split.grades.read(), strict=True)
         if response.confidence is not None
     ]
-    confidence_N, correct_N = map(np.array, zip(*pairs, strict=True))
-    return confidence_N, correct_N
+    logprobs = [(*response.logprobs, response.end_logprob) for response, _ in rows]
+    evidence = Evidence.in_card(read_card(RunDir(run).adapter))
+    parts_PN = parts(evidence, [response.confidence for response, _ in rows], logprobs)
+    return parts_PN, np.array([correct for _, correct in rows])
 
 
-def measure(confidence_N: Any, correct_N: Any, answers: int) -> Any:
-    """Return ECE and Brier score of each split's other half, in percent, (SPLITS, 2)."""
+def measure(parts_PN: Any, correct_N: Any, answers: int) -> Any:
+    """Return the `METRICS` of each split's other half, in percent, (SPLITS, 3)."""
     found = []
     for number in range(SPLITS):
-        order_N = np.random.default_rng(number).permutation(len(confidence_N))
+        order_N = np.random.default_rng(number).permutation(len(correct_N))
         known, rest = order_N[:answers], order_N[len(order_N) // 2 :]
-        c_N = confidence_N[rest]
+        made = LogOdds((1.0,) * len(parts_PN), 0.0)
         if answers:
-            c_N = LogOdds.fit(confidence_N[known], correct_N[known]).transform(c_N)
-        found.append((ece(c_N, correct_N[rest]), brier(c_N, correct_N[rest])))
+            made = LogOdds.fit(parts_PN[:, known], correct_N[known], PART_SPREADS)
+        c_N = made.transform(parts_PN[:, rest])
+        found.append([metric(c_N, correct_N[rest]) for metric in METRICS])
     return 100 * np.array(found)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("study", type=Path)
-    parser.add_argument("--variant", default="grace", help="name of the runs' folder")
     arguments = parser.parse_args()
-    runs = [run for run in runs_in(arguments.study) if run.name == arguments.variant]
     found: dict[tuple[str, str, int], list[Any]] = {}
-    for run in runs:
+    for run in runs_in(arguments.study):
         settings = load_run_settings(run)
         if settings.seed == 0:
             continue
         for task, split in tests(run):
-            values = rated(split)
+            values = rated(run, split)
             for answers in ANSWERS:
                 key = (settings.data.task, task, answers)
                 found.setdefault(key, []).append(measure(*values, answers))
-    for (trained, tested, answers), parts in found.items():
-        mean, spread = np.mean(parts, axis=(0, 1)), np.std(parts, axis=(0, 1))
+    for (trained, tested, answers), measured in found.items():
+        mean, spread = np.mean(measured, axis=(0, 1)), np.std(measured, axis=(0, 1))
         print(
-            f"{trained} -> {tested}, {answers} answers, {len(parts)} seeds: "
-            f"ECE {mean[0]:.1f} (sd {spread[0]:.1f}), Brier {mean[1]:.1f} (sd {spread[1]:.1f})"
+            f"{trained} -> {tested}, {answers} answers, {len(measured)} seeds: "
+            + ", ".join(
+                f"{metric.__name__} {value:.1f} (sd {sd:.1f})"
+                for metric, value, sd in zip(METRICS, mean, spread, strict=True)
+            )
         )
 
 

@@ -40,28 +40,30 @@ def test_platt_by_log_loss_equals_unpenalised_logistic_regression():
     assert (ours.a, ours.b) == pytest.approx((theirs.coef_[0, 0], theirs.intercept_[0]), rel=1e-3)
 
 
-@pytest.mark.parametrize("slope", [2.0, 0.4, 0.0, -3.0])
+@pytest.mark.parametrize("slopes", [(2.0,), (0.4,), (0.0,), (-3.0,), (0.1, 1.5), (-2.0, 0.7)])
 @pytest.mark.parametrize("answers", [12, 300, 20_000])
-def test_a_map_of_the_log_odds_is_the_minimum_that_scipy_finds(slope, answers):
+def test_a_map_of_the_log_odds_is_the_minimum_that_scipy_finds(slopes, answers):
     from scipy.optimize import minimize
-    from scipy.special import expit, logit
+    from scipy.special import expit
 
     rng = np.random.default_rng(answers)
-    confidence = rng.beta(3, 1, answers)
-    odds, correct = logit(confidence), rng.random(answers) < expit(slope * logit(confidence) - 0.5)
+    parts = rng.normal(0.5, 1.5, (len(slopes), answers))
+    correct = rng.random(answers) < expit(np.array(slopes) @ parts - 0.5)
+    spread = np.array([0.5, SLOPE_SPREAD])[-len(slopes) :]
 
     def loss(point):
-        z = point[0] * odds + point[1]
-        prior = ((point[0] - 1) / SLOPE_SPREAD) ** 2 + (point[1] / OFFSET_SPREAD) ** 2
+        z = point[:-1] @ parts + point[-1]
+        prior = (((point[:-1] - 1) / spread) ** 2).sum() + (point[-1] / OFFSET_SPREAD) ** 2
         return (np.logaddexp(0, z) - correct * z).sum() + prior / 2
 
-    bounds = [(FLATTEST, 50), (-50, 50)]
+    bounds = [(FLATTEST, 50)] * len(slopes) + [(-50, 50)]
     options = {"ftol": 1e-15, "gtol": 1e-8}
-    theirs = minimize(loss, [1, 0], method="L-BFGS-B", bounds=bounds, options=options)
-    ours = LogOdds.fit(confidence, correct)
-    assert loss((ours.a, ours.b)) <= theirs.fun + 1e-9
-    assert (ours.a, ours.b) == pytest.approx(theirs.x, abs=1e-4)
-    assert ours.transform(confidence) == pytest.approx(expit(ours.a * odds + ours.b), rel=1e-12)
+    start = [1.0] * len(slopes) + [0.0]
+    theirs = minimize(loss, start, method="L-BFGS-B", bounds=bounds, options=options)
+    ours = LogOdds.fit(parts, correct, spread)
+    assert loss(np.array([*ours.a, ours.b])) <= theirs.fun + 1e-9
+    assert (*ours.a, ours.b) == pytest.approx(theirs.x, abs=1e-4)
+    assert ours.transform(parts) == pytest.approx(expit(ours.a @ parts + ours.b), rel=1e-12)
 
 
 def test_platt_by_mse_is_at_a_minimum_of_the_squared_error():

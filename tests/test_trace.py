@@ -73,9 +73,12 @@ def test_features_are_clipped_to_those_of_training_and_c_to_what_it_supports():
 def test_it_is_kept_in_grace_json_and_recalibrated_with_c():
     assert Evidence.from_dict(EVIDENCE.to_dict()) == EVIDENCE
     assert "trace" not in dataclasses.replace(EVIDENCE, trace=None).to_dict()
-    moved = EVIDENCE.mapped(0.5, 1.0)
-    row = tuple(np.linspace(-1, 1, len(TRACE_FEATURES)))
-    assert moved.trace.log_odds(row) == pytest.approx(0.5 * TRACE.log_odds(row) + 1.0)
+    row = np.linspace(-1, 1, len(TRACE_FEATURES))
+    total = TRACE.log_odds(tuple(row))
+    read = float(np.array(TRACE.weights[-3:]) @ row[-3:])
+    for rows, evidence in ((0.5, 0.5), (0.2, 0.9)):
+        moved = EVIDENCE.mapped(rows, evidence, 1.0).trace.log_odds(tuple(row))
+        assert moved == pytest.approx(rows * read + evidence * (total - read) + 1.0)
     with pytest.raises(ModelError, match="this version knows"):
         Trace.from_dict({**TRACE.to_dict(), "features": ["length"]})
 

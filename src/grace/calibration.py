@@ -9,7 +9,7 @@ class says what it does then.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,8 +26,6 @@ STEEPEST = 50.0
 
 SLOPE_SPREAD, OFFSET_SPREAD, FLATTEST = 0.2, 0.3, 0.01
 """Of `LogOdds`: what is expected of a slope and of an offset, and the smallest slope."""
-
-IDENTITY = np.array([1.0, 0.0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ class Temperature:
         from scipy.optimize import minimize_scalar
 
         confidence_N, correct_N = _check(confidence, correct)
-        logit_N = _logit(confidence_N)
+        logit_N = log_odds(confidence_N)
         if not np.any(logit_N):
             return cls(1.0)
 
@@ -113,43 +111,53 @@ class Temperature:
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        mapped: Floats = _sigmoid(
-            _logit(np.asarray(confidence, dtype=np.float64)) / self.temperature
-        )
+        mapped: Floats = _sigmoid(log_odds(confidence) / self.temperature)
         return mapped
 
 
 @dataclass(frozen=True, slots=True)
 class LogOdds:
-    """sigmoid(a * logit(confidence) + b): Platt's map where confidences are probabilities already.
+    """sigmoid(sum_p a_p x_p + b): Platt's map of parts whose sum is right already, in log-odds.
 
-    Fitted by penalised maximum likelihood: a starts from 1 and b from 0 with normal priors of
-    spread `SLOPE_SPREAD` and `OFFSET_SPREAD`, so that a few answers change little, and confidences
-    that are right already stay as they are. a is positive: the order stays. Confidence is clipped
-    to [1e-6, 1 - 1e-6] first.
+    One part is the log-odds of a confidence; several are what adds up to them. Fitted by penalised
+    maximum likelihood: every slope starts from 1 and the offset from 0, with normal priors, so that
+    a few answers change little, and confidences that are right already stay as they are. Slopes are
+    positive: the order by each part stays.
     """
 
-    a: float
+    a: tuple[float, ...]
     b: float
 
     @classmethod
-    def fit(cls, confidence: ArrayLike, correct: ArrayLike) -> LogOdds:
-        """Fit a and b on graded answers: a strictly convex problem, so one minimum."""
-        confidence_N, correct_N = _check(confidence, correct)
-        logit_N = _logit(confidence_N)
-        found = _newton(logit_N, correct_N, IDENTITY, [0, 1])
-        bounded = np.clip(found, (FLATTEST, -STEEPEST), STEEPEST)
-        if bounded[0] != found[0]:
-            bounded = _newton(logit_N, correct_N, bounded, [1])
-        a, b = bounded
-        return cls(float(a), float(b))
+    def fit(
+        cls, parts_PN: ArrayLike, correct_N: ArrayLike, spread: ArrayLike = SLOPE_SPREAD
+    ) -> LogOdds:
+        """Fit slopes and offset on graded answers: a strictly convex problem, so one minimum.
 
-    def transform(self, confidence: ArrayLike) -> Floats:
-        """Map confidences, keeping the shape."""
-        mapped: Floats = _sigmoid(
-            self.a * _logit(np.asarray(confidence, dtype=np.float64)) + self.b
-        )
-        return mapped
+        Args:
+            parts_PN: the parts of each answer's log-odds; shape (N,) for one part.
+            correct_N: the grades.
+            spread: standard deviation of the slopes' priors, one or one for each part.
+        """
+        x_PN = np.atleast_2d(np.asarray(parts_PN, dtype=np.float64))
+        x_PN = np.concatenate([x_PN, np.ones((1, x_PN.shape[1]))])
+        y_N = np.asarray(correct_N, dtype=np.float64)
+        weight_P = np.ones(len(x_PN)) / OFFSET_SPREAD**2
+        weight_P[:-1] = np.asarray(spread, dtype=np.float64) ** -2.0
+        free_P = np.ones(len(x_PN), dtype=bool)
+        found_P = np.append(np.ones(len(x_PN) - 1), 0.0)
+        while True:
+            found_P = _newton(x_PN, y_N, found_P, weight_P, free_P)
+            flat_P = np.append(found_P[:-1] < FLATTEST, False)
+            if not flat_P.any():
+                return cls(tuple(found_P[:-1].tolist()), float(found_P[-1]))
+            found_P[flat_P], free_P = FLATTEST, free_P & ~flat_P
+
+    def transform(self, parts_PN: ArrayLike) -> Floats:
+        """Return the confidences of answers with these parts, shape (N,)."""
+        x_PN = np.atleast_2d(np.asarray(parts_PN, dtype=np.float64))
+        mapped_N: Floats = _sigmoid(np.asarray(self.a) @ x_PN + self.b)
+        return mapped_N
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,29 +225,29 @@ def _log_loss(point: Floats, z_N: Floats, correct_N: Floats) -> tuple[float, Flo
     return float(loss), np.array([np.mean(error_N * z_N), np.mean(error_N)])
 
 
-def _newton(logit_N: Floats, correct_N: Floats, point: Floats, free: list[int]) -> Floats:
-    """Return the slope and the offset that fit best, those that are not free as they are."""
-    x_2N = np.stack([logit_N, np.ones(len(logit_N))])
-    weight_2 = np.array([SLOPE_SPREAD, OFFSET_SPREAD]) ** -2.0 / len(logit_N)
+def _newton(x_PN: Floats, y_N: Floats, point_P: Floats, weight_P: Floats, free_P: Any) -> Floats:
+    """Return slopes and offset that fit best, those that are not free as they are."""
+    start_P = np.append(np.ones(len(x_PN) - 1), 0.0)
 
-    def loss(point: Floats) -> tuple[float, Floats]:
-        value, slope_2 = _log_loss(point, logit_N, correct_N)
-        away_2 = weight_2 * (point - IDENTITY)
-        return value + float(away_2 @ (point - IDENTITY)) / 2, slope_2 + away_2
+    def loss(point_P: Floats) -> tuple[float, Floats]:
+        logit_N, away_P = point_P @ x_PN, weight_P * (point_P - start_P)
+        value = np.sum(np.logaddexp(0, logit_N) - y_N * logit_N)
+        slope_P = x_PN @ (_sigmoid(logit_N) - y_N) + away_P
+        return float(value + away_P @ (point_P - start_P) / 2), slope_P
 
-    value, slope_2 = loss(point)
+    value, slope_P = loss(point_P)
     for _ in range(100):
-        p_N = _sigmoid(point @ x_2N)
-        curve_22 = (x_2N * p_N * (1 - p_N)) @ x_2N.T / len(p_N) + np.diag(weight_2)
-        step_2 = np.zeros(2)
-        step_2[free] = np.linalg.solve(curve_22[np.ix_(free, free)], slope_2[free])
-        while loss(point - step_2)[0] > value:
-            step_2 /= 2
-        point = point - step_2
-        value, slope_2 = loss(point)
-        if np.abs(step_2).max() < 1e-12:
+        p_N = _sigmoid(point_P @ x_PN)
+        curve_PP = (x_PN * p_N * (1 - p_N)) @ x_PN.T + np.diag(weight_P)
+        step_P = np.zeros(len(x_PN))
+        step_P[free_P] = np.linalg.solve(curve_PP[np.ix_(free_P, free_P)], slope_P[free_P])
+        while loss(point_P - step_P)[0] > value:
+            step_P /= 2
+        point_P = point_P - step_P
+        value, slope_P = loss(point_P)
+        if np.abs(step_P).max() < 1e-12:
             break
-    return point
+    return point_P
 
 
 def _sigmoid(logit: Floats) -> Floats:
@@ -247,10 +255,11 @@ def _sigmoid(logit: Floats) -> Floats:
     return value
 
 
-def _logit(confidence: Floats) -> Floats:
-    clipped = np.clip(confidence, CLIP, 1 - CLIP)
-    logit: Floats = np.log(clipped) - np.log1p(-clipped)
-    return logit
+def log_odds(confidence: ArrayLike) -> Floats:
+    """Return log(c / (1 - c)) of confidences, each kept `CLIP` from 0 and 1."""
+    clipped = np.clip(np.asarray(confidence, dtype=np.float64), CLIP, 1 - CLIP)
+    value: Floats = np.log(clipped) - np.log1p(-clipped)
+    return value
 
 
 def _check(

@@ -28,17 +28,21 @@ DRAWN = 10**8  # responses in all resamples: very many answers need fewer of the
 
 QUESTION = ("question_id", "question", "prompt", "messages", "id")
 """Fields that name the question of a response; the first one that is there counts."""
-FIELDS = (*QUESTION, "response", "text", "confidence", "correct")
+FIELDS = (*QUESTION, "response", "text", "confidence", "correct", "logprobs", "end_logprob")
 
 
 class GradedAnswer(NamedTuple):
-    """One graded response; `id` is QUESTION#k for the k-th response, empty where none is named."""
+    """One graded response; `id` is QUESTION#k for the k-th response, empty where none is named.
+
+    `logprobs` are those of its tokens and, last, of its end; None where the file has none.
+    """
 
     id: str
     question: str
     response: str
     confidence: float | None
     correct: bool
+    logprobs: tuple[float, ...] | None = None
 
 
 class Answers(NamedTuple):
@@ -104,7 +108,8 @@ def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
             continue
         response = str(fields.get("response", fields.get("text", "")))
         name = f"{question}#{number}" if question else ""
-        rated.append(GradedAnswer(name, question, response, confidence, correct))
+        logprobs = logprobs_in(fields, where)
+        rated.append(GradedAnswer(name, question, response, confidence, correct, logprobs))
     if not rated:
         why = f"all {ungraded} responses have correct: null" if ungraded else "it has no responses"
         name = str(source) if isinstance(source, str | Path) else "the rows"
@@ -213,6 +218,24 @@ def confidence_in(fields: dict[str, Any], where: str) -> float | None:
             "and 1 (null: none)"
         )
     return float(value)
+
+
+def logprobs_in(fields: dict[str, Any], where: str) -> tuple[float, ...] | None:
+    """Return the log-probabilities of a response's tokens and its end, None where one is missing.
+
+    Raises:
+        DataError: they are not numbers.
+    """
+    tokens, end = (_spelt(fields.get(key)) for key in ("logprobs", "end_logprob"))
+    if tokens is None or end is None:
+        return None
+    try:
+        return (*map(float, tokens), float(end))
+    except (TypeError, ValueError):
+        raise DataError(
+            f"{where}: logprobs and end_logprob are not a list of numbers and a number; "
+            "leave them out, or give what `grace label` writes"
+        ) from None
 
 
 def grade_in(fields: dict[str, Any], where: str) -> bool | None:

@@ -1,9 +1,11 @@
-"""`grace recalibrate`: two numbers, and every engine reads c through them."""
+"""`grace recalibrate`: three numbers, and every engine reads c through them."""
 
 from __future__ import annotations
 
 import json
 import random
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,11 @@ import pytest
 
 import grace
 import tiny_run
-from grace.calibration import LogOdds
+from grace.calibration import LogOdds, log_odds
 from grace.evidence import Evidence
+from grace.evidence import confidence as evidence_c
 from grace.export import export_model
-from grace.model.recalibrating import fit_recalibration
-
-
-def log_odds(c: Any) -> Any:
-    return np.log(c) - np.log1p(-np.asarray(c))
+from grace.model.recalibrating import fit_recalibration, parts
 
 
 def answers(count: int, slope: float, offset: float) -> list[dict[str, Any]]:
@@ -34,6 +33,20 @@ def answers(count: int, slope: float, offset: float) -> list[dict[str, Any]]:
     return rows
 
 
+EVIDENCE = Evidence(
+    weights=(1.0, 0.5, 0.0, -0.2, 0.3, 0.0, 1.0),
+    center=(-1.0, -2.0, 0.0, 1.0, 0.1, 0.2, 0.3),
+    bias=0.4,
+    slope=0.8,
+)
+
+
+def fitted(rows: list[dict[str, Any]]) -> LogOdds:
+    return LogOdds.fit(
+        log_odds([row["confidence"] for row in rows]), [row["correct"] for row in rows]
+    )
+
+
 @pytest.fixture
 def graded(tmp_path: Path) -> Path:
     return tiny_run.write_lines(tmp_path / "graded.jsonl", answers(400, 0.4, -0.8))
@@ -46,13 +59,68 @@ def test_it_finds_the_map_and_says_what_it_gains(
     result = cli("recalibrate", finished / "run", graded, out, "--json")
     assert (result.code, result.err) == (0, "")
     made = json.loads(result.out)
-    assert made["slope"] == pytest.approx(0.4, abs=0.12)
+    assert made["rows"] == made["evidence"] == pytest.approx(0.4, abs=0.12)
     assert made["offset"] == pytest.approx(-0.8, abs=0.25)
     assert made["answers"] == 400
     assert made["change"]["brier"][2] < 0  # the whole interval: clearly better
     assert made["after"]["ece"][0] < made["before"]["ece"][0] / 2
+    assert "auroc" not in made["change"]  # one slope: the order stays
     shown = cli("recalibrate", finished / "run", graded, tmp_path / "other").out
     assert "clearly better" in shown and f"grace ask {tmp_path / 'other'}" in shown
+    assert "graded.jsonl has no log-probabilities" in shown
+
+
+def test_hidden_states_that_say_nothing_of_these_questions_are_turned_down(
+    finished: Path, tmp_path: Path, cli: Any
+):
+    """What the log-probabilities say holds, what the rows say does not: they get little weight."""
+    adapter = tmp_path / "adapter"
+    shutil.copytree(finished / "run" / "adapter", adapter)
+    card = json.loads((adapter / "grace.json").read_text()) | {"evidence": EVIDENCE.to_dict()}
+    (adapter / "grace.json").write_text(json.dumps(card))
+    rng, rows = random.Random(0), []
+    for number in range(400):
+        logprobs = [rng.uniform(-6, 0) for _ in range(3)]
+        read, shift = rng.gauss(0, 2), EVIDENCE.slope * EVIDENCE.of(logprobs, -0.5)
+        c, sure = (1 / (1 + np.exp(-value)) for value in (read + shift, shift))
+        given = {"confidence": c, "correct": bool(rng.random() < sure)}
+        rows.append(given | {"question": f"{number}?", "logprobs": logprobs, "end_logprob": -0.5})
+    graded = tiny_run.write_lines(tmp_path / "graded.jsonl", rows)
+    made = json.loads(cli("recalibrate", adapter, graded, tmp_path / "out", "--json").out)
+    assert made["rows"] < 0.3 and made["evidence"] == pytest.approx(1.0, abs=0.3)
+    assert made["change"]["auroc"][1] > 0 and made["change"]["brier"][2] < 0
+    shown = cli("recalibrate", adapter, graded, tmp_path / "other").out
+    assert "times what the hidden states say" in shown
+
+
+def test_each_part_of_the_log_odds_gets_its_slope():
+    logprobs, end, state = [-0.3, -2.0], -0.1, 0.7
+    mapped = replace(EVIDENCE, slope=1.0).mapped(0.25, 0.5, -0.4).mapped(0.5, 1.5, 0.1)
+    wanted = 0.125 * state + 0.75 * (EVIDENCE.of(logprobs, end) - 0.4 / 0.5) + 0.1
+    assert mapped.log_odds(state, mapped.of(logprobs, end)) == pytest.approx(wanted)
+
+
+def test_the_parts_add_up_to_the_log_odds_of_c():
+    given = [([0.2], [-0.4], -0.1), ([-1.0, 2.0], [-0.3, -2.0], -0.7)]
+    readings, tokens, ends = zip(*given, strict=True)
+    c = [
+        evidence_c([r[-1]], t, e, EVIDENCE) for r, t, e in zip(readings, tokens, ends, strict=True)
+    ]
+    logprobs = [(*t, e) for t, e in zip(tokens, ends, strict=True)]
+    read_N, shift_N = parts(EVIDENCE, c, logprobs)
+    assert read_N == pytest.approx([0.8 * r[-1] for r in readings])
+    assert read_N + shift_N == pytest.approx(log_odds(c))
+    assert parts(EVIDENCE, c, [logprobs[0], None]).shape == (1, 2)
+    assert parts(None, c, logprobs).shape == (1, 2)
+
+
+def test_answers_that_are_all_right_have_no_auroc(finished: Path, tmp_path: Path, cli: Any):
+    rows = [row | {"correct": True} for row in answers(30, 1, 0)]
+    graded = tiny_run.write_lines(tmp_path / "graded.jsonl", rows)
+    result = cli("recalibrate", finished / "run", graded, tmp_path / "out", "--json")
+    assert set(json.loads(result.out)["change"]) == {"ece", "brier"}
+    shown = cli("recalibrate", finished / "run", graded, tmp_path / "other")
+    assert (shown.code, shown.err) == (0, "") and "nan" not in shown.out
 
 
 def test_c_is_mapped_wherever_it_is_read(finished: Path, graded: Path, tmp_path: Path, cli: Any):
@@ -62,7 +130,7 @@ def test_c_is_mapped_wherever_it_is_read(finished: Path, graded: Path, tmp_path:
     asked = [f"What is {number}?" for number in range(6)]
 
     def same(a: Any, b: Any) -> None:
-        wanted = made["slope"] * log_odds(a) + made["offset"]
+        wanted = made["rows"] * log_odds(a) + made["offset"]
         assert log_odds(b) == pytest.approx(wanted, abs=1e-3)
 
     for question in asked:
@@ -88,7 +156,7 @@ def test_twice_is_one_map_after_the_other(finished: Path, graded: Path, tmp_path
     second = json.loads(cli("recalibrate", outs[0], graded, outs[1], "--json").out)
     models = [grace.load(place) for place in (finished / "run", *outs)]
     once, _, twice = (log_odds(model.score(["What is 1?"], ["one"]))[0] for model in models)
-    wanted = second["slope"] * (first["slope"] * once + first["offset"]) + second["offset"]
+    wanted = second["rows"] * (first["rows"] * once + first["offset"]) + second["offset"]
     assert twice == pytest.approx(wanted, abs=1e-3)
     assert len(json.loads((outs[1] / "grace.json").read_text())["recalibrated"]) == 2
 
@@ -102,37 +170,37 @@ def test_the_threshold_of_the_run_promises_nothing_of_other_confidences(
 
 def test_every_answer_is_rated_by_a_fit_that_has_not_seen_its_question():
     rows = answers(300, 1.0, 0.0)
-    c = [row["confidence"] for row in rows] * 2
+    parts_PN = log_odds([row["confidence"] for row in rows] * 2)[None]
     right = [row["correct"] for row in rows] * 2
     questions = [row["question"] for row in rows] * 2
-    made = fit_recalibration(c, right, questions)
+    made = fit_recalibration(parts_PN, right, questions)
     flipped = [*right]
     flipped[0] = flipped[300] = not right[0]
-    other = fit_recalibration(c, flipped, questions)
+    other = fit_recalibration(parts_PN, flipped, questions)
     assert other.unseen[0] == made.unseen[0] and other.unseen[300] == made.unseen[300]
     assert sum(a != b for a, b in zip(made.unseen, other.unseen, strict=True)) > 300
-    assert made.unseen[0] != LogOdds(made.slope, made.offset).transform(c[0])
+    assert made.unseen[0] != LogOdds((made.rows,), made.offset).transform(parts_PN)[0]
 
 
 def test_good_confidences_and_few_answers_stay_nearly_as_they_are():
     rows = answers(20, 1.0, 0.0)
-    found = LogOdds.fit([row["confidence"] for row in rows], [row["correct"] for row in rows])
-    assert abs(found.a - 1) < 0.25 and abs(found.b) < 0.4
-    sure = LogOdds.fit([0.999] * 12, [True] * 12)
-    assert abs(sure.a - 1) < 0.1 and abs(sure.b) < 0.1
+    found = fitted(rows)
+    assert abs(found.a[0] - 1) < 0.25 and abs(found.b) < 0.4
+    sure = LogOdds.fit(log_odds([0.999] * 12), [True] * 12)
+    assert abs(sure.a[0] - 1) < 0.1 and abs(sure.b) < 0.1
 
 
 def test_a_map_of_the_log_odds_never_turns_the_order_round():
     rows = answers(4000, -3.0, 0.0)  # the surer, the more often wrong
-    found = LogOdds.fit([row["confidence"] for row in rows], [row["correct"] for row in rows])
-    assert 0 < found.a < 0.1
+    found = fitted(rows)
+    assert 0 < found.a[0] < 0.1
 
 
 def test_evidence_of_nothing_changes_nothing_until_it_is_mapped():
     none = Evidence.none()
     assert none.of([-1.0, -2.0], -0.3) == 0
-    assert none.mapped(1.0, 0.0) == none
-    assert Evidence.from_dict(none.mapped(0.5, 0.2).to_dict()) == none.mapped(0.5, 0.2)
+    assert none.mapped(1.0, 1.0, 0.0) == none
+    assert Evidence.from_dict(none.mapped(0.5, 0.5, 0.2).to_dict()) == none.mapped(0.5, 0.5, 0.2)
 
 
 def test_what_cannot_be_recalibrated_is_refused(

@@ -100,7 +100,7 @@ class Reader:
         found = tuple(i for i in ends if i not in (None, *(readout.ids if readout else ())))
         if not found:
             raise ModelError("neither tokenizer nor model names an end token; set eos_token")
-        evidence = Evidence.from_dict(card["evidence"]) if card.get("evidence") else None
+        evidence = Evidence.in_card(card)
         return cls(readout, found, read_at, evidence)
 
     @property

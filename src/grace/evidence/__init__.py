@@ -15,7 +15,8 @@ training answers supports (`limit`). It costs no forward pass, and any engine th
 log-probabilities of named tokens can compute it (`confidence`). Without evidence (the paper's c)
 log-odds of c = r_K.
 
-A model that was recalibrated for other questions (`grace recalibrate`) has another `slope` than 1.
+A model that was recalibrated for other questions (`grace recalibrate`) has another `slope` than 1,
+and other weights.
 
 Shapes: N responses, F features, R rows, T steps.
 """
@@ -103,16 +104,32 @@ class Evidence:
         return cls(**made, trace=trace)
 
     @classmethod
+    def in_card(cls, card: Mapping[str, Any]) -> Evidence | None:
+        """Return the evidence that a grace.json holds, None for the paper's c."""
+        return cls.from_dict(card["evidence"]) if card.get("evidence") else None
+
+    @classmethod
     def none(cls) -> Evidence:
         """Return evidence that changes nothing."""
         zeros = (0.0,) * len(FEATURES)
         return cls(zeros, zeros)
 
-    def mapped(self, slope: float, offset: float) -> Evidence:
-        """Return the evidence that makes the log-odds of c `slope` times those now + `offset`."""
-        together = self.slope * slope
-        trace = self.trace.mapped(slope, offset) if self.trace else None
-        return replace(self, bias=self.bias + offset / together, slope=together, trace=trace)
+    def mapped(self, rows: float, evidence: float, offset: float) -> Evidence:
+        """Return the evidence that multiplies both parts of c's log-odds and adds an offset.
+
+        Args:
+            rows: multiplies what the readings say; positive.
+            evidence: multiplies what the log-probabilities say.
+            offset: is added.
+        """
+        share, slope = evidence / rows, self.slope * rows
+        return replace(
+            self,
+            weights=tuple(share * weight for weight in self.weights),
+            bias=share * self.bias + offset / slope,
+            slope=slope,
+            trace=self.trace.mapped(rows, evidence, offset) if self.trace else None,
+        )
 
     def of(self, logprobs: Sequence[float], end: float) -> float:
         """Return what the log-probabilities of one response add to the log-odds."""

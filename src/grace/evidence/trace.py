@@ -38,6 +38,7 @@ TRACE_FEATURES = (
     "mean_reading",
     "sum_reading",
 )
+READINGS = TRACE_FEATURES[-3:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,16 @@ class Trace:
         }
         return cls(**values)
 
-    def mapped(self, slope: float, offset: float) -> Trace:
-        """Return the trace that makes the log-odds of c `slope` times those now + `offset`."""
-        weights = tuple(slope * weight for weight in self.weights)
-        bias = slope * self.bias + offset
+    def mapped(self, rows: float, evidence: float, offset: float) -> Trace:
+        """Return the trace that multiplies both parts of c's log-odds and adds an offset.
+
+        See `Evidence.mapped`. The readings' part is their weighted sum, the rest is the evidence's.
+        """
+        slopes = [rows if name in READINGS else evidence for name in TRACE_FEATURES]
+        parts = zip(slopes, self.weights, self.center, strict=True)
+        read = sum((slope - evidence) * weight * middle for slope, weight, middle in parts)
+        weights = tuple(a * weight for a, weight in zip(slopes, self.weights, strict=True))
+        bias = evidence * self.bias + read + offset
         return Trace(weights, self.center, bias, self.low, self.high, self.limit)
 
     def log_odds(self, found: tuple[float, ...]) -> float:

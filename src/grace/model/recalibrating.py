@@ -1,8 +1,9 @@
-"""A trained confidence fitted to other questions: two numbers, from graded answers to these.
+"""A trained confidence fitted to other questions: three numbers, from graded answers to these.
 
-On other questions than it was trained on c may be too sure, or not sure enough. Its log-odds are
-then mapped by a slope and an offset, which every engine applies where it reads c
-(`grace.evidence`). The answers and their order by confidence stay as they are.
+On other questions than it was trained on c may be too sure, or not sure enough; and what the hidden
+states say of an answer may hold less well than what its log-probabilities say, or not at all. So
+each of these two parts of c's log-odds gets a slope, and their sum an offset, which every engine
+applies where it reads c (`grace.evidence`). The answers stay as they are.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grace.calibration import LogOdds
+from grace.calibration import SLOPE_SPREAD, LogOdds, log_odds
 from grace.errors import ModelError, UserInputError
 from grace.evidence import Evidence
 from grace.model.loading import adapter_folder
@@ -28,25 +30,50 @@ from grace.store import (
 )
 from grace.training.card import model_card
 
+Array = NDArray[np.float64]
+
 FOLDS = 5
+PART_SPREADS = (0.5, SLOPE_SPREAD)  # the rows may say nothing of other questions (decision 005)
 FEWEST = 10  # questions
 
 
 class Recalibrated(NamedTuple):
-    """What was fitted, and the confidences it gives answers to questions that it has not seen."""
+    """What was fitted, and the confidences it gives answers to questions that it has not seen.
 
-    slope: float
+    Without log-probabilities both slopes are one and the same.
+    """
+
+    rows: float
+    evidence: float
     offset: float
     unseen: list[float]
 
 
+def parts(
+    evidence: Evidence | None,
+    confidence: Sequence[float],
+    logprobs: Sequence[Sequence[float] | None],
+) -> Array:
+    """Return the parts of the log-odds of c, shape (2, N): what the rows say, and the evidence.
+
+    Shape (1, N), their sum, where the model has no evidence or an answer no log-probabilities:
+    those of its tokens and its end.
+    """
+    total_N = log_odds(confidence)
+    known = [one for one in logprobs if one]
+    if evidence is None or len(known) < len(logprobs):
+        return total_N[None]
+    shift_N = np.array([evidence.slope * evidence.of(one[:-1], one[-1]) for one in known])
+    return np.stack([total_N - shift_N, shift_N])
+
+
 def fit_recalibration(
-    confidence: Sequence[float], correct: Sequence[bool], questions: Sequence[str], *, seed: int = 0
+    parts_PN: Array, correct: Sequence[bool], questions: Sequence[str], *, seed: int = 0
 ) -> Recalibrated:
     """Fit the map on all answers, and on four fifths of the questions at a time for `unseen`.
 
     Args:
-        confidence: the model's own confidences, one per answer.
+        parts_PN: the parts of the answers' log-odds (see `parts`).
         correct: their grades.
         questions: the question of each answer.
         seed: seed of the folds.
@@ -61,14 +88,15 @@ def fit_recalibration(
             f"there are graded answers to {len(set(questions))} questions; grade answers to at "
             f"least {FEWEST}, better 100"
         )
-    confidence_N, correct_N = np.asarray(confidence), np.asarray(correct)
-    fold_N, unseen_N = assign_folds(questions, FOLDS, seed), np.empty(len(confidence_N))
+    spread = SLOPE_SPREAD if len(parts_PN) == 1 else PART_SPREADS
+    correct_N = np.asarray(correct)
+    fold_N, unseen_N = assign_folds(questions, FOLDS, seed), np.empty(len(correct_N))
     for fold in range(FOLDS):
         held = fold_N == fold
-        found = LogOdds.fit(confidence_N[~held], correct_N[~held])
-        unseen_N[held] = found.transform(confidence_N[held])
-    found = LogOdds.fit(confidence_N, correct_N)
-    return Recalibrated(found.a, found.b, unseen_N.tolist())
+        found = LogOdds.fit(parts_PN[:, ~held], correct_N[~held], spread)
+        unseen_N[held] = found.transform(parts_PN[:, held])
+    found = LogOdds.fit(parts_PN, correct_N, spread)
+    return Recalibrated(found.a[0], found.a[-1], found.b, unseen_N.tolist())
 
 
 def recalibratable(path: Path) -> Path:
@@ -103,11 +131,11 @@ def write_recalibrated(folder: Path, out: Path, made: Recalibrated) -> None:
     """
     check_vacant(out)
     card: dict[str, Any] = read_card(folder)
-    before = Evidence.from_dict(card["evidence"]) if card.get("evidence") else Evidence.none()
-    about = {"slope": made.slope, "offset": made.offset, "answers": len(made.unseen)}
+    *fitted, unseen = made
+    about = dict(zip(("rows", "evidence", "offset"), fitted, strict=True))
     card |= {
-        "evidence": before.mapped(made.slope, made.offset).to_dict(),
-        "recalibrated": [*card.get("recalibrated", []), about],
+        "evidence": (Evidence.in_card(card) or Evidence.none()).mapped(*fitted).to_dict(),
+        "recalibrated": [*card.get("recalibrated", []), {**about, "answers": len(unseen)}],
     }
 
     def fill(partial: Path) -> None:

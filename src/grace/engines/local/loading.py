@@ -74,7 +74,7 @@ def load(
         head_in_float32(model)
     if adapter is not None and (Path(adapter) / ROWS).is_file():
         _put_rows(model, Path(adapter), tokenizer)  # into a float32 head, if there is one
-    evidence = Evidence.from_dict(manifest["evidence"]) if manifest.get("evidence") else None
+    evidence = Evidence.in_card(manifest)
     stops = tuple(manifest.get("stop_ids", ()))
     return Loaded(model, tokenizer, manifest.get("read_at", "predict"), evidence, stops)
 
