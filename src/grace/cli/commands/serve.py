@@ -82,12 +82,6 @@ def serve(
         hosts=(host, *listed(allow_host)),
     )
     model = load(path, base=base, device=device, dtype=dtype)
-    engine: Any = model.engine
-    if "states" not in engine.gives:
-        raise ConfigError(
-            f"{path} is for llama.cpp; start llama-server -m {path}/model.gguf --port 8001, and in "
-            f"front of it grace proxy {path} --upstream http://127.0.0.1:8001"
-        )
     _run(model, path, settings, host, port)
 
 

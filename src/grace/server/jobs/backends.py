@@ -17,7 +17,7 @@ from grace.model.asides import caller
 from grace.records import Decision, Message, Vote, to_json
 from grace.server.errors import ApiError
 from grace.server.jobs.completion import Asked, Choice, Completion, Ended, Piece, Top, name_of
-from grace.server.jobs.queue import Emit, Finished, Job, Queue
+from grace.server.jobs.queue import Cancelled, Emit, Finished, Job, Queue
 from grace.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Backend:
         if asked.top and not self.lists_tokens:
             raise ApiError(
                 400,
-                "the upstream lists either the most probable tokens or <CNF>; ask for none of them "
+                "its engine lists either the most probable tokens or <CNF>; ask for none of them "
                 "(top_logprobs 0, or logprobs 0 of a completion)",
                 param="top_logprobs",
             )
@@ -80,6 +80,8 @@ def backend(model: Model, settings: ServerSettings) -> Backend:
     engine: Any = model.engine
     if "relay" in engine.gives:
         return _upstream(model, engine, settings)
+    if "states" not in engine.gives:
+        return _one_by_one(model, settings)
     queue = Queue(
         threads=LANES,
         max_waiting=settings.max_waiting,
@@ -91,6 +93,32 @@ def backend(model: Model, settings: ServerSettings) -> Backend:
         return queue.trouble()
 
     return Backend(queue, True, trouble, lambda: (model, None), draw)
+
+
+def _one_by_one(model: Model, settings: ServerSettings) -> Backend:
+    """Return the backend of a model in this process that computes one token at a time."""
+    queue = Queue(threads=1, max_waiting=settings.max_waiting)
+
+    async def trouble() -> str:
+        return queue.trouble()
+
+    return Backend(queue, False, trouble, lambda: (model, None), _step)
+
+
+def _step(jobs: Sequence[Completion]) -> None:
+    """Draw the samples of one request, one after the other."""
+    (job,) = jobs
+    engine: Any = job.reads
+    for choice, (key, number) in zip(job.choices(), job.numbers(), strict=True):
+        for step in engine.steps(choice.prompt, job.asked.sampling, key, number):
+            if job.cancelled.is_set():
+                raise Cancelled
+            if not _add(engine, choice, step):
+                break
+        choice.close(None)
+        if choice.to_rate is not None:
+            (c,) = engine.confidences([choice.prompt], [choice.to_rate])
+            choice.rated(c)
 
 
 def draw(jobs: Sequence[Completion]) -> None:
@@ -144,13 +172,7 @@ def _relay(jobs: Sequence[Completion]) -> None:
     """Draw the samples of one request upstream; every choice is a request of its own."""
     (job,) = jobs
     engine: Any = job.reads
-    sampling = job.asked.sampling
-    numbers = [
-        (key, sampling.first_sample + sample)
-        for key in job.prompt_keys()
-        for sample in range(sampling.num_samples)
-    ]
-    choices = zip(job.choices(), numbers, strict=True)
+    choices = zip(job.choices(), job.numbers(), strict=True)
     engine.wait(_all([_fill(engine, job.asked, choice, *number) for choice, number in choices]))
 
 
@@ -222,6 +244,8 @@ class VoteJob(Job):
         return sum(vote.tokens < longest for vote in decision.votes)
 
     def _show(self, vote: Vote, leading: str | None) -> None:
+        if self.cancelled.is_set():
+            raise Cancelled
         self.started = True
         self.emit(Voted(vote, leading))
 

@@ -124,6 +124,13 @@ class Completion(Job):
         prefix = "" if self.asked.key is None else f"{self.asked.key}/"
         return [f"{prefix}{number}" for number in range(len(self.prompts))]
 
+    def numbers(self) -> list[tuple[str, int]]:
+        """Return the key and the number of each choice's sample."""
+        sampling = self.asked.sampling
+        first = sampling.first_sample
+        samples = range(first, first + sampling.num_samples)
+        return [(key, sample) for key in self.prompt_keys() for sample in samples]
+
     def show(self, piece: Piece) -> None:
         """Emit the growth of a choice."""
         self.started = True

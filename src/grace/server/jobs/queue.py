@@ -127,7 +127,7 @@ class Queue:
         if not self.alive:
             return "a thread of the model has died; restart the server"
         silent_s = time.monotonic() - self._stepped
-        if self._running and silent_s > STUCK_S:
+        if self._model is not None and self._running and silent_s > STUCK_S:
             return f"the model has computed nothing for {silent_s:.0f} s"
         return ""
 
