@@ -1,10 +1,10 @@
 """What asking vLLM for the confidence costs, in tokens per second of the same run.
 
-Two ways of the same request take turns, each pair in random order: `plain` asks for tokens, `asked`
-for the log-probabilities of EOS and `<CNF>` at every step too (the one request of
-`grace.engines.vllm`). Reported is the ratio of their seconds, the median over the pairs, with a
-bootstrap interval of the median: by the clock, and of the processor, which other jobs on the
-machine disturb less.
+Two ways of the same request take turns, each pair in random order. First `plain` asks for tokens,
+`asked` for the log-probabilities of EOS, `<CNF>` and `<NOC>` at every step too (the one request of
+`grace.engines.vllm`); then the engine itself gives c `at the end` only, and `along` the answer too.
+Reported is the ratio of their seconds, the median over the pairs, with a bootstrap interval of the
+median: by the clock, and of the processor, which other jobs on the machine disturb less.
 
     .venv-vllm/bin/python bench/vllm_overhead.py [MODEL] [--pairs 100]
 
@@ -14,6 +14,7 @@ MODEL is a merged export; without it, a random model of SmolLM2-135M's shape is 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import os
 import random
@@ -21,8 +22,12 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from grace.engines import Sampling
+from grace.evidence import Evidence
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
@@ -65,7 +70,7 @@ def write_model(folder: Path) -> Path:
     )
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config)
-    add_cnf(model, tokenizer)
+    add_cnf(model, tokenizer, head="pair")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -76,6 +81,7 @@ def measure(model: Path, pairs: int, rows: int) -> None:
 
     from grace.engines.vllm import VllmEngine
     from grace.engines.vllm_loading import start
+    from vllm_models import EVIDENCE, TRACE
 
     llm, _ = start(
         str(model),
@@ -84,29 +90,44 @@ def measure(model: Path, pairs: int, rows: int) -> None:
         {"max_model_len": 512, "max_num_seqs": rows, "enforce_eager": True},
         lora=False,
     )
-    tokenizer = llm.get_tokenizer()
-    engine = VllmEngine(llm, tokenizer)
+    engine = VllmEngine(llm, llm.get_tokenizer())
+    asked = {"logprob_token_ids": [*engine.reader.asked]}
     dice = random.Random(0)
-    ways = {
-        "plain": lambda: run(llm, requests(rows, dice), {}),
-        "asked": lambda: run(
-            llm, requests(rows, dice), {"logprob_token_ids": [*engine.reader.asked]}
-        ),
-    }
+    print(f"vLLM {vllm.__version__}, {model.name}, {rows} requests of {TOKENS} tokens")
+    compare(
+        {
+            "plain": lambda: timed(lambda: run(llm, requests(rows, dice), {})),
+            "asked": lambda: timed(lambda: run(llm, requests(rows, dice), asked)),
+        },
+        pairs,
+        rows,
+    )
+    along = dataclasses.replace(EVIDENCE, trace=TRACE)
+    compare(
+        {
+            "at the end": lambda: timed(lambda: answer(engine, requests(rows, dice), EVIDENCE)),
+            "along": lambda: timed(lambda: answer(engine, requests(rows, dice), along)),
+        },
+        pairs,
+        rows,
+    )
+
+
+def compare(ways: dict[str, Callable[[], Seconds]], pairs: int, rows: int) -> None:
+    """Print how much longer the second way takes than the first."""
     for way in ways.values():
         way()
+    dice = random.Random(1)
     seconds: dict[str, list[Seconds]] = {name: [] for name in ways}
     for _ in range(pairs):
         for name in dice.sample(list(ways), k=len(ways)):
             seconds[name].append(ways[name]())
-    print(
-        f"vLLM {vllm.__version__}, {model.name}, {rows} requests of {TOKENS} tokens, {pairs} pairs"
-    )
+    print(" against ".join(reversed(ways)), f"({pairs} pairs)")
     for kind in Seconds._fields:
-        both = [[getattr(one, kind) for one in seconds[name]] for name in ("plain", "asked")]
-        ratios = [asked / plain for plain, asked in zip(*both, strict=True)]
+        first, second = ([getattr(one, kind) for one in found] for found in seconds.values())
+        ratios = [b / a for a, b in zip(first, second, strict=True)]
         low, high = interval(ratios)
-        speeds = [rows * TOKENS / statistics.median(values) for values in both]
+        speeds = [rows * TOKENS / statistics.median(values) for values in (first, second)]
         print(
             f"{kind}: {speeds[0]:.0f} and {speeds[1]:.0f} tokens/s, overhead "
             f"{percent(statistics.median(ratios))} % [{percent(low)}, {percent(high)}]"
@@ -129,15 +150,27 @@ def requests(rows: int, dice: random.Random) -> list[dict[str, Any]]:
     return [{"prompt_token_ids": [dice.randrange(6, 250) for _ in range(24)]} for _ in range(rows)]
 
 
-def run(llm: Any, prompts: list[dict[str, Any]], more: dict[str, Any]) -> Seconds:
-    """Return what sampling `TOKENS` tokens of every prompt takes."""
+def run(llm: Any, prompts: list[dict[str, Any]], more: dict[str, Any]) -> None:
+    """Sample `TOKENS` tokens of every prompt."""
     from vllm import SamplingParams
 
     params = SamplingParams(
         temperature=0.8, max_tokens=TOKENS, ignore_eos=True, detokenize=False, seed=None, **more
     )
-    clock, processor = time.perf_counter(), time.process_time()
     llm.generate(prompts, params, use_tqdm=False)
+
+
+def answer(engine: Any, prompts: list[dict[str, Any]], evidence: Evidence) -> None:
+    """Sample an answer of at most `TOKENS` tokens to every prompt, with its confidence."""
+    engine.reader = dataclasses.replace(engine.reader, evidence=evidence)
+    ids = [prompt["prompt_token_ids"] for prompt in prompts]
+    list(engine.generate(ids, Sampling(1, 0.8, max_new_tokens=TOKENS)))
+
+
+def timed(work: Callable[[], None]) -> Seconds:
+    """Return what some work takes."""
+    clock, processor = time.perf_counter(), time.process_time()
+    work()
     return Seconds(time.perf_counter() - clock, time.process_time() - processor)
 
 
