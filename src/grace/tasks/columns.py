@@ -24,7 +24,7 @@ from grace.tasks.draw import content_id
 from grace.tasks.rows import note
 
 QUESTION = ("question", "query", "prompt", "input")
-ANSWERS = ("answers", "answer", "target", "label", "gold")
+ANSWERS = ("answers", "answer", "correct_answer", "target", "label", "gold")
 CHOICES = ("choices", "options")
 OURS = ("question", "answers", "answer", "choices", "id", "split", "meta")
 
