@@ -32,7 +32,14 @@ def test_a_run_labels_questions_as_it_was_trained_to_ask_them(
     assert prompt == ["  | user: Question: What is 0?", "  | Guess:"]
     shown = r"first answer(, cut after 24 tokens)?: .+ \((right|wrong); accepted: 0\)"
     assert re.fullmatch(shown, answer)
-    assert result.out == f"5 responses to 5 questions in 2 files in {out} (2 made now)\n"
+    rows = parquet.read_table(out).to_pylist()
+    right, cut = (
+        sum(row["correct"] for row in rows), sum(row["finish_reason"] == "length" for row in rows)
+    )  # fmt: skip
+    head, rate, *more = result.out.splitlines()
+    assert head == f"5 responses to 5 questions in 2 files in {out} (2 made now)"
+    assert rate == f"{20 * right:.1f} % of 5 graded responses are right"
+    assert len(more) == (cut > 0)
     record = json.loads((out / "_label.json").read_text())["settings"]
     assert (record["data"]["task"], record["data"]["prompt"]) == ("jsonl", "short")
     assert (record["max_new_tokens"], record["grade"]["grader"]) == (24, "tiny_run:coin")
@@ -42,12 +49,31 @@ def test_a_run_labels_questions_as_it_was_trained_to_ask_them(
         "responses": 5,
         "shards": 2,
         "made": 0,
+        "graded": 5,
+        "right": right,
+        "cut": cut,
+        "empty": 0,
     }
     next(out.glob("part-*")).unlink()
     assert cli(*command).err == "label: going on after 3/5 questions\n"  # it has been shown
     refused = cli(*command, "--samples", 2)
     assert refused.code == 2
     assert "samples (1 -> 2)" in refused.err
+
+
+def test_cut_and_empty_responses_are_told_with_the_setting_that_mends_them(
+    finished: Path, questions: Path, tmp_path: Path, cli: Any
+) -> None:
+    out = tmp_path / "out"
+    where = ["label", questions, out, "--model", finished / "run"]
+    told = cli(*where, "--set", "sample.max_new_tokens=1").out
+    assert "are cut at their longest, so without a confidence; --set sample.max_new_tokens" in told
+    (shard,) = out.glob("part-*")
+    table = parquet.read_table(shard)
+    texts = pyarrow.array([" "] * 4 + ["a"])
+    parquet.write_table(table.set_column(table.column_names.index("text"), "text", texts), shard)
+    again = cli(*where, "--set", "sample.max_new_tokens=1").out
+    assert "4 responses are empty: the prompt may not fit these questions; --set data" in again
 
 
 def test_a_model_without_cnf_is_labelled_without_confidence(

@@ -54,7 +54,7 @@ def test_the_rows_are_what_the_engine_says_and_the_grader_finds(
 ) -> None:
     settings = trials.settings(run, features=("mean", "last"))
     done = label(questions, tmp_path / "out", settings)
-    assert done == (24, 72, 5, 5)
+    assert done[:4] == (24, 72, 5, 5)
     found = trials.rows(tmp_path / "out")
     assert [row["id"] for row in found] == [f"q{n}#{k}" for n in range(24) for k in range(3)]
     engine = TransformersEngine.load(run.parent / "model", adapter=run / "adapter")

@@ -31,6 +31,7 @@ LABEL = examples(
     "grace label questions.parquet labelled --model Qwen/Qwen2.5-7B-Instruct --features mean",
 )
 DEFAULT_TASK = "jsonl"  # of a model without grace.json: open and multiple-choice questions
+MANY = 0.1  # of all responses: cut or empty ones are worth a word
 
 
 def label(
@@ -135,6 +136,14 @@ def label(
         f"{done.responses} responses to {done.questions} questions in {done.shards} files in {out} "
         f"({done.made} made now)"
     )
+    if done.graded:
+        print(f"{100 * done.right / done.graded:.1f} % of {done.graded} graded responses are right")
+    for count, what, remedy in (
+        (done.cut, "cut at their longest, so without a confidence", "sample.max_new_tokens"),
+        (done.empty, "empty: the prompt may not fit these questions", "data.template"),
+    ):
+        if count > MANY * done.responses:
+            print(f"{count} responses are {what}; --set {remedy}=... in a new directory")
 
 
 def _settings(model: Path, card: dict[str, Any], overrides: list[str]) -> RunSettings:

@@ -12,7 +12,8 @@ workers writes the same rows.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,12 +38,27 @@ RECORD = "_label.json"
 
 
 class Labelled(NamedTuple):
-    """The totals after a call: questions, responses, shards, and the shards made by this call."""
+    """The totals after a call.
+
+    Attributes:
+        questions: of the source.
+        responses: to all of them.
+        shards: the files that hold them.
+        made: of these, by this call.
+        graded: responses with a grade.
+        right: of these.
+        cut: responses that were cut at their longest.
+        empty: responses without text.
+    """
 
     questions: int
     responses: int
     shards: int
     made: int
+    graded: int
+    right: int
+    cut: int
+    empty: int
 
 
 def label(questions: str | Path, out: Path, settings: Labelling, *, workers: int = 1) -> Labelled:
@@ -73,7 +89,25 @@ def label(questions: str | Path, out: Path, settings: Labelling, *, workers: int
         with progress("label", total, done=total - left, unit="questions") as advance:
             for count in _work(questions, out, settings, missing, workers):
                 advance(count)
-    return Labelled(total, total * settings.samples, len(shards), len(missing))
+    found = _count(shard_path(out, shard) for shard in shards)
+    return Labelled(total, total * settings.samples, len(shards), len(missing), *found)
+
+
+def _count(files: Iterable[Path]) -> tuple[int, int, int, int]:
+    """Return the number of graded, right, cut and empty responses in some shards."""
+    from pyarrow import parquet
+
+    found: Counter[str] = Counter()
+    for file in files:
+        table = parquet.read_table(file, columns=["correct", "finish_reason", "text"])
+        for correct, reason, text in zip(*table.to_pydict().values(), strict=True):
+            found.update(
+                graded=correct is not None,
+                right=bool(correct),
+                cut=reason == "length",
+                empty=not text.strip(),
+            )
+    return found["graded"], found["right"], found["cut"], found["empty"]
 
 
 def _work(
