@@ -412,12 +412,10 @@ def test_strategies_go_by_name_with_their_settings_or_a_threshold(tokenizer: Any
 # The run's own threshold
 
 
-def chosen(mode: Any, tau: float | None = 0.6, budget: int = 3, abstains: bool = True) -> Threshold:
+def chosen(mode: Any, tau: float | None = 0.6, budget: int = 3) -> Threshold:
     """Return a threshold as `grace threshold` chooses it."""
     temperature = 0.8 if mode == "early-stop" else 0.0
-    return Threshold(
-        mode, budget, temperature, 0.9, None, 0.05, tau, abstains, 500, 0.91, "90 % right"
-    )
+    return Threshold(mode, budget, temperature, 0.9, 0.05, tau, 500, 0.91, "90 % right")
 
 
 def test_the_threshold_of_the_run_stops_votes_of_its_budget_and_temperature(tokenizer: Any):
@@ -439,14 +437,11 @@ def test_the_threshold_of_the_run_stops_votes_of_its_budget_and_temperature(toke
     assert model.vote("Where?", strategy="sc", budget=3).promise == ""
 
 
-@pytest.mark.parametrize("abstains", [True, False])
-def test_without_a_sure_sample_a_vote_abstains_if_only_sure_ones_are_promised(
-    tokenizer: Any, abstains: bool
-):
-    promise = chosen("early-stop", tau=0.95, abstains=abstains)
+def test_without_a_sure_sample_a_vote_abstains(tokenizer: Any):
+    promise = chosen("early-stop", tau=0.95)
     model = voter(tokenizer, ("Paris", 0.5), ("Rome", 0.7), ("Rome", 0.9), promise=promise)
     decision = model.vote("Where?")
-    assert (decision.answer, decision.samples, decision.abstains) == ("rome", 3, abstains)
+    assert (decision.answer, decision.samples, decision.abstains) == ("rome", 3, True)
 
 
 def test_an_answer_below_the_threshold_of_the_run_abstains(model: Model, recorded: Any):

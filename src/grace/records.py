@@ -154,9 +154,8 @@ class Threshold:
     """The threshold that a run has chosen on its validation questions, and what it guarantees.
 
     `mode` is `answer` (one answer at `temperature`, or none) or `early-stop` (up to `budget`
-    samples). `tau` is None when no threshold can guarantee what was asked: a `target` accuracy of
-    the answers given, or a loss against SC of at most `margin`, except with probability `delta`.
-    With `abstains`, a question without a sure answer gets none; else the vote decides. `n`
+    samples). `tau` is None when no threshold can guarantee the `target` accuracy of the answers
+    given, except with probability `delta`; a question without a sure answer gets none. `n`
     questions were used, `bound` is what their answers show at tau, `promise` the whole in words.
     `tries` counts the different guarantees that were asked of the same questions. `test` is what
     the test questions show, which did not take part. With early stopping samples below `drop`
@@ -167,11 +166,9 @@ class Threshold:
     mode: Literal["answer", "early-stop"]
     budget: int
     temperature: float
-    target: float | None
-    margin: float | None
+    target: float
     delta: float
     tau: float | None
-    abstains: bool
     n: int
     bound: float
     promise: str

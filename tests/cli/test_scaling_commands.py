@@ -23,9 +23,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
 def choose(run: Path, mode: Any, tau: float, budget: int = 1) -> None:
     """Write a threshold as `grace threshold` does."""
     temperature = 0.8 if mode == "early-stop" else 0.0
-    chosen = Threshold(
-        mode, budget, temperature, 0.9, None, 0.05, tau, True, 500, 0.91, "at least 90 % right"
-    )
+    chosen = Threshold(mode, budget, temperature, 0.9, 0.05, tau, 500, 0.91, "at least 90 % right")
     (run / "threshold.json").write_text(json.dumps(to_json(chosen)))
 
 
@@ -99,19 +97,20 @@ def test_scale_prints_the_table_and_where_the_rest_is(run: Path, cli: Any):
 
 
 def test_threshold_prints_the_promise_the_check_and_the_next_command(run: Path, cli: Any):
-    arguments = ("--margin", 0.9, "--mode", "early-stop", "--budget", 2, "--delta", 0.2)
+    arguments = ("--target-accuracy", 0.1, "--mode", "early-stop", "--budget", 2, "--delta", 0.4)
     result = cli("threshold", run, *arguments)
     first, check, then = result.out.splitlines()
     assert result.code == 0
-    assert first.startswith("confidence >= ") and "at most 90.0% below" in first
-    assert check.startswith("check on test questions, which took no part: ") and "SC" in check
+    assert first.startswith("confidence >= ") and "at least 10.0% right" in first
+    assert check.startswith("check on test questions, which took no part: ")
     assert then == f'next:   grace ask {run} "your question" --budget 2'
     stored = json.loads((run / "threshold.json").read_text())
     assert json.loads(cli("threshold", run, *arguments, "--json").out) == stored
 
 
 @pytest.mark.parametrize(
-    "command", [("scale", "--samples", 5), ("threshold", "--mode", "early-stop", "--margin", 0.5)]
+    "command",
+    [("scale", "--samples", 5), ("threshold", "--mode", "early-stop", "--target-accuracy", 0.5)],
 )
 def test_the_model_runs_on_the_device_that_is_named(run: Path, command: Any, cli: Any):
     name, *options = command

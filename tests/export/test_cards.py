@@ -21,8 +21,8 @@ def run(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export") / "run"
     shutil.copytree(finished / "run", folder)
     threshold = {
-        "mode": "answer", "budget": 1, "temperature": 0.0, "target": 0.9, "margin": None,
-        "delta": 0.05, "tau": 0.7, "abstains": True, "n": 10, "bound": 0.9, "promise": "told",
+        "mode": "answer", "budget": 1, "temperature": 0.0, "target": 0.9,
+        "delta": 0.05, "tau": 0.7, "n": 10, "bound": 0.9, "promise": "told",
     }  # fmt: skip
     (folder / "threshold.json").write_text(json.dumps(threshold))
     return folder

@@ -24,7 +24,7 @@ from grace.pipeline.stages.grade import grade_split
 from grace.pipeline.stages.train import train_run_adapter
 from grace.records import Generation
 from grace.store import SPLITS
-from grace.thresholds import Accurate, selective
+from grace.thresholds import selective
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_a_threshold_is_chosen_on_validation_answers_and_checked_on_test_answers
     sure = np.linspace(0.5, 1, 200)
     answers = {"validation": (sure, sure > 0.7), "test": (sure, sure < 0.7)}
     monkeypatch.setattr(guarantees, "_greedy_answers", lambda context, name: answers[name])
-    wanted = guarantees.Wanted("answer", Accurate(0.9), delta=0.05, budget=1)
+    wanted = guarantees.Wanted("answer", 0.9, delta=0.05, budget=1)
     chosen = guarantees._for_answers(context, wanted)
     assert chosen.tau == selective(*answers["validation"], target=0.9, delta=0.05).tau
     assert chosen.test["right"] == (answers["test"][1] & (sure >= chosen.tau)).sum()

@@ -57,8 +57,8 @@ def test_pages_ask_for_nothing_elsewhere(live: Live) -> None:
         assert "innerHTML" not in content
 
 
-ANSWERS = Threshold("answer", 1, 0.0, 0.7, None, 0.05, 0.613, True, 99, 0.7, "PROMISE")
-VOTES = Threshold("early-stop", 8, 0.8, None, 0.01, 0.05, 0.9, False, 99, -0.01, "PROMISE")
+ANSWERS = Threshold("answer", 1, 0.0, 0.7, 0.05, 0.613, 99, 0.7, "PROMISE")
+VOTES = Threshold("early-stop", 8, 0.8, 0.7, 0.05, 0.9, 99, 0.7, "PROMISE")
 CHOSEN = [
     ANSWERS,
     VOTES,

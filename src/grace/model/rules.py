@@ -34,7 +34,6 @@ class Voting(NamedTuple):
 
     strategy: Strategy
     promise: str = ""
-    covers_sure_only: bool = False
 
 
 def drawing(
@@ -94,7 +93,7 @@ def voting(
     found = _in_force(chosen, "early-stop", budget, temperature, longest)
     if found is None or found.tau is None or not _is_early_stop(strategy):
         return Voting(made)
-    return Voting(EarlyStop(found.tau, found.drop), found.promise, found.abstains)
+    return Voting(EarlyStop(found.tau, found.drop), found.promise)
 
 
 def usual_budget(chosen: Threshold | None, strategy: Strategy | str | None) -> int:

@@ -103,7 +103,7 @@ class Ballot:
             issued=issued,
             issued_tokens=issued_tokens,
             promise=rule.promise,
-            abstains=rule.covers_sure_only and not stopped(rule.strategy, decision.votes),
+            abstains=bool(rule.promise) and not stopped(rule.strategy, decision.votes),
         )
 
 

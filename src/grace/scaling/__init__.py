@@ -11,7 +11,7 @@ would have seen, and so are the decisions (`tests/scaling` hold the two together
 from __future__ import annotations
 
 from grace.scaling.discrimination import PairWins, discrimination, pair_wins
-from grace.scaling.guarantees import accuracy_threshold, no_worse_threshold
+from grace.scaling.guarantees import accuracy_threshold
 from grace.scaling.pool import Pool
 from grace.scaling.replaying import BUDGETS, replay
 from grace.scaling.results import Curve, Estimate, Reach, Scaling, joined
@@ -27,7 +27,6 @@ __all__ = [
     "accuracy_threshold",
     "discrimination",
     "joined",
-    "no_worse_threshold",
     "pair_wins",
     "replay",
 ]

@@ -129,15 +129,21 @@ class RunDir:
         """Return the threshold that was chosen for the model in this directory, if any.
 
         Raises:
-            RunError: its file is not a threshold.
+            RunError: its file is not a threshold, or one that early versions promised of all
+                answers.
         """
         if not self.threshold.exists():
             return None
         try:
-            return from_json(Threshold, read_json(self.threshold))
-        except (TypeError, AttributeError) as error:
+            row = dict(read_json(self.threshold))
+            row.pop("margin", None)
+            if not row.pop("abstains", True):
+                raise TypeError("it was chosen with --margin, which is gone")
+            return from_json(Threshold, row)
+        except (TypeError, ValueError) as error:
             raise RunError(
-                f"{self.threshold} is not a threshold ({error}); choose it again: grace threshold"
+                f"{self.threshold} is not a threshold ({error}); remove it and choose again: "
+                "grace threshold"
             ) from None
 
     def add_time(self, stage: str, unit: str, seconds: float, count: int) -> None:

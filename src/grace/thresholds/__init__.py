@@ -11,46 +11,90 @@ ends the sequence, so no level is lost to the number of thresholds. The last one
 Sources: Angelopoulos et al. 2021 (arXiv 2110.01052), Learn then Test; Bauer 1991 (Statistics in
 Medicine 10), tests in a fixed sequence; Clopper and Pearson 1934 (Biometrika 26), exact bounds.
 
-Shapes: N questions, G thresholds.
+Shapes: N questions, G thresholds, D independent draws of calibration data.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from grace.errors import UserInputError
 from grace.thresholds.binomial import Indices, least_points, lower_bound, p_value
-from grace.thresholds.guarantees import (
-    GRID,
-    AccuracyGuarantee,
-    Accurate,
-    Guarantee,
-    NoWorse,
-    NoWorseGuarantee,
-    check_grid,
-    check_level,
-    walk,
-)
 
 __all__ = [
     "GRID",
     "AccuracyGuarantee",
-    "Accurate",
     "DropGuarantee",
-    "Guarantee",
-    "NoWorse",
-    "NoWorseGuarantee",
     "accepted_counts",
     "check_level",
     "few_dropped",
+    "guarantee",
     "least_points",
     "lower_bound",
+    "pick",
     "selective",
 ]
+
+_TAILS = (1e-4, 1e-5, 1e-6)
+GRID: tuple[float, ...] = (
+    *(1 - tail for tail in reversed(_TAILS)),
+    *(thousandths / 1000 for thousandths in range(999, 0, -1)),
+    *_TAILS,
+    0.0,
+)
+"""The thresholds that are tried, strict to loose. It must never depend on the calibration data."""
+DROPS = GRID[::-1]  # the thresholds for dropping: the first drops nothing
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyGuarantee:
+    """At least `target` of the answers given at `tau` are right, except with probability `delta`.
+
+    `tau` is None when no threshold can guarantee it. `accepted` of `n` calibration questions were
+    answered and `right` of those were right, at tau or else at the strictest threshold tested.
+    `bound` is the Clopper-Pearson lower bound of the accuracy there, at the level of its test.
+    """
+
+    tau: float | None
+    target: float
+    delta: float
+    n: int
+    accepted: int
+    right: int
+    bound: float
+
+    @property
+    def coverage(self) -> float:
+        """Share of the calibration questions that are answered."""
+        return self.accepted / self.n
+
+    @property
+    def needed(self) -> int:
+        """Fewest answered questions that could guarantee this, were all of them right."""
+        return least_points(self.target, self.delta)
+
+    def __str__(self) -> str:
+        seen = f"{self.right} of {self.accepted} right, {self.n} questions"
+        promise = f"at least {self.target:.1%} right with probability {1 - self.delta:.0%}"
+        if self.tau is not None:
+            return (
+                f"confidence >= {self.tau:g}: {promise}; answers {self.coverage:.1%} ({seen}, "
+                f"bound {self.bound:.1%})"
+            )
+        if self.n < self.needed:
+            return (
+                f"no threshold can promise {promise} with {self.n} points: at least {self.needed} "
+                "would be needed even if all were right"
+            )
+        return (
+            f"no threshold can promise {promise} with {self.n} points: the strictest tested has "
+            f"{seen}, bound {self.bound:.1%}; lower the target, or calibrate on more questions"
+        )
 
 
 def selective(
@@ -81,9 +125,7 @@ def selective(
             "give one of each per question"
         )
     accepted_G, right_G = accepted_counts(confidence_N, correct_N, grid)
-    return Accurate(target).guarantee(
-        accepted_G, right_G, confidence_N.size, delta=delta, grid=grid
-    )
+    return guarantee(accepted_G, right_G, confidence_N.size, target=target, delta=delta, grid=grid)
 
 
 def accepted_counts(
@@ -101,7 +143,69 @@ def accepted_counts(
     return accepted_G, right_G
 
 
-DROPS = GRID[::-1]  # the thresholds that are tried: the first drops nothing
+def guarantee(
+    accepted_G: ArrayLike,
+    right_G: ArrayLike,
+    n: int,
+    *,
+    target: float,
+    delta: float = 0.05,
+    grid: Sequence[float] = GRID,
+) -> AccuracyGuarantee:
+    """Choose tau by how many of n calibration questions each threshold answers, and rightly.
+
+    Raises:
+        UserInputError: an impossible target, delta or grid.
+    """
+    check_grid(grid)
+    accepted_G, right_G = np.asarray(accepted_G), np.asarray(right_G)
+    picked = pick(accepted_G[None], right_G[None], n, target, delta)[0]
+    first = np.flatnonzero(accepted_G >= min(start(n, target, delta), accepted_G.max()))[0]
+    at = picked if picked >= 0 else first
+    accepted, right = int(accepted_G[at]), int(right_G[at])
+    return AccuracyGuarantee(
+        tau=float(grid[at]) if picked >= 0 else None,
+        target=target,
+        delta=delta,
+        n=n,
+        accepted=accepted,
+        right=right,
+        bound=float(lower_bound(right, accepted, delta)),
+    )
+
+
+def pick(
+    accepted_DG: ArrayLike, right_DG: ArrayLike, n: int, target: float, delta: float
+) -> Indices:
+    """Return the index of the loosest threshold that is guaranteed in each draw, -1: none: (D,).
+
+    The sequence starts at the first threshold that enough answers reach; see `start`.
+
+    Raises:
+        UserInputError: an impossible target or delta.
+    """
+    check_level(target, "target")
+    check_level(delta, "delta")
+    accepted_DG = np.asarray(accepted_DG)
+    passes_DG = p_value(right_DG, accepted_DG, target) <= delta
+    return _walk(passes_DG, (accepted_DG < start(n, target, delta)).sum(axis=1))
+
+
+def start(n: int, target: float, delta: float) -> int:
+    """Return the number of answers at which the sequence starts: a quarter of the questions.
+
+    A threshold that too few answers reach can never pass, however right they are, and one that
+    few reach fails by bad luck. The number depends on n, target and delta alone.
+    """
+    return max(least_points(target, delta), n // 4)
+
+
+def _walk(passes_DG: NDArray[np.bool_], first_D: Indices) -> Indices:
+    """Return the last threshold before the first failure from `first_D` on, -1 for none."""
+    untested_DG = np.arange(passes_DG.shape[1]) < first_D[:, None]
+    fails_DG = ~(passes_DG | untested_DG)
+    end_D = np.where(fails_DG.any(axis=1), fails_DG.argmax(axis=1), passes_DG.shape[1])
+    return np.where(end_D > first_D, end_D - 1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +255,22 @@ def few_dropped(lowest_N: ArrayLike, alpha: float, delta: float = 0.05) -> DropG
     low_N = np.sort(np.asarray(lowest_N, dtype=np.float64))
     dropped_G = np.searchsorted(low_N, DROPS, side="left")
     passes_G = p_value(len(low_N) - dropped_G, np.full(len(DROPS), len(low_N)), 1 - alpha) <= delta
-    at = int(max(walk(passes_G[None], np.zeros(1, dtype=np.intp))[0], 0))
+    at = int(max(_walk(passes_G[None], np.zeros(1, dtype=np.intp))[0], 0))
     dropped = int(dropped_G[at])
     bound = 1 - float(lower_bound(len(low_N) - dropped, len(low_N), delta)) if len(low_N) else 1.0
     return DropGuarantee(float(DROPS[at]), alpha, delta, len(low_N), dropped, bound)
+
+
+def check_level(value: float, name: str) -> None:
+    """Refuse a share that is not strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise UserInputError(f"{name} is {value}; give a share above 0 and below 1, e.g. 0.9")
+
+
+def check_grid(grid: Sequence[float]) -> Sequence[float]:
+    """Return the grid, refusing one that does not go from strict to loose."""
+    if len(grid) == 0 or any(a <= b for a, b in itertools.pairwise(grid)):
+        raise UserInputError(
+            f"the grid of {len(grid)} thresholds must go from strict to loose; sort it, high first"
+        )
+    return grid

@@ -17,7 +17,6 @@ SCALE = examples("grace scale runs/qwen", "grace scale runs/qwen --samples 16 --
 THRESHOLD = examples(
     "grace threshold runs/qwen --target-accuracy 0.9",
     "grace threshold runs/qwen --target-accuracy 0.9 --mode early-stop --budget 8",
-    "grace threshold runs/qwen --mode early-stop --margin 0.01",
     "grace threshold runs/qwen --target-accuracy 0.9 --mode early-stop --drop 0.05",
 )
 
@@ -68,12 +67,8 @@ def scale(
 def threshold(
     path: RunPath,
     target_accuracy: Annotated[
-        float | None, typer.Option(help="share of the given answers that must be right")
-    ] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(help="instead: the accuracy that early stopping may lose to a plain vote"),
-    ] = None,
+        float, typer.Option(help="share of the given answers that must be right")
+    ],
     delta: Annotated[float, typer.Option(help="accepted risk that the guarantee is false")] = 0.05,
     mode: Annotated[
         str, typer.Option(help="answer: one answer or none; early-stop: a vote of --budget samples")
@@ -99,9 +94,8 @@ def threshold(
 
     chosen = choose_threshold(
         path,
-        mode=mode,
         target=target_accuracy,
-        margin=margin,
+        mode=mode,
         delta=delta,
         budget=budget,
         alpha=drop,

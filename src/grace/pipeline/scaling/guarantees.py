@@ -15,11 +15,11 @@ from grace.pipeline.sampling import sampling_for
 from grace.pipeline.scaling.pools import OWN, draw_pool, read_pool
 from grace.pipeline.stages.score import answer
 from grace.records import Threshold, to_json
-from grace.scaling import Pool, accuracy_threshold, no_worse_threshold
-from grace.scaling.guarantees import Goal, early_stops, majority_right
+from grace.scaling import Pool, accuracy_threshold
+from grace.scaling.guarantees import early_stops
 from grace.store import RunDir, Split, is_run, runs_in, write_json
 from grace.strategies import BUDGET
-from grace.thresholds import Accurate, Guarantee, NoWorse, check_level, few_dropped, selective
+from grace.thresholds import AccuracyGuarantee, check_level, few_dropped, selective
 
 MODES = ("answer", "early-stop")
 STAGE = "threshold"
@@ -29,7 +29,7 @@ class Wanted(NamedTuple):
     """A guarantee that is asked for."""
 
     mode: Literal["answer", "early-stop"]
-    goal: Goal
+    target: float
     delta: float
     budget: int
     alpha: float | None = None
@@ -38,9 +38,8 @@ class Wanted(NamedTuple):
 def choose_threshold(
     path: Path,
     *,
+    target: float,
     mode: str = "answer",
-    target: float | None = None,
-    margin: float | None = None,
     delta: float = 0.05,
     budget: int | None = None,
     alpha: float | None = None,
@@ -50,10 +49,8 @@ def choose_threshold(
 
     Args:
         path: a run whose model is trained.
-        mode: `answer`: one greedy answer, or none; `early-stop`: up to `budget` samples.
         target: wanted accuracy of the answers that are given, in (0, 1).
-        margin: instead of a target: most accuracy that early stopping, which then always answers,
-            may lose against SC with the same budget, in [0, 1).
+        mode: `answer`: one greedy answer, or none; `early-stop`: up to `budget` samples.
         delta: accepted probability that the guarantee is false, in (0, 1).
         budget: most samples per question with `early-stop`; None: 8.
         alpha: with `early-stop`: share of the right samples, in (0, 1), that may be aborted while
@@ -61,15 +58,11 @@ def choose_threshold(
         device: where the model runs; None: as in the run's settings.
 
     Raises:
-        ConfigError: what is wanted is incomplete or contradicts itself.
-        UserInputError: an impossible target, margin or delta.
+        ConfigError: what is wanted contradicts itself.
+        UserInputError: an impossible target or delta.
         RunError: there is no such run, or its model is not trained yet.
     """
-    wanted = _checked(mode, target, margin, delta, budget)._replace(alpha=alpha)
-    if alpha is not None:
-        check_level(alpha, "--drop")
-        if wanted.mode != "early-stop":
-            raise ConfigError("--drop is about votes; add --mode early-stop, or leave it out")
+    wanted = _checked(mode, target, delta, budget, alpha)
     if not is_run(path):
         runs = runs_in(path)
         which = f"holds several runs; name one of them, e.g. {runs[0]}" if runs else "is not a run"
@@ -87,34 +80,26 @@ def choose_threshold(
 
 
 def _checked(
-    mode: str, target: float | None, margin: float | None, delta: float, budget: int | None
+    mode: str, target: float, delta: float, budget: int | None, alpha: float | None
 ) -> Wanted:
     if mode not in MODES:
         raise ConfigError(f"--mode is {mode!r}; choose from {', '.join(MODES)}")
-    if (target is None) == (margin is None):
-        given = "neither" if target is None else "both"
-        raise ConfigError(
-            f"{given} of --target-accuracy and --margin given; give one of them: what to promise"
-        )
-    if mode == "answer" and (margin is not None or budget not in (None, 1)):
-        what = "--margin" if margin is not None else f"--budget {budget}"
+    if mode == "answer" and (alpha is not None or budget not in (None, 1)):
+        what = "--drop" if alpha is not None else f"--budget {budget}"
         raise ConfigError(f"{what} is about votes; add --mode early-stop, or leave it out")
     if budget is not None and budget < 1:
         raise ConfigError(f"--budget is {budget}; at least one sample is needed")
+    check_level(target, "the target accuracy")
     check_level(delta, "delta")
-    if margin is not None:
-        NoWorse(margin).check("--margin")
-        return Wanted("early-stop", NoWorse(margin), delta, budget or BUDGET)
-    assert target is not None
-    Accurate(target).check("the target accuracy")
+    if alpha is not None:
+        check_level(alpha, "--drop")
     most = 1 if mode == "answer" else budget or BUDGET
-    return Wanted(mode, Accurate(target), delta, most)  # type: ignore[arg-type]
+    return Wanted(mode, target, delta, most, alpha)  # type: ignore[arg-type]
 
 
 def _for_answers(context: Context, wanted: Wanted) -> Threshold:
-    assert isinstance(wanted.goal, Accurate)
     confidence_N, correct_N = _greedy_answers(context, "validation")
-    found = selective(confidence_N, correct_N, target=wanted.goal.target, delta=wanted.delta)
+    found = selective(confidence_N, correct_N, target=wanted.target, delta=wanted.delta)
     test = None
     if found.tau is not None:
         confidence_N, correct_N = _greedy_answers(context, "test")
@@ -124,30 +109,21 @@ def _for_answers(context: Context, wanted: Wanted) -> Threshold:
 
 
 def _for_votes(context: Context, wanted: Wanted) -> Threshold:
-    goal, budget, delta = wanted.goal, wanted.budget, wanted.delta
+    budget, delta = wanted.budget, wanted.delta
     temperature = context.settings.sample.draw_temperature
     pool = _votes(context, "validation", budget, temperature)
-    abstains = isinstance(goal, Accurate)
     few = None
     if wanted.alpha is not None:
         delta /= 2
         few = few_dropped(pool.lowest_right(), wanted.alpha, delta)
     drop = few.drop if few else 0.0
-    found: Guarantee
-    if isinstance(goal, Accurate):
-        found = accuracy_threshold(pool, goal.target, budget=budget, delta=delta, drop=drop)
-    else:
-        margin = goal.margin
-        found = no_worse_threshold(pool, budget=budget, margin=margin, delta=delta, drop=drop)
+    found = accuracy_threshold(pool, wanted.target, budget=budget, delta=delta, drop=drop)
     test = None
     if found.tau is not None:
         pool = _votes(context, "test", budget, temperature)
         left = pool.dropped(drop, budget)
-        given_1Q, right_1Q = early_stops(left, budget, abstains, OWN, [found.tau])
+        given_1Q, right_1Q = early_stops(left, budget, OWN, [found.tau])
         test = _check_of_answers(given_1Q[0], right_1Q[0])
-        if not abstains:
-            test["baseline"] = float(majority_right(pool, budget).mean())
-            test["shows"] += f"; SC {test['baseline']:.1%}"
         if few:
             lost = (pool.lowest_right() < drop).mean()
             saved = 1 - left.tokens_QS.sum() / pool.tokens_QS.sum()
@@ -162,21 +138,19 @@ def _chosen(
     context: Context,
     wanted: Wanted,
     temperature: float,
-    found: Guarantee,
+    found: AccuracyGuarantee,
     test: dict[str, Any] | None,
 ) -> Threshold:
-    sentence, goal = str(found), wanted.goal
+    sentence = str(found)
     if context.settings.train.keep == "best":
         sentence += "; train.keep=best chose the epoch on these questions, which favours them"
     return Threshold(
         mode=wanted.mode,
         budget=wanted.budget,
         temperature=temperature,
-        target=goal.target if isinstance(goal, Accurate) else None,
-        margin=goal.margin if isinstance(goal, NoWorse) else None,
+        target=wanted.target,
         delta=wanted.delta,
         tau=found.tau,
-        abstains=isinstance(goal, Accurate),
         n=found.n,
         bound=found.bound,
         promise=sentence,
@@ -218,5 +192,5 @@ def _tries(earlier: Threshold | None, chosen: Threshold) -> int:
     """Return the number of different guarantees that have been asked of these questions."""
     if earlier is None:
         return 1
-    asked = [(t.mode, t.budget, t.target, t.margin, t.delta, t.alpha) for t in (earlier, chosen)]
+    asked = [(t.mode, t.budget, t.target, t.delta, t.alpha) for t in (earlier, chosen)]
     return earlier.tries + (asked[0] != asked[1])
