@@ -1,8 +1,9 @@
 """What some graded answers of other questions do for a trained confidence, in and out of domain.
 
 STUDY is a finished study with out-of-domain tests (`recipes/closedbook.toml`). Of each test set, a
-random half gives the graded answers, the other half is rated; 100 splits per run. Seed 0 is left
-out: the spreads of `grace.model.recalibrating` were chosen on it.
+random half gives the graded answers, the other half is rated; 100 splits per run. Each line is
+ECE / Brier score / AUROC in percent. Seed 0 is left out: the spreads of
+`grace.model.recalibrating` were chosen on it.
 
     python bench/recalibration.py runs/closedbook
 """
@@ -10,13 +11,15 @@ out: the spreads of `grace.model.recalibrating` were chosen on it.
 from __future__ import annotations
 
 import argparse
+import itertools
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace.calibration import LogOdds
+from grace.calibration import LogOdds, Platt
 from grace.evidence import Evidence
 from grace.metrics import auroc, brier, ece
 from grace.model.recalibrating import PART_SPREADS, parts
@@ -36,8 +39,16 @@ def tests(run: Path) -> Iterator[tuple[str, Split]]:
         yield task, directory.split(f"transfer/{task}").tuned
 
 
-def rated(run: Path, split: Split) -> tuple[Any, Any]:
-    """Return the parts of the log-odds (2, N) and the grades of the answers with a confidence."""
+class Rated(NamedTuple):
+    """Answers with a confidence: the parts of its log-odds (2, N), the likelihood, the grades."""
+
+    parts_PN: Any
+    likelihood_N: Any
+    correct_N: Any
+
+
+def rated(run: Path, split: Split) -> Rated:
+    """Return the answers of a test set that have a confidence."""
     rows = [
         (response, grade.correct)
         for response, grade in zip(split.responses.read(), split.grades.read(), strict=True)
@@ -46,46 +57,45 @@ def rated(run: Path, split: Split) -> tuple[Any, Any]:
     logprobs = [(*response.logprobs, response.end_logprob) for response, _ in rows]
     evidence = Evidence.in_card(read_card(RunDir(run).adapter))
     parts_PN = parts(evidence, [response.confidence for response, _ in rows], logprobs)
-    return parts_PN, np.array([correct for _, correct in rows])
+    likelihood_N = np.exp([np.mean(one) for one in logprobs])
+    return Rated(parts_PN, likelihood_N, np.array([correct for _, correct in rows]))
 
 
-def measure(parts_PN: Any, correct_N: Any, answers: int) -> Any:
-    """Return the `METRICS` of each split's other half, in percent, (SPLITS, 3)."""
-    found = []
-    for number in range(SPLITS):
-        order_N = np.random.default_rng(number).permutation(len(correct_N))
-        known, rest = order_N[:answers], order_N[len(order_N) // 2 :]
-        made = LogOdds((1.0,) * len(parts_PN), 0.0)
-        if answers:
-            made = LogOdds.fit(parts_PN[:, known], correct_N[known], PART_SPREADS)
-        c_N = made.transform(parts_PN[:, rest])
-        found.append([metric(c_N, correct_N[rest]) for metric in METRICS])
-    return 100 * np.array(found)
+def measure(answers: Rated, known: Any, rest: Any) -> dict[str, Any]:
+    """Return the `METRICS` of the answers `rest`, by what was fitted to the answers `known`."""
+    parts_PN, likelihood_N, correct_N = answers
+    if len(known):
+        made = LogOdds.fit(parts_PN[:, known], correct_N[known], PART_SPREADS)
+        platt = Platt.fit(likelihood_N[known], correct_N[known])
+        found = {"recalibrated": made.transform(parts_PN[:, rest])}
+        found["Platt on these answers"] = platt.transform(likelihood_N[rest])
+    else:
+        found = {"as it is": LogOdds((1.0, 1.0), 0.0).transform(parts_PN[:, rest])}
+    return {
+        name: [100 * metric(c_N, correct_N[rest]) for metric in METRICS]
+        for name, c_N in found.items()
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("study", type=Path)
     arguments = parser.parse_args()
-    found: dict[tuple[str, str, int], list[Any]] = {}
+    found = defaultdict(list)
     for run in runs_in(arguments.study):
         settings = load_run_settings(run)
         if settings.seed == 0:
             continue
         for task, split in tests(run):
-            values = rated(run, split)
-            for answers in ANSWERS:
-                key = (settings.data.task, task, answers)
-                found.setdefault(key, []).append(measure(*values, answers))
-    for (trained, tested, answers), measured in found.items():
-        mean, spread = np.mean(measured, axis=(0, 1)), np.std(measured, axis=(0, 1))
-        print(
-            f"{trained} -> {tested}, {answers} answers, {len(measured)} seeds: "
-            + ", ".join(
-                f"{metric.__name__} {value:.1f} (sd {sd:.1f})"
-                for metric, value, sd in zip(METRICS, mean, spread, strict=True)
-            )
-        )
+            answers = rated(run, split)
+            for count, number in itertools.product(ANSWERS, range(SPLITS)):
+                order_N = np.random.default_rng(number).permutation(len(answers.correct_N))
+                known, rest = order_N[:count], order_N[len(order_N) // 2 :]
+                for name, values in measure(answers, known, rest).items():
+                    found[settings.data.task, task, count, name].append(values)
+    for (trained, tested, count, name), values in found.items():
+        told = " / ".join(f"{value:.1f}" for value in np.mean(values, axis=0))
+        print(f"{trained} -> {tested}, {count} answers, {name}: {told}")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def test_a_map_of_the_log_odds_is_the_minimum_that_scipy_finds(slopes, answers):
     rng = np.random.default_rng(answers)
     parts = rng.normal(0.5, 1.5, (len(slopes), answers))
     correct = rng.random(answers) < expit(np.array(slopes) @ parts - 0.5)
-    spread = np.array([0.5, SLOPE_SPREAD])[-len(slopes) :]
+    spread = np.array([1.0, SLOPE_SPREAD])[-len(slopes) :]
 
     def loss(point):
         z = point[:-1] @ parts + point[-1]

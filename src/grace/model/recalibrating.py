@@ -33,7 +33,7 @@ from grace.training.card import model_card
 Array = NDArray[np.float64]
 
 FOLDS = 5
-PART_SPREADS = (0.5, SLOPE_SPREAD)  # the rows may say nothing of other questions (decision 005)
+PART_SPREADS = (1.0, 0.3)  # the rows may say nothing of other questions (decision 005)
 FEWEST = 10  # questions
 
 
