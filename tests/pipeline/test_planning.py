@@ -56,6 +56,8 @@ def test_tokens_are_those_of_a_run_but_for_answers_that_end_early(
         prompts += sum(len(encode_chat(context.engine("base").tokenizer, a)) for a in asked)
         longest += len(directory.split(name).responses.read()) * settings.sample.max_new_tokens
     assert tokens(settings, "sample") == prompts + longest
+    ((first, *_),) = planning.plan_runs([(settings, STAGES)])
+    assert first.answers == sum(len(directory.split(s).responses.read()) for s in SPLITS)
 
 
 def test_examples_that_all_prompts_begin_with_are_not_counted_for_every_question(
@@ -98,7 +100,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
             assert [step["stage"] for step in stages][:2] == ["sample", "grade"]
         else:
             assert (
-                "tokens" in shown and "seed 0" in shown if "--seeds" in options else "fit" in shown
+                "tokens" in shown and "seed-0" in shown if "--seeds" in options else "fit" in shown
             )
 
 

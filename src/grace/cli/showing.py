@@ -51,14 +51,13 @@ def show_plans(
     until: str | None,
     as_json: bool,
 ) -> None:
-    """Print what each run has left to do, and with how many tokens.
+    """Print the stages that each run has left, with their answers and tokens.
 
-    A single run is shown stage by stage, several by their sums.
+    A single run is shown stage by stage, several by their tokens.
     """
     from grace.pipeline import stages_left
     from grace.pipeline.asking import settled
     from grace.pipeline.planning import plan_runs
-    from grace.tasks import title_of
 
     left = {
         folder: stages_left(RunDir(path / folder), settings, redo=redo, until=until)
@@ -75,20 +74,21 @@ def show_plans(
         stages = [[step._asdict() for step in steps] for steps in plans]
         print(json.dumps(dict(zip(map(str, runs), stages, strict=True)), indent=2))
     elif len(plans) == 1:
-        _show_plan("stage", plans[0])
+        _show_counts("stage", "answers", plans[0])
     else:
-        titles = [f"{title_of(own.data)}, seed {own.seed}" for own in runs.values()]
+        left_to_do = [len(steps) for steps in plans]
         sums = [sum(step.tokens for step in steps) for steps in plans]
-        _show_plan("run", zip(map(str, runs), titles, sums, strict=True))
+        _show_counts("run", "stages", zip(map(str, runs), left_to_do, sums, strict=True))
 
 
-def _show_plan(first: str, rows: Iterable[tuple[str, str, int]]) -> None:
+def _show_counts(first: str, second: str, rows: Iterable[tuple[str, int, int]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(first, "what")
-    table.add_column("tokens", justify="right")
-    for name, what, tokens in rows:
-        table.add_row(*map(Text, (name, what, f"{tokens:,}")))
+    table = Table(first)
+    for column in (second, "tokens"):
+        table.add_column(column, justify="right")
+    for name, count, tokens in rows:
+        table.add_row(Text(name), f"{count:,}", f"{tokens:,}")
     Console().print(table)

@@ -1,7 +1,7 @@
-"""`grace run --dry-run`: what a run would do, and with how many tokens through the model.
+"""`grace run --dry-run`: the stages, answers and tokens through the model that a run has left.
 
-Counts are exact for prompts and upper bounds for responses, which may end before
-`sample.max_new_tokens`.
+Tokens are exact for prompts and upper bounds for responses, which may end before
+`sample.max_new_tokens`. What estimators cost comes with the report.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ PROMPTS_READ = 200
 
 
 class StagePlan(NamedTuple):
-    """One stage of a run: what it does, and the tokens through the model."""
+    """One stage of a run: the answers that it writes or reads, and the tokens through the model."""
 
     stage: str
-    what: str
+    answers: int = 0
     tokens: int = 0
 
 
@@ -69,25 +69,20 @@ def _steps(settings: RunSettings, asked: _Asked) -> Iterator[StagePlan]:
         return read + sum(counts[name] * samples[name] * longest for name in names)
 
     answers = sum(counts[name] * samples[name] for name in counts)
-    what = f"{answers:,} answers of at most {longest} tokens"
-    yield StagePlan("sample", what, generating(tuple(counts)))
-    yield StagePlan("grade", f"{answers:,} answers")
+    yield StagePlan("sample", answers, generating(tuple(counts)))
+    yield StagePlan("grade", answers)
     trained = counts["train"] * samples["train"]
     once = round(trained * (prompts["train"] + longest))
-    yield StagePlan("features", f"{trained:,} training answers read", once)
-    yield StagePlan("targets", f"a probe in {settings.target.folds} folds")
-    yield StagePlan("fit", f"a read-out of {trained:,} training answers")
-    if train.head == "pair" and train.lora == "never":
-        yield StagePlan("train", "the rows alone, no LoRA")
-    else:
-        what = f"{train.epochs} epochs of {trained:,} answers, LoRA of rank {train.rank}"
-        yield StagePlan("train", what, train.epochs * once)
+    yield StagePlan("features", trained, once)
+    yield StagePlan("targets", trained)
+    yield StagePlan("fit", trained)
+    lora = train.head != "pair" or train.lora != "never"
+    yield StagePlan("train", trained, train.epochs * once * lora)
     sets = 1 + len(settings.report.transfer)
-    what = f"{sets * counts['test'] * samples['test']:,} answers of the tuned model"
-    yield StagePlan("answer", what, sets * generating(("test",)))
-    names = ", ".join(settings.report.estimators)
-    yield StagePlan("score", f"{names} (what they cost comes with the report)")
-    yield StagePlan("report", f"{settings.report.bootstrap:,} bootstrap resamples")
+    tested = counts["test"] * samples["test"]
+    yield StagePlan("answer", sets * tested, sets * generating(("test",)))
+    yield StagePlan("score", sets * tested)
+    yield StagePlan("report", sets * tested)
 
 
 def _asked(settings: RunSettings) -> _Asked:

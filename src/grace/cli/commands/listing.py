@@ -48,8 +48,8 @@ def _state(run: Path) -> str:
 
     try:
         done = [stage for stage in STAGES if RunDir(run).manifest(stage) is not None]
-    except GraceError:
-        return f"broken; see `grace check {run}`"
+    except GraceError as error:
+        return f"broken: {error}"
     return "finished" if len(done) == len(STAGES) else f"done: {', '.join(done) or 'nothing'}"
 
 
