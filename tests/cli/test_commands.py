@@ -53,6 +53,7 @@ def tiny_demo(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     recipe.write_text("[study]\nseeds = 2\n", encoding="utf-8")
     where = (f"model.path={finished}/model", "data.task=jsonl", "seed=1")
     file = f"data.file={finished}/questions.jsonl"
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # both runs at a time
     monkeypatch.setattr(demo_module, "DEMO", recipe)
     monkeypatch.setattr(demo_module, "QUICK", (*where, file, *tiny_run.FAST))
 

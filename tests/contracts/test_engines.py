@@ -294,27 +294,37 @@ class Loud(TransformersEngine):
 """
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny `model`, `questions.jsonl` and a `run` that transformers has sampled."""
+    folder = tmp_path_factory.mktemp("plain")
+    tiny_run.write_model(folder / "model")
+    tiny_run.write_questions(folder / "questions.jsonl")
+    grace([*tiny_run.run_arguments(folder / "run", *inputs(folder)), "--until", "sample"])
+    return folder
+
+
+def inputs(folder: Path) -> tuple[Path, Path]:
+    return folder / "model", folder / "questions.jsonl"
+
+
 @pytest.mark.parametrize("kind", ["vllm", "openai", "loud_engine:Loud"])
 def test_a_run_samples_with_another_engine_and_trains_with_transformers(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine of one's own is one file, and used end to end."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GRACE_TRUST", "")
     fake_vllm.install(monkeypatch, make=fake_vllm.load)
     (tmp_path / "loud_engine.py").write_text(OWN)
-    folder = tiny_run.write_model(tmp_path / "model")
-    questions = tiny_run.write_questions(tmp_path / "questions.jsonl")
-    common = ["--model", str(folder), "--file", str(questions), *tiny_run.settings()]
-    local = TransformersEngine.load(folder)
+    local = TransformersEngine.load(plain / "model")
     with fake_upstream.serving(local.model, local.tokenizer, list(local.end_ids)) as server:
         options = {"openai": [f"url={server.url}"], "vllm": []}.get(kind, ["word=ahem", "times=2"])
         engine = ["--set", f"model.engine={kind}"]
         engine += ["--set", f"model.engine_options={json.dumps(options)}"]
-        grace(["run", str(tmp_path / "run"), *common, *engine])
-    grace(["run", str(tmp_path / "plain"), *common, "--until", "sample"])
+        grace([*tiny_run.run_arguments(tmp_path / "run", *inputs(plain)), *engine])
     found, wanted = (
-        RunDir(tmp_path / name).split("validation").responses.read() for name in ("run", "plain")
+        RunDir(folder / "run").split("validation").responses.read() for folder in (tmp_path, plain)
     )
     by_id = {row.id: row for row in wanted}
     assert sorted(by_id) == sorted(row.id for row in found)

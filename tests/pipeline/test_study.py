@@ -36,7 +36,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "recipe.toml").write_text(RECIPE, encoding="utf-8")
     options = [f"model.path={model}", *tiny_run.FAST]
     made = resolve_study(folder / "run", folder / "recipe.toml", options)
-    run_study(folder / "run", made, jobs=2)
+    run_study(folder / "run", made)  # side by side: the demo's runs, in tests/cli
     return folder / "run"
 
 

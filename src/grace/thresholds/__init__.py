@@ -16,6 +16,7 @@ Shapes: N questions, G thresholds, D independent draws of calibration data.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -253,12 +254,27 @@ def few_dropped(lowest_N: ArrayLike, alpha: float, delta: float = 0.05) -> DropG
     check_level(alpha, "--drop")
     check_level(delta, "delta")
     low_N = np.sort(np.asarray(lowest_N, dtype=np.float64))
+    n = len(low_N)
     dropped_G = np.searchsorted(low_N, DROPS, side="left")
-    passes_G = p_value(len(low_N) - dropped_G, np.full(len(DROPS), len(low_N)), 1 - alpha) <= delta
-    at = int(max(_walk(passes_G[None], np.zeros(1, dtype=np.intp))[0], 0))
+    at = max(int((dropped_G <= _most_dropped(n, alpha, delta)).sum()) - 1, 0)
     dropped = int(dropped_G[at])
-    bound = 1 - float(lower_bound(len(low_N) - dropped, len(low_N), delta)) if len(low_N) else 1.0
-    return DropGuarantee(float(DROPS[at]), alpha, delta, len(low_N), dropped, bound)
+    bound = _upper_bound(dropped, n, delta)
+    return DropGuarantee(float(DROPS[at]), alpha, delta, n, dropped, bound)
+
+
+@functools.cache
+def _upper_bound(dropped: int, n: int, delta: float) -> float:
+    return 1 - float(lower_bound(n - dropped, n, delta)) if n else 1.0
+
+
+@functools.cache
+def _most_dropped(n: int, alpha: float, delta: float) -> int:
+    """Return how many of n right samples may be dropped so that the test still passes, -1: none.
+
+    The p-value grows with the number dropped, so the tests end where this is exceeded.
+    """
+    dropped_K = np.arange(n + 1)
+    return int((p_value(n - dropped_K, np.full(n + 1, n), 1 - alpha) <= delta).sum()) - 1
 
 
 def check_level(value: float, name: str) -> None:
