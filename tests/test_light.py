@@ -244,3 +244,8 @@ def test_what_needs_more_says_in_one_line_which_extra_and_writes_nothing(folder:
         match = re.fullmatch(said, found.err)
         assert match and match.group(1) == "grace-confidence[local]", (command, found)
     assert not (folder / "new").exists()
+
+
+def test_the_light_install_is_whole(folder: Path) -> None:
+    (found,) = grace(folder, ["check"])
+    assert found.code == 0 and "pip install 'grace-confidence[local]'" in found.out

@@ -39,6 +39,7 @@ def test_a_gguf_file_goes_through_every_command(
     for arguments in (
         ("score", run, tmp_path / "answers.jsonl"),
         ("export", run, tmp_path / "merged"),
+        ("check", run),
         ("label", questions, tmp_path / "labelled", "--model", run),
         ("label", questions, tmp_path / "by-base", "--model", file, "--set", "data.prompt=short"),
         (

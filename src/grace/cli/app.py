@@ -246,3 +246,23 @@ def list_(
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         print(f"{row['name']:<{width}}  {row['about']}".rstrip())
+
+
+@app.command(epilog=examples("grace check", "grace check runs/demo"))
+def check(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="a run, or a folder of runs")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check the installation and, given a run, its files; exit code 1 if anything is wrong."""
+    from grace.cli.commands.check import examine
+
+    findings = examine(path)
+    if as_json:
+        print(json.dumps([finding._asdict() for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            print(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)

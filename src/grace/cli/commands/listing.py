@@ -49,7 +49,7 @@ def _state(run: Path) -> str:
     try:
         done = [stage for stage in STAGES if RunDir(run).manifest(stage) is not None]
     except GraceError as error:
-        return f"broken: {error}"
+        return f"broken: {error}; see `grace check {run}`"
     return "finished" if len(done) == len(STAGES) else f"done: {', '.join(done) or 'nothing'}"
 
 
