@@ -123,8 +123,11 @@ def test_a_body_that_does_not_arrive_is_refused(
         assert client.recv(100).startswith(b"HTTP/1.1 408 ")
 
 
-def test_of_unfinished_bodies_the_largest_goes(live: Live, finished: Path) -> None:
-    with running(live.model, finished / "run", max_unfinished=2**16) as small:
+def test_of_unfinished_bodies_the_largest_goes(
+    live: Live, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "MAX_UNFINISHED", 2**16)
+    with running(live.model, finished / "run") as small:
         first, large = begun(small.url, 2**15, b"a" * 2**14), begun(small.url, 2**17, b"")
         large.sendall(b"a" * 50_000)
         with first, large:

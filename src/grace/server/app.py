@@ -18,9 +18,8 @@ from grace import __version__
 from grace.errors import GraceError
 from grace.records import to_json
 from grace.report.stored import own_row
-from grace.server.counters import Counters
 from grace.server.errors import ApiError, as_api_error, explain
-from grace.server.guard import Frame, Guard
+from grace.server.guard import Guard
 from grace.server.jobs.line import ClientGone
 from grace.server.requests import ChatRequest, CompletionRequest, ScoreRequest
 from grace.server.schemas import (
@@ -155,14 +154,13 @@ def create_app(
         lifespan=lifespan,
     )
     _add_api(app, service)
-    _add_watching(app, service.counters, service)
+    _add_watching(app, service)
     _add_models(app, settings, dict(about or {}))
     _add_page(app)
     _add_errors(app)
     paths = {getattr(route, "path", "") for route in app.routes}
     app.state.end = service.line.end
     app.add_middleware(Guard, settings=settings, counters=service.counters, paths=paths)
-    app.add_middleware(Frame)
     describe(app, protected=bool(settings.api_key))
     return app
 
@@ -184,7 +182,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         return await service.score(body, request)
 
 
-def _add_watching(app: FastAPI, counters: Counters, service: Service) -> None:
+def _add_watching(app: FastAPI, service: Service) -> None:
     @app.get("/health", response_model=Health, responses={503: ERRORS[503]})
     async def health() -> dict[str, Any]:
         """Say that the process works, and how many requests wait; restart it if this fails."""
@@ -202,7 +200,9 @@ def _add_watching(app: FastAPI, counters: Counters, service: Service) -> None:
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Return counters for Prometheus."""
-        return Response(counters.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            service.counters.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
 
 def _add_models(app: FastAPI, settings: ServerSettings, about: dict[str, Any]) -> None:

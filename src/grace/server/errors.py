@@ -59,12 +59,6 @@ class ApiError(Exception):
         return {"Retry-After": f"{self.retry_after_s:.0f}"}
 
 
-def queue_full(waiting: int) -> ApiError:
-    """Return the error for a client when too many requests wait."""
-    text = f"{waiting} requests wait already; try again in a moment"
-    return ApiError(429, text, code="queue_full")
-
-
 def as_api_error(error: BaseException) -> ApiError:
     """Return an error as the client sees it, without the details of internal ones."""
     if isinstance(error, ApiError):

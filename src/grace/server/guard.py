@@ -25,35 +25,13 @@ NAME = b"x-request-id"
 GIVEN = re.compile(rb"[\w.:-]{1,128}")  # what a client may name its request
 
 
-class Frame:
-    """ASGI middleware around an application and its guard."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; what goes wrong within is logged under the request's name."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        name = _name(dict(scope["headers"]).get(NAME, b""))
-
-        async def named(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (NAME, name)]
-                if message["status"] == 500:
-                    log.error("request %s failed", name.decode())
-            await send(message)
-
-        asked = "GET" if scope["method"] == "HEAD" else scope["method"]  # the server drops the body
-        await self._app({**scope, "method": asked}, receive, named)
-
-
 def _name(given: bytes) -> bytes:
     return given if GIVEN.fullmatch(given) else f"req-{uuid.uuid4().hex}".encode()
 
 
 PROTECTED = "/v1/"
+MAX_BODY = 2**20  # bytes of a request
+MAX_UNFINISHED = 2**25  # bytes of requests that have not arrived in full, all together
 READ_ON = 8  # times the largest body
 BODY_S = 30  # for a body to arrive
 
@@ -67,24 +45,29 @@ class Guard:
         self._app, self._settings, self._counters = app, settings, counters
         self._paths = paths
         self._hosts = {"localhost", *(name.lower().rstrip(".") for name in settings.hosts)}
-        self._unfinished = Unfinished(settings.max_unfinished)
+        self._unfinished = Unfinished(MAX_UNFINISHED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer it."""
+        """Let a request through, or answer it; every answer tells the name of its request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         path = scope["path"] if scope["path"] in self._paths else "other"
+        name = _name(dict(scope["headers"]).get(NAME, b""))
         start, status = time.monotonic(), 499  # of a client that left before the answer began
 
         async def watched(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (NAME, name)]
+                if status == 500:
+                    log.error("request %s failed", name.decode())
             await send(message)
 
+        asked = "GET" if scope["method"] == "HEAD" else scope["method"]  # the server drops the body
         try:
-            await self._answer(scope, receive, watched)
+            await self._answer({**scope, "method": asked}, receive, watched)
         finally:
             self._counters.requests.labels(path, status).inc()
             self._counters.seconds.labels(path).observe(time.monotonic() - start)
@@ -148,20 +131,19 @@ class Guard:
 
     async def _read(self, receive: Receive, grows: Callable[[int], None]) -> bytes:
         """Return the body; of one that is too large some is read on, so that the answer arrives."""
-        limit = self._settings.max_body
         body, size, more = bytearray(), 0, True
-        while more and size <= READ_ON * limit:
+        while more and size <= READ_ON * MAX_BODY:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ApiError(400, "the client left before its body was complete")
             part = message.get("body", b"")
             size += len(part)
-            if size <= limit:
+            if size <= MAX_BODY:
                 body += part
                 grows(len(part))
             more = message.get("more_body", False)
-        if size > limit:
-            raise ApiError(413, f"the body has over {limit} bytes; send less", code="too_large")
+        if size > MAX_BODY:
+            raise ApiError(413, f"the body has over {MAX_BODY} bytes; send less", code="too_large")
         return bytes(body)
 
 

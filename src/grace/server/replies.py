@@ -56,12 +56,12 @@ class Envelope:
         start = {"delta": {"role": "assistant", "content": ""}, "finish_reason": None}
         return self.chunk([{"index": choice, **start, "logprobs": None}])
 
-    def ending(self, ended: Ended, **extra: Any) -> Json:
+    def ending(self, ended: Ended) -> Json:
         """Return the event of a choice that is complete."""
         choice = self._choice(ended.choice, "", (), delta=True)
         if self.chat:
             choice["delta"] = {}
-        return self.chunk([choice | self._end(ended)], **extra)
+        return self.chunk([choice | self._end(ended)])
 
     def complete(self, ended: Ended, pieces: Sequence[Piece]) -> Json:
         """Return a whole choice."""
@@ -109,11 +109,6 @@ def usage(finished: Finished) -> Json:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
     }
-
-
-def voted(event: Voted) -> Json:
-    """Return the event of a sample that has arrived in a vote."""
-    return {"vote": to_json(event.vote), "leading": event.leading}
 
 
 def _chat_logprobs(tokens: Sequence[Token]) -> Json:
@@ -199,7 +194,8 @@ class Answer:
             else:
                 yield self._reply.ending(event)
         elif isinstance(event, Voted):
-            yield self._reply.chunk([], grace=voted(event))
+            said = {"vote": to_json(event.vote), "leading": event.leading}
+            yield self._reply.chunk([], grace=said)
         elif isinstance(event, Finished):
             self._take(event)
             if said := self._said(event):

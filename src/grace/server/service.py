@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 Make = Callable[[Emit], Job]
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 SEEDS = 2**31
+MARK = "\ue0f2"  # stands for a question in the prompt of the training run
+MAX_CHOICES = 64  # samples of one request: `n` for every prompt, or the budget of a vote
+MAX_ITEMS = 256  # responses of one `/v1/score`
 
 
 class Service:
@@ -42,7 +45,10 @@ class Service:
         self.model, self.settings = model, settings
         self.backend = backend(model, settings)
         self.line = Line(self.backend, settings.timeout_s)
-        self._asking = Asking(model)
+        try:
+            self._trained: Sequence[Message] = model.messages(MARK)
+        except UserInputError:  # a task that asks no question without options
+            self._trained = ()
         encode_text(model.engine.tokenizer, "")  # copies the tokenizer now, not for a request
         self.counters = Counters(lambda: len(self.backend.queue.waiting))
 
@@ -79,11 +85,11 @@ class Service:
     async def score(self, body: ScoreRequest, request: Request) -> Response:
         """Answer `/v1/score`."""
         self._check_model(body.model)
-        most = self.settings.max_items
-        if len(body.input) > most:
-            raise _refused("input", f"{len(body.input)} responses; send at most {most} at a time")
+        if len(body.input) > MAX_ITEMS:
+            many = f"{len(body.input)} responses; send at most {MAX_ITEMS} at a time"
+            raise _refused("input", many)
         prompts = [item.chat(self.model) for item in body.input]
-        calibrated = [self._asking.is_trained(prompt) for prompt in prompts]
+        calibrated = [self._is_trained(prompt) for prompt in prompts]
         responses = [item.response for item in body.input]
         make = partial(self.backend.rating, prompts, responses)
         async with aclosing(self.line.events(make, request)) as arriving:
@@ -100,11 +106,25 @@ class Service:
         return JSONResponse(about | {"data": data, "usage": usage(finished)})
 
     async def _converse(self, body: ChatRequest, request: Request) -> Response:
-        """Answer a conversation; one user turn is a question, asked as in the training run."""
-        messages, calibrated = self._asking.conversation(body.plain, raw=body.grace is not None)
+        """Answer a conversation; one user turn is a question, asked as in the training run.
+
+        Its confidence is calibrated where the model reads the prompt of the training run.
+        """
+        messages = body.plain
+        calibrated = self._is_trained(messages)
+        alone = len(messages) == 1 and messages[0]["role"] == "user"
+        if alone and self._trained and body.grace is None and not calibrated:
+            messages, calibrated = list(self.model.messages(messages[0]["content"])), True
         make = self._completion(body, lambda: [self._encode(messages)], body.top)
         reply = Envelope(True, self.settings.name, calibrated=calibrated)
         return await self._answer(body, request, make, reply)
+
+    def _is_trained(self, given: Sequence[Message]) -> bool:
+        """Return whether messages are a question as the training run asks it."""
+        return bool(self._trained) and len(given) == len(self._trained) and all(
+            message["role"] == own["role"] and _fits(message["content"], own["content"])
+            for message, own in zip(given, self._trained, strict=True)
+        )  # fmt: skip
 
     def _completion(
         self,
@@ -115,8 +135,8 @@ class Service:
     ) -> Make:
         self._check_model(body.model)
         choices = num_prompts * body.n
-        if choices > self.settings.max_choices:
-            raise _refused("n", f"{choices} choices; ask for at most {self.settings.max_choices}")
+        if choices > MAX_CHOICES:
+            raise _refused("n", f"{choices} choices; ask for at most {MAX_CHOICES}")
         temperature, top_p = body.temperature, body.top_p
         if isinstance(body, ChatRequest) and body.asks:
             temperature, top_p = temperature or 0.0, top_p or self.model.sample.top_p
@@ -159,9 +179,8 @@ class Service:
 
     def _check_vote(self, body: ChatRequest, options: GraceOptions, budget: int) -> None:
         self._check_model(body.model)
-        most = self.settings.max_choices
-        if max(budget, options.parallel) > most:
-            raise _refused("grace.budget", f"{budget} samples; ask for at most {most}")
+        if max(budget, options.parallel) > MAX_CHOICES:
+            raise _refused("grace.budget", f"{budget} samples; ask for at most {MAX_CHOICES}")
         for name, wrong in {
             "n": body.n > 1,
             "top_p": body.top_p is not None,
@@ -228,47 +247,6 @@ class Service:
 
 def _refused(param: str, message: str) -> ApiError:
     return ApiError(400, message, param=param)
-
-
-MARK = "\ue0f2"  # stands for a question
-
-
-class Conversation(NamedTuple):
-    """The conversation for the model; `calibrated`: it has the prompt of the training run."""
-
-    messages: Sequence[Message]
-    calibrated: bool
-
-
-class Asking:
-    """The prompt of a model's training run."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        try:
-            self._trained: Sequence[Message] = model.messages(MARK)
-        except UserInputError:  # a task that asks no question without options
-            self._trained = ()
-
-    def conversation(self, given: Sequence[Message], *, raw: bool) -> Conversation:
-        """Return the conversation to answer; a single user turn is a question, unless `raw`.
-
-        Raises:
-            UserInputError: the question is empty.
-        """
-        alone = len(given) == 1 and given[0]["role"] == "user"
-        if self.is_trained(given):
-            return Conversation(given, calibrated=True)
-        if raw or not alone or not self._trained:
-            return Conversation(given, calibrated=False)
-        return Conversation(self._model.messages(given[0]["content"]), calibrated=True)
-
-    def is_trained(self, given: Sequence[Message]) -> bool:
-        """Return whether messages are a question as the training run asks it."""
-        return bool(self._trained) and len(given) == len(self._trained) and all(
-            message["role"] == own["role"] and _fits(message["content"], own["content"])
-            for message, own in zip(given, self._trained, strict=True)
-        )  # fmt: skip
 
 
 def _fits(text: str, own: str) -> bool:

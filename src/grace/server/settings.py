@@ -15,10 +15,6 @@ class ServerSettings:
         name: what clients call the model.
         api_key: what clients must send as `Authorization: Bearer KEY`; empty: nothing.
         max_tokens: most tokens of one answer.
-        max_choices: most samples of one request: `n` for every prompt, or the budget of a vote.
-        max_items: most responses of one `/v1/score`.
-        max_body: most bytes of a request.
-        max_unfinished: most bytes of requests that have not arrived in full, all together.
         hosts: by which names the server may be called, besides addresses and `localhost`.
         max_waiting: requests that wait for the model; further ones get 429.
         max_running: requests at a time that are relayed to a server upstream.
@@ -28,10 +24,6 @@ class ServerSettings:
     name: str = "grace"
     api_key: str = ""
     max_tokens: int = 4096
-    max_choices: int = 64
-    max_items: int = 256
-    max_body: int = 2**20
-    max_unfinished: int = 2**25
     hosts: tuple[str, ...] = ()
     max_waiting: int = 64
     max_running: int = 256

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from grace.engines.http.said import UpstreamError
 from grace.errors import GraceError
-from grace.server.errors import ApiError, queue_full
+from grace.server.errors import ApiError
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 1.0  # that a request waits for a batch to end before it gets a lane of its own
@@ -143,7 +143,8 @@ class Queue:
             self._forget()
             free = self._most - self._running if self._model is None else 0
             if len(self.waiting) >= self._max_waiting + free:
-                raise queue_full(len(self.waiting))
+                text = f"{len(self.waiting)} requests wait already; try again in a moment"
+                raise ApiError(429, text, code="queue_full")
             job.arrived = time.monotonic()
             self.waiting.append(job)
             lane = len(self._threads)
