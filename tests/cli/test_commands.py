@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -54,7 +55,13 @@ def tiny_demo(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     recipe.write_text("[study]\nseeds = 2\n", encoding="utf-8")
     where = (f"model.path={finished}/model", "data.task=jsonl", "seed=1")
     file = f"data.file={finished}/questions.jsonl"
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # both runs at a time
+
+    def one_by_one(work: Any, chains: Any, *_: Any) -> None:
+        """Hand the work on as to other processes, which tests/pipeline/test_study.py starts."""
+        for chain in chains:
+            pickle.loads(pickle.dumps(work))(chain)
+
+    monkeypatch.setattr("grace.pipeline.study.side_by_side", one_by_one)
     monkeypatch.setattr(demo_module, "DEMO", recipe)
     monkeypatch.setattr(demo_module, "QUICK", (*where, file, *tiny_run.FAST))
 

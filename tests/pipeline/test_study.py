@@ -36,7 +36,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "recipe.toml").write_text(RECIPE, encoding="utf-8")
     options = [f"model.path={model}", *tiny_run.FAST]
     made = resolve_study(folder / "run", folder / "recipe.toml", options)
-    run_study(folder / "run", made)  # side by side: the demo's runs, in tests/cli
+    run_study(folder / "run", made)
     return folder / "run"
 
 
@@ -104,6 +104,17 @@ def test_a_finished_study_resumes_by_name_and_does_nothing(study: Path):
     first = report_of(study)
     assert run_study(study, resolve_study(study, None, ())) == first
     assert {path: path.stat().st_mtime_ns for path in study.rglob("stages/*")} == before
+
+
+def test_runs_side_by_side_in_processes_of_their_own_do_the_same(study: Path, tmp_path: Path):
+    copy = Path(shutil.copytree(study, tmp_path / "study"))
+    grades = sorted(path.relative_to(study) for path in study.rglob("test/grades.jsonl"))
+    for path in grades:
+        (copy / path).write_text("")
+    run_study(copy, resolve_study(copy, None, ()), redo="grade", until="grade", jobs=2)
+    assert len(grades) == 4
+    assert all((copy / path).read_bytes() == (study / path).read_bytes() for path in grades)
+    assert not list(copy.rglob("stages/features.json"))
 
 
 def test_changed_settings_of_one_run_are_refused_before_anything_is_written(study: Path):

@@ -114,11 +114,12 @@ def test_a_killed_process_resumes_to_the_same_bytes(train: Any, tmp_path: Path) 
     helper.write_text((Path(__file__).parent / "conftest.py").read_text())
     paths = json.dumps([str(tmp_path), str(Path(__file__).parents[1])])
 
-    def run(kill_at: int) -> int:
-        environment = {**os.environ, "PYTHONHASHSEED": str(kill_at + 1)}
-        command = [sys.executable, "-c", SCRIPT, paths, str(tmp_path / "cut"), str(kill_at)]
-        return subprocess.run(command, env=environment, check=False).returncode
-
-    assert run(3) == -signal.SIGKILL
-    assert run(0) == 0
-    assert contents(tmp_path / "cut" / "adapter") == contents(whole.adapter)
+    environment = {**os.environ, "PYTHONHASHSEED": "4"}
+    command = [sys.executable, "-c", SCRIPT, paths, str(tmp_path / "cut"), "3"]
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    steps: list[int] = []
+    options: Any = {"held_out": [], "save_every": 2, "on_step": lambda *a: steps.append(a[0])}
+    resumed = train("llama_tied", folder="cut", **options)
+    assert steps[0] == 3  # the checkpoint of step 2 was there
+    assert resumed.adapter == tmp_path / "cut" / "adapter"
+    assert contents(resumed.adapter) == contents(whole.adapter)
