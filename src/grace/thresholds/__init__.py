@@ -161,7 +161,8 @@ def guarantee(
     check_grid(grid)
     accepted_G, right_G = np.asarray(accepted_G), np.asarray(right_G)
     picked = pick(accepted_G[None], right_G[None], n, target, delta)[0]
-    first = np.flatnonzero(accepted_G >= min(start(n, target, delta), accepted_G.max()))[0]
+    begun = starts(n, target, delta)
+    first = np.flatnonzero(accepted_G >= min(begun[0], accepted_G.max()))[0]
     at = picked if picked >= 0 else first
     accepted, right = int(accepted_G[at]), int(right_G[at])
     return AccuracyGuarantee(
@@ -171,7 +172,7 @@ def guarantee(
         n=n,
         accepted=accepted,
         right=right,
-        bound=float(lower_bound(right, accepted, delta)),
+        bound=float(lower_bound(right, accepted, delta / len(begun))),
     )
 
 
@@ -180,25 +181,42 @@ def pick(
 ) -> Indices:
     """Return the index of the loosest threshold that is guaranteed in each draw, -1: none: (D,).
 
-    The sequence starts at the first threshold that enough answers reach; see `start`.
+    A threshold that too few answers reach can never pass, however right they are. So sequences
+    start where enough answers do, early and at half of the questions, each at half of delta: one
+    that fails at its first, smallest test does not decide alone (multiple starts of Learn then
+    Test).
 
     Raises:
         UserInputError: an impossible target or delta.
     """
     check_level(target, "target")
     check_level(delta, "delta")
-    accepted_DG = np.asarray(accepted_DG)
-    passes_DG = p_value(right_DG, accepted_DG, target) <= delta
-    return _walk(passes_DG, (accepted_DG < start(n, target, delta)).sum(axis=1))
+    accepted_DG, begun = np.asarray(accepted_DG), starts(n, target, delta)
+    passes_DG = p_value(right_DG, accepted_DG, target) <= delta / len(begun)
+    picked = [_walk(passes_DG, (accepted_DG < count).sum(axis=1)) for count in begun]
+    loosest_D: Indices = np.max(picked, axis=0)
+    return loosest_D
 
 
-def start(n: int, target: float, delta: float) -> int:
-    """Return the number of answers at which the sequence starts: a quarter of the questions.
+def starts(n: int, target: float, delta: float) -> list[int]:
+    """Return the numbers of answers at which sequences start: one or two, in ascending order.
 
-    A threshold that too few answers reach can never pass, however right they are, and one that
-    few reach fails by bad luck. The number depends on n, target and delta alone.
+    They depend on n, target and delta alone.
     """
-    return max(least_points(target, delta), n // 4)
+    half = max(least_points(target, delta), n // 2)
+    early = _start_with_errors(target, delta / 2, half)
+    return [early, half] if early < half else [half]
+
+
+def _start_with_errors(target: float, delta: float, most: int) -> int:
+    """Return the fewest answers, at most `most`, that pass with half of the errors allowed."""
+    errors = 0
+    for count in range(least_points(target, delta), most):
+        if p_value(count - errors, count, target) <= delta:
+            if errors >= count * (1 - target) / 2:
+                return count
+            errors += 1
+    return most
 
 
 def _walk(passes_DG: NDArray[np.bool_], first_D: Indices) -> Indices:
