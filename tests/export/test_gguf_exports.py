@@ -20,7 +20,6 @@ import fake_llama
 import grace
 import tiny_gguf
 import tiny_models
-from grace.cli import main
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.kinds import load_engine
@@ -93,9 +92,7 @@ def test_llama_cpp_stops_where_an_answer_ends(tmp_path: Path) -> None:
     assert {found["tokenizer.ggml.token_type"][i] for i in ids} == {tiny_gguf.CONTROL}
 
 
-def test_an_export_asks_like_the_run_and_is_served_by_llama_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_export_asks_like_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_llama.install(monkeypatch)
     adapter = fitted("llama_untied", tmp_path)
     out = tmp_path / "out"
@@ -108,10 +105,6 @@ def test_an_export_asks_like_the_run_and_is_served_by_llama_server(
     assert found.text == wanted.text
     assert found.confidence == pytest.approx(wanted.confidence, abs=1e-5)
     assert resolve_model(str(out)) == str(out)  # an export is never unpacked
-    with pytest.raises(SystemExit) as stopped:
-        main(["serve", str(out)])
-    told = capsys.readouterr().err
-    assert stopped.value.code == 2 and f"grace proxy {out}" in told
 
 
 def test_a_gguf_base_is_copied_with_the_rows_in_its_head(
