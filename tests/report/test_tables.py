@@ -14,6 +14,8 @@ from grace.report.names import COSTS, estimator_order, label
 from grace.report.scaling.tables import gain
 from grace.report.sentences import how_to_read, notes
 from grace.report.tables import (
+    Cell,
+    Table,
     change,
     cost,
     number,
@@ -23,7 +25,7 @@ from grace.report.tables import (
     quality_table,
     seeds_of,
 )
-from grace.report.text import markdown
+from grace.report.text import console_table, markdown
 
 COST_FIELDS = {
     "extra_forward_tokens_per_answer": 63.25,
@@ -145,6 +147,15 @@ def test_the_console_table_with_every_cost_fits_eighty_columns(report):
     for wanted in ("+req", "params", "67M", "hidden", "3 seeds", "Likelihood"):
         assert wanted in text
     assert "…" not in text
+
+
+def test_a_narrow_console_breaks_a_name_at_its_hyphen():
+    out = io.StringIO()
+    rows = [[Cell("Log-likelihood, logistic"), Cell("12.3"), Cell("45.6")]]
+    table = Table("", "", ("Estimator", "ECE", "Brier"), rows, texts=1)
+    Console(file=out, width=24).print(console_table(table))
+    lines = [line.split("  ")[0].strip() for line in out.getvalue().splitlines()]
+    assert lines[-4:-1] == ["Log-", "likelihood,", "logistic"]
 
 
 def test_two_seeds_are_said_to_be_about_questions_only():

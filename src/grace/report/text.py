@@ -140,8 +140,13 @@ def console_table(made: Table) -> RichTable:
             table.add_column(_in_lines(head), justify="right", no_wrap=True)
     for row in made.rows:
         cells = ((cell.text, f"\n{_in_lines(cell.rest)}" * bool(cell.rest)) for cell in row)
-        table.add_row(*(Text(text).append(rest, "dim") for text, rest in cells))
+        table.add_row(*(Text(_hyphenated(text)).append(rest, "dim") for text, rest in cells))
     return table
+
+
+def _hyphenated(text: str) -> str:
+    """Return a name with a line break after a hyphen, where a narrow column would cut the word."""
+    return re.sub(r"(?<=[a-z]-)(?=[a-z]{9})", "\n", text)
 
 
 def _in_lines(text: str) -> str:
