@@ -90,7 +90,7 @@ def test_a_vote_is_that_of_the_connected_model_with_every_sample(
     answer = ask(proxy, options, seed=4)
     assert [vote["text"] for vote in answer.grace["votes"]] == [v.text for v in expected.votes]
     assert answer.grace["answer"] == expected.answer
-    assert answer.choices[0].confidence == pytest.approx(expected.confidence)
+    assert answer.choices[0].confidence == pytest.approx(expected.confidence, abs=1e-6)
     chunks = list(ask(proxy, options, seed=4, stream=True))
     seen = [c.grace["vote"]["text"] for c in chunks if c.model_extra.get("grace", {}).get("vote")]
     assert seen == [vote.text for vote in expected.votes]
