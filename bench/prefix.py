@@ -1,8 +1,8 @@
-"""What it saves to read the examples that all prompts begin with once for a batch.
+"""What it saves to read the examples that all prompts begin with once, and never to copy them.
 
 Questions per second with the shared prefix / without, in one run, the sides taking turns, for
 sampling, for scoring given responses, for their features and for training steps; the responses must
-be the same.
+be the same. And sampling with room in the cache / with a cache that is copied at every step.
 
     python bench/prefix.py
     python bench/prefix.py --model DIR --questions FILE.jsonl --template "{question}"
@@ -11,15 +11,17 @@ be the same.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers.cache_utils import DynamicLayer
 
 from grace.chat import encode_chat
 from grace.cnf import CnfTokens, add_cnf
@@ -27,6 +29,7 @@ from grace.config import DataSettings, TrainSettings
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.local import forward
+from grace.engines.local.cache import RoomyLayer
 from grace.engines.stops import stop_ids
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence
@@ -50,28 +53,40 @@ def questions(path: Path | None, count: int) -> list[Question]:
     ]
 
 
-def ratio(work: Callable[[], Any], count: int, rounds: int) -> tuple[float, float]:
-    """Return the questions per second with the prefix, and the median ratio to those without."""
-    shortest, speeds, ratios = forward.SHORTEST, [], []
+@contextlib.contextmanager
+def without(what: str) -> Iterator[None]:
+    """Do without the shared prefix, or without room in the cache."""
+    place: Any
+    place, name, off = {
+        "prefix": (forward, "SHORTEST", 10**9),
+        "room": (RoomyLayer, "update", DynamicLayer.update),
+    }[what]
+    usual = getattr(place, name)
+    setattr(place, name, off)
+    yield
+    setattr(place, name, usual)
+
+
+def ratio(work: Callable[[], Any], count: int, rounds: int, what: str) -> tuple[float, float]:
+    """Return the questions per second with it, and the median ratio to those without."""
+    speeds, ratios = [], []
     for number in range(rounds):
         seconds = {}
-        for shares in (True, False) if number % 2 else (False, True):
-            forward.SHORTEST = shortest if shares else 10**9
-            start = time.process_time()  # which others cannot lengthen
-            work()
-            seconds[shares] = time.process_time() - start
+        for used in (True, False) if number % 2 else (False, True):
+            with contextlib.nullcontext() if used else without(what):
+                start = time.process_time()  # which others cannot lengthen
+                work()
+                seconds[used] = time.process_time() - start
         ratios.append(seconds[False] / seconds[True])
         speeds.append(count / seconds[True])
-    forward.SHORTEST = shortest
     return statistics.median(speeds), statistics.median(ratios)
 
 
 def check(engine: TransformersEngine, prompts: list[list[int]], sampling: Sampling) -> Any:
     """Return the responses, which must be the same either way, and c within 1e-5."""
     fast = [made for _, (made,) in sorted(engine.generate(prompts, sampling))]
-    shortest, forward.SHORTEST = forward.SHORTEST, 10**9
-    slow = [made for _, (made,) in sorted(engine.generate(prompts, sampling))]
-    forward.SHORTEST = shortest
+    with without("prefix"), without("room"):
+        slow = [made for _, (made,) in sorted(engine.generate(prompts, sampling))]
     assert [made.token_ids for made in fast] == [made.token_ids for made in slow], "other tokens"
     pairs = zip(fast, slow, strict=True)
     apart = [abs(a.confidence - b.confidence) for a, b in pairs if a.confidence is not None]
@@ -128,18 +143,21 @@ def main() -> None:
     print(
         f"{lengths[0]:.0f} tokens a prompt, {forward.shared(prompts)} shared; {lengths[1]:.1f} said"
     )
-    for name, make in (
-        ("sampling", lambda: lambda: list(engine.generate(prompts, sampling))),
-        ("scoring", lambda: lambda: engine.confidences(prompts, responses)),
-        ("log-probabilities", lambda: lambda: engine.logprobs(prompts, responses)),
-        ("features", lambda: lambda: engine.features(prompts, responses)),
-        ("training", lambda: training(engine, cnf, prompts, responses)),  # changes the model
+    for name, what, make in (
+        ("sampling", "prefix", lambda: lambda: list(engine.generate(prompts, sampling))),
+        ("sampling", "room", lambda: lambda: list(engine.generate(prompts, sampling))),
+        ("scoring", "prefix", lambda: lambda: engine.confidences(prompts, responses)),
+        ("log-probabilities", "prefix", lambda: lambda: engine.logprobs(prompts, responses)),
+        ("features", "prefix", lambda: lambda: engine.features(prompts, responses)),
+        ("training", "prefix", lambda: training(engine, cnf, prompts, responses)),  # changes it
     ):
         if arguments.only and name not in arguments.only:
             continue
         work = make()
-        speed, times = ratio(work, len(prompts), arguments.rounds)
-        print(f"{name}: {speed:.1f} questions/s, {times:.2f} times those without", flush=True)
+        speed, times = ratio(work, len(prompts), arguments.rounds, what)
+        print(
+            f"{name}: {speed:.1f} questions/s, {times:.2f} times those without {what}", flush=True
+        )
 
 
 if __name__ == "__main__":

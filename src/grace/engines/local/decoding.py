@@ -128,8 +128,9 @@ class Batch:
         """Read each prompt once, for responses of at most `longest` tokens; one row per prompt."""
         given = begin(forward, prompts, device, keep=1)
         mask_BL, count = given.mask_BL, len(prompts)
+        cache = forward.empty_cache() if given.cache is None else given.cache
         logits, cache = forward(
-            given.ids_BC, mask_BL, given.positions_BC, cache=given.cache, use_cache=True
+            given.ids_BC, mask_BL, given.positions_BC, cache=cache, use_cache=True
         )
         if mask_BL is not None:
             mask_BL = torch.cat([mask_BL, mask_BL.new_ones(count, longest)], 1)

@@ -80,13 +80,20 @@ class Forward:
         None where the model keeps something else as well, a state that runs along the sequence
         say, which cannot be moved from one place in a batch to another.
         """
-        from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+        from transformers.cache_utils import (
+            Cache,
+            DynamicCache,
+            DynamicLayer,
+            DynamicSlidingWindowLayer,
+        )
+
+        from grace.engines.local.cache import RoomyLayer
 
         if not self._rearranges or getattr(self._base, "_is_stateful", False):
             return None
         own = DynamicCache(config=self._base.config).layers
         plain = {type(layer) for layer in own} <= {DynamicLayer, DynamicSlidingWindowLayer}
-        return DynamicCache() if plain else None
+        return Cache(layer_class_to_replicate=RoomyLayer) if plain else None
 
 
 def left_pad(

@@ -1,0 +1,52 @@
+"""A cache of keys and values that has room for what comes next.
+
+The usual one is copied whole at every step, which after a long prompt takes longer than the model's
+own arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer
+
+SPARE = 8  # one column to spare for every so many, so that copies become rare
+
+
+class RoomyLayer(DynamicLayer):
+    """A layer whose keys and values (B, H, L, D) are the first L columns of larger tensors.
+
+    Once something has replaced them, by fewer rows say, the next step makes new room. Where
+    gradients are recorded, nothing is written in place.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._rooms: dict[str, Tensor] = {}
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Add columns and return all keys and values (see `DynamicLayer`)."""
+        if torch.is_grad_enabled() or self.get_seq_length() == 0:
+            return super().update(key_states, value_states, *args, **kwargs)
+        self.keys = self._appended("keys", self.keys, key_states)
+        self.values = self._appended("values", self.values, value_states)
+        return self.keys, self.values
+
+    def _appended(self, name: str, held: Tensor, new: Tensor) -> Tensor:
+        start, end = held.shape[-2], held.shape[-2] + new.shape[-2]
+        room = self._rooms.get(name)
+        if (
+            room is None
+            or room.data_ptr() != held.data_ptr()
+            or room.shape[:2] != held.shape[:2]
+            or room.shape[-2] < end
+        ):
+            room = held.new_empty(*held.shape[:2], end + end // SPARE + 1, held.shape[-1])
+            room[:, :, :start] = held
+            self._rooms[name] = room
+        room[:, :, start:end] = new
+        return room[:, :, :end]
