@@ -27,6 +27,7 @@ SENTENCES = (
     "The system answers what the user asks, and the assistant says how sure it is.",
 )
 ARCHITECTURES = ("llama_tied", "llama_untied", "qwen2", "phi3", "gpt_neox", "gemma2")
+HYBRIDS = ("qwen3_5", "lfm2", "falcon_h1")  # part of their memory runs along the sequence
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -69,7 +70,7 @@ def tokenizer(*, chat_template: str | None = CHATML) -> Any:
 
 
 def model(name: str) -> Any:
-    """Return a fresh tiny model of one of `ARCHITECTURES`, or gemma3, float32, for evaluation."""
+    """Return a fresh tiny model of one of `ARCHITECTURES` or `HYBRIDS`, or gemma3, in float32."""
     return copy.deepcopy(_model(name))
 
 
@@ -104,6 +105,8 @@ def _config(name: str, sizes: dict[str, Any]) -> Any:
         return transformers.Phi3Config(**sizes, **GROUPED, tie_word_embeddings=False)
     if name == "gpt_neox":
         return transformers.GPTNeoXConfig(**sizes, tie_word_embeddings=False)
+    if name in HYBRIDS:
+        return _hybrid(name, {**sizes, **GROUPED, "head_dim": 8})
     sizes = {**sizes, **GROUPED, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 16}
     if name == "gemma3":
         kinds = ["sliding_attention", "full_attention"]
@@ -113,4 +116,20 @@ def _config(name: str, sizes: dict[str, Any]) -> Any:
         attn_logit_softcapping=50.0,
         final_logit_softcapping=30.0,
         tie_word_embeddings=True,
+    )
+
+
+def _hybrid(name: str, sizes: dict[str, Any]) -> Any:
+    if name == "lfm2":
+        return transformers.Lfm2Config(**sizes, layer_types=["conv", "full_attention"])
+    if name == "falcon_h1":
+        small = {"d_ssm": 64, "n_heads": 8, "d_head": 8, "d_state": 8, "chunk_size": 8}
+        mamba = {f"mamba_{key}": value for key, value in small.items()}
+        return transformers.FalconH1Config(**sizes, **mamba, tie_word_embeddings=False)
+    heads = {"key_head_dim": 8, "value_head_dim": 8, "num_key_heads": 2, "num_value_heads": 4}
+    return transformers.Qwen3_5TextConfig(
+        **sizes,
+        **{f"linear_{key}": value for key, value in heads.items()},
+        layer_types=["linear_attention", "full_attention"],
+        tie_word_embeddings=False,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 import grace
@@ -177,6 +178,13 @@ def test_weights_with_missing_tensors_are_refused_and_not_made_up(tiny_dir):
     weights.pop("model.layers.1.mlp.up_proj.weight")
     save_file(weights, tiny_dir / "model.safetensors", metadata={"format": "pt"})
     refused("lack 1 tensors .model.layers.1.mlp.up_proj.weight", tiny_dir)
+
+
+def test_a_model_without_attention_is_refused(tokenizer, tmp_path):
+    config = transformers.MambaConfig(vocab_size=len(tokenizer), hidden_size=16, state_size=4)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    refused(r"is a MambaForCausalLM, which has no attention to cache; use a transf", tmp_path)
 
 
 def test_damaged_weights_are_refused(tiny_dir):

@@ -104,6 +104,26 @@ def test_generation_equals_a_naive_loop_without_cache_padding_or_batch(tiny, rea
             assert got.confidence == pytest.approx(c, abs=CLOSE)
 
 
+@pytest.mark.parametrize("tiny", tiny_models.HYBRIDS, indirect=True)
+def test_a_memory_that_runs_along_the_sequence_stays_with_its_row(tiny):
+    engine = engine_of(tiny)  # in float32 its chunks and its steps agree to about 2e-5
+    prompts = tiny_models.prompts(engine.tokenizer, 7)
+    made = generate(engine, prompts, SAMPLED)
+    assert len({len(one.token_ids) for several in made for one in several}) > 2  # some end early
+    for i, several in enumerate(made):
+        for sample, got in enumerate(several):
+            tokens, logprobs, trace, _, c = naive(engine, prompts[i], str(i), sample, SAMPLED)
+            assert list(got.token_ids) == tokens
+            assert got.logprobs == pytest.approx(logprobs, abs=1e-4)
+            assert got.trace == pytest.approx(trace, abs=1e-4)
+            assert got.confidence == pytest.approx(c, abs=1e-4)
+    answers = [list(several[0].token_ids) or [7] for several in made]
+    together = engine.features(prompts, answers)
+    alone = [engine.features([p], [a]) for p, a in zip(prompts, answers, strict=True)]
+    means = np.concatenate([one.mean_ND for one in alone])
+    np.testing.assert_allclose(together.mean_ND, means, rtol=0, atol=1e-4)
+
+
 @every_architecture
 @pytest.mark.parametrize("read_at", ["predict", "feed"])
 @pytest.mark.parametrize(

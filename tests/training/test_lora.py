@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 import tiny_models
 from grace.cnf import add_cnf
@@ -54,6 +55,15 @@ def test_names_are_taken_as_they_are_and_unknown_ones_refused() -> None:
     assert target_modules(model, ("mlp.up_proj", "qv")) == ["q_proj", "up_proj", "v_proj"]
     with pytest.raises(ConfigError, match=r"'fc9' matches no linear layer .* down_proj, gate_proj"):
         target_modules(model, ("fc9",))
+
+
+def test_experts_and_routers_leave_lora_to_the_attention() -> None:
+    sizes = {**tiny_models.SIZES, "vocab_size": 320, "num_local_experts": 2}
+    experts = transformers.AutoModelForCausalLM.from_config(transformers.MixtralConfig(**sizes))
+    attention = ["k_proj", "o_proj", "q_proj", "v_proj"]
+    assert target_modules(experts, ("mlp",)) == attention
+    routed = transformers.AutoModelForCausalLM.from_config(transformers.PhimoeConfig(**sizes))
+    assert target_modules(routed, ("mlp",)) == attention
 
 
 def test_equal_leaf_names_in_attention_and_mlp_are_told_apart() -> None:

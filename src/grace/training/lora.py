@@ -30,7 +30,8 @@ def target_modules(model: nn.Module, wanted: Sequence[str]) -> list[str]:
     """Resolve aliases (mlp, attention, qv, all-linear) and names to module suffixes for PEFT.
 
     Fused projections count as a whole: `qv` takes `qkv_proj` or `query_key_value` where query
-    and value have no matrices of their own. The output head never counts.
+    and value have no matrices of their own. Where the MLPs have no linear layers, as in many
+    mixtures of experts, `mlp` takes the attention's. Output heads and routers never count.
 
     Raises:
         ConfigError: an alias or a name that matches no linear layer of the model.
@@ -41,6 +42,8 @@ def target_modules(model: nn.Module, wanted: Sequence[str]) -> list[str]:
         found = {name for name in names if _matches(name, want)}
         if want == "qv" and not found:
             found = {name for name in names if name.rpartition(".")[2] in FUSED_QKV_LEAVES}
+        if want == "mlp" and not found:
+            found = {name for name in names if _matches(name, "attention")} or set(names)
         if not found:
             leaves = sorted({name.rpartition(".")[2] for name in names})
             raise ConfigError(
@@ -58,6 +61,7 @@ def _linear_names(model: Any) -> list[str]:
         for name, module in model.named_modules()
         if (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D")
         and module is not head
+        and name.rpartition(".")[2] != "router"
     ]
 
 

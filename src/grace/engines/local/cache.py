@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicLayer
 SPARE = 8  # one column to spare for every so many, so that copies become rare
 
 
-class RoomyLayer(DynamicLayer):
+class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no types
     """A layer whose keys and values (B, H, L, D) are the first L columns of larger tensors.
 
     Once something has replaced them, by fewer rows say, the next step makes new room. Where
@@ -24,6 +24,8 @@ class RoomyLayer(DynamicLayer):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.keys: Tensor
+        self.values: Tensor
         self._rooms: dict[str, Tensor] = {}
 
     def update(
@@ -31,7 +33,8 @@ class RoomyLayer(DynamicLayer):
     ) -> tuple[Tensor, Tensor]:
         """Add columns and return all keys and values (see `DynamicLayer`)."""
         if torch.is_grad_enabled() or self.get_seq_length() == 0:
-            return super().update(key_states, value_states, *args, **kwargs)
+            super().update(key_states, value_states, *args, **kwargs)
+            return self.keys, self.values
         self.keys = self._appended("keys", self.keys, key_states)
         self.values = self._appended("values", self.values, value_states)
         return self.keys, self.values

@@ -152,7 +152,7 @@ class Batch:
             return self
         device = self.rows_R.device
         from_R = self.rows_R.repeat_interleave(torch.tensor(counts, device=device))
-        self.cache.batch_select_indices(from_R)
+        self.cache.reorder_cache(from_R)
         return Batch(
             rows_R=torch.arange(len(from_R), device=device),
             logits_RV=self.logits_RV[from_R],
@@ -193,7 +193,7 @@ class Batch:
         return True
 
     def _keep(self, kept: Tensor) -> None:
-        self.cache.batch_select_indices(kept)
+        self.cache.reorder_cache(kept)
         self.rows_R, self.position_R = self.rows_R[kept], self.position_R[kept]
         self.live_R = self.live_R[kept]
         if self.mask_RL is not None:

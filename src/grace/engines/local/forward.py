@@ -31,6 +31,8 @@ class Forward:
     def __init__(self, model: Any) -> None:
         self.model = model
         self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        decoder = self._base.base_model
+        self._decoder = self._base.model if decoder is self._base else decoder  # Llama 4 names none
         known = inspect.signature(self._base.forward).parameters
         self._keeps = "logits_to_keep" in known
         self._positions = "position_ids" in known
@@ -69,7 +71,7 @@ class Forward:
         extra: dict[str, Any] = {"position_ids": positions_BL} if self._positions else {}
         if cache is not None:
             extra["past_key_values"] = cache
-        states_BLD: Tensor = self._base.base_model(
+        states_BLD: Tensor = self._decoder(
             input_ids=ids_BL, attention_mask=mask_BL, use_cache=cache is not None, **extra
         ).last_hidden_state
         return states_BLD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -196,6 +197,11 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
         raise ModelError(
             f"the weights in {path} lack {len(missing)} tensors ({missing[0]}, ...); "
             "download the model again or check its architecture"
+        )
+    if "past_key_values" not in inspect.signature(model.forward).parameters:
+        raise ModelError(
+            f"{path} is a {type(model).__name__}, which has no attention to cache; "
+            "use a transformer, or a hybrid of attention and something else"
         )
     return model
 
