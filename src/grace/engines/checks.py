@@ -167,14 +167,17 @@ def check_contexts(
 
     Raises:
         DataError: an empty context.
-        ModelError: a context and what may follow it exceed the limit.
+        ModelError: a context and what may follow it exceed the limit; the longest is named.
     """
-    for index, context in enumerate(contexts):
-        name = keys[index] if keys else index
-        if len(context) == 0:
-            raise DataError(f"prompt {name} has no tokens; give it at least one")
-        if limit is not None and len(context) + new_tokens > limit:
-            raise ModelError(
-                f"prompt {name} has {len(context)} tokens and may get {new_tokens} more, but "
-                f"the model's context is {limit}; shorten it or lower max_new_tokens"
-            )
+    lengths = list(map(len, contexts))
+    names = keys or range(len(lengths))
+    if 0 in lengths:
+        raise DataError(f"prompt {names[lengths.index(0)]} has no tokens; give it at least one")
+    longest = max(lengths, default=0)
+    if limit is not None and longest + new_tokens > limit:
+        room = limit - longest
+        fits = f" or lower max_new_tokens to {room}" if new_tokens and room > 0 else ""
+        raise ModelError(
+            f"prompt {names[lengths.index(longest)]} has {longest} tokens and may get {new_tokens} "
+            f"more, but the model's context is {limit}; shorten it{fits}"
+        )
