@@ -220,6 +220,28 @@ def test_a_template_that_rewrites_contents_is_safe_and_exact_on_harmless_text(to
     assert specials_in(tokenizer, encode_chat(tokenizer, hostile)) == neutral
 
 
+SWITCHED = {  # as Qwen3, SmolLM3 and Granite write it
+    "on unless told": "{% if enable_thinking is defined and enable_thinking is false %}",
+    "on by default": "{% if enable_thinking is not defined %}{% set enable_thinking = true %}"
+    "{% endif %}{% if not enable_thinking %}",
+    "off unless told": "{% if not thinking %}",
+}
+
+
+@pytest.mark.parametrize("switch", SWITCHED.values(), ids=SWITCHED)
+def test_a_model_that_can_think_does_as_it_is_told(tokenizer, switch):
+    from grace.chat import encode_chat, with_thinking
+
+    template = CHATML + switch + "{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    for thinking in (False, True):
+        tokenizer.chat_template = with_thinking(template, thinking)
+        asked = tokenizer.decode(encode_chat(tokenizer, [{"role": "user", "content": "Who?"}]))
+        assert asked.endswith(
+            "<|im_start|>assistant\n" + "<think>\n\n</think>\n\n" * (not thinking)
+        )
+    assert with_thinking(CHATML, False) == CHATML
+
+
 def test_a_special_string_across_the_edge_of_a_content_stays_text(tokenizer):
     from grace.chat import encode_chat
 

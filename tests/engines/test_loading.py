@@ -180,6 +180,25 @@ def test_weights_with_missing_tensors_are_refused_and_not_made_up(tiny_dir):
     refused("lack 1 tensors .model.layers.1.mlp.up_proj.weight", tiny_dir)
 
 
+def test_what_was_fitted_thinks_as_it_was_fitted(tiny_dir, tmp_path):
+    file = tiny_dir / "chat_template.jinja"
+    file.write_text("{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}")
+
+    def asked(path, **options):
+        tokenizer = TransformersEngine.load(path, **options).tokenizer
+        return tokenizer.apply_chat_template([{"role": "user", "content": "?"}], tokenize=False)
+
+    assert asked(tiny_dir) == "" and asked(tiny_dir, thinking=True) == "<think>"
+    loaded = TransformersEngine.load(tiny_dir, thinking=True)
+    loaded.model.save_pretrained(tmp_path)
+    loaded.tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "grace.json").write_text("{}")
+    assert asked(tmp_path) == "<think>"
+    (tmp_path / "chat_template.jinja").write_text(file.read_text())  # fitted before this setting
+    (tmp_path / "grace.json").write_text('{"read_at": "predict"}')
+    assert asked(tmp_path) == "<think>"
+
+
 def test_a_model_without_attention_is_refused(tokenizer, tmp_path):
     config = transformers.MambaConfig(vocab_size=len(tokenizer), hidden_size=16, state_size=4)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)

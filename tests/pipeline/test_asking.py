@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -122,9 +123,11 @@ def test_answers_have_room_for_explanations_and_for_what_is_accepted(inputs: Pat
     tokenizer = load_tokenizer(str(inputs / "chat"))
     short, long = (Question("1", "jsonl", "?", (answer,)) for answer in ("x", "why " * 60))
     choice = Question("2", "jsonl", "?", ("A",), ("x", "y"))
-    assert asking.longest_answer(tokenizer, [short]) == 50
-    assert asking.longest_answer(tokenizer, [short, long]) > 2 * 60
-    assert asking.longest_answer(tokenizer, [short, choice]) == 512
+    room = functools.partial(asking.longest_answer, tokenizer)
+    assert room([short], thinking=False) == 50
+    assert room([short, long], thinking=False) > 2 * 60
+    assert room([short, choice], thinking=False) == 512
+    assert room([short], thinking=True) == 50 + asking.THOUGHT
 
 
 def test_a_prompt_that_the_model_cannot_hold_is_not_chosen(inputs: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from grace.errors import DataError, ModelError
 from grace.records import Message
 
 ROLES = ("system", "user", "assistant", "text")
+SWITCHES = ("enable_thinking", "thinking")
 PLACEHOLDER = "\ue0f1"
 PLACEHOLDERS = re.compile(f"{PLACEHOLDER}(\\d+){PLACEHOLDER}")
 
@@ -31,6 +32,18 @@ PLACEHOLDERS = re.compile(f"{PLACEHOLDER}(\\d+){PLACEHOLDER}")
 def has_chat_template(tokenizer: Any) -> bool:
     """Return whether the tokenizer comes with a chat template."""
     return bool(getattr(tokenizer, "chat_template", None))
+
+
+def with_thinking(template: str, thinking: bool) -> str:
+    """Return a chat template that has the model reason before it answers, or answer at once.
+
+    One that knows neither `enable_thinking` (as Qwen3's) nor `thinking` (as Granite's) is returned
+    as it is. The choice is part of the template, so whatever is saved with it, and every engine
+    that renders it, asks in the same way.
+    """
+    known = [name for name in SWITCHES if re.search(rf"\b{name}\b", template)]
+    choice = "true" if thinking else "false"
+    return "".join(f"{{% set {name} = {choice} %}}" for name in known) + template
 
 
 def encode_chat(

@@ -19,6 +19,9 @@ class ModelSettings:
     )
     device: str = setting("auto", "auto, cpu, cuda or cuda:N")
     trust_remote_code: bool = setting(False, "run Python code that comes with the model")
+    thinking: bool = setting(
+        False, "let the model reason before it answers, if its chat template can switch that"
+    )
     engine: str = setting(
         "transformers",
         "what samples the backbone's answers: transformers, vllm, openai or module:NAME; hidden "
@@ -96,7 +99,7 @@ class SampleSettings:
     max_new_tokens: int = setting(
         0,
         "longest response, in tokens; 0: 512 for multiple choice, else 50 or what twice the "
-        "longest accepted answer takes",
+        "longest accepted answer takes, and 2,048 more with model.thinking",
         low=0,
     )
     stop: tuple[str, ...] = setting(

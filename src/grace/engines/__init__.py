@@ -100,6 +100,7 @@ class Opening:
         device: auto, cpu, cuda or cuda:N; vLLM chooses by itself.
         dtype: auto, float32, bfloat16 or float16.
         trust_remote_code: run Python code that comes with the model.
+        thinking: let a model that came without a card reason before it answers (`grace.chat`).
         batch_size: rows in flight; None: the engine's own choice.
         needs_cnf: refuse a model without `<CNF>`, where the engine does not train one.
         stop: texts that end a response, besides those that the model was trained with.
@@ -112,6 +113,7 @@ class Opening:
     device: str = "auto"
     dtype: str = "auto"
     trust_remote_code: bool = False
+    thinking: bool = False
     batch_size: int | None = None
     needs_cnf: bool = True
     stop: tuple[str, ...] = ()

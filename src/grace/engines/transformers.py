@@ -71,6 +71,7 @@ class TransformersEngine(LocalReader):
             device=opening.device,
             dtype=opening.dtype,
             trust_remote_code=opening.trust_remote_code,
+            thinking=opening.thinking,
             batch_size=opening.batch_size,
             stop=opening.stop,
         )

@@ -103,7 +103,7 @@ class VllmEngine(StepEngine):
                 f"{path} is an adapter with a trained row, which vLLM cannot load; write one that "
                 "it can: grace export RUN DIR (or with --format vllm-lora)"
             )
-        tokenizer = load_tokenizer(path, trust_remote_code=code)
+        tokenizer = load_tokenizer(path, trust_remote_code=code, thinking=opening.thinking)
         needs = opening.needs_cnf
         Reader.of(tokenizer, card, needs_cnf=needs)  # refuses before a model loads for minutes
         base = opening.path if opening.adapter else card.get("base_model")

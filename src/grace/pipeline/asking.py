@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TRIED = 48  # training questions
 SHOTS = 5  # examples of a few-shot prompt
 EXPLAINED = 512  # tokens of an explanation with a letter
+THOUGHT = 2048  # tokens before an answer that is thought over
 
 
 def settled(settings: RunSettings, directory: RunDir) -> RunSettings:
@@ -48,7 +49,8 @@ def choose(context: Context) -> bool:
     data = dataclasses.replace(given.data, shots=max(given.data.shots, 0))
     shots, training = draw_training(context.task, data, given.seed)
     engine = context.engines.base
-    longest = given.sample.max_new_tokens or longest_answer(engine.tokenizer, training)
+    usual = longest_answer(engine.tokenizer, training, thinking=given.model.thinking)
+    longest = given.sample.max_new_tokens or usual
     longest = longest if engine.limit is None else min(longest, engine.limit // 2)
     asking: dict[str, Any] = {"max_new_tokens": longest}
     if given.data.prompt == "auto":
@@ -60,12 +62,13 @@ def choose(context: Context) -> bool:
     return True
 
 
-def longest_answer(tokenizer: Any, questions: Sequence[Question]) -> int:
+def longest_answer(tokenizer: Any, questions: Sequence[Question], *, thinking: bool) -> int:
     """Return for how many tokens an answer to such questions has room."""
+    thought = THOUGHT if thinking else 0
     if any(question.choices for question in questions):
-        return EXPLAINED
+        return thought + EXPLAINED
     accepted = [len(encode_text(tokenizer, question.answers[0])) for question in questions]
-    return max(50, 2 * max(accepted, default=0))
+    return thought + max(50, 2 * max(accepted, default=0))
 
 
 def _ways(

@@ -56,7 +56,7 @@ class Engines:
     def _how(self) -> dict[str, Any]:
         """Return how any engine loads the backbone."""
         model = self._settings.model
-        names = ("device", "dtype", "trust_remote_code")
+        names = ("device", "dtype", "trust_remote_code", "thinking")
         return {name: getattr(model, name) for name in names}
 
     @functools.cached_property

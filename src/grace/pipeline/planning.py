@@ -91,7 +91,9 @@ def _asked(settings: RunSettings) -> _Asked:
 
     model, data, task = settings.model, settings.data, load_task(settings.data.task)
     path = resolve_model(model.path)
-    tokenizer = load_tokenizer(path, trust_remote_code=model.trust_remote_code)
+    tokenizer = load_tokenizer(
+        path, trust_remote_code=model.trust_remote_code, thinking=model.thinking
+    )
     counts: dict[str, int] = {}
     means: dict[str, float] = {}
     if not has_chat_template(tokenizer):
@@ -103,4 +105,4 @@ def _asked(settings: RunSettings) -> _Asked:
         prompts = [encode_chat(tokenizer, chat) for chat in chats]
         counts[split] = len(drawn)
         means[split] = sum(map(len, prompts)) / len(prompts) - shared(prompts)
-    return _Asked(counts, means, longest_answer(tokenizer, training))
+    return _Asked(counts, means, longest_answer(tokenizer, training, thinking=model.thinking))

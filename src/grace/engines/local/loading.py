@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from grace.chat import with_thinking
 from grace.cnf import TOKENS, find_readout, set_rows
 from grace.config import is_missing
 from grace.errors import ModelError
@@ -47,6 +48,7 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     trust_remote_code: bool = False,
+    thinking: bool = False,
     trainable: bool = False,
 ) -> Loaded:
     """Load a causal language model, and an adapter directory on top of it.
@@ -62,7 +64,9 @@ def load(
     where = pick_device(device)
     kind = _pick_dtype(dtype, where)
     _check_directory(path)
-    tokenizer = load_tokenizer(adapter or path, trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(
+        adapter or path, trust_remote_code=trust_remote_code, thinking=thinking
+    )
     model = _load_weights(path, kind, trust_remote_code)
     manifest = read_card(Path(adapter or path))
     if adapter is not None:
@@ -80,8 +84,13 @@ def load(
     return Loaded(model, tokenizer, manifest.get("read_at", "predict"), evidence, stops)
 
 
-def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any:
+def load_tokenizer(
+    path: str | Path, *, trust_remote_code: bool = False, thinking: bool = False
+) -> Any:
     """Load the tokenizer of a directory or Hub id.
+
+    A chat template that can switch thinking on and off does as `thinking` says. One that comes with
+    a card is left as it is: it says what the confidence was fitted to.
 
     Raises:
         ModelError: there is none, or it has no end-of-sequence token.
@@ -96,6 +105,8 @@ def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any:
         raise ModelError(f"no tokenizer in {path} ({first_line(error)}); {remedy}") from error
     if tokenizer is False or len(tokenizer) == 0:
         raise ModelError(f"no tokenizer in {path}; {remedy}")
+    if isinstance(tokenizer.chat_template, str) and not read_card(Path(path)):
+        tokenizer.chat_template = with_thinking(tokenizer.chat_template, thinking)
     return tokenizer
 
 
