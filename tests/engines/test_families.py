@@ -5,6 +5,7 @@ Tiny random models from the configurations of transformers. Some need sizes of t
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,11 +93,23 @@ SIZED: dict[str, dict[str, Any]] = {
 VISION = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
 }  # fmt: skip
+SIGHT = {"hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 32}
+TURNS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+TEXTS = {  # of those whose language model has a name or settings of its own
+    "mistral3": {"model_type": "mistral"},
+    "qwen2_5_vl": {"model_type": "qwen2_5_vl_text", "rope_parameters": TURNS},
+    "qwen3_vl": {"model_type": "qwen3_vl_text", "rope_parameters": TURNS},
+}
 BESIDE_IMAGES: dict[str, dict[str, Any]] = {
     "gemma3": {"vision_config": {**VISION, "image_size": 28, "patch_size": 14}},
     "gemma4": {},
     "llama4": {"vision_config": VISION},
+    "mistral3": {"vision_config": {**VISION, "model_type": "pixtral"}},
+    "qwen2_5_vl": {"vision_config": {**SIGHT, "depth": 1, "num_heads": 4}},
     "qwen3_5": {},
+    "qwen3_vl": {
+        "vision_config": {**SIGHT, "depth": 1, "num_heads": 4, "deepstack_visual_indexes": [0]}
+    },
 }
 
 
@@ -110,19 +123,22 @@ def config(family: str) -> Any:
     if family in SIZED:
         return transformers.AutoConfig.for_model(family, **{**text, **SIZED[family]})
     name = f"{family}_text"
-    text = {**text, "model_type": name, **SIZED[name]}
+    text = {**text, **(TEXTS.get(family) or {"model_type": name, **SIZED[name]})}
     return transformers.AutoConfig.for_model(family, text_config=text, **BESIDE_IMAGES[family])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [*PLAIN, *SIZED, *BESIDE_IMAGES])
 @pytest.mark.filterwarnings("ignore")  # of transformers
-def test_batches_say_what_generate_says_one_by_one(family: str) -> None:
-    tokenizer = tiny_models.tokenizer()
-    assert len(tokenizer) == 320
+def test_batches_say_what_generate_says_one_by_one(family: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config(family), dtype=torch.float32)
-    cnf = add_cnf(model.eval(), tokenizer)
+    sees = family in TEXTS  # no class for the text alone
+    auto = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
+    auto.from_config(config(family), dtype=torch.float32).save_pretrained(tmp_path)
+    tiny_models.tokenizer().save_pretrained(tmp_path)
+    plain = TransformersEngine.load(tmp_path)
+    model, tokenizer = plain.model, plain.tokenizer
+    cnf = add_cnf(model, tokenizer)
     engine = TransformersEngine(model, tokenizer)
     lead = tiny_models.prompts(tokenizer, 4)[3][:20]  # read once for all
     prompts = [[*lead, *own] for own in tiny_models.prompts(tokenizer, 7)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
@@ -190,13 +191,10 @@ def _check_directory(path: str | Path, *, config: bool = True) -> None:
 
 
 def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: bool) -> Any:
-    from transformers import AutoModelForCausalLM
-
+    options = {"dtype": kind, "trust_remote_code": trust_remote_code}
     try:
         with no_progress_bar():
-            model, info = AutoModelForCausalLM.from_pretrained(
-                path, dtype=kind, trust_remote_code=trust_remote_code, output_loading_info=True
-            )
+            model, info = _causal_model(path, **options, output_loading_info=True)
     except Exception as error:  # transformers raises many kinds here
         reason = first_line(error)
         raise ModelError(
@@ -215,6 +213,20 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
             "use a transformer, or a hybrid of attention and something else"
         )
     return model
+
+
+def _causal_model(path: str | Path, **options: Any) -> Any:
+    """Load what writes text: a language model, or one that also takes images."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(path, **options)
+    except ValueError as error:
+        if "Unrecognized configuration class" not in str(error):
+            raise
+        with contextlib.suppress(ValueError):
+            return AutoModelForImageTextToText.from_pretrained(path, **options)
+        raise
 
 
 @contextmanager
