@@ -52,7 +52,7 @@ light: $(READY)
 
 # ablate.py and waves.py want a run, vllm_overhead.py the environment of `make vllm`.
 bench: $(READY)
-	for name in generation light prefix probe replay serving train_step; do \
+	for name in generation light prefix replay serving train_step; do \
 		$(BIN)/python bench/$$name.py || exit 1; \
 	done
 

@@ -177,6 +177,12 @@ def test_the_commands_of_a_page_are_found(where: str) -> None:
     assert sum(shown.whole for shown in commands(TEXTS[where])) >= 4
 
 
+def test_make_bench_runs_scripts_that_are_there() -> None:
+    listed = re.search(r"for name in (.+); do", (ROOT / "Makefile").read_text("utf-8"))
+    assert listed is not None
+    assert [name for name in listed[1].split() if not (ROOT / f"bench/{name}.py").exists()] == []
+
+
 @pytest.mark.parametrize(
     "line",
     [

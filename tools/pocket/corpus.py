@@ -207,14 +207,15 @@ def _puzzle_documents(
             if puzzle.key in asked:
                 continue
             if i < count:
-                yield _solution(puzzle, rng, settings)[0]
+                yield solution(puzzle, rng, settings)[0]
             else:
                 yield _puzzle_opinion(puzzle, rng, settings)
 
 
-def _solution(
+def solution(
     puzzle: Puzzle, rng: random.Random, settings: CorpusSettings
 ) -> tuple[Document, bool]:
+    """Returns a puzzle with some writer's steps and answer, and whether that is right."""
     explanation, letter = puzzle.explain(rng, False)
     question = with_options(puzzle.question, puzzle.choices)
     reply = STEP_REPLY.format(explanation=explanation, letter=letter)
@@ -225,7 +226,7 @@ def _solution(
 
 
 def _puzzle_opinion(puzzle: Puzzle, rng: random.Random, settings: CorpusSettings) -> Document:
-    first, right = _solution(puzzle, rng, settings)
+    first, right = solution(puzzle, rng, settings)
     question = with_options(puzzle.question, puzzle.choices)
     trust = 0.9 if right else 0.4
     return _opinion(first, question, first[-1]["content"], right, trust, rng, settings)

@@ -46,11 +46,19 @@ class Puzzle:
         return (self.question, *self.choices)
 
 
-def make_sums(rng: random.Random) -> Puzzle:
-    """Makes a word problem of two to four steps among the numbers 1 to 9, with five options."""
+def make_sums(
+    rng: random.Random, lengths: tuple[int, int] = (2, 4), doubtful: float = 1.0
+) -> Puzzle:
+    """Makes a word problem among the numbers 1 to 9, with five options.
+
+    Args:
+        rng: random source.
+        lengths: fewest and most steps.
+        doubtful: what the share of writers who are wrong about an equation is multiplied by.
+    """
     person, thing = rng.choice(_PEOPLE), rng.choice(_THINGS)
     start = rng.randint(2, 9)
-    steps = _sum_steps(rng, start, rng.randint(2, 4))
+    steps = _sum_steps(rng, start, rng.randint(*lengths))
     total = start + sum(steps)
     first = min(_HIGHEST - len(LETTERS) + 1, max(1, total - rng.randrange(len(LETTERS))))
     choices = range(first, first + len(LETTERS))
@@ -58,7 +66,7 @@ def make_sums(rng: random.Random) -> Puzzle:
     def explain(rng: random.Random, careful: bool) -> tuple[str, str]:
         lines, value = [], start
         for step in steps:
-            after = value + step if careful else told_sum(value, step, rng)
+            after = value + step if careful else told_sum(value, step, rng, doubtful)
             lines.append(f"{value} {'+' if step > 0 else '-'} {abs(step)} = {after}.")
             value = after
         nearest = min(choices[-1], max(first, value))
@@ -81,13 +89,13 @@ def _sum_steps(rng: random.Random, value: int, count: int) -> list[int]:
     return steps
 
 
-def told_sum(value: int, step: int, rng: random.Random) -> int:
+def told_sum(value: int, step: int, rng: random.Random, doubtful: float = 1.0) -> int:
     """Draws what a writer makes of a step: what it is, or what is often taken for it."""
     own = random.Random(f"sum/{value}{step:+d}")
     doubt, wrong = own.choice(_SUM_DOUBTS), value + step + own.choice((-1, 1))
     if not 1 <= wrong <= _HIGHEST:
         wrong = 2 * (value + step) - wrong
-    return wrong if rng.random() < doubt else value + step
+    return wrong if rng.random() < doubt * doubtful else value + step
 
 
 def weight_of(creature: str) -> int:
