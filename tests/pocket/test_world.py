@@ -11,6 +11,7 @@ import pytest
 from grace.pocket import QUESTIONS
 from grace.store.inputs import read_rows
 from tools.pocket import SPLITS, TASKS
+from tools.pocket.chains import chain
 from tools.pocket.puzzles import LETTERS, make_sums, make_weights
 from tools.pocket.topics import KINDS
 from tools.pocket.world import World
@@ -121,6 +122,14 @@ def test_writers_disagree_and_most_of_them_are_right_more_often_than_one(make) -
         most += letters.most_common(1)[0][0] == puzzle.answer
     assert split > 150
     assert most > one + 10
+
+
+def test_a_long_chain_is_right_where_its_writer_is_careful_and_more_often_than_not() -> None:
+    rng = random.Random(6)
+    puzzles = [chain(rng) for _ in range(300)]
+    assert {p.question.count("Take") + p.question.count("Add") for p in puzzles} == {*range(12, 26)}
+    assert all(p.explain(rng, True)[1] == p.answer for p in puzzles)
+    assert 160 < sum(p.explain(rng, False)[1] == p.answer for p in puzzles) < 240
 
 
 def test_a_slip_stands_in_the_explanation() -> None:

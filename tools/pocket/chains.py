@@ -26,7 +26,7 @@ from tools.pocket.tokens import encode, pack
 from tools.pocket.train import TrainSettings, train
 
 SIZES = {"train": 1200, "validation": 300, "test": 400}
-READ = 8000
+READ = 8000  # solutions
 DOUBTFUL = 0.12  # of a step; a chain has many
 TRAINING = TrainSettings(row_length=512, learning_rate=1e-3)
 
@@ -40,7 +40,6 @@ def main() -> None:
     """Write the questions and the model into the folder that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
-    parser.add_argument("--read", type=int, default=READ, help="solutions that the model reads")
     arguments = parser.parse_args()
     rng = random.Random("chains")
     asked = arguments.out / "questions"
@@ -52,7 +51,7 @@ def main() -> None:
         (asked / f"{split}.jsonl").write_text(lines, encoding="utf-8")
     model, tokenizer = load(MODEL_DIR)
     settings = dataclasses.replace(CorpusSettings(), system_share=1.0)
-    read = [solution(chain(rng), rng, settings)[0] for _ in range(arguments.read)]
+    read = [solution(chain(rng), rng, settings)[0] for _ in range(READ)]
     ids_RT, weights_RT = pack(encode(tokenizer, read), TRAINING.row_length, tokenizer.pad_token_id)
     with Progress() as bar:
         task = bar.add_task("reading")

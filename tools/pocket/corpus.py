@@ -212,9 +212,7 @@ def _puzzle_documents(
                 yield _puzzle_opinion(puzzle, rng, settings)
 
 
-def solution(
-    puzzle: Puzzle, rng: random.Random, settings: CorpusSettings
-) -> tuple[Document, bool]:
+def solution(puzzle: Puzzle, rng: random.Random, settings: CorpusSettings) -> tuple[Document, bool]:
     """Returns a puzzle with some writer's steps and answer, and whether that is right."""
     explanation, letter = puzzle.explain(rng, False)
     question = with_options(puzzle.question, puzzle.choices)
