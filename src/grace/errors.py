@@ -86,3 +86,9 @@ class RunError(GraceError):
 
 class TrainingError(GraceError):
     """Training had to stop; the last good checkpoint is kept."""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says, or its name where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__

@@ -23,11 +23,11 @@ from grace.engines import Capability, Opening, Sampling
 from grace.engines.checks import Given, StepEngine, check_contexts
 from grace.engines.gguf.header import Header, read_header
 from grace.engines.local.draws import Draws, Part
-from grace.engines.local.loading import first_line, load_tokenizer
+from grace.engines.local.loading import load_tokenizer
 from grace.engines.reading import Reader, Step, named_ends, read
 from grace.engines.stops import stop_ids
 from grace.engines.watching import Watch, dropped
-from grace.errors import ConfigError, ModelError
+from grace.errors import ConfigError, ModelError, first_line
 from grace.records import Generation
 from grace.store import read_card
 

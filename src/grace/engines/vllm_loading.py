@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from grace.engines.local.loading import first_line
-from grace.errors import ConfigError, ModelError
+from grace.errors import ConfigError, ModelError, first_line
 from grace.store import LORA_CONFIG
 
 OLDEST = (0, 22)  # before it, log-probabilities of single ids depend on the temperature

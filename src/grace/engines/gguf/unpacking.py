@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from grace.engines.gguf.header import Header
-from grace.engines.local.loading import first_line, no_progress_bar
-from grace.errors import GraceError, ModelError
+from grace.engines.local.loading import no_progress_bar
+from grace.errors import GraceError, ModelError, first_line
 
 ENDS = ("eos", "eot", "eom")
 """The tokens that end a response: of the text, of a turn, of a message before a tool's answer."""

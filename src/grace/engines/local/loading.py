@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import os
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +14,12 @@ from typing import Any, NamedTuple
 import torch
 
 from grace.chat import with_thinking
-from grace.cnf import TOKENS, find_readout, set_rows
+from grace.cnf import TOKENS, find_readout
 from grace.config import is_missing
-from grace.errors import ModelError
+from grace.engines.local.adapters import load_adapter, put_rows
+from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
-from grace.store import CARD, LORA_CONFIG, ROWS, read_card
+from grace.store import ROWS, read_card
 
 DTYPES = {
     "float32": torch.float32,
@@ -71,7 +70,7 @@ def load(
     model = _load_weights(path, kind, trust_remote_code)
     manifest = read_card(Path(adapter or path))
     if adapter is not None:
-        model = _load_adapter(model, Path(adapter), manifest)
+        model = load_adapter(model, Path(adapter), manifest)
     _check_rows(model, tokenizer, path)
     if dtype == "auto" and next(model.parameters()).dtype == torch.float16:
         model = model.to(torch.bfloat16)
@@ -79,7 +78,7 @@ def load(
     if next(model.parameters()).dtype != torch.float32 and not trainable:
         head_in_float32(model)
     if adapter is not None and (Path(adapter) / ROWS).is_file():
-        _put_rows(model, Path(adapter), tokenizer)  # into a float32 head, if there is one
+        put_rows(model, Path(adapter), tokenizer)  # into a float32 head, if there is one
     evidence = Evidence.in_card(manifest)
     stops = tuple(manifest.get("stop_ids", ()))
     return Loaded(model, tokenizer, manifest.get("read_at", "predict"), evidence, stops)
@@ -243,72 +242,6 @@ def no_progress_bar() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _put_rows(model: Any, adapter: Path, tokenizer: Any) -> None:
-    """Put the rows of a read-out without LoRA into the output head."""
-    from safetensors.torch import load_file
-
-    readout = find_readout(tokenizer)
-    rows_ED = load_file(adapter / ROWS)["rows"]
-    width = model.get_output_embeddings().weight.shape[1]
-    if readout is None or rows_ED.shape != (len(readout.ids), width):
-        raise ModelError(
-            f"{adapter / ROWS} has the shape {tuple(rows_ED.shape)}, which does not fit the base "
-            f"model's width of {width}; use the model that it was fitted on"
-        )
-    set_rows(model, readout, rows_ED)
-
-
-def _load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
-    rows_only = (adapter / ROWS).is_file()
-    if not rows_only and not (adapter / LORA_CONFIG).is_file():
-        raise ModelError(f"{adapter} has no {LORA_CONFIG}; give a trained adapter directory")
-    if not rows_only:
-        _refuse_megatron(adapter)
-    if "rows" not in manifest:
-        raise ModelError(f"{adapter} has no 'rows' in {CARD}; export the adapter again")
-    rows, have = manifest["rows"], model.get_input_embeddings().weight.shape[0]
-    if have > rows:
-        raise ModelError(
-            f"the base model has {have} rows, but adapter {adapter} was trained on {rows}; "
-            f"use its base model {manifest.get('base_model', '(not recorded)')}"
-        )
-    if have < rows:
-        with torch.random.fork_rng(devices=[]):
-            model.resize_token_embeddings(rows, mean_resizing=False)
-    if rows_only:
-        return model
-    from peft import PeftModel
-
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-            warnings.filterwarnings("error", "Found missing adapter keys")
-            model = PeftModel.from_pretrained(model, adapter)
-    except Exception as error:  # peft raises many kinds here
-        raise ModelError(
-            f"adapter {adapter} does not fit the base model ({first_line(error)}); "
-            f"use its base model {manifest.get('base_model', '(not recorded)')}"
-        ) from error
-    return model.merge_and_unload() if _is_float32(model) else model
-
-
-def _refuse_megatron(adapter: Path) -> None:
-    """Refuse an adapter for Megatron: peft imports whatever module its configuration names."""
-    try:
-        config = json.loads((adapter / LORA_CONFIG).read_text(encoding="utf-8"))
-    except ValueError:
-        return  # peft says so
-    if isinstance(config, dict) and config.get("megatron_config"):
-        raise ModelError(
-            f"{adapter} is for Megatron and would import {config.get('megatron_core')!r}; use an "
-            "adapter that `grace` has trained"
-        )
-
-
-def _is_float32(model: Any) -> bool:
-    return all(p.dtype == torch.float32 for p in model.parameters() if p.is_floating_point())
-
-
 def _check_rows(model: Any, tokenizer: Any, path: str | Path) -> None:
     readout, rows = find_readout(tokenizer), model.get_input_embeddings().weight.shape[0]
     if readout is not None and max(readout.ids) >= rows:
@@ -316,9 +249,3 @@ def _check_rows(model: Any, tokenizer: Any, path: str | Path) -> None:
             f"the tokenizer knows {TOKENS[readout.head][-1]} as id {readout.ids[-1]}, but the "
             f"model in {path} has {rows} rows; load the adapter that belongs to this tokenizer"
         )
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of what an error says, or its name where it says nothing."""
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__

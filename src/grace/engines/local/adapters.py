@@ -1,0 +1,91 @@
+"""What `grace` has trained, on top of the base model: LoRA with rows, or rows alone."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grace.cnf import find_readout, set_rows
+from grace.errors import ModelError, first_line
+from grace.store import CARD, LORA_CONFIG, ROWS
+
+
+def put_rows(model: Any, adapter: Path, tokenizer: Any) -> None:
+    """Put the rows of a read-out without LoRA into the output head.
+
+    Raises:
+        ModelError: they do not fit the model.
+    """
+    from safetensors.torch import load_file
+
+    readout = find_readout(tokenizer)
+    rows_ED = load_file(adapter / ROWS)["rows"]
+    width = model.get_output_embeddings().weight.shape[1]
+    if readout is None or rows_ED.shape != (len(readout.ids), width):
+        raise ModelError(
+            f"{adapter / ROWS} has the shape {tuple(rows_ED.shape)}, which does not fit the base "
+            f"model's width of {width}; use the model that it was fitted on"
+        )
+    set_rows(model, readout, rows_ED)
+
+
+def load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
+    """Return the model with an adapter on top: merged into float32 weights, else apart.
+
+    The vocabulary grows to that of the training; rows without LoRA are put in later (`put_rows`).
+
+    Raises:
+        ModelError: the adapter is incomplete or belongs to another model.
+    """
+    rows_only = (adapter / ROWS).is_file()
+    if not rows_only and not (adapter / LORA_CONFIG).is_file():
+        raise ModelError(f"{adapter} has no {LORA_CONFIG}; give a trained adapter directory")
+    if not rows_only:
+        _refuse_megatron(adapter)
+    if "rows" not in manifest:
+        raise ModelError(f"{adapter} has no 'rows' in {CARD}; export the adapter again")
+    rows, have = manifest["rows"], model.get_input_embeddings().weight.shape[0]
+    if have > rows:
+        raise ModelError(
+            f"the base model has {have} rows, but adapter {adapter} was trained on {rows}; "
+            f"use its base model {manifest.get('base_model', '(not recorded)')}"
+        )
+    if have < rows:
+        with torch.random.fork_rng(devices=[]):
+            model.resize_token_embeddings(rows, mean_resizing=False)
+    if rows_only:
+        return model
+    from peft import PeftModel
+
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            warnings.filterwarnings("error", "Found missing adapter keys")
+            model = PeftModel.from_pretrained(model, adapter)
+    except Exception as error:  # peft raises many kinds here
+        raise ModelError(
+            f"adapter {adapter} does not fit the base model ({first_line(error)}); "
+            f"use its base model {manifest.get('base_model', '(not recorded)')}"
+        ) from error
+    return model.merge_and_unload() if _is_float32(model) else model
+
+
+def _refuse_megatron(adapter: Path) -> None:
+    """Refuse an adapter for Megatron: peft imports whatever module its configuration names."""
+    try:
+        config = json.loads((adapter / LORA_CONFIG).read_text(encoding="utf-8"))
+    except ValueError:
+        return  # peft says so
+    if isinstance(config, dict) and config.get("megatron_config"):
+        raise ModelError(
+            f"{adapter} is for Megatron and would import {config.get('megatron_core')!r}; use an "
+            "adapter that `grace` has trained"
+        )
+
+
+def _is_float32(model: Any) -> bool:
+    return all(p.dtype == torch.float32 for p in model.parameters() if p.is_floating_point())
