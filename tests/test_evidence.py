@@ -20,7 +20,8 @@ from grace.evidence import (
     reading,
     sigmoid,
 )
-from grace.probe.readout import SPREAD, fit_evidence
+from grace.probe.readout import fit_evidence
+from grace.probe.rows import SPREAD
 
 EVIDENCE = Evidence(
     (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.5), 0.7

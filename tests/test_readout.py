@@ -122,14 +122,16 @@ def test_where_logits_are_capped_the_rows_stay_at_the_mean_row():
     assert made.rows_2D.mean(0) == pytest.approx(np.full(WIDTH, 0.1), abs=1e-6)
 
 
-def test_logistic_regression_is_that_of_scikit_learn():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_logistic_regression_is_that_of_scikit_learn(weighted):
     rng = np.random.default_rng(7)
     x = rng.normal(size=(500, 6)) * [1, 5, 0.1, 2, 1, 1] + 3
     y = rng.random(500) < 1 / (1 + np.exp(-(x[:, 0] - 3)))
-    made = fit_logistic([x], y, list(range(500)))
+    weight = rng.choice([0.1, 1, 3], 500) if weighted else None
+    made = fit_logistic([x], y, list(range(500)), weights_N=weight)
     scaled = (x - x.mean(0)) / x.std(0) / np.sqrt(6)
-    strength = 1 / (made.penalties[0] * len(y))
-    oracle = LogisticRegression(C=strength, tol=1e-10, max_iter=10_000).fit(scaled, y)
+    strength = 1 / (made.penalties[0] * (len(y) if weight is None else weight.sum()))
+    oracle = LogisticRegression(C=strength, tol=1e-10, max_iter=10_000).fit(scaled, y, weight)
     ours = made.bias + x @ made.weights[0]
     np.testing.assert_allclose(ours, oracle.decision_function(scaled), atol=2e-3)
 

@@ -15,7 +15,8 @@ from grace.errors import ModelError
 from grace.evidence import Evidence, Running, along, clipped, sigmoid, traced
 from grace.evidence.trace import TRACE_FEATURES, Trace, features_at
 from grace.metrics import ece
-from grace.probe.readout import STEPS, draw_steps, fit_readout, fit_trace, step_states
+from grace.probe.readout import fit_readout, step_states
+from grace.probe.steps import STEPS, Steps, draw_steps, fit_trace
 
 TRACE = Trace(
     weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, -0.2, 0.04),
@@ -156,8 +157,8 @@ def test_readings_of_the_folds_are_at_one_level_however_far_the_states_are_from_
         made = fit_readout(pooled, phi, right, list(range(600)), HeadShape(np.zeros(6)))
         steps, row = draw_steps([12] * 600, 0), np.arange(600)[:, None]
         means = moved.cumsum(1) / np.arange(1, 14)[:, None]
-        known = moved[row, steps], means[row, steps], steps
-        found = fit_trace(made, *known, logprobs, right, list(range(600)))
+        known = Steps(moved[row, steps], means[row, steps], steps, logprobs)
+        found = fit_trace(made, known, right, list(range(600)))
         traces.append(found.losses.mean())
     assert traces[1] == pytest.approx(traces[0], abs=0.01)
 
@@ -167,10 +168,11 @@ def test_it_is_calibrated_at_every_step_and_ranks_better_the_more_is_written():
     counts, groups = [12] * 1500, list(range(1500))
     pooled = {"steps": states.mean(1), "last": states[:, -1], "first": states[:, 0]}
     phi = np.random.default_rng(1).normal(size=(1500, 7))
-    made = fit_readout(pooled, phi, right, groups, HeadShape(np.zeros(6)))
     steps, row = draw_steps(counts, 0), np.arange(1500)[:, None]
     means = states.cumsum(1) / np.arange(1, 14)[:, None]
-    found = fit_trace(made, states[row, steps], means[row, steps], steps, logprobs, right, groups)
+    known = Steps(states[row, steps], means[row, steps], steps, logprobs)
+    made = fit_readout(pooled, phi, right, groups, HeadShape(np.zeros(6)), along=known)
+    found = fit_trace(made, known, right, groups)
     rate = right.mean()
     assert found.losses.mean() < -rate * np.log(rate) - (1 - rate) * np.log1p(-rate) - 0.05
 
@@ -187,3 +189,31 @@ def test_it_is_calibrated_at_every_step_and_ranks_better_the_more_is_written():
     assert gaps == sorted(gaps) and gaps[-1] > 0.2
     along_the_way = traces[:, :12].ravel()
     assert ece(along_the_way, np.repeat(fresh_right, 12)) < 0.035
+
+
+@pytest.mark.parametrize("common", [True, False])
+def test_the_rows_learn_from_the_steps_where_the_ends_lose_nothing_by_it(common):
+    """What tells midway how it ends also tells at the end, or there something else does."""
+    count, rng = 300, np.random.default_rng(0)
+    right, groups = rng.random(count) < 0.5, list(range(count))
+    sign_N = np.where(right, 1.0, -1.0)
+    states = rng.normal(size=(count, 13, 6))
+    states[:, :-1, 1] += 0.6 * sign_N[:, None]
+    states[:, -1, 1 if common else 0] += 0.6 * sign_N
+    pooled = {"steps": states[:, -1], "last": states[:, -1], "first": states[:, 0]}
+    steps, row = draw_steps([12] * count, 0), np.arange(count)[:, None]
+    logprobs = [list(-rng.exponential(0.3, 12)) for _ in range(count)]
+    known = Steps(states[row, steps], states[row, steps], steps, logprobs)
+    phi = rng.normal(size=(count, 7))
+    ends, both = (
+        fit_readout(pooled, phi, right, groups, HeadShape(np.zeros(6)), along=along)
+        for along in (None, known)
+    )
+    assert both.losses.shape == both.held_out.shape == both.fold_N.shape == (count,)
+    if common:
+        told = [made.weights_D[1] / np.linalg.norm(made.weights_D) for made in (ends, both)]
+        losses = [fit_trace(made, known, right, groups).losses.mean() for made in (ends, both)]
+        assert told[0] < 0.98 < 0.99 < told[1]
+        assert both.losses.mean() < ends.losses.mean() and losses[1] < losses[0]
+    else:
+        assert both.weights_D.tolist() == ends.weights_D.tolist()

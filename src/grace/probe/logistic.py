@@ -44,6 +44,7 @@ def fit_logistic(
     labels_N: Array,
     groups_N: Sequence[Hashable],
     *,
+    weights_N: Array | None = None,
     free: bool = False,
     folds: int = FOLDS,
     seed: int = 0,
@@ -52,6 +53,7 @@ def fit_logistic(
 
     Args:
         blocks: parts of the features, each of shape (N, D).
+        weights_N: how much each row counts; None: all alike.
         free: whether the last block has hardly any penalty (`LEAST`), so that large penalties of
             the others lead to a fit of that block alone.
         labels_N: 1 or True where the response is right.
@@ -60,7 +62,7 @@ def fit_logistic(
         seed: seed of the folds.
     """
     label_N = np.asarray(labels_N, dtype=np.float64)
-    problem = _Problem(blocks, label_N)
+    problem = _Problem(blocks, label_N, np.ones(len(label_N)) if weights_N is None else weights_N)
     folds = min(folds, len(set(groups_N)))
     fold_N = assign_folds(groups_N, folds, seed) if folds > 1 else np.zeros(len(label_N))
     chosen = _search(problem, fold_N, len(blocks) - free)
@@ -81,8 +83,8 @@ class _Choice(NamedTuple):
 class _Problem:
     """Ones, then standardised features side by side, and the regularised fit of any of the rows."""
 
-    def __init__(self, blocks: Sequence[Array], label_N: Array) -> None:
-        self.label_N = label_N
+    def __init__(self, blocks: Sequence[Array], label_N: Array, weight_N: Array) -> None:
+        self.label_N, self.weight_N = label_N, weight_N
         self._means = [block.mean(0, dtype=np.float64) for block in blocks]
         self._scales = [_scale(block) for block in blocks]
         parts = zip(blocks, self._means, self._scales, strict=True)
@@ -99,6 +101,7 @@ class _Problem:
         from scipy.optimize import minimize
 
         x_NW, y_N = self._x_NW[rows_N], self.label_N[rows_N]
+        share_N = self.weight_N[rows_N] / self.weight_N[rows_N].sum()
         filled = [*penalties, LEAST][: len(self._widths)]
         penalty_W = np.append(0.0, np.repeat(filled, self._widths))
         root_WW = self._directions(tuple(penalties), penalty_W)
@@ -107,8 +110,9 @@ class _Problem:
             beta_W = solve_triangular(root_WW, scaled_W, check_finite=False)
             logit_N = x_NW @ beta_W
             shrunk_W = penalty_W * beta_W
-            value = float(np.mean(np.logaddexp(0, logit_N) - y_N * logit_N) + shrunk_W @ beta_W / 2)
-            slope_W = (sigmoid(logit_N) - y_N) @ x_NW / len(y_N) + shrunk_W
+            value = float(share_N @ (np.logaddexp(0, logit_N) - y_N * logit_N))
+            slope_W = (share_N * (sigmoid(logit_N) - y_N)) @ x_NW + shrunk_W
+            value += float(shrunk_W @ beta_W / 2)
             return value, solve_triangular(root_WW, slope_W, trans="T", check_finite=False)
 
         options = {"maxiter": 1000, "ftol": 1e-10, "gtol": 1e-6}
@@ -167,7 +171,7 @@ def _search(problem: _Problem, fold_N: Array, blocks: int) -> _Choice:
                 scores_N[out_N] = problem.log_odds(out_N, starts[place])
             losses_N = np.logaddexp(0, scores_N) - problem.label_N * scores_N
             tried[penalties] = _Choice(penalties, losses_N, scores_N, list(starts))
-        return float(tried[penalties].losses.mean())
+        return float(np.average(tried[penalties].losses, weights=problem.weight_N))
 
     best = (PENALTIES[FIRST],) * blocks
     for _ in range(2):

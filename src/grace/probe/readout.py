@@ -19,16 +19,15 @@ import numpy as np
 
 from grace.calibration import log_losses
 from grace.cnf import HeadShape
-from grace.evidence import Evidence, clipped
-from grace.evidence.trace import Trace, features_at
+from grace.evidence import Evidence
+from grace.evidence.trace import READINGS
 from grace.probe.logistic import Logistic, fit_logistic
-from grace.probe.rows import Array
+from grace.probe.rows import Array, varying
+from grace.probe.steps import Steps
 
-SPREAD = 1e-3  # a feature that varies less than this over the training answers is left out
 SHARES = (1.0, 0.5, 0.0)  # of the mean over all steps, beside the last one
 FLOOR = 20.0  # how far both rows are kept below a row that is as likely as the mean one, in logits
 SAME_SIDE = 0.3  # how even the states must be along a direction to be lowered along it
-STEPS = 8  # of each response, at which a trace is fitted
 PRIOR = 50  # answers that the evidence alone is worth beside the rows
 RIDGE = 1e-3  # of the fit of what both rows share, relative to the mean squared length of a state
 
@@ -96,6 +95,7 @@ def fit_readout(
     groups_N: Sequence[Hashable],
     head: HeadShape,
     *,
+    along: Steps | None = None,
     seed: int = 0,
 ) -> Fit:
     """Fit the two rows and the evidence together, and how the states of the steps are blended.
@@ -110,6 +110,8 @@ def fit_readout(
         labels_N: 1 or True where it is right.
         groups_N: its question.
         head: of the model (`grace.cnf.head_shape`).
+        along: steps of the responses. The rows are then fitted to them too, unless they rate the
+            ends worse for it by more than a standard error.
         seed: seed of the folds.
     """
     blocks = _blocks(features_NF)
@@ -120,6 +122,11 @@ def fit_readout(
     fits = {share: fitted(blend(states, share)) for share in SHARES}
     share = min(SHARES, key=lambda one: float(fits[one].losses.mean()))
     made, alone = fits[share], fitted()
+    if along is not None:
+        joint = _fit_along(blend(states, share), blocks, along, share, labels_N, groups_N, seed)
+        worse_N = joint.losses - made.losses
+        if worse_N.mean() <= worse_N.std() / math.sqrt(len(worse_N)):
+            made = joint
     both = np.array([len(labels_N), PRIOR]) / (len(labels_N) + PRIOR)
     weights_D = both[0] * made.weights[0]
     weights_F = both @ [np.concatenate(made.weights[1:]), np.concatenate(alone.weights)]
@@ -139,81 +146,44 @@ def fit_readout(
     )
 
 
-class TraceFit(NamedTuple):
-    """A trace, and the log loss of each response, mean over its steps, by a fit without it (N,)."""
-
-    trace: Trace
-    losses: Array
-
-
-def draw_steps(counts: Sequence[int], seed: int) -> Array:
-    """Return the `STEPS` steps of each response at which a trace is fitted, (N, B).
-
-    They lie at random in equal parts of the response, so that every position is met whatever form
-    the responses have. A response of fewer tokens has some steps twice; so each counts alike.
-    """
-    rng = np.random.default_rng(seed)
-    parts_NB = np.arange(STEPS) + rng.random((len(counts), STEPS))
-    step_NB: Array = (parts_NB * np.asarray(counts)[:, None] / STEPS).astype(np.int32)
-    return step_NB
-
-
-def fit_trace(
-    fit: Fit,
-    at_NBD: Array,
-    mean_NBD: Array,
-    step_NB: Array,
-    logprobs: Sequence[Sequence[float]],
+def _fit_along(
+    state_ND: Array,
+    blocks: Sequence[Array],
+    along: Steps,
+    share: float,
     labels_N: Array,
     groups_N: Sequence[Hashable],
-    *,
-    seed: int = 0,
-) -> TraceFit:
-    """Fit c along the way: logistic regression of the final grade on what is known at each step.
+    seed: int,
+) -> Logistic:
+    """Return the fit of the ends whose rows are also those of the steps, half the weight each.
 
-    Readings are those of rows that have not seen the response's question.
-
-    Args:
-        fit: the read-out, on the same responses.
-        at_NBD: states at B steps of each response.
-        mean_NBD: means of the states of all steps up to there.
-        step_NB: the steps.
-        logprobs: of the tokens of each response.
-        labels_N: 1 or True where it is right.
-        groups_N: its question.
-        seed: seed of the folds.
+    The log-probabilities have weights of their own at the ends and at the steps.
     """
-    read = (_held_out(states_NBD, fit) for states_NBD in (at_NBD, mean_NBD))
-    rows = zip(logprobs, step_NB, *read, strict=True)
-    known_NBF = np.array([features_at(clipped(row[0]), *row[1:]) for row in rows])
-    known_MF = _varying(known_NBF.reshape(-1, known_NBF.shape[-1]))
-    width = step_NB.shape[1]
-    groups_M = [group for group in groups_N for _ in range(width)]
-    made = fit_logistic([known_MF], np.repeat(labels_N, width), groups_M, seed=seed)
-    (weights_F,), center_F = made.weights, known_MF.mean(0)
-    trace = Trace(
-        tuple(weights_F.tolist()),
-        tuple(center_F.tolist()),
-        float(made.bias + weights_F @ center_F),
-        low=tuple(known_MF.min(0).tolist()),
-        high=tuple(known_MF.max(0).tolist()),
-        limit=math.log(len(step_NB) + 1),
+    from scipy.linalg import block_diag
+
+    ends, width = along.step_NB.shape
+    step_NBD = blend({"steps": along.mean_NBD, "last": along.at_NBD}, share)
+    none_NB = np.zeros(along.step_NB.shape)
+    known_MF = along.features(none_NB, none_NB)[:, : -len(READINGS)]
+    made = fit_logistic(
+        [
+            np.concatenate([state_ND, step_NBD.reshape(ends * width, -1)]),
+            block_diag(blocks[0], known_MF),
+            block_diag(blocks[1], np.ones((ends * width, 1))),
+        ],
+        np.concatenate([labels_N, np.repeat(labels_N, width)]),
+        [*groups_N, *(group for group in groups_N for _ in range(width))],
+        weights_N=np.repeat([1, 1 / width], [ends, ends * width]),
+        free=True,
+        seed=seed,
     )
-    return TraceFit(trace, made.losses.reshape(-1, width).mean(1))
-
-
-def _held_out(states_NBD: Array, fit: Fit) -> Array:
-    """Return the readings of states, (N, B), by rows that have not seen the response's question.
-
-    States have much in common, so the rows of each fold put all readings at another level: they
-    are moved and stretched to the mean and the spread of the readings by the rows that ship.
-    """
-    read_NB = states_NBD @ fit.weights_D
-    read_NBK = states_NBD @ fit.held_out_KD.T
-    spread_K = np.maximum(read_NBK.std((0, 1)), 1e-12)
-    read_NBK = (read_NBK - read_NBK.mean((0, 1))) / spread_K * read_NB.std() + read_NB.mean()
-    found_NB: Array = np.take_along_axis(read_NBK, fit.fold_N[:, None, None], 2)[..., 0]
-    return found_NB
+    rows, evidence, likelihood = made.weights
+    return made._replace(
+        weights=[rows, evidence[: blocks[0].shape[1]], likelihood[:1]],
+        losses=made.losses[:ends],
+        scores=made.scores[:ends],
+        fold_N=made.fold_N[:ends],
+    )
 
 
 def _blocks(features_NF: Array) -> list[Array]:
@@ -221,15 +191,8 @@ def _blocks(features_NF: Array) -> list[Array]:
 
     The largest penalty then leaves a logistic regression on the likelihood, as Platt scaling is.
     """
-    varying_NF = _varying(features_NF)
+    varying_NF = varying(features_NF)
     return [varying_NF[:, :-1], varying_NF[:, -1:]]
-
-
-def _varying(features_NF: Array) -> Array:
-    """Return the features with those that hardly vary made constant, so that no fit uses them."""
-    still_F = features_NF.std(0) < SPREAD
-    varying_NF: Array = np.where(still_F, features_NF.mean(0), features_NF)
-    return varying_NF
 
 
 def _evidence(features_NF: Array, weights_F: Array, intercept: float, share: float) -> Evidence:

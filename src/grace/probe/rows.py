@@ -17,6 +17,8 @@ from grace.errors import UserInputError
 
 Array = NDArray[Any]
 
+SPREAD = 1e-3  # a feature that varies less than this over the training answers is left out
+
 
 @dataclass(frozen=True, slots=True)
 class Probe:
@@ -58,6 +60,13 @@ def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Arr
         fold_N[rows] = fold
         heapq.heappush(sizes, (size + len(rows), fold))
     return fold_N
+
+
+def varying(features_NF: Array) -> Array:
+    """Return the features with those that hardly vary made constant, so that no fit uses them."""
+    still_F = features_NF.std(0) < SPREAD
+    varying_NF: Array = np.where(still_F, features_NF.mean(0), features_NF)
+    return varying_NF
 
 
 def checked(features_ND: Array, labels_N: Array) -> tuple[Array, Array]:

@@ -24,15 +24,8 @@ from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
 from grace.grading import labels_of
 from grace.pipeline.context import Context
-from grace.probe.readout import (
-    STEPS,
-    Fit,
-    draw_steps,
-    fit_evidence,
-    fit_readout,
-    fit_trace,
-    step_states,
-)
+from grace.probe.readout import Fit, fit_evidence, fit_readout, step_states
+from grace.probe.steps import STEPS, Steps, draw_steps, fit_trace
 from grace.progress import progress
 from grace.records import Message, Question, to_json
 from grace.store import RunDir, write_json
@@ -63,6 +56,10 @@ class FitData(NamedTuple):
         """The evidence's features of each response."""
         return np.array([likelihoods(tokens, end) for tokens, end in self.logprobs])
 
+    def steps(self, states: StepStates, step_NB: Any) -> Steps:
+        """Return some steps of each response, with what is known there."""
+        return Steps(*states, step_NB, [tokens for tokens, _ in self.logprobs])
+
 
 def fit(context: Context) -> None:
     """Fit the evidence and the rows on the graded training responses."""
@@ -75,15 +72,11 @@ def fit(context: Context) -> None:
         stored = _states(directory, known.rows)
         counts = [len(responses[row].token_ids) for row in known.rows]
         states = step_states(stored["mean"], stored["last"], stored["first"], counts)
-        made = fit_rows(context, states, known)
-        shown = _summary(made)
-        context.say(
-            f"read-out fitted on {shown['answers']} answers: held-out log loss "
-            f"{shown['log_loss']:.3f} (evidence alone {shown['evidence_log_loss']:.3f})"
-        )
+        at_steps = None
         if context.settings.train.trace:
-            at_steps = StepStates(stored["at_step"], stored["to_step"])
-            made = with_trace(context, made, at_steps, stored["step"], known)
+            at_steps = known.steps(StepStates(stored["at_step"], stored["to_step"]), stored["step"])
+        made = fit_rows(context, states, known, at_steps)
+        shown = _summary(made)
         evidence = made.evidence
         write_rows(context, made, directory.rows)
         outputs += sorted(path for path in directory.rows.iterdir() if path.is_file())
@@ -116,32 +109,30 @@ def _known(responses: Sequence[Response], correct: Sequence[bool]) -> FitData:
     )
 
 
-def fit_rows(context: Context, states: Mapping[str, Any], known: FitData) -> Fit:
-    """Fit the rows and the evidence on pooled states (see `fit_readout`)."""
-    base = context.engines.base
-    return fit_readout(
+def fit_rows(
+    context: Context, states: Mapping[str, Any], known: FitData, along: Steps | None = None
+) -> Fit:
+    """Fit the rows and the evidence on pooled states (see `fit_readout`), and say how well.
+
+    With steps, c along the way too.
+    """
+    base, seed = context.engines.base, context.settings.seed
+    graded = (known.labels_N, known.groups)
+    made = fit_readout(
         states,
         known.features_NF,
-        known.labels_N,
-        known.groups,
+        *graded,
         head_shape(base.model, len(base.tokenizer)),
-        seed=context.settings.seed,
+        along=along,
+        seed=seed,
     )
-
-
-def with_trace(
-    context: Context, made: Fit, at_steps: StepStates, steps_NB: Any, known: FitData
-) -> Fit:
-    """Return the fit with c along the way, and say in a sentence how much it knows there."""
-    found = fit_trace(
-        made,
-        *at_steps,
-        steps_NB,
-        [tokens for tokens, _ in known.logprobs],
-        known.labels_N,
-        known.groups,
-        seed=context.settings.seed,
+    context.say(
+        f"read-out fitted on {len(made.losses)} answers: held-out log loss "
+        f"{made.losses.mean():.3f} (evidence alone {made.alone.mean():.3f})"
     )
+    if along is None:
+        return made
+    found = fit_trace(made, along, *graded, seed=seed)
     rate = float(np.mean(known.labels_N))
     guess = -rate * np.log(rate) - (1 - rate) * np.log1p(-rate)
     context.say(
@@ -244,9 +235,8 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     steps = draw_steps(counts, settings.seed) if settings.train.trace else np.zeros((len(given), 0))
     states, at_steps, logprobs = _read(engine, prompts, given, steps.astype(int))
     known = FitData(logprobs, label_N, [str(chat) for chat in chats], list(range(len(given))))
-    made = fit_rows(context, step_states(*states, counts), known)
-    if settings.train.trace:
-        made = with_trace(context, made, at_steps, steps, known)
+    along = known.steps(at_steps, steps) if settings.train.trace else None
+    made = fit_rows(context, step_states(*states, counts), known, along)
     write_rows(context, made, out)
     return made
 

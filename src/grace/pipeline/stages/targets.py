@@ -11,7 +11,7 @@ from grace.config import to_dict
 from grace.estimators import Samples
 from grace.grading import labels_of
 from grace.pipeline.context import Context
-from grace.probe.readout import draw_steps
+from grace.probe.steps import draw_steps
 from grace.progress import progress
 from grace.records import Target
 from grace.store import write_bytes, write_json
