@@ -16,10 +16,12 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 import typer
 
+from grace import running
 from grace.cli import USAGE_ERROR
 from grace.cli.app import app
 from grace.cli.options import listed
@@ -48,9 +50,10 @@ class Shown(NamedTuple):
 
 def shell_lines(text: str) -> Iterator[tuple[str, bool]]:
     """Yield the lines of blocks without a language or set in by four spaces, and inline code."""
+    text = re.sub(r"\\\n *", " ", text)
     for language, block in BLOCK.findall(text):
         if not language:
-            yield from ((line, True) for line in block.replace("\\\n", " ").splitlines())
+            yield from ((line, True) for line in block.splitlines())
     prose = BLOCK.sub("", text)
     yield from ((line, True) for line in re.findall(r"^ {4}(\S.*)$", prose, re.MULTILINE))
     yield from ((" ".join(code.split()), False) for code in re.findall(r"`([^`]+)`", prose))
@@ -92,8 +95,20 @@ def grace_takes(shown: Shown) -> None:
     if found.get("recipe"):
         read_recipe(found["recipe"])
     strategies = found.get("strategy") or []
+    if name == "run" and shown.whole and (found["recipe"] or found["model"]):
+        resolve_run(found)
     for strategy in listed([strategies] if isinstance(strategies, str) else strategies):
         policy(strategy)
+
+
+def resolve_run(found: dict[str, Any]) -> None:
+    """Resolve the settings of a new run, of a model and questions that need not be there."""
+    task = found["task"] or ("jsonl" if found["file"] else None)
+    named = {"model": found["model"], "task": task}
+    checks = ("check_place", "check_names", "check_questions")
+    with mock.patch.multiple(running, **{name: mock.Mock() for name in checks}):
+        more = found["settings"] or []
+        running.resolve(Path("none"), found["recipe"], named, more, seeds=found["seeds"])
 
 
 def make_takes(shown: Shown) -> None:
@@ -193,6 +208,7 @@ def test_make_bench_runs_scripts_that_are_there() -> None:
         "grace threshold RUN --target-accuracy high",
         "grace run runs/qwen --recipe paper/none",
         "grace run runs/qwen --set train.epoch=5",
+        "grace run runs/sums --recipe pocket-steps --task pocket_sums",
         "GRACE_TRUST=mine torchrun --no-python grace train",
         "make nothing",
         "make real FOLDER=DIR",
