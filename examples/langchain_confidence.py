@@ -1,10 +1,10 @@
-"""Read the confidence in LangChain, which keeps logprobs and drops what it does not know.
+"""Read the confidence in LangChain, which keeps logprobs and drops unknown fields.
 
     pip install langchain-openai
     grace serve runs/demo/pocket_people/grace  # or grace proxy
     python examples/langchain_confidence.py "Under whom did the poet Chesten Brinkin study?"
 
-LiteLLM and other gateways that keep logprobs read it in the same place.
+With LiteLLM and other gateways that keep logprobs, the confidence is in the same place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUESTION = "Under whom did the poet Chesten Brinkin study?"
 
 
 def confidence(metadata: dict[str, Any]) -> float | None:
-    """Return the confidence in a reply's metadata, None for an answer that was cut."""
+    """Return the confidence from a reply's metadata, None for an answer that was cut off."""
     if metadata["finish_reason"] != "stop":
         return None
     last = metadata["logprobs"]["content"][-1]["top_logprobs"][-1]
@@ -31,7 +31,7 @@ def confidence(metadata: dict[str, Any]) -> float | None:
 
 
 def main() -> None:
-    """Ask the one model that is served."""
+    """Ask the served model one question."""
     question = " ".join(sys.argv[1:]) or QUESTION
     model = OpenAI(base_url=f"{URL}/v1", api_key=KEY).models.list().data[0].id
     chat = ChatOpenAI(

@@ -3,7 +3,7 @@
     grace serve runs/demo/pocket_people/grace
     python examples/openai_client.py "Under whom did the poet Chesten Brinkin study?"
 
-The model's name is taken from the server. GRACE_URL and GRACE_API_KEY say where it is.
+The server says what its model is called. GRACE_URL and GRACE_API_KEY are its address and key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUESTION = "Under whom did the poet Chesten Brinkin study?"
 
 
 def main() -> None:
-    """Ask once, by logprobs alone, with a vote, and in a stream."""
+    """Ask once, read the confidence from logprobs alone, vote, and stream."""
     question = " ".join(sys.argv[1:]) or QUESTION
     client = OpenAI(base_url=f"{URL}/v1", api_key=os.environ.get("GRACE_API_KEY", "none"))
     model = client.models.list().data[0].id

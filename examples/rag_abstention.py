@@ -3,9 +3,9 @@
     grace serve runs/demo/pocket_people/grace
     python examples/rag_abstention.py
 
-The retriever is a stub that counts common words; put your own in its place. What matters is the
-end of `answer`: below the threshold it retrieves more, and then abstains. The prompt is not that of
-the training run (`raw`), so its confidences are not calibrated: choose the threshold, or
+The retriever is a stub that counts common words; replace it with your own. The point is the end of
+`answer`: below the threshold it retrieves more passages, and then abstains. The prompt (`raw`) is
+not that of the training run, so its confidences are not calibrated. Choose the threshold, or
 recalibrate, on questions asked in the same way (docs/thresholds.md).
 """
 
@@ -29,7 +29,7 @@ QUESTIONS = ("Who wrote Middlemarch?", "What is the capital of France?", "Who wr
 
 
 class Answer(NamedTuple):
-    """What the user sees, how sure the model was, and how many passages it took."""
+    """The answer shown to the user, its confidence, and the number of passages used."""
 
     text: str
     confidence: float | None
@@ -37,18 +37,18 @@ class Answer(NamedTuple):
 
 
 def words(text: str) -> set[str]:
-    """Return the words of a text that mean something."""
+    """Return the words of four letters or more in a text."""
     return set(re.findall(r"[a-z]{4,}", text.lower()))
 
 
 def retrieve(question: str, count: int) -> list[str]:
-    """Return the passages that share most words with the question."""
+    """Return the `count` passages that share most words with the question."""
     ranked = sorted(PASSAGES, key=lambda passage: -len(words(passage) & words(question)))
     return ranked[:count]
 
 
 def answer(client: OpenAI, model: str, question: str) -> Answer:
-    """Ask with one passage, then with three, and abstain where neither makes the model sure."""
+    """Ask with one passage, then with three; abstain if the confidence stays too low."""
     confidence = None
     for count in (1, 3):
         context = "\n".join(retrieve(question, count))
@@ -66,7 +66,7 @@ def answer(client: OpenAI, model: str, question: str) -> Answer:
 
 
 def main() -> None:
-    """Answer all questions."""
+    """Answer every question and print the confidence."""
     client = OpenAI(base_url=f"{URL}/v1", api_key=os.environ.get("GRACE_API_KEY", "none"))
     model = client.models.list().data[0].id
     for question in QUESTIONS:
