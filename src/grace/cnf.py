@@ -1,11 +1,13 @@
-"""The `<CNF>` token: one or two more vocabulary entries from which the confidence is read.
+"""The vocabulary entries from which the confidence is read: how to add, initialise and read them.
 
-- `pair`: `<CNF>` and `<NOC>`, whose logits' difference is a reading of the confidence in log-odds.
-  Both are so improbable that they never change what a model says, and they end nothing.
-- `token`, the paper's: the probability of `<CNF>` is the confidence, and it ends a response.
+There are three kinds of read-out (`train.head`):
+
+- `pair`: `<CNF>` and `<NOC>`. The difference of their logits is a reading of the confidence, in
+  log-odds. Both are so improbable that they never change what a model writes; they end nothing.
+- `token`, the paper's: the probability of `<CNF>` is the confidence, and `<CNF>` ends a response.
 - `bins`, an ablation (GrACE-Disc): ten tokens `<B1>` to `<B10>`, one per interval of confidence.
 
-`Readout` is all that the rest of the package knows of the difference.
+The rest of the package sees the difference only through `Readout`.
 
 Shapes: B rows, V vocabulary, D hidden size, E tokens that are read.
 """
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CNF_TOKEN = "<CNF>"
-NOC_TOKEN = "<NOC>"  # not confident
+NOC_TOKEN = "<NOC>"  # "not confident"
 TIE = 1e-4  # relative difference of probabilities up to which two intervals are equally probable
 Head = Literal["pair", "token", "bins"]
 Init = Literal["mean", "eos", "scaled_eos"]
@@ -43,25 +45,26 @@ class Readout:
 
     @property
     def head(self) -> Head:
-        """Return the name of the kind, as in `train.head`."""
+        """Return the kind of read-out, as in `train.head`."""
         return HEADS[len(self.ids)]
 
     @property
     def cnf(self) -> int | None:
-        """Return the id of `<CNF>`, None where intervals are read."""
+        """Return the id of `<CNF>`, or None for `bins`."""
         return None if self.head == "bins" else self.ids[0]
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Return the ids that end a response: those of a pair are never drawn."""
+        """Return the ids that end a response; a pair has none, its tokens are never drawn."""
         return () if self.head == "pair" else self.ids
 
     def reading(self, logits_BE: Tensor, total_B: Tensor) -> Tensor:
-        """Return what a step says of the confidence, in log-odds, shape (B,).
+        """Return the reading of a step, in log-odds, shape (B,).
 
-        With a pair it is the difference of the two logits; with `<CNF>` alone the log-odds of its
-        probability; with intervals those of the middle of the most probable one. Intervals that no
-        example fell into keep equal rows; of those the lowest counts, whatever the rounding.
+        `pair`: the difference of the two logits. `token`: the log-odds of the probability of
+        `<CNF>`. `bins`: the log-odds of the middle of the most probable interval; intervals that no
+        training example fell into keep equal rows, and of equal ones the lowest counts, whatever
+        the rounding.
 
         Args:
             logits_BE: logits of the tokens.
@@ -79,7 +82,7 @@ class Readout:
 
 @dataclass(frozen=True, slots=True)
 class CnfTokens:
-    """What `add_cnf` added: the tokens, whether spare rows were used, how the rows started."""
+    """The tokens that `add_cnf` added, whether they took spare rows, and how these were filled."""
 
     readout: Readout
     spare_row: bool
@@ -87,12 +90,12 @@ class CnfTokens:
 
     @property
     def id(self) -> int:
-        """Return the id of the first token; with `<CNF>` the only one."""
+        """Return the id of the first token, `<CNF>` unless the read-out is `bins`."""
         return self.readout.ids[0]
 
 
 def find_readout(tokenizer: Any) -> Readout | None:
-    """Return the tokens that a tokenizer has for reading a confidence, None without any."""
+    """Return the read-out whose tokens a tokenizer has, or None."""
     vocabulary = tokenizer.get_added_vocab()
     for names in TOKENS.values():
         if all(name in vocabulary for name in names):
@@ -103,19 +106,18 @@ def find_readout(tokenizer: Any) -> Readout | None:
 def add_cnf(
     model: Any, tokenizer: Any, *, head: Head = "token", init: Init = "eos", seed: int = 0
 ) -> CnfTokens:
-    """Add `<CNF>` to a tokenizer and its model, leaving all other logits bit-equal.
+    """Add the tokens of a read-out to a tokenizer and its model; all other logits stay bit-equal.
 
-    A padded vocabulary (more rows than tokens) gives one of its spare rows; otherwise the model
-    grows, never shrinks. Tied embeddings stay tied. Calling it again changes nothing. The row, in
-    the input embedding and in the output head, each from its own matrix, starts as
+    The tokens take spare rows of a padded vocabulary (more rows than tokens) if there are enough;
+    otherwise the model grows. Tied embeddings stay tied. A second call changes nothing. Each new
+    row, in the input embedding and in the output head, is initialised from its own matrix:
 
     - `eos`: a copy of the EOS row, so that c starts equal to p(EOS);
-    - `scaled_eos`: the EOS row rescaled to the mean length of the vocabulary's rows, for models
+    - `scaled_eos`: the EOS row rescaled to the mean norm of the vocabulary's rows, for models
       whose EOS row is unusually long or was never trained;
     - `mean`: the mean of the vocabulary's rows; c starts below 1 / V.
 
-    With the head `bins` all of this happens to the ten tokens `<B1>` to `<B10>` instead. `seed` is
-    for the filler rows below the new ones of a model with fewer rows than tokens.
+    `seed` fills the rows between, in a model that has fewer rows than its tokenizer has tokens.
 
     Raises:
         ModelError: an EOS row is asked for and the tokenizer has no EOS token, or the tokenizer
@@ -146,7 +148,7 @@ def add_cnf(
 
 
 def name_readout(tokenizer: Any, head: Head) -> tuple[Any, Readout]:
-    """Return a copy of a tokenizer that has the tokens of a head, and their ids.
+    """Return a copy of a tokenizer with the tokens of a head, and their ids.
 
     Raises:
         ModelError: it has the tokens of another head.
@@ -169,7 +171,7 @@ def count_rows(model: Any) -> int:
 
 
 def set_rows(model: Any, readout: Readout, rows_ED: Any) -> None:
-    """Put rows into the output head, one per token that is read; tied embeddings stay tied."""
+    """Write one row per token of the read-out into the output head; tied embeddings stay tied."""
     import torch
 
     head = model.get_output_embeddings()
@@ -181,13 +183,13 @@ def set_rows(model: Any, readout: Readout, rows_ED: Any) -> None:
 
 
 class HeadShape(NamedTuple):
-    """What rows that are put into an output head must know of it.
+    """The properties of an output head on which new rows depend.
 
     Attributes:
-        mean_D: the mean of its rows, a numpy array. Its logit is the mean of all logits, far below
-            their log-sum-exp whatever the state.
-        scale: what the model multiplies every logit by.
-        capped: the model bends large logits (a soft cap), so rows must stay near the others.
+        mean_D: the mean of its rows, a NumPy array. As a row it yields the mean of all logits,
+            which is far below their log-sum-exp whatever the state.
+        scale: factor by which the model multiplies every logit.
+        capped: whether the model soft-caps its logits, so that new rows must stay near the others.
     """
 
     mean_D: Any
@@ -196,7 +198,7 @@ class HeadShape(NamedTuple):
 
 
 def head_shape(model: Any, count: int) -> HeadShape:
-    """Return the shape of a model's output head, whose first `count` rows are tokens."""
+    """Return the properties of a model's output head, whose first `count` rows are tokens."""
     weight_VD = model.get_output_embeddings().weight.detach()[:count]
     config = model.config.get_text_config()
     scale = getattr(config, "logit_scale", None) or 1.0
@@ -206,9 +208,9 @@ def head_shape(model: Any, count: int) -> HeadShape:
 
 
 def trainable_rows(model: Any, readout: Readout) -> list[int] | dict[str, list[int]]:
-    """Return PEFT's `trainable_token_indices` that trains the rows read, input and output.
+    """Return PEFT's `trainable_token_indices` for the rows of a read-out, input and output.
 
-    Tied embeddings take a plain list; untied ones a dict with the names of both modules.
+    That is a plain list for tied embeddings, and a dict by module name for untied ones.
     """
     ids = sorted(readout.ids)
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
@@ -236,12 +238,12 @@ def end_log_prob(logits_BV: Tensor, end_ids: Sequence[int]) -> Tensor:
 
 
 def unread_end(logits_BV: Tensor, end_ids: Sequence[int], readout: Readout) -> Tensor:
-    """Return the log-probability of ending, shape (B,), in a model without the tokens read."""
+    """Return the log-probability of ending, shape (B,), without the tokens of the read-out."""
     return end_log_prob(without(logits_BV, readout), end_ids)
 
 
 def log_odds(log_c: Tensor) -> Tensor:
-    """Return the log-odds of probabilities given by their logs."""
+    """Return the log-odds of probabilities given as natural logarithms."""
     return log_c.clamp(max=-1e-7) - log1mexp(log_c)
 
 
@@ -257,7 +259,7 @@ def log1mexp(log_c: Tensor) -> Tensor:
 
 
 def without(logits: Tensor, readout: Readout) -> Tensor:
-    """Return the logits of a model that lacks the tokens: their entries, last axis, are -inf."""
+    """Return logits with -inf at the tokens of the read-out (last axis), as if there were none."""
     ids = logits.new_tensor(readout.ids).long()
     return logits.index_fill(-1, ids, -float("inf"))
 

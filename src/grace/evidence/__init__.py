@@ -1,22 +1,21 @@
-"""What becomes of the model's readings: `c`, its calibrated confidence.
+"""The confidence c of a response, from the model's readings and the response's own probabilities.
 
-At every step k of a response the model gives a *reading* r_k, in log-odds: that of the probability
-of `<CNF>` (the paper's read-out), or the difference of the logits of `<CNF>` and `<NOC>` (a pair).
-The hidden states behind it cannot contain how probable the response's tokens were: each of those
-probabilities comes out of the last layer, which no later position can see. So the running
-log-probabilities, and that of ending at each step, known while generating, are added as *evidence*:
+At every decoding step k the model yields a *reading* r_k, in log-odds: the log-odds of the
+probability of `<CNF>` (the paper's read-out), or the logit of `<CNF>` minus that of `<NOC>` (a
+pair). The hidden state behind a reading cannot know how probable the response's tokens were: each
+of those probabilities leaves the model at the last layer, which no later position attends to. They
+are known while generating, though, so they join the readings as *evidence*:
 
     log-odds of c = slope * (state + bias + w . (phi - center))
     state = share * mean(r_0 .. r_K) + (1 - share) * r_K
 
-with K the step that ends the response and phi the `FEATURES` of the log-probabilities of its tokens
-and its end, each clipped to the range seen in training. c is kept within what the number of
-training answers supports (`limit`). It costs no forward pass, and any engine that returns the
-log-probabilities of named tokens can compute it (`confidence`). Without evidence (the paper's c)
-log-odds of c = r_K.
+K is the step that ends the response, and phi are the `FEATURES` of the log-probabilities of its
+tokens and its end, each clipped to the range seen in training. `limit` bounds c by what the number
+of training answers supports. Computing c takes no forward pass; `confidence` does it from what any
+engine reports that returns the log-probabilities of named tokens. Without evidence (the paper's c)
+the log-odds of c are r_K.
 
-A model that was recalibrated for other questions (`grace recalibrate`) has another `slope` than 1,
-and other weights.
+`grace recalibrate` adapts c to other questions by changing `slope`, `bias` and the weights.
 
 Shapes: N responses, F features, R rows, T steps.
 """
@@ -46,24 +45,24 @@ FEATURES = (
     "likelihood",  # exp of the mean log-probability of the tokens and the end: Seq. Likelihood
 )
 LOWEST = -20.0  # log-probabilities below this count as this
-MARGIN = 0.1  # of the range seen in training, beyond which a response is unlike those
-CERTAIN = 40.0  # log-odds beyond these are as good as certain
+MARGIN = 0.1  # share of the training range by which a feature may exceed it before we warn
+CERTAIN = 40.0  # bound on log-odds where the number of training answers sets none
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """How c follows from the readings and the log-probabilities of a response.
+    """The fitted numbers that turn readings and log-probabilities into c.
 
     Attributes:
-        weights: of `FEATURES`.
-        center: their means in training.
-        bias: what is added at those means.
-        slope: what multiplies the log-odds of c; positive.
-        low: the smallest value of each feature in training; empty: no bound.
-        high: the largest.
-        share: how much the mean of the readings of all steps counts, beside the last one.
-        limit: the largest log-odds of c, in absolute value.
-        trace: how c follows along the way, None where that was not trained.
+        weights: one per entry of `FEATURES`.
+        center: mean of each feature over the training answers.
+        bias: log-odds added where every feature is at its mean.
+        slope: positive factor on the log-odds of c.
+        low: smallest value of each feature in training; empty: features are not clipped.
+        high: largest value of each feature in training.
+        share: weight of the mean reading over all steps; the last reading has the rest.
+        limit: bound on the absolute log-odds of c.
+        trace: the same for c before the end of a response; None if it was not trained.
     """
 
     weights: tuple[float, ...]
@@ -77,14 +76,14 @@ class Evidence:
     trace: Trace | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what grace.json holds."""
+        """Return the entry of grace.json."""
         found = {"features": list(FEATURES), **asdict(self)}
         trace = found.pop("trace") and self.trace
         return {**found, "trace": trace.to_dict()} if trace else found
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Evidence:
-        """Read what `to_dict` wrote.
+        """Read what `to_dict` wrote; earlier versions had fewer features.
 
         Raises:
             ModelError: the features are not those of this version.
@@ -96,7 +95,7 @@ class Evidence:
                 f"{list(FEATURES)}; install the version that trained the model"
             )
         values: dict[str, Any] = {k: v for k, v in data.items() if k not in ("features", "trace")}
-        later = (0.0,) * (len(FEATURES) - len(named))  # what earlier versions did not use
+        later = (0.0,) * (len(FEATURES) - len(named))  # features added since weigh nothing
         made: dict[str, Any] = {
             k: (*v, *(later if v else ())) if isinstance(v, list) else v for k, v in values.items()
         }
@@ -105,22 +104,22 @@ class Evidence:
 
     @classmethod
     def in_card(cls, card: Mapping[str, Any]) -> Evidence | None:
-        """Return the evidence that a grace.json holds, None for the paper's c."""
+        """Return the evidence stored in a grace.json, or None for the paper's c."""
         return cls.from_dict(card["evidence"]) if card.get("evidence") else None
 
     @classmethod
     def none(cls) -> Evidence:
-        """Return evidence that changes nothing."""
+        """Return evidence that adds nothing to the readings."""
         zeros = (0.0,) * len(FEATURES)
         return cls(zeros, zeros)
 
     def mapped(self, rows: float, evidence: float, offset: float) -> Evidence:
-        """Return the evidence that multiplies both parts of c's log-odds and adds an offset.
+        """Return the evidence of a recalibrated model: its two parts rescaled, and an offset.
 
         Args:
-            rows: multiplies what the readings say; positive.
-            evidence: multiplies what the log-probabilities say.
-            offset: is added.
+            rows: factor on the part of the log-odds that comes from the readings; positive.
+            evidence: factor on the part that comes from the log-probabilities.
+            offset: added to the log-odds.
         """
         share, slope = evidence / rows, self.slope * rows
         return replace(
@@ -132,20 +131,20 @@ class Evidence:
         )
 
     def of(self, logprobs: Sequence[float], end: float) -> float:
-        """Return what the log-probabilities of one response add to the log-odds."""
+        """Return the log-odds that the log-probabilities of a response and its end add."""
         return self.shift_of(features(logprobs, end))
 
     def shift_of(self, found: Sequence[float]) -> float:
-        """Return what these features add to the log-odds."""
+        """Return the log-odds that `FEATURES` of these values add."""
         if self.low:
             found = [min(max(v, a), b) for v, a, b in zip(found, self.low, self.high, strict=True)]
         parts = zip(self.weights, found, self.center, strict=True)
         return self.bias + sum(weight * (value - middle) for weight, value, middle in parts)
 
     def outside(self, logprobs: Sequence[float]) -> bool:
-        """Return whether the features of a response's tokens lie well outside those of training.
+        """Return whether a response's tokens are unlike any in training.
 
-        Its confidence is then that of the nearest one seen, and a guess.
+        Features are clipped to the training range, so c of such a response is a guess.
         """
         rows = zip(features(logprobs, 0.0)[:-1], self.low, self.high, self.weights, strict=False)
         return any(
@@ -154,17 +153,16 @@ class Evidence:
         )
 
     def log_odds(self, state: float, shift: float) -> float:
-        """Return the log-odds of c from what the readings and the features say."""
+        """Return the log-odds of c: `state` from the readings, `shift` from the features."""
         return min(max(self.slope * (state + shift), -self.limit), self.limit)
 
 
 class Running:
-    """c at every step of one response, while it is written; constant work per step.
+    """c at every step of one response while it is generated, with constant work per step.
 
-    Call `read` once per step with the step's reading and the log-probability of ending there, then
-    `add` with that of the token that the step chose, unless it ended the response. After `read`,
-    `so_far` is c of a response that goes on, and `at_end` of one that ends at this step. `evidence`
-    None: the paper's c.
+    At each step call `read`, and then `add` with the log-probability of the chosen token unless the
+    step ends the response. Between the two, `so_far` is c of a response that goes on and `at_end` c
+    of one that ends here. With `evidence=None` it is the paper's c.
     """
 
     def __init__(self, evidence: Evidence | None) -> None:
@@ -174,13 +172,13 @@ class Running:
         self._total, self._low, self._first, self._count = 0.0, 0.0, 0.0, 0
 
     def read(self, reading: float, end: float) -> None:
-        """Take a step's reading, and the log-probability of ending there."""
+        """Record a step's reading and the log-probability of ending there."""
         self._steps += 1
         self._readings += reading
         self._reading, self._end = reading, end
 
     def so_far(self) -> float:
-        """Return c of what is written: P(right) if it was trained, else as if it ended here."""
+        """Return c of the response so far; without a trained trace, as if it ended here."""
         trace = self._evidence.trace if self._evidence else None
         if trace is None:
             return self.at_end()
@@ -197,7 +195,7 @@ class Running:
         return sigmoid(self._evidence.log_odds(state, self._evidence.shift_of(found)))
 
     def add(self, logprob: float) -> None:
-        """Take the log-probability of the token that this step chose."""
+        """Record the log-probability of the token chosen at this step."""
         value = _clipped(logprob)
         self._first = self._first if self._count else value
         self._total, self._low = self._total + value, min(self._low, value)
@@ -210,10 +208,10 @@ def along(
     ends: Sequence[float],
     evidence: Evidence | None,
 ) -> list[float]:
-    """Return c at every step of a response: while it goes on, and where it ends.
+    """Return c at every step of a response.
 
-    Without an end there is one reading per token. `ends` are the log-probabilities of ending at
-    each step.
+    A response with an end has one reading more than tokens, that of the step that ended it; a
+    response that was cut has as many. `ends` are the log-probabilities of ending at each step.
     """
     running, trace = Running(evidence), []
     for step, (reading, end) in enumerate(zip(readings, ends, strict=True)):
@@ -232,16 +230,16 @@ def confidence(
     end: float,
     evidence: Evidence | None = None,
 ) -> float:
-    """Return c from what any server can return.
+    """Return c from log-probabilities that an inference server reports.
 
     Args:
-        readings: log-odds of each step, the one that ended the response last. With one row that is
-            `reading(log p(<CNF>))`, and only the last counts; with two rows it is
-            log p(<CNF>) - log p(<NOC>). All at temperature 1.
+        readings: one per step, that of the step that ended the response last, at temperature 1.
+            A pair: log p(<CNF>) - log p(<NOC>). `<CNF>` alone: `reading(log p(<CNF>))`, of which
+            only the last counts.
         logprobs: natural-log probabilities of the response's tokens, without its end token.
-        end: log of the probability of ending there, all end tokens together, in a model without
-            the tokens that are read: log p(end) - log(1 - p(<CNF>) - p(<NOC>)).
-        evidence: the numbers in grace.json; None: the paper's c.
+        end: log-probability of ending there, all end tokens together, renormalised over the
+            vocabulary without the tokens that are read: log p(end) - log(1 - p(<CNF>) - p(<NOC>)).
+        evidence: from grace.json; None: the paper's c.
     """
     if evidence is None:
         return sigmoid(readings[-1])
@@ -253,7 +251,7 @@ def confidence(
 def traced(
     readings: Sequence[float], logprobs: Sequence[float], end: float, evidence: Evidence | None
 ) -> list[float]:
-    """Return c at every step of a given response, that of its end last (see `confidence`).
+    """Return c at every step of a finished response, its end last; arguments as `confidence`.
 
     Raises:
         ModelError: the model's c holds at the end of a response only.
@@ -267,31 +265,31 @@ def traced(
 
 
 def reading(cnf_logprob: float) -> float:
-    """Return the log-odds of a probability given by its natural log."""
+    """Return the log-odds of p(<CNF>) from its natural logarithm."""
     log_c = min(cnf_logprob, -1e-7)
     return log_c - math.log(-math.expm1(log_c))
 
 
 def sigmoid(log_odds: float) -> float:
-    """Return the probability of log-odds."""
+    """Return the probability with these log-odds, without overflow."""
     if log_odds >= 0:
         return 1 / (1 + math.exp(-log_odds))
     return math.exp(log_odds) / (1 + math.exp(log_odds))
 
 
 def features(logprobs: Sequence[float], end: float) -> tuple[float, ...]:
-    """Return the `FEATURES` of a response; the tokens of an empty one count as certain."""
+    """Return the `FEATURES` of a response. An empty one counts as one token of probability 1."""
     kept = [_clipped(value) for value in logprobs] or [0.0]
     return _features(math.fsum(kept), min(kept), kept[0], len(logprobs), end)
 
 
 def clipped(logprobs: Sequence[float]) -> Array:
-    """Return log-probabilities as the evidence takes them."""
+    """Return log-probabilities clipped to [`LOWEST`, 0]."""
     return np.array([_clipped(value) for value in logprobs])
 
 
 def _clipped(logprob: float) -> float:
-    return min(max(LOWEST, logprob), 0.0)  # nan: the lowest
+    return min(max(LOWEST, logprob), 0.0)  # in this order NaN becomes LOWEST
 
 
 def _features(total: float, low: float, first: float, tokens: int, end: float) -> tuple[float, ...]:

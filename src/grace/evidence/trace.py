@@ -1,13 +1,12 @@
-"""c while a response is being written: P(right), given the question and what is written so far.
+"""The trace: c_k, the probability that a response will be right, given its first k tokens.
 
-`Evidence` says how sure the model is of a response that ends; along the way the same rows and
-log-probabilities say something else, so they get weights of their own. At the step that chooses
-token k of a response,
+The readings and log-probabilities of a prefix predict less than those of a finished response, so
+they have weights of their own. At the step that chooses the token after the first k,
 
     log-odds of c_k = bias + w . (phi_k - center)
 
-with phi_k the `TRACE_FEATURES` of the readings r_0 .. r_k and of the log-probabilities of the k
-tokens before. Nothing else is read from the model than for c at the end, and that stays as it is.
+where phi_k are the `TRACE_FEATURES` of the readings r_0 .. r_k and of the log-probabilities of the
+k tokens. The model is asked for nothing more than c at the end needs, and that c does not change.
 
 Shapes: N boundaries, F features.
 """
@@ -43,15 +42,15 @@ READINGS = TRACE_FEATURES[-3:]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """How c follows from what is written so far.
+    """The fitted numbers that turn a prefix into c_k.
 
     Attributes:
-        weights: of `TRACE_FEATURES`.
-        center: their means in training.
-        bias: the log-odds at those means.
-        low: the smallest value of each feature in training; features count as no less.
-        high: the largest.
-        limit: the largest log-odds of c, in absolute value.
+        weights: one per entry of `TRACE_FEATURES`.
+        center: mean of each feature in training.
+        bias: log-odds of c_k where every feature is at its mean.
+        low: smallest value of each feature in training, to which features are clipped.
+        high: largest value of each feature in training.
+        limit: bound on the absolute log-odds of c_k.
     """
 
     weights: tuple[float, ...]
@@ -62,7 +61,7 @@ class Trace:
     limit: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what grace.json holds."""
+        """Return the entry of grace.json."""
         return {"features": list(TRACE_FEATURES), **asdict(self)}
 
     @classmethod
@@ -85,9 +84,9 @@ class Trace:
         return cls(**values)
 
     def mapped(self, rows: float, evidence: float, offset: float) -> Trace:
-        """Return the trace that multiplies both parts of c's log-odds and adds an offset.
+        """Return the trace of a recalibrated model (see `Evidence.mapped`).
 
-        See `Evidence.mapped`. The readings' part is their weighted sum, the rest is the evidence's.
+        The weighted readings are one part of the log-odds, everything else is the other.
         """
         slopes = [rows if name in READINGS else evidence for name in TRACE_FEATURES]
         parts = zip(slopes, self.weights, self.center, strict=True)
@@ -97,7 +96,7 @@ class Trace:
         return Trace(weights, self.center, bias, self.low, self.high, self.limit)
 
     def log_odds(self, found: tuple[float, ...]) -> float:
-        """Return the log-odds of c where the features are these."""
+        """Return the log-odds of c_k for `TRACE_FEATURES` of these values."""
         total = self.bias
         rows = zip(found, self.low, self.high, self.weights, self.center, strict=True)
         for value, low, high, weight, middle in rows:
@@ -112,11 +111,11 @@ def trace_features(
 
     Args:
         total: sum of the log-probabilities of the tokens so far.
-        low: the smallest of them, 0 before the first.
-        first: that of the first token, 0 before it.
-        tokens: how many there are.
-        readings: sum of the readings of the steps so far, this one included.
-        reading: that of this step.
+        low: the smallest of them; 0 before the first token.
+        first: log-probability of the first token; 0 before it.
+        tokens: number of tokens so far.
+        readings: sum of the readings of all steps, this one included.
+        reading: reading of this step.
     """
     count = max(tokens, 1)
     chances = (math.exp(low), math.exp(first))
@@ -128,10 +127,10 @@ def features_at(logprobs: Array, places: Array, reading_B: Array, mean_B: Array)
     """Return the `TRACE_FEATURES` at some steps of one response, shape (B, F).
 
     Args:
-        logprobs: of its tokens, each clipped as `grace.evidence` clips them.
-        places: the steps (B,), each the number of tokens before it.
-        reading_B: the readings there.
-        mean_B: the means of the readings of all steps up to there.
+        logprobs: log-probabilities of its tokens, as `grace.evidence.clipped` returns them.
+        places: the steps (B,), each given by the number of tokens before it.
+        reading_B: the reading of each of these steps.
+        mean_B: the mean reading of all steps up to and including each.
     """
     sums = np.concatenate([[0.0], np.cumsum(logprobs)])
     lows = np.concatenate([[0.0], np.minimum.accumulate(logprobs)])

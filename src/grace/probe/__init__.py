@@ -1,7 +1,7 @@
-"""Linear probe: grouped k-fold scores and a fitted estimator.
+"""The linear probe on hidden states: scores by grouped k-fold cross-validation, and one fit.
 
-Ridge in closed form with an unpenalised bias, `min mean (y - w.x - b)^2 + lambda |w|^2` on features
-standardised with the training rows' own mean and spread, in float64.
+Ridge regression in closed form with an unpenalised bias, min mean (y - w.x - b)^2 + lambda |w|^2,
+on features standardised with the mean and spread of the training rows, in float64.
 
 Shapes: N rows, D features, L lambdas.
 """
@@ -94,7 +94,7 @@ def _choose(
     lambdas: Sequence[float],
     blocks: Sequence[int],
 ) -> Probe:
-    """Fit on the rows outside of the folds `outer`, with the lambda that does best inside."""
+    """Fit on the rows outside the folds `outer`; inner folds of those rows choose lambda."""
     if len(lambdas) > 1:
         error_L = np.zeros(len(lambdas))
         for fold in _inner_folds(int(fold_N.max()) + 1, outer):
@@ -116,7 +116,7 @@ def _inner_folds(folds: int, outer: tuple[int, ...]) -> list[int]:
 def _ridge(
     features_ND: Array, label_N: Array, lambdas: Sequence[float], blocks: Sequence[int]
 ) -> list[Probe]:
-    """Fit one probe per lambda, by the smaller of the two Gram matrices."""
+    """Fit one probe per lambda, from whichever Gram matrix is smaller."""
     count, width = features_ND.shape
     mean_D, bias = features_ND.mean(axis=0), float(label_N.mean())
     scale_D = spread(features_ND)

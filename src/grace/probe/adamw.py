@@ -55,10 +55,10 @@ def train_probes(
     weight_decay: float = 0.01,
     seed: int = 0,
 ) -> Array:
-    """Return the weights of C probes, each with its own labels, learning rate and epochs, (C, D).
+    """Train C probes at once, each with its own labels, learning rate and epochs; return (C, D).
 
-    All see the same batches, so a probe comes out as it would alone. The first weights are zero.
-    For an offset, add a feature that is always 1. With `squash` a probe ends in a sigmoid.
+    All start from zero and see the same batches, so each comes out as it would alone. For a bias,
+    add a feature that is always 1. With `squash` the output of a probe is a sigmoid.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""What a probe sees of a response: pooled hidden states, and what its likelihoods say.
+"""The features of the linear probe: pooled hidden states and token likelihoods.
 
 Shapes: N responses, D features, T tokens of one response.
 """
@@ -29,10 +29,9 @@ LIKELIHOOD_FEATURES = (
 def likelihood_features(logprobs: Sequence[float], end_logprob: float | None) -> Array:
     """Return the likelihood features of one response, float32 of shape (13,), always finite.
 
-    Names and order are `LIKELIHOOD_FEATURES`: those of `grace.evidence`, and what else the tokens
-    and the end say. Log-probabilities are floored at `evidence.LOWEST`. The tokens of an empty
-    response count as certain. `cut` is 1 where there is no end, whose log-probability
-    is then the floor.
+    Names and order are `LIKELIHOOD_FEATURES`: the features of `grace.evidence` and six more.
+    Log-probabilities are floored at `evidence.LOWEST`. An empty response counts as one token of
+    probability 1. `cut` is 1 for a response without an end, whose log-probability is the floor.
     """
     cut = end_logprob is None
     end = evidence.LOWEST if end_logprob is None else max(evidence.LOWEST, end_logprob)

@@ -1,8 +1,8 @@
-"""Logistic regression with a ridge penalty of its own for each block of features.
+"""Logistic regression with one ridge penalty per block of features.
 
-Features are standardised with the training rows' own mean and spread; those without spread get no
-weight. A block weighs the same in total however wide it is. Penalties are chosen by log loss on
-folds grouped by question. The problem is convex: the fit is its one minimum, to the tolerance.
+Features are standardised; constant ones get no weight. Blocks are scaled by their width, so that a
+penalty means the same for a wide block and a narrow one. Penalties are chosen by log loss on folds
+grouped by question. The problem is convex, so the fit does not depend on where it starts.
 
 Shapes: N rows, D features of a block, W features of all blocks.
 """
@@ -17,17 +17,23 @@ import numpy as np
 from grace.probe.rows import Array, assign_folds, sigmoid
 
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-12, 5))  # 1e-6 to 1e2
-FIRST = PENALTIES.index(0.1)
-LEAST = 1e-4
+FIRST = PENALTIES.index(0.1)  # where the search starts
+LEAST = 1e-4  # penalty of a free block
 FOLDS = 5
-SHORTER = 1e-5  # log loss by which another penalty must be better to be taken
+SHORTER = 1e-5  # smallest improvement of the log loss for which the search goes on
 
 
 class Logistic(NamedTuple):
-    """A fit: log-odds = bias + sum of features @ weights over the blocks.
+    """A fit: log-odds = bias + the sum over blocks of features @ weights.
 
-    `losses` is the log loss on held-out folds, per row (N,), `scores` the log-odds there. `fold_N`
-    is the fold in which each row was held out, `held_out` the weights of the fits without them.
+    Attributes:
+        weights: of each block, for features as they came.
+        bias: intercept.
+        penalties: the chosen penalty of each penalised block.
+        losses: held-out log loss of each row (N,).
+        scores: held-out log-odds of each row (N,).
+        fold_N: the fold in which each row was held out.
+        held_out: the weights of the fit that leaves out each fold.
     """
 
     weights: list[Array]
@@ -49,16 +55,16 @@ def fit_logistic(
     folds: int = FOLDS,
     seed: int = 0,
 ) -> Logistic:
-    """Fit weights and a bias, each block's penalty chosen on held-out folds.
+    """Fit weights and bias, choosing the penalty of each block on held-out folds.
 
     Args:
         blocks: parts of the features, each of shape (N, D).
-        weights_N: how much each row counts; None: all alike.
-        free: whether the last block has hardly any penalty (`LEAST`), so that large penalties of
-            the others lead to a fit of that block alone.
         labels_N: 1 or True where the response is right.
         groups_N: question of each row; all rows of a question fall into one fold.
-        folds: most folds; fewer where there are fewer questions.
+        weights_N: sample weights; None: all rows count alike.
+        free: leave the last block practically unpenalised (`LEAST`), so that large penalties of
+            the others lead to a fit of that block alone.
+        folds: number of folds; fewer if there are fewer questions.
         seed: seed of the folds.
     """
     label_N = np.asarray(labels_N, dtype=np.float64)
@@ -81,7 +87,7 @@ class _Choice(NamedTuple):
 
 
 class _Problem:
-    """Ones, then standardised features side by side, and the regularised fit of any of the rows."""
+    """The design matrix (a column of ones, then the standardised blocks) and fits to its rows."""
 
     def __init__(self, blocks: Sequence[Array], label_N: Array, weight_N: Array) -> None:
         self.label_N, self.weight_N = label_N, weight_N
@@ -96,7 +102,7 @@ class _Problem:
         self._root: tuple[tuple[float, ...], Array] = ((), self._curved_WW)
 
     def fit(self, rows_N: Array, penalties: Sequence[float], start_W: Array) -> Array:
-        """Return the bias and the weights that fit some of the rows."""
+        """Return bias and weights (W,), fitted to some of the rows from a starting point."""
         from scipy.linalg import solve_triangular
         from scipy.optimize import minimize
 
@@ -122,10 +128,10 @@ class _Problem:
         return found
 
     def _directions(self, penalties: tuple[float, ...], penalty_W: Array) -> Array:
-        """Return the triangle to whose coordinates the fit is scaled.
+        """Return the preconditioner: the Cholesky factor of the Hessian at log-odds 0.
 
-        In them the loss of all rows is curved alike in all directions where the log-odds are 0, so
-        that L-BFGS takes tens of steps in place of hundreds.
+        In its coordinates the loss there is equally curved in all directions, and L-BFGS takes tens
+        of steps instead of hundreds.
         """
         from scipy.linalg import cholesky
 
@@ -141,7 +147,7 @@ class _Problem:
         return found
 
     def unscaled(self, beta: Array) -> tuple[list[Array], float]:
-        """Return the weights of each block and the bias, for features as they came."""
+        """Return the weights of each block and the bias for features that are not standardised."""
         parts = np.split(beta[1:], np.cumsum(self._widths)[:-1])
         weights = [part / scale for part, scale in zip(parts, self._scales, strict=True)]
         moved = sum(float(w @ m) for w, m in zip(weights, self._means, strict=True))
@@ -149,7 +155,7 @@ class _Problem:
 
 
 def _scale(block_ND: Array) -> Array:
-    """Return what a block is divided by: its spread, and the root of its width."""
+    """Return the divisors of a block: standard deviations times the square root of its width."""
     spread_D = block_ND.std(0, dtype=np.float64)
     flat_D = spread_D <= 1e-6 * max(float(spread_D.max(initial=0)), 1e-12)
     scale_D: Array = np.where(flat_D, np.inf, spread_D) * np.sqrt(block_ND.shape[1])
@@ -157,7 +163,7 @@ def _scale(block_ND: Array) -> Array:
 
 
 def _search(problem: _Problem, fold_N: Array, blocks: int) -> _Choice:
-    """Return the penalties with the smallest held-out loss, one block at a time, twice at most."""
+    """Find the penalties of the smallest held-out loss by coordinate descent, in two rounds."""
     held = [fold_N == fold for fold in np.unique(fold_N)]
     tried: dict[tuple[float, ...], _Choice] = {}
     starts = [np.zeros(problem.width) for _ in held]
@@ -184,7 +190,7 @@ def _search(problem: _Problem, fold_N: Array, blocks: int) -> _Choice:
 
 
 def _descend(best: tuple[float, ...], block: int, attempt: Any) -> tuple[float, ...]:
-    """Walk one block's penalty up, else down, for as long as the held-out loss falls."""
+    """Raise one block's penalty while the held-out loss falls; if it never does, lower it."""
     loss = attempt(best)
     for step in (1, -1):
         place, moved = PENALTIES.index(best[block]), False

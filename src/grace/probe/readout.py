@@ -1,10 +1,9 @@
-"""The read-out of c as a convex fit: two rows of the vocabulary, and the evidence beside them.
+"""The convex fit of c: the rows of `<CNF>` and `<NOC>`, together with the evidence.
 
-With the model as it is, log-odds of c are linear in what a response leaves behind: the hidden
-states at its steps (`Evidence.share` blends the mean over all steps with the last one) and the
-features of its log-probabilities. So the rows of `<CNF>` and `<NOC>`, whose logits differ by
-w . state, and the evidence are one logistic regression: exact, without a gradient through the
-model, in seconds.
+While the model itself stays frozen, the log-odds of c are linear in the hidden states at a
+response's steps (`Evidence.share` blends the mean over all steps with the last one) and in the
+features of its log-probabilities. The difference of the two rows and the weights of the evidence
+are therefore one logistic regression, solved in seconds and without a gradient through the model.
 
 Shapes: N responses, B steps of each, M = N * B, D hidden size, F features.
 """
@@ -25,19 +24,25 @@ from grace.probe.logistic import Logistic, fit_logistic
 from grace.probe.rows import Array, varying
 from grace.probe.steps import Steps
 
-SHARES = (1.0, 0.5, 0.0)  # of the mean over all steps, beside the last one
-FLOOR = 20.0  # how far both rows are kept below a row that is as likely as the mean one, in logits
-SAME_SIDE = 0.3  # how even the states must be along a direction to be lowered along it
-PRIOR = 50  # answers that the evidence alone is worth beside the rows
-RIDGE = 1e-3  # of the fit of what both rows share, relative to the mean squared length of a state
+SHARES = (1.0, 0.5, 0.0)  # candidate weights of the mean over all steps against the last step
+FLOOR = 20.0  # logits by which both rows are pushed below the mean row of the head
+SAME_SIDE = 0.3  # smallest projection (mean 1) on the shared direction for pushing along it
+PRIOR = 50  # number of answers at which the evidence alone counts as much as the fit with rows
+RIDGE = 1e-3  # penalty of the shared direction, relative to the mean squared norm of a state
 
 
 class Fit(NamedTuple):
-    """Two rows (2, D), `<CNF>` first, and the evidence, fitted on all responses.
+    """The fitted rows and evidence, with their cross-validated quality.
 
-    `held_out` is c of each response (N,) by a fit that has not seen its question, and `losses` its
-    log loss; `alone` is that of the evidence without the rows. `weights_D` is what the rows differ
-    by, `held_out_KD` the same of the fit without each of K folds, and `fold_N` who is in which.
+    Attributes:
+        rows_2D: the rows of `<CNF>` and `<NOC>`, fitted on all responses.
+        evidence: fitted with them.
+        held_out: c of each response (N,) by a fit that has not seen its question.
+        losses: the log loss of `held_out` (N,).
+        alone: the held-out log loss of the evidence without rows (N,).
+        weights_D: the difference of the two rows, without the head's scale.
+        held_out_KD: the same difference in the fits that leave out each of K folds.
+        fold_N: the fold of each response.
     """
 
     rows_2D: Array
@@ -53,15 +58,15 @@ class Fit(NamedTuple):
 def fit_evidence(
     features_NF: Array, labels_N: Array, groups_N: Sequence[Hashable] | None = None
 ) -> Evidence:
-    """Fit weights and bias of the evidence alone by logistic regression of correctness.
+    """Fit the evidence alone, by logistic regression of correctness on its features.
 
     Features that hardly vary are left out, the penalty is chosen on folds grouped by question, and
-    log-odds stay within what N answers support.
+    the log-odds are bounded by what N answers support.
 
     Args:
-        features_NF: the evidence's features of each training response.
-        labels_N: 1 or True where it is right.
-        groups_N: its question; None: each response is one of its own.
+        features_NF: the features of each training response (`grace.evidence.features`).
+        labels_N: 1 or True where the response is right.
+        groups_N: its question; None: every response has its own.
     """
     groups = list(range(len(labels_N))) if groups_N is None else groups_N
     made = fit_logistic(_blocks(features_NF), labels_N, groups, free=True)
@@ -71,11 +76,11 @@ def fit_evidence(
 def step_states(
     mean_ND: Array, last_ND: Array, first_ND: Array, counts: Sequence[int]
 ) -> dict[str, Array]:
-    """Return what `fit_readout` wants of pooled states and the number of tokens of each response.
+    """Return the `states` of `fit_readout` from pooled states and each response's token count.
 
-    The steps of a response of K tokens are K + 1: the state at the last prompt token makes its
-    first token, the one at its last token makes its end. An empty response has the same state in
-    all three.
+    A response of K tokens has K + 1 steps: the state at the last prompt token predicts its first
+    token, and the state at its last token predicts its end. The three states of an empty response
+    are equal.
     """
     count_N1 = np.asarray(counts)[:, None]
     steps_ND = (first_ND + count_N1 * mean_ND) / (count_N1 + 1)
@@ -83,7 +88,7 @@ def step_states(
 
 
 def blend(states: Mapping[str, Array], share: float) -> Array:
-    """Return the state that is read, (N, D): `share` of the mean over all steps, else the last."""
+    """Return `share` times the mean state over all steps plus the rest of the last one, (N, D)."""
     state_ND: Array = share * states["steps"] + (1 - share) * states["last"]
     return state_ND
 
@@ -98,20 +103,20 @@ def fit_readout(
     along: Steps | None = None,
     seed: int = 0,
 ) -> Fit:
-    """Fit the two rows and the evidence together, and how the states of the steps are blended.
+    """Fit the two rows and the evidence together, and choose the blend of the steps' states.
 
-    With few responses the rows fit noise. So the read-out is a mean, in log-odds, of this fit and
-    one of the evidence alone, with weights N and `PRIOR`.
+    On few responses the rows fit noise. The result is therefore the mean, in log-odds, of this fit
+    with weight N and a fit of the evidence alone with weight `PRIOR`.
 
     Args:
         states: hidden states (N, D) by name: `steps`, the mean over all steps; `last`, the step
             that ends the response; `first`, the last token of the prompt.
-        features_NF: the evidence's features of each training response.
-        labels_N: 1 or True where it is right.
+        features_NF: the features of each training response (`grace.evidence.features`).
+        labels_N: 1 or True where the response is right.
         groups_N: its question.
-        head: of the model (`grace.cnf.head_shape`).
-        along: steps of the responses. The rows are then fitted to them too, unless they rate the
-            ends worse for it by more than a standard error.
+        head: the model's output head (`grace.cnf.head_shape`).
+        along: further steps of the responses, to fit the rows to as well; dropped if that makes c
+            at the end worse by more than a standard error.
         seed: seed of the folds.
     """
     blocks = _blocks(features_NF)
@@ -155,9 +160,9 @@ def _fit_along(
     groups_N: Sequence[Hashable],
     seed: int,
 ) -> Logistic:
-    """Return the fit of the ends whose rows are also those of the steps, half the weight each.
+    """Fit the rows to the ends and to the steps of the responses, with half of the weight each.
 
-    The log-probabilities have weights of their own at the ends and at the steps.
+    The rows are shared; the log-probabilities have separate weights at ends and at steps.
     """
     from scipy.linalg import block_diag
 
@@ -187,18 +192,19 @@ def _fit_along(
 
 
 def _blocks(features_NF: Array) -> list[Array]:
-    """Return the evidence in two blocks: what has a penalty, and the likelihood, which has none.
+    """Split the features into a penalised block and the likelihood, which has no penalty.
 
-    The largest penalty then leaves a logistic regression on the likelihood, as Platt scaling is.
+    Under the largest penalty the fit is thus a logistic regression on the likelihood, like Platt
+    scaling.
     """
     varying_NF = varying(features_NF)
     return [varying_NF[:, :-1], varying_NF[:, -1:]]
 
 
 def _evidence(features_NF: Array, weights_F: Array, intercept: float, share: float) -> Evidence:
-    """Return the evidence of fitted weights; `intercept` is what is added where all features are 0.
+    """Return the evidence for fitted weights and the intercept of uncentred features.
 
-    c stays between 1 / (N + 2) and 1 - 1 / (N + 2), which is all that N answers can tell.
+    c stays between 1 / (N + 2) and 1 - 1 / (N + 2): N answers support no more.
     """
     center_F = features_NF.mean(0)
     return Evidence(
@@ -213,11 +219,12 @@ def _evidence(features_NF: Array, weights_F: Array, intercept: float, share: flo
 
 
 def _rows(states: Mapping[str, Array], weights_D: Array, head: HeadShape) -> Array:
-    """Return the rows of `<CNF>` and `<NOC>`: half the weights up and down from a low level.
+    """Return the rows of `<CNF>` and `<NOC>`: an improbable row, plus and minus half the weights.
 
-    The mean row of the head is already far less likely than the likely tokens, whatever the state.
-    Where the states share a direction, as in deep models, both rows go down along it (a ridge
-    regression of a constant on the states). Only their difference is read.
+    Only the difference of the rows is read, so their mean is free to keep both tokens improbable.
+    The mean row of the head is one already, whatever the state. Where all states share a direction
+    (a ridge regression of a constant on them finds it), as in deep models, both rows are pushed
+    down along it by `FLOOR` logits more.
     """
     seen_ND = np.concatenate([states["first"], states["last"]]).astype(np.float64)
     gram_DD = seen_ND.T @ seen_ND / len(seen_ND)

@@ -1,4 +1,4 @@
-"""Rows of features: what is accepted, which fold each belongs to, and a fitted linear probe.
+"""What all fits share: checked features, folds grouped by question, and the linear probe.
 
 Shapes: N rows, D features.
 """
@@ -17,7 +17,7 @@ from grace.errors import UserInputError
 
 Array = NDArray[Any]
 
-SPREAD = 1e-3  # a feature that varies less than this over the training answers is left out
+SPREAD = 1e-3  # features with a smaller standard deviation in training are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Probe:
 
 
 def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Array:
-    """Return the fold of every row; rows of one group share a fold, folds are of similar size.
+    """Assign a fold to every row: rows of one group share a fold, and folds are of similar size.
 
     Raises:
         UserInputError: fewer groups than folds.
@@ -63,7 +63,7 @@ def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Arr
 
 
 def varying(features_NF: Array) -> Array:
-    """Return the features with those that hardly vary made constant, so that no fit uses them."""
+    """Replace features that hardly vary by their mean, so that no fit uses them."""
     still_F = features_NF.std(0) < SPREAD
     varying_NF: Array = np.where(still_F, features_NF.mean(0), features_NF)
     return varying_NF

@@ -1,4 +1,4 @@
-"""c along the way: the steps of responses at which it is fitted, and the fit.
+"""The fit of the trace (`grace.evidence.trace`), on a few steps of every training response.
 
 Shapes: N responses, B steps of each, M = N * B, D hidden size, F features.
 """
@@ -19,14 +19,17 @@ from grace.probe.rows import Array, varying
 if TYPE_CHECKING:
     from grace.probe.readout import Fit
 
-STEPS = 8  # of each response, at which a trace is fitted
+STEPS = 8  # steps of each response on which a trace is fitted
 
 
 class Steps(NamedTuple):
-    """B steps of each response: what is known there.
+    """B steps of each response.
 
-    `at_NBD` are the states there, `mean_NBD` the means of the states of all steps up to there,
-    `step_NB` the steps, each the number of tokens before it, and `logprobs` those of all tokens.
+    Attributes:
+        at_NBD: the hidden states at these steps.
+        mean_NBD: the mean states of all steps up to and including each.
+        step_NB: the steps, each given by the number of tokens before it.
+        logprobs: log-probabilities of all tokens of each response.
     """
 
     at_NBD: Array
@@ -35,23 +38,23 @@ class Steps(NamedTuple):
     logprobs: Sequence[Sequence[float]]
 
     def features(self, read_NB: Array, mean_NB: Array) -> Array:
-        """Return the `TRACE_FEATURES` (M, F) of readings there and of their means up to there."""
+        """Return the `TRACE_FEATURES` (M, F) for readings at the steps and their running means."""
         rows = zip(self.logprobs, self.step_NB, read_NB, mean_NB, strict=True)
         return varying(np.concatenate([features_at(clipped(row[0]), *row[1:]) for row in rows]))
 
 
 class TraceFit(NamedTuple):
-    """A trace, and the log loss of each response, mean over its steps, by a fit without it (N,)."""
+    """A trace, and the held-out log loss of each response (N,), averaged over its steps."""
 
     trace: Trace
     losses: Array
 
 
 def draw_steps(counts: Sequence[int], seed: int) -> Array:
-    """Return the `STEPS` steps of each response at which a trace is fitted, (N, B).
+    """Draw `STEPS` steps of each response, (N, B), one at random from each equal part of it.
 
-    They lie at random in equal parts of the response, so that every position is met whatever form
-    the responses have. A response of fewer tokens has some steps twice; so each counts alike.
+    Every position is covered, even where all responses follow one pattern. A response of fewer
+    tokens repeats steps, so that all responses have the same weight.
     """
     rng = np.random.default_rng(seed)
     parts_NB = np.arange(STEPS) + rng.random((len(counts), STEPS))
@@ -62,14 +65,14 @@ def draw_steps(counts: Sequence[int], seed: int) -> Array:
 def fit_trace(
     fit: Fit, along: Steps, labels_N: Array, groups_N: Sequence[Hashable], *, seed: int = 0
 ) -> TraceFit:
-    """Fit c along the way: logistic regression of the final grade on what is known at each step.
+    """Fit the trace by logistic regression of the final grade on the features of each step.
 
-    Readings are those of rows that have not seen the response's question.
+    The readings come from rows that were fitted without the response's question.
 
     Args:
-        fit: the read-out, on the same responses.
+        fit: the read-out fitted on the same responses.
         along: steps of each response.
-        labels_N: 1 or True where it is right.
+        labels_N: 1 or True where the response is right.
         groups_N: its question.
         seed: seed of the folds.
     """
@@ -90,10 +93,10 @@ def fit_trace(
 
 
 def _held_out(states_NBD: Array, fit: Fit) -> Array:
-    """Return the readings of states, (N, B), by rows that have not seen the response's question.
+    """Return the readings of states, (N, B), by rows fitted without the response's question.
 
-    States have much in common, so the rows of each fold put all readings at another level: they
-    are moved and stretched to the mean and the spread of the readings by the rows that ship.
+    The states share a large common part, so the rows of different folds yield readings of different
+    level and spread; those are aligned with the readings of the rows that ship.
     """
     read_NB = states_NBD @ fit.weights_D
     read_NBK = states_NBD @ fit.held_out_KD.T
