@@ -17,11 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grace.pipeline import load_run_settings
-from grace.pipeline.context import Context
+from grace.pipeline.context import open_run
 from grace.pipeline.scaling.pools import draw_pool, read_pool
 from grace.scaling import Pool, replay
-from grace.store import RunDir
 
 SAMPLES, ORDERS = 8, 20
 STOPS = (0.6, 0.7, 0.8, 0.9)
@@ -52,7 +50,7 @@ def votes(pool: Pool, policies: list[str]) -> dict[str, Votes]:
 
 def measured(path: Path, within: float) -> dict[str, tuple[float, Votes]]:
     """Return SC, and by stop early stopping alone and with the drop that validation chose."""
-    context = Context(RunDir(path), load_run_settings(path))
+    context = open_run(path)
     pools = []
     for name in ("validation", "test"):
         split = context.directory.split(name).tuned

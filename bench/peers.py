@@ -34,9 +34,7 @@ from scipy.stats import rankdata
 from grace.engines import Sampling
 from grace.grading import load_grader
 from grace.metrics import auroc
-from grace.pipeline import load_run_settings
-from grace.pipeline.context import Context
-from grace.store import RunDir
+from grace.pipeline.context import open_run
 
 SAMPLES = 10
 TEMPERATURE = 1.0
@@ -71,7 +69,7 @@ class Peers:
     """One run's test questions, as both sides are asked them."""
 
     def __init__(self, run: Path, count: int) -> None:
-        self.context = Context(RunDir(run), load_run_settings(run))
+        self.context = open_run(run)
         self.questions = self.context.directory.split("test").questions.read()[:count]
         self.prompts = self.context.prompts(self.questions)
         self.tokenizer = self.context.engines.base.tokenizer

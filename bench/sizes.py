@@ -22,13 +22,11 @@ from grace.cnf import HeadShape
 from grace.estimators.likelihood.likelihood import sequence_likelihood
 from grace.evidence import features as likelihoods
 from grace.metrics import auroc, brier, ece
-from grace.pipeline import load_run_settings
-from grace.pipeline.context import Context
+from grace.pipeline.context import Context, open_run
 from grace.probe import fit_probe
 from grace.probe.features import feature_matrix
 from grace.probe.readout import fit_evidence, fit_readout, step_states
 from grace.probe.rows import Array, assign_folds
-from grace.store import RunDir
 
 RIDGES = tuple(10.0 ** (power / 2) for power in range(-10, 3))
 
@@ -150,7 +148,7 @@ METHODS: dict[str, Callable[[Answers], Rate]] = {
 
 def read(run: Path, kept: Path | None) -> tuple[Answers, Answers]:
     """Return a run's training and test answers of the backbone, with their states."""
-    context = Context(RunDir(run), load_run_settings(run))
+    context = open_run(run)
     if kept is not None and kept.exists():
         with np.load(kept, allow_pickle=False) as stored:
             return tuple(  # type: ignore[return-value]

@@ -27,11 +27,9 @@ from safetensors.numpy import load_file
 from grace.evidence import clipped
 from grace.evidence.trace import features_at
 from grace.metrics import auroc, brier, ece
-from grace.pipeline import load_run_settings
-from grace.pipeline.context import Context
+from grace.pipeline.context import open_run
 from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Array
-from grace.store import RunDir
 
 SHARES = (0.25, 0.5, 0.75)
 GROUP = 8
@@ -90,7 +88,7 @@ RIVALS = {
 
 def measured(path: Path) -> dict[str, dict[str, float]]:
     """Return the figures of each method in one run."""
-    context = Context(RunDir(path), load_run_settings(path))
+    context = open_run(path)
     engine = context.engines.tuned
     train, test = (context.samples(context.directory.split(name)) for name in ("train", "test"))
     stored = load_file(context.directory.split("train").features)

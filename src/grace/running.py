@@ -38,7 +38,8 @@ def run(
         directory: the run; `grace.load` loads it afterwards.
         model: the backbone: a directory, a GGUF file or a Hub id.
         recipe: a TOML file of settings.
-        task: which questions; `grace list tasks`.
+        task: which questions: a task of `grace list tasks`; of a recipe with several tasks, the
+            only one to run.
         data: a folder with TASK/SPLIT.jsonl, instead of the Hub.
         file: your own questions: .jsonl, .csv, .parquet, or hf:OWNER/NAME.
         seed: the seed of everything random; None: 0.

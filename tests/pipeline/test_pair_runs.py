@@ -268,7 +268,7 @@ def test_a_run_that_an_earlier_version_rated_still_has_its_report(
 ) -> None:
     import shutil
 
-    from grace.pipeline.study import report_runs
+    from grace.pipeline.stages.report import report_runs
 
     run_path = Path(shutil.copytree(made / "rows", tmp_path / "run"))
     shutil.rmtree(run_path / "validation/confidences")

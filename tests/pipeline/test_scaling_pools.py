@@ -19,7 +19,7 @@ import grace
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, RunError
 from grace.pipeline import load_run_settings, run
-from grace.pipeline.context import Context
+from grace.pipeline.context import open_run
 from grace.pipeline.replays import read_replay
 from grace.pipeline.scaling import ScaleSettings, pools, scale_runs
 from grace.pipeline.scaling.pools import read_pool
@@ -131,7 +131,7 @@ def test_pools_say_how_good_single_samples_and_their_confidences_are(scaled: Pat
 
 
 def test_what_is_kept_for_reports_is_what_was_replayed(scaled: Path):
-    context = Context(RunDir(scaled), load_run_settings(scaled))
+    context = open_run(scaled)
     kept = read_replay(context)
     assert kept is not None and kept.questions[0] in {q.id for q in questions_of(scaled)}
     pool = pool_of(scaled, "tuned", "grace")
@@ -154,7 +154,7 @@ def test_a_replay_of_another_version_is_refused_with_what_to_do(scaled: Path, tm
     path = shutil.copytree(scaled, tmp_path / "run")
     (path / "scaling.safetensors").unlink()
     with pytest.raises(RunError, match=r"grace scale .* --samples 6"):
-        read_replay(Context(RunDir(path), load_run_settings(path)))
+        read_replay(open_run(path))
 
 
 def test_the_report_is_made_again_with_the_rows_and_stays_finished(scaled: Path):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from grace.pipeline.scaling import ScaleSettings, scale_runs
-from grace.pipeline.study import report_runs
+from grace.pipeline.stages.report import report_runs
 from grace.store import read_json
 
 CHOSEN = ScaleSettings(samples=4, orders=2)

@@ -35,11 +35,9 @@ def _questions(path: Path) -> list[Question]:
 
 
 def _context(path: Path) -> Any:
-    from grace.pipeline import load_run_settings
-    from grace.pipeline.context import Context
-    from grace.store import RunDir
+    from grace.pipeline.context import open_run
 
-    return Context(RunDir(path), load_run_settings(path))
+    return open_run(path)
 
 
 def test_examples_are_in_every_prompt_and_in_no_table(shown: Path) -> None:

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+import grace
 import tiny_run
-from grace.config import shipped_recipes
+from grace.config import parsed, shipped_recipes
 from grace.errors import ConfigError, RunError
-from grace.pipeline.study import report_runs, resolve_study, run_study
+from grace.pipeline.stages.report import report_runs
+from grace.pipeline.study import Study, StudySettings, resolve_study, run_study
+from grace.store import read_json
 
 PEOPLE, PLACES = "pocket_people", "pocket_places"
 RECIPES = list(shipped_recipes().values())
@@ -97,6 +100,85 @@ def test_costs_are_measured(study: Path):
     log = study / PEOPLE / "grace" / "adapter" / "training_log.jsonl"
     assert len(steps) == json.loads(log.read_text("utf-8").splitlines()[-1])["step"]
     assert rows["grace"]["fit_seconds"] >= sum(step["seconds"] for step in steps) > 0
+
+
+def narrowed(study: Path, out: Path, task: str, *options: str) -> Study:
+    """Return one task of the study's recipe, as `grace run OUT --recipe FILE --task TASK` does."""
+    model = study.parent / "model"
+    fixed = [f"model.path={model}", *tiny_run.FAST, *options]
+    return resolve_study(out, study.parent / "recipe.toml", [*fixed, f"data.task={task}"])
+
+
+def test_one_task_of_a_recipe_has_its_own_settings_and_no_transfer_to_the_others(
+    study: Path, tmp_path: Path
+):
+    chosen = narrowed(study, tmp_path / "run", PLACES)
+    runs = chosen.runs()
+    assert list(map(str, runs)) == ["grace", "grace-log"]
+    assert {own.data.task for own in runs.values()} == {PLACES}
+    assert {own.train.gamma for own in runs.values()} == {0.5}
+    assert [own.train.row_learning_rate for own in runs.values()] == [0.0, 0.02]
+    assert {own.report.transfer for own in runs.values()} == {()}
+    people = narrowed(study, tmp_path / "run", PEOPLE).runs()
+    assert {own.train.gamma for own in people.values()} == {0.1}
+
+
+def test_one_task_of_a_recipe_keeps_its_seeds(study: Path, tmp_path: Path):
+    chosen = resolve_study(
+        tmp_path / "run",
+        study.parent / "recipe.toml",
+        [f"data.task={PLACES}", "model.path=pocket"],
+        seeds=2,
+    )
+    folders = ["seed-0/grace", "seed-0/grace-log", "seed-1/grace", "seed-1/grace-log"]
+    assert list(map(str, chosen.runs())) == folders
+
+
+def test_one_task_of_a_recipe_is_run_and_resumes_by_name(study: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    run_study(out, narrowed(study, out, PLACES), until="grade")
+    assert sorted(path.parent.name for path in out.glob("*/config.json")) == ["grace", "grace-log"]
+    done = (study / PLACES / "grace" / "test" / "grades.jsonl").read_bytes()
+    assert (out / "grace" / "test" / "grades.jsonl").read_bytes() == done
+    resumed = resolve_study(out, None, ())
+    assert resumed.runs() == narrowed(study, out, PLACES).runs()
+    assert resolve_study(out, None, [f"data.task={PLACES}"]).runs() == resumed.runs()
+    with pytest.raises(ConfigError, match=rf"{PEOPLE}.*not among.*\(study.tasks: {PLACES}\)"):
+        resolve_study(out, None, [f"data.task={PEOPLE}"])
+
+
+def test_grace_run_takes_one_task_of_a_recipe(study: Path, tmp_path: Path):
+    values = {key: parsed(text) for key, _, text in (one.partition("=") for one in tiny_run.FAST)}
+    grace.run(
+        tmp_path / "run",
+        recipe=study.parent / "recipe.toml",
+        model=study.parent / "model",
+        task=PLACES,
+        settings=values,
+        until="sample",
+    )
+    config = json.loads((tmp_path / "run" / "grace" / "config.json").read_text("utf-8"))
+    assert config["settings"]["data"]["task"] == PLACES
+
+
+def test_a_task_that_the_recipe_does_not_have_is_refused_with_those_that_it_has(
+    study: Path, tmp_path: Path
+):
+    with pytest.raises(ConfigError, match=rf"sciq.*\(study.tasks: {PEOPLE}, {PLACES}\)"):
+        narrowed(study, tmp_path / "run", "sciq")
+
+
+def test_a_study_of_several_tasks_does_not_become_one_of_a_single_task(study: Path, tmp_path: Path):
+    before = {path: path.read_bytes() for path in study.glob("*.json")}
+    with pytest.raises(RunError, match="run per task and variant, and one run per variant"):
+        run_study(study, narrowed(study, study, PLACES))
+    with pytest.raises(RunError, match="run per task and variant, and one run per variant"):
+        run_study(study, resolve_study(study, None, [f"data.task={PLACES}"]))
+    single = Study(read_json(study / "config.json")["settings"], StudySettings(tasks=(PLACES,)))
+    with pytest.raises(RunError, match="run per task and variant, and a single run was"):
+        run_study(study, single)
+    assert {path: path.read_bytes() for path in study.glob("*.json")} == before
+    assert not (study / "grace").exists()
 
 
 def test_a_finished_study_resumes_by_name_and_does_nothing(study: Path):

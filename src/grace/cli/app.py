@@ -80,7 +80,11 @@ def run(
         str | None, typer.Option(help="backbone: directory, GGUF file or Hub id")
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="which questions; see `grace list tasks`")
+        str | None,
+        typer.Option(
+            help="which questions: a task of `grace list tasks`; of a recipe with several tasks, "
+            "the only one to run"
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="read TASK/SPLIT.jsonl in this folder, not the Hub")
@@ -203,7 +207,7 @@ def report(
 ) -> None:
     """Show the report of one run, or several runs side by side."""
     from grace.measuring import check_report_place
-    from grace.pipeline.study import report_runs
+    from grace.pipeline.stages.report import report_runs
 
     check_report_place(out)
     show_report(report_runs(paths, out), out or paths[0], as_json=as_json)

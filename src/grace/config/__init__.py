@@ -51,6 +51,7 @@ __all__ = [
     "key_values",
     "load_settings",
     "override_settings",
+    "parsed",
     "read_recipe",
     "sections",
     "setting",

@@ -7,19 +7,31 @@ Every stage resumes; a finished one is skipped. Changed settings are refused wit
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace import plugins
 from grace.config import FREE_IN_TRAINING, RunSettings, differences, from_dict, to_dict
 from grace.errors import ConfigError, RunError
-from grace.pipeline.context import Context
+from grace.pipeline.context import Context, code_in, load_run_settings, read_run_settings
 from grace.pipeline.environment import describe_environment
 from grace.pipeline.stages import fit, grade, report, sample, score, targets, train
 from grace.store import SPLITS, RunDir, disk_watched, read_json, write_json
+
+__all__ = [
+    "STAGES",
+    "Stage",
+    "adopt_settings",
+    "code_in",
+    "has_begun",
+    "load_run_settings",
+    "read_run_settings",
+    "refuse_changes",
+    "run",
+    "stages_alike",
+    "stages_left",
+]
 
 
 class Stage(NamedTuple):
@@ -113,40 +125,6 @@ def run(
         return {}
     report: dict[str, Any] = read_json(path / "report.json")
     return report
-
-
-def load_run_settings(path: Path, device: str | None = None) -> RunSettings:
-    """Return the settings that a run was started with, to work with them, here or on a `device`.
-
-    Raises:
-        RunError: there is no run at this path.
-        ConfigError: they name code that the user has not named (see `plugins.refuse_code`).
-    """
-    settings = read_run_settings(path)
-    plugins.refuse_code(code_in(settings), RunDir(path).config)
-    model = dataclasses.replace(settings.model, device=device or settings.model.device)
-    return dataclasses.replace(settings, model=model)
-
-
-def code_in(settings: RunSettings) -> list[str]:
-    """Return the modules that settings name, and the model whose own code they let run."""
-    model, report = settings.model, settings.report
-    parts = (model.engine, settings.data.task, settings.grade.grader)
-    names = (*parts, *report.transfer, *report.estimators)
-    own = [model.path] if model.trust_remote_code else []
-    return [*plugins.code_in(names), *own]
-
-
-def read_run_settings(path: Path) -> RunSettings:
-    """Return the settings that a run was started with, to look at them.
-
-    Raises:
-        RunError: there is no run at this path.
-    """
-    config = RunDir(path).config
-    if not config.exists():
-        raise RunError(f"{path} is not a run (no config.json); see `grace list runs`")
-    return from_dict(RunSettings, read_json(config)["settings"], where=str(config))
 
 
 def adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -> None:

@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grace import plugins
 from grace.chat import encode_chat, has_chat_template
-from grace.config import DataSettings, RunSettings, key_values
+from grace.config import DataSettings, RunSettings, from_dict, key_values
 from grace.engines.gguf import resolve_model
+from grace.errors import RunError
 from grace.estimators import Answers, Draws, Samples
 from grace.pipeline.asking import choose, settled
 from grace.progress import say
 from grace.records import Message, Question
-from grace.store import RowFile, RunDir, Split
+from grace.store import RowFile, RunDir, Split, read_json
 from grace.tasks import Task, load_task
 from grace.tasks.prompts import conversation
 
@@ -206,3 +208,46 @@ class Context:
             correct=[grade.correct for grade in grades],
             **({"draw": draw} if draw else {}),
         )
+
+
+def open_run(path: Path, device: str | None = None) -> Context:
+    """Return the context of a run that exists, with its model here or on a `device`.
+
+    Raises:
+        RunError, ConfigError: as `load_run_settings`.
+    """
+    return Context(RunDir(path), load_run_settings(path, device))
+
+
+def load_run_settings(path: Path, device: str | None = None) -> RunSettings:
+    """Return the settings that a run was started with, to work with them, here or on a `device`.
+
+    Raises:
+        RunError: there is no run at this path.
+        ConfigError: they name code that the user has not named (see `plugins.refuse_code`).
+    """
+    settings = read_run_settings(path)
+    plugins.refuse_code(code_in(settings), RunDir(path).config)
+    model = dataclasses.replace(settings.model, device=device or settings.model.device)
+    return dataclasses.replace(settings, model=model)
+
+
+def code_in(settings: RunSettings) -> list[str]:
+    """Return the modules that settings name, and the model whose own code they let run."""
+    model, report = settings.model, settings.report
+    parts = (model.engine, settings.data.task, settings.grade.grader)
+    names = (*parts, *report.transfer, *report.estimators)
+    own = [model.path] if model.trust_remote_code else []
+    return [*plugins.code_in(names), *own]
+
+
+def read_run_settings(path: Path) -> RunSettings:
+    """Return the settings that a run was started with, to look at them.
+
+    Raises:
+        RunError: there is no run at this path.
+    """
+    config = RunDir(path).config
+    if not config.exists():
+        raise RunError(f"{path} is not a run (no config.json); see `grace list runs`")
+    return from_dict(RunSettings, read_json(config)["settings"], where=str(config))

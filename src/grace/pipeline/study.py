@@ -6,11 +6,11 @@
     transfer = true                   # rate on one another's test questions too
     [study.task.sciq]                 # settings of one task
     train.epochs = 1
-    [study.variant.grace-paper]       # trained otherwise, on the same answers
+    [study.variant.grace-paper]       # trained differently, on the same answers
     train.evidence = "none"
 
 The settings of a variant win over those of a task. A level with a single entry has no folder.
-Variants copy what they share with the run beside them.
+Variants copy the stages that they share with the run beside them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from grace.config import (
     RunSettings,
     from_dict,
     override_settings,
+    parsed,
     read_recipe,
     sections,
     setting,
@@ -39,18 +40,19 @@ from grace.pipeline import (
     adopt_settings,
     code_in,
     has_begun,
-    load_run_settings,
     read_run_settings,
     refuse_changes,
     run,
     stages_alike,
 )
-from grace.pipeline.context import Context
 from grace.pipeline.processes import side_by_side
-from grace.pipeline.stages.report import read_reports
-from grace.store import RunDir, copy_file, read_json, runs_in, write_json
+from grace.pipeline.stages.report import report_runs
+from grace.store import RunDir, copy_file, read_json, write_json
 
 Tree = dict[str, Any]
+Chain = list[tuple[Path, RunSettings]]
+Scored = Callable[[Path], None]
+NAMES_CODE = ("model", "data", "grade", "report")  # sections whose settings may name code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +66,11 @@ class StudySettings:
     variant: dict[str, Any] = sections("settings of other ways to train, by name")
 
 
-NAMES_CODE = ("model", "data", "grade", "report")  # sections whose settings may name code
-
-
 class Study(NamedTuple):
-    """Settings before they are split up, and where they are from; overrides hold in every run."""
+    """The settings of a recipe and its `[study]` section; `overrides` hold in every run.
+
+    `where` is the name of the recipe in error messages.
+    """
 
     tree: Tree
     settings: StudySettings
@@ -81,45 +83,40 @@ class Study(NamedTuple):
         Raises:
             ConfigError: an unknown or impossible setting.
         """
-        base = self._settings({}, self.where)
+        base = self._resolved(self.where)
         tasks = self.settings.tasks or (base.data.task,)
-        parts = {}
-        for task in tasks:
-            for seed in range(base.seed, base.seed + self.settings.seeds):
-                for name, changes in self._variants():
-                    folders = [
-                        *([task.rpartition(":")[2]] if len(tasks) > 1 else []),
-                        *([f"seed-{seed}"] if self.settings.seeds > 1 else []),
-                        *([name] if self.settings.variant else []),
-                    ]
-                    common: Tree = {"data": {"task": task}, "seed": seed}
-                    others = [other for other in tasks if other != task]
-                    if self.settings.transfer and others:
-                        common["report"] = {"transfer": others}
-                    own = self._settings(
-                        common,
-                        f"study.task.{task}",
-                        self.settings.task.get(task, {}),
-                        changes,
-                    )
-                    parts[Path(*folders)] = dataclasses.replace(own, seed=seed)
-        return parts
+        seeds = range(base.seed, base.seed + self.settings.seeds)
+        variants: Tree = {base.report.name: {}}
+        for name, changes in self.settings.variant.items():
+            own = {"report": {"name": name, "estimators": ["grace"]}}
+            variants[name] = _merged(own, changes)
+        runs = {}
+        for task, seed, variant in itertools.product(tasks, seeds, variants):
+            names = {"task": task.rpartition(":")[2], "seed": f"seed-{seed}", "variant": variant}
+            folder = Path(*(names[level] for level in self.levels))
+            common: Tree = {"data": {"task": task}, "seed": seed}
+            others = [other for other in tasks if other != task]
+            if self.settings.transfer and others:
+                common["report"] = {"transfer": others}
+            changes = (common, self.settings.task.get(task, {}), variants[variant])
+            settings = self._resolved(f"study.task.{task}", *changes)
+            runs[folder] = dataclasses.replace(settings, seed=seed)
+        return runs
+
+    @property
+    def levels(self) -> list[str]:
+        """The levels of folders: task, seed and variant, each only if there are several."""
+        own = self.settings
+        several = {"task": len(own.tasks) > 1, "seed": own.seeds > 1, "variant": bool(own.variant)}
+        return [level for level, needed in several.items() if needed]
 
     @property
     def main(self) -> str:
         """The name of what the recipe itself trains, beside its variants."""
-        return self._settings({}, self.where).report.name
+        return self._resolved(self.where).report.name
 
-    def _variants(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        yield self.main, {}
-        for name, changes in self.settings.variant.items():
-            own = {"report": {"name": name, "estimators": ["grace"]}}
-            yield name, _merged(own, changes)
-
-    def _settings(self, common: Tree, where: str, *changes: Mapping[str, Any]) -> RunSettings:
-        tree = _merged(self.tree, common)
-        for change in changes:
-            tree = _merged(tree, change)
+    def _resolved(self, where: str, *changes: Mapping[str, Any]) -> RunSettings:
+        tree = functools.reduce(_merged, changes, copy.deepcopy(self.tree))
         return override_settings(tree, self.overrides, where=where)
 
 
@@ -128,33 +125,25 @@ def resolve_study(
 ) -> Study:
     """Return the study of a new recipe, or that of an existing run or study with changes.
 
-    Whether what exists accepts the changes is for `run_study` to say.
+    `data.task` among the overrides picks one of the study's tasks, where it has several. Whether
+    an existing run accepts the changes is checked by `run_study`.
 
     Raises:
-        ConfigError: an unknown or impossible setting, a new run without a model or a task, or an
-            existing one that names code which the user has not named.
+        ConfigError: an unknown or impossible setting, a task that the study does not have, a new
+            run without a model or a task, or an existing one that names code which the user has
+            not named.
     """
     config = RunDir(path).config
     resumed = recipe is None and config.exists()
-    if resumed:
-        stored = read_json(config)
-        study = Study(
-            stored["settings"],
-            from_dict(StudySettings, stored.get("study", {}), where=str(config)),
-            tuple(stored.get("overrides", ())),
-        )
-    else:
-        tree = read_recipe(recipe) if recipe else {}
-        section = tree.pop("study", {})
-        own = from_dict(StudySettings, section, where=f"{recipe}: study")
-        study = Study(tree, own, where=str(recipe) if recipe else "settings")
-    _refuse_another_task(study, overrides)
+    study = _stored_study(config) if resumed else _new_study(recipe)
     latest = {override.partition("=")[0]: override for override in (*study.overrides, *overrides)}
+    if study.settings.tasks and (override := latest.pop("data.task", None)):
+        study = _only_task(study, parsed(override.partition("=")[2].strip()))
     study = study._replace(overrides=tuple(latest.values()))
     if seeds is not None:
         study = study._replace(settings=dataclasses.replace(study.settings, seeds=seeds))
-    naming = [one for one in overrides if one.partition(".")[0] in NAMES_CODE]
-    plugins.trust(code_in(override_settings({}, naming)))
+    typed = [one for one in overrides if one.partition(".")[0] in NAMES_CODE]
+    plugins.trust(code_in(override_settings({}, typed)))
     for settings in study.runs().values():
         _refuse_unset(settings)
         if resumed:
@@ -162,6 +151,49 @@ def resolve_study(
         else:
             plugins.trust(code_in(settings))
     return study
+
+
+def _new_study(recipe: Path | None) -> Study:
+    if recipe is None:
+        return Study({}, StudySettings())
+    tree = read_recipe(recipe)
+    own = from_dict(StudySettings, tree.pop("study", {}), where=f"{recipe}: study")
+    return Study(tree, own, where=str(recipe))
+
+
+def _stored_study(config: Path) -> Study:
+    stored = read_json(config)
+    own = from_dict(StudySettings, stored.get("study", {}), where=str(config))
+    return Study(stored["settings"], own, tuple(stored.get("overrides", ())), str(config))
+
+
+def _only_task(study: Study, task: str) -> Study:
+    """Return the part of a study that is about one of its tasks.
+
+    Raises:
+        ConfigError: the study does not have that task.
+    """
+    tasks = study.settings.tasks
+    if task not in tasks:
+        raise ConfigError(
+            f"task {task} is not among those of {study.where} (study.tasks: {', '.join(tasks)}); "
+            "choose one of these with --task, leave out --task and --file to run all of them, or "
+            "use a recipe without study.tasks"
+        )
+    return study._replace(settings=dataclasses.replace(study.settings, tasks=(task,)))
+
+
+def _refuse_unset(settings: RunSettings) -> None:
+    """Refuse a run without a model or a task."""
+    if not settings.model.path:
+        raise ConfigError(
+            "model.path is not set; give --model DIR or a Hub id, or a recipe that sets it"
+        )
+    if not settings.data.task:
+        raise ConfigError(
+            "data.task is not set; give --file FILE with your own questions, --task NAME (see "
+            "`grace list tasks`), or a recipe that sets it"
+        )
 
 
 def run_study(
@@ -177,106 +209,87 @@ def run_study(
 
     Args:
         path: the directory of the study, or of its only run.
-        study: what to do.
+        study: its runs, from `resolve_study`.
         redo: a stage to do again in every run, with all that follow it.
         until: the last stage to do in every run; without the report, nothing is returned.
         jobs: tasks and seeds at a time, in processes of their own.
         scored: called with the folder of each task and seed's main run before its report.
 
     Raises:
-        RunError: as `run`, or a run of one kind is asked to become a study.
+        RunError: as `run`, or the directory holds a run or a study with other folders.
         ConfigError: `redo` or `until` is not a stage.
     """
-    parts = study.runs()
-    if list(parts) == [Path()]:
-        return run(path, parts[Path()], redo=redo, until=until)
+    runs = study.runs()
     directory = RunDir(path)
-    known = read_json(directory.config) if directory.config.exists() else {}
-    if known and "study" not in known and has_begun(directory):
-        raise RunError(
-            f"{path} is a single run, and {len(parts)} runs were asked for; name a new directory"
-        )
+    _refuse_other_folders(directory, study, len(runs))
+    if not study.levels:
+        return run(path, runs[Path()], redo=redo, until=until)
+    paths = {path / folder: settings for folder, settings in runs.items()}
     with directory.lock():
-        return _run_all(directory, study, parts, redo, until, jobs, scored)
+        _start_all(directory, study, paths, redo)
+        chains: dict[Path, Chain] = {}
+        for folder, settings in runs.items():
+            name = folder.parent if study.settings.variant else folder
+            chains.setdefault(name, []).append((path / folder, settings))
+        work = functools.partial(_run_chain, until=until, scored=scored)
+        side_by_side(work, list(chains.values()), list(map(str, chains)), jobs)
+        if until is not None and RunDir(next(iter(paths))).manifest("report") is None:
+            return {}
+        return report_runs(list(paths), path)
 
 
-def _run_all(
-    directory: RunDir,
-    study: Study,
-    parts: Mapping[Path, RunSettings],
-    redo: str | None,
-    until: str | None,
-    jobs: int,
-    scored: Scored | None,
-) -> dict[str, Any]:
-    """Start every run before finishing the first, so that a kill leaves one set of settings."""
-    for name, own in parts.items():
-        if RunDir(directory.path / name).config.exists():
-            refuse_changes(RunDir(directory.path / name), own, redo)
+def _refuse_other_folders(directory: RunDir, study: Study, count: int) -> None:
+    """Refuse to start runs in a directory whose runs are in other folders.
+
+    Raises:
+        RunError: it is a single run, or a study with other levels of folders.
+    """
+    if not directory.config.exists():
+        return
+    stored = read_json(directory.config)
+    if "study" in stored:
+        levels = _stored_study(directory.config).levels
+        if levels != study.levels:
+            wanted = f"one run per {' and '.join(study.levels)}" if study.levels else "a single run"
+            raise RunError(
+                f"{directory.path} holds one run per {' and '.join(levels)}, and {wanted} was "
+                "asked for; name a new directory"
+            )
+    elif study.levels and has_begun(directory):
+        raise RunError(
+            f"{directory.path} is a single run, and {count} runs were asked for; name a new "
+            "directory"
+        )
+
+
+def _start_all(
+    directory: RunDir, study: Study, paths: Mapping[Path, RunSettings], redo: str | None
+) -> None:
+    """Write the settings of every run before any goes on, so that a kill leaves one set of them."""
+    for path, settings in paths.items():
+        if RunDir(path).config.exists():
+            refuse_changes(RunDir(path), settings, redo)
     config = {"settings": study.tree, "study": to_dict(study.settings)}
     write_json(directory.config, config | {"overrides": list(study.overrides)})
-    for name, own in parts.items():
-        part = RunDir(directory.path / name)
-        with part.lock():
-            adopt_settings(part, own, redo)
-    chains: dict[Path, Chain] = {}
-    for name, own in parts.items():
-        folder = name.parent if study.settings.variant else name
-        chains.setdefault(folder, []).append((directory.path / name, own))
-    work = functools.partial(_run_chain, until=until, scored=scored)
-    side_by_side(work, list(chains.values()), list(map(str, chains)), jobs)
-    if until is not None and RunDir(directory.path / next(iter(parts))).manifest("report") is None:
-        return {}
-    return report_runs([directory.path / name for name in parts], directory.path)
-
-
-Chain = list[tuple[Path, RunSettings]]
-Scored = Callable[[Path], None]
+    for path, settings in paths.items():
+        with RunDir(path).lock():
+            adopt_settings(RunDir(path), settings, redo)
 
 
 def _run_chain(chain: Chain, until: str | None, scored: Scored | None) -> None:
     """Do a run, then its variants, which share its answers."""
-    main, own = chain[0]
+    main, main_settings = chain[0]
     if scored is not None:
-        run(main, own, until="score")
+        run(main, main_settings, until="score")
         scored(main)
-    for path, settings in chain:
+    run(main, main_settings, until=until)
+    for path, settings in chain[1:]:
         _share(main, path)
         run(path, settings, until=until)
 
 
-def report_runs(paths: Sequence[Path], out: Path | None = None) -> dict[str, Any]:
-    """Return the report of one run or study, or of several side by side, written to `out` if given.
-
-    Raises:
-        RunError: a path holds no run, or one that has not finished.
-    """
-    if len(paths) == 1 and out is None and (paths[0] / "report.json").exists():
-        report: dict[str, Any] = read_json(paths[0] / "report.json")
-        return report
-    runs = [run for path in paths for run in runs_under(path)]
-    contexts = [Context(RunDir(run), load_run_settings(run)) for run in runs]
-    if out is None:
-        with tempfile.TemporaryDirectory() as folder:
-            return read_reports(contexts, Path(folder) / paths[0].name)
-    return read_reports(contexts, out)
-
-
-def runs_under(path: Path) -> list[Path]:
-    """Return the run at a path, or those of a study.
-
-    Raises:
-        RunError: there is none.
-    """
-    if found := runs_in(path):
-        return found
-    raise RunError(f"{path} is not a run and holds none; see `grace list runs`")
-
-
 def _share(source: Path, target: Path) -> None:
     """Copy the finished stages of one run that another would repeat, as it has their settings."""
-    if source == target:
-        return
     original, copied = RunDir(source), RunDir(target)
     for stage in stages_alike(read_run_settings(source), read_run_settings(target)):
         manifest = original.manifest(stage)
@@ -285,28 +298,6 @@ def _share(source: Path, target: Path) -> None:
         for name in manifest["outputs"]:
             copy_file(source / name, target / name)
         copied.adopt(stage, original)
-
-
-def _refuse_another_task(study: Study, overrides: Sequence[str]) -> None:
-    tasks = study.settings.tasks
-    if tasks and any(override.partition("=")[0] == "data.task" for override in overrides):
-        raise ConfigError(
-            f"{study.where} names its tasks itself (study.tasks: {', '.join(tasks)}); leave out "
-            "--task and --file, or use a recipe without study.tasks"
-        )
-
-
-def _refuse_unset(settings: RunSettings) -> None:
-    for key, value, remedy in (
-        ("model.path", settings.model.path, "--model DIR or a Hub id"),
-        (
-            "data.task",
-            settings.data.task,
-            "--file FILE with your own questions, --task NAME (see `grace list tasks`)",
-        ),
-    ):
-        if not value:
-            raise ConfigError(f"{key} is not set; give {remedy}, or a recipe that sets it")
 
 
 def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> Tree:

@@ -14,15 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.errors import ConfigError, RunError
+from grace.errors import ConfigError
 from grace.estimators import Answers
-from grace.pipeline import load_run_settings, stages_alike
-from grace.pipeline.context import Context
+from grace.pipeline import stages_alike
+from grace.pipeline.context import Context, open_run
 from grace.pipeline.replays import VERSION, write_replay
 from grace.pipeline.scaling.pools import OWN, describe, draw_pool, rate_pool, read_pool
-from grace.pipeline.stages.report import report
+from grace.pipeline.stages.report import check_finished, report, report_runs, runs_under
 from grace.pipeline.stages.score import answers_alike, estimator_of, is_answered
-from grace.pipeline.study import report_runs, runs_under
 from grace.report import Replay
 from grace.scaling import BUDGETS, Curve, Pool, pair_wins, replay
 from grace.store import RunDir, Split, copy_file, write_json
@@ -60,9 +59,10 @@ def scale_runs(path: Path, chosen: ScaleSettings, *, device: str | None = None) 
         RunError: there is no run, or one that has not finished.
     """
     runs = runs_under(path)
-    contexts = [Context(RunDir(run), load_run_settings(run, device)) for run in runs]
-    for context in contexts:
-        _check(context, chosen)
+    contexts = [open_run(run, device) for run in runs]
+    for context in contexts:  # refuse first what would fail after hours of sampling
+        check_finished(context)
+        _policies(context, chosen)
     for number, context in enumerate(contexts):
         with context.directory.lock():
             _share(context, contexts[:number], chosen.samples)
@@ -82,18 +82,10 @@ def replay_run(path: Path, chosen: ScaleSettings) -> None:
 
     A run that has been scaled stays as it is.
     """
-    context = Context(RunDir(path), load_run_settings(path))
+    context = open_run(path)
     with context.directory.lock():
         if context.directory.manifest("scale") is None:
             _scale(context, chosen)
-
-
-def _check(context: Context, chosen: ScaleSettings) -> None:
-    """Refuse what would fail after hours of sampling."""
-    path = context.directory.path
-    if context.directory.manifest("report") is None:
-        raise RunError(f"{path} is not finished; finish it first: grace run {path}")
-    _policies(context, chosen)
 
 
 def _scale(context: Context, chosen: ScaleSettings) -> Row:

@@ -9,15 +9,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from grace.errors import ConfigError, RunError
-from grace.pipeline import load_run_settings
-from grace.pipeline.context import Context
+from grace.pipeline.context import Context, open_run
 from grace.pipeline.sampling import sampling_for
 from grace.pipeline.scaling.pools import OWN, draw_pool, read_pool
 from grace.pipeline.stages.score import answer
 from grace.records import Threshold, to_json
 from grace.scaling import Pool, accuracy_threshold
 from grace.scaling.guarantees import early_stops
-from grace.store import RunDir, Split, is_run, runs_in, write_json
+from grace.store import Split, is_run, runs_in, write_json
 from grace.strategies import BUDGET
 from grace.thresholds import AccuracyGuarantee, check_level, few_dropped, selective
 
@@ -67,7 +66,7 @@ def choose_threshold(
         runs = runs_in(path)
         which = f"holds several runs; name one of them, e.g. {runs[0]}" if runs else "is not a run"
         raise RunError(f"{path} {which}; see `grace list runs`")
-    context = Context(RunDir(path), load_run_settings(path, device))
+    context = open_run(path, device)
     if context.directory.manifest("answer") is None:
         raise RunError(f"{path} has no trained model yet; finish it first: grace run {path}")
     with context.directory.lock():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from grace.calibration import log_losses
 from grace.config import to_dict
 from grace.errors import RunError, UserInputError
 from grace.estimators import Estimator
-from grace.pipeline.context import Context
+from grace.pipeline.context import Context, open_run
 from grace.pipeline.replays import read_replay
 from grace.pipeline.stages.score import COMPARED, TRAINED, TestSet, rated_estimators, test_sets
 from grace.report import (
@@ -31,7 +32,7 @@ from grace.report import (
     to_json,
     write_report,
 )
-from grace.store import read_json
+from grace.store import read_json, runs_in
 from grace.tasks import title_of
 
 Array = NDArray[np.float64]
@@ -100,29 +101,55 @@ def _with_tables(context: Context) -> dict[str, Estimator]:
     }
 
 
-def read_reports(contexts: Sequence[Context], out: Path) -> dict[str, Any]:
-    """Write one report of several finished runs, computed from what each of them has measured.
+def report_runs(paths: Sequence[Path], out: Path | None = None) -> dict[str, Any]:
+    """Return the report of one run or study, or of several side by side, written to `out` if given.
 
     Raises:
-        RunError: a run has not finished.
-        UserInputError: no run is given.
+        RunError: a path holds no run, or one that has not finished.
+        UserInputError: no path is given.
     """
-    if not contexts:
+    if len(paths) == 1 and out is None and (paths[0] / "report.json").exists():
+        report: dict[str, Any] = read_json(paths[0] / "report.json")
+        return report
+    if not paths:
         raise UserInputError("no run given; name at least one finished run")
+    contexts = [open_run(run) for path in paths for run in runs_under(path)]
     for context in contexts:
-        if context.directory.manifest("report") is None:
-            path = context.directory.path
-            raise RunError(f"{path} is not finished; finish it first: grace run {path}")
+        check_finished(context)
     settings = contexts[0].settings
-    report = build_report(
-        merge([report_input(context) for context in contexts], out.name),
-        out,
-        bins=settings.report.bins,
-        resamples=settings.report.bootstrap,
-        seed=settings.seed,
-    )
-    content: dict[str, Any] = to_json(report)
+    with tempfile.TemporaryDirectory() as folder:
+        target = out or Path(folder) / paths[0].name
+        made = build_report(
+            merge([report_input(context) for context in contexts], target.name),
+            target,
+            bins=settings.report.bins,
+            resamples=settings.report.bootstrap,
+            seed=settings.seed,
+        )
+    content: dict[str, Any] = to_json(made)
     return content
+
+
+def runs_under(path: Path) -> list[Path]:
+    """Return the run at a path, or those of a study.
+
+    Raises:
+        RunError: there is none.
+    """
+    if found := runs_in(path):
+        return found
+    raise RunError(f"{path} is not a run and holds none; see `grace list runs`")
+
+
+def check_finished(context: Context) -> None:
+    """Refuse a run without its last stage.
+
+    Raises:
+        RunError: names the run, and how to finish it.
+    """
+    if context.directory.manifest("report") is None:
+        path = context.directory.path
+        raise RunError(f"{path} is not finished; finish it first: grace run {path}")
 
 
 def _result(context: Context, test: TestSet, name: str, estimator: Estimator) -> EstimatorResult:
