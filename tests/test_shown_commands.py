@@ -208,7 +208,7 @@ def test_make_bench_runs_scripts_that_are_there() -> None:
         "grace threshold RUN --target-accuracy high",
         "grace run runs/qwen --recipe paper/none",
         "grace run runs/qwen --set train.epoch=5",
-        "grace run runs/sums --recipe pocket-steps --task pocket_sums",
+        "grace run runs/sums --recipe pocket-steps --task sciq",
         "GRACE_TRUST=mine torchrun --no-python grace train",
         "make nothing",
         "make real FOLDER=DIR",
