@@ -327,7 +327,7 @@ def test_running_out_of_memory_names_the_way_out(
 
 
 def test_what_cannot_be_trained_on_is_refused(train: Any, examples: list[Example]) -> None:
-    with pytest.raises(TrainingError, match="no response that came to its own end"):
+    with pytest.raises(TrainingError, match="no response ended with an end-of-sequence token"):
         train(data=[])
     long = dataclasses.replace(examples[0], prompt_ids=(5,) * 300)
     with pytest.raises(TrainingError, match=r"has 30\d tokens .* more than the model's 256"):

@@ -1,4 +1,4 @@
-"""Writing a trained adapter: slim, atomic, and the same bytes for the same training."""
+"""Writing a trained adapter: small, in one rename, and the same bytes for the same training."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import save as save_arrays
 from safetensors.torch import load_file, save
 
 from grace.cnf import TOKENS, CnfTokens
@@ -25,7 +27,7 @@ def save_weights(
 ) -> None:
     """Write the LoRA matrices, the `<CNF>` rows and the PEFT config, without any full matrix.
 
-    `state` holds the weights where those of the model are sharded over processes.
+    `state` holds the weights of a model that is sharded over processes.
     """
     peft_model.save_pretrained(directory, save_embedding_layers=False, state_dict=state)
     (directory / "README.md").unlink(missing_ok=True)
@@ -41,7 +43,7 @@ def save_weights(
 
 
 def load_weights(peft_model: Any, directory: Path) -> None:
-    """Put the weights that `save_weights` wrote back into the same kind of model."""
+    """Load the weights that `save_weights` wrote into a model with the same adapter."""
     from peft import set_peft_model_state_dict
 
     set_peft_model_state_dict(peft_model, load_file(directory / LORA_WEIGHTS))
@@ -57,30 +59,30 @@ def save_adapter(
 ) -> None:
     """Write the adapter directory: weights, tokenizer, grace.json, training log, model card."""
 
-    def weights(partial: Path) -> None:
+    def write_weights(partial: Path) -> None:
         save_weights(peft_model, partial, record["base_model"], state)
         lines = [json.dumps(row) + "\n" for row in log]
         (partial / LOG).write_text("".join(lines), encoding="utf-8")
 
-    _write(directory, tokenizer, record, weights)
+    _write(directory, tokenizer, record, write_weights)
 
 
 def save_rows(rows_ED: Any, tokenizer: Any, directory: Path, record: Mapping[str, Any]) -> None:
     """Write an adapter without LoRA: rows of the output head, tokenizer, grace.json, model card."""
-    import numpy as np
-    from safetensors.numpy import save as save_arrays
-
     data = save_arrays({"rows": np.ascontiguousarray(rows_ED)})
     _write(directory, tokenizer, record, lambda partial: (partial / ROWS).write_bytes(data))
 
 
 def _write(
-    directory: Path, tokenizer: Any, record: Mapping[str, Any], weights: Callable[[Path], Any]
+    directory: Path,
+    tokenizer: Any,
+    record: Mapping[str, Any],
+    write_weights: Callable[[Path], Any],
 ) -> None:
-    """Write what all adapters hold beside their weights."""
+    """Write the files of any adapter: its weights, tokenizer, grace.json and model card."""
 
     def fill(partial: Path) -> None:
-        weights(partial)
+        write_weights(partial)
         tokenizer.save_pretrained(partial)
         write_json(partial / CARD, record)
         (partial / "README.md").write_text(model_card(record), encoding="utf-8")
@@ -107,10 +109,9 @@ def adapter_record(
     metadata: Mapping[str, Any],
     evidence: Evidence | None,
 ) -> dict[str, Any]:
-    """Return the content of grace.json: what is needed to load the adapter and to read c.
+    """Return the content of grace.json, with which an adapter is loaded and c is read.
 
-    `rows` is the number of rows that the base model's vocabulary matrix has, or is to have, with
-    those that are read.
+    `rows` is the number of rows that the model's vocabulary matrix needs, with those of `cnf`.
     """
     return {
         "schema_version": SCHEMA_VERSION,
@@ -127,8 +128,10 @@ def adapter_record(
 
 
 def _token_entries(cnf: CnfTokens) -> dict[str, Any]:
-    names = TOKENS[cnf.readout.head]
-    if cnf.readout.head != "bins":
-        pair = {"noc_token": names[1], "noc_id": cnf.readout.ids[1]} if len(names) == 2 else {}
-        return {"cnf_token": names[0], "cnf_id": cnf.id, **pair}
-    return {"bin_tokens": dict(zip(names, cnf.readout.ids, strict=True))}
+    names, ids = TOKENS[cnf.readout.head], cnf.readout.ids
+    if cnf.readout.head == "bins":
+        return {"bin_tokens": dict(zip(names, ids, strict=True))}
+    entries = {"cnf_token": names[0], "cnf_id": cnf.id}
+    if cnf.readout.head == "pair":
+        entries |= {"noc_token": names[1], "noc_id": ids[1]}
+    return entries

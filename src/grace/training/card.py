@@ -8,7 +8,7 @@ from typing import Any
 
 
 def task_in(record: Mapping[str, Any]) -> str:
-    """Return the name of the questions that grace.json was trained on, "" if it has none."""
+    """Return the name of the questions that grace.json says were trained on, "" if none."""
     return str(record.get("questions") or record.get("data", {}).get("task", ""))
 
 
@@ -44,7 +44,7 @@ print(reply.text, reply.confidence)
 
 
 def _reading(record: Mapping[str, Any]) -> str:
-    """Return the sentence of the model card that says what is read, up to its verb."""
+    """Return the beginning of the sentence that says what c is read from."""
     base, where = record["base_model"], "where a response ends"
     if record["read_at"] == "prompt":
         where = "where the prompt ends (the response is not looked at)"

@@ -1,4 +1,4 @@
-"""Checkpoints of training: made beside their place, renamed in one step, the last two kept.
+"""Checkpoints of training, each put in place with one rename; the last two are kept.
 
 ```
 <checkpoint_dir>/
@@ -31,7 +31,7 @@ from grace.training.adapter import save_weights
 from grace.training.examples import Example
 
 KEPT = 2
-EARLIER = {"head": "token"}  # what a setting that an old file leaves out was then
+EARLIER = {"head": "token"}  # the values, in earlier versions, of settings that came later
 
 
 def claim(
@@ -42,10 +42,10 @@ def claim(
     examples: Sequence[Example],
     evidence: Evidence | None = None,
 ) -> None:
-    """Bind a checkpoint directory to its settings and examples.
+    """Record settings and examples in a checkpoint directory.
 
     Raises:
-        RunError: it holds checkpoints of other settings or examples.
+        RunError: the directory holds checkpoints of other settings or examples.
     """
     digest = hashlib.sha256(repr((seed, cnf_id, evidence)).encode())
     for example in examples:
@@ -53,11 +53,10 @@ def claim(
     mine: dict[str, Any] = {"settings": _fixed(settings), "examples": digest.hexdigest()}
     path = root / "data.json"
     if path.exists() and newest(root) is not None:
-        theirs = json.loads(path.read_text(encoding="utf-8"))
-        # of settings newer than the file
-        theirs["settings"] = _fixed(TrainSettings()) | EARLIER | theirs["settings"]
-        if theirs != mine:
-            changed = differences(theirs["settings"], mine["settings"])
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored["settings"] = _fixed(TrainSettings()) | EARLIER | stored["settings"]
+        if stored != mine:
+            changed = differences(stored["settings"], mine["settings"])
             what = ", ".join(f"train.{name}" for name in changed) or "the examples or the seed"
             raise RunError(
                 f"{root} holds checkpoints made with other values of {what}; "
@@ -72,27 +71,26 @@ def _fixed(settings: TrainSettings) -> dict[str, Any]:
 
 def newest(root: Path) -> Path | None:
     """Return the complete checkpoint with the highest step, if any."""
-    found = _numbered(root, "checkpoint")
-    return found[-1] if found else None
+    return max(_numbered(root, "checkpoint"), key=_step, default=None)
 
 
 def staging(root: Path, step: int) -> Path:
-    """Return the directory in which the checkpoint of a step is made."""
+    """Return the directory in which the files of a checkpoint are written first."""
     folder = root / ".partial" / f"checkpoint-{step}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def commit(root: Path, step: int, best: int | None) -> None:
-    """Put the finished checkpoint in its place, then remove what is no longer needed."""
+    """Put the finished checkpoint in its place, then remove older ones and other best adapters."""
     final = root / f"checkpoint-{step}"
     shutil.rmtree(final, ignore_errors=True)
-    made = staging(root, step)
-    for file in made.iterdir():
+    finished = staging(root, step)
+    for file in finished.iterdir():
         sync(file)
-    made.rename(final)
-    shutil.rmtree(made.parent)
-    for old in _numbered(root, "checkpoint")[:-KEPT]:
+    finished.rename(final)
+    shutil.rmtree(finished.parent)
+    for old in sorted(_numbered(root, "checkpoint"), key=_step)[:-KEPT]:
         shutil.rmtree(old)
     for other in _numbered(root, "best"):
         if best is not None and other != best_dir(root, best):
@@ -100,7 +98,7 @@ def commit(root: Path, step: int, best: int | None) -> None:
 
 
 def best_dir(root: Path, step: int) -> Path:
-    """Return where the best adapter is kept."""
+    """Return the directory of the best adapter."""
     return root / f"best-{step}"
 
 
@@ -116,7 +114,7 @@ def sharding(accelerator: Accelerator) -> Any:
 
 
 def save_state(accelerator: Accelerator, wrapped: Any, optimizer: Any, folder: Path) -> None:
-    """Write the optimizer's state, and that of the random numbers (dropout) of every process."""
+    """Write the state of the optimizer, and of every process's random numbers (dropout)."""
     if plugin := sharding(accelerator):
         save_fsdp_optimizer(plugin, accelerator, optimizer, wrapped, str(folder))
     elif accelerator.is_main_process:
@@ -128,7 +126,7 @@ def save_state(accelerator: Accelerator, wrapped: Any, optimizer: Any, folder: P
 
 
 def load_state(accelerator: Accelerator, wrapped: Any, optimizer: Any, folder: Path) -> None:
-    """Take back what `save_state` wrote, in as many processes as then."""
+    """Load the state that `save_state` wrote, in the same number of processes."""
     if plugin := sharding(accelerator):
         load_fsdp_optimizer(plugin, accelerator, optimizer, wrapped, str(folder))
     else:
@@ -149,5 +147,9 @@ def _random_file(accelerator: Accelerator, folder: Path) -> Path:
 
 
 def _numbered(root: Path, prefix: str) -> list[Path]:
-    found = [path for path in root.glob(f"{prefix}-*") if path.name.rpartition("-")[2].isdigit()]
-    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+    """Return the directories PREFIX-STEP."""
+    return [p for p in root.glob(f"{prefix}-*") if p.name.rpartition("-")[2].isdigit()]
+
+
+def _step(folder: Path) -> int:
+    return int(folder.name.rpartition("-")[2])

@@ -1,8 +1,8 @@
-"""Training examples, the order in which they are trained on, and the batches made of them.
+"""Training examples, their order, and batches of them.
 
-The whole run is one list of optimizer steps, made before training and fixed by the seed, so that
-a resumed run needs nothing but its step number to go on with the same batches. A batch holds
-prompt, response and `<CNF>`, padded on the left.
+All optimizer steps are planned before training, from the seed, so that a resumed run needs only
+its step number to go on with the same batches. A batch holds prompts, responses and `<CNF>`,
+padded on the left.
 
 Shapes: B examples, T tokens of the longest sequence.
 """
@@ -24,13 +24,13 @@ from grace.config import TrainSettings
 from grace.metrics.samples import bin_index
 from grace.training.targets import balance
 
-IGNORED = -100
-SORTED_BATCHES = 8
+IGNORED = -100  # the label of positions without a loss
+SORTED_BATCHES = 8  # batches whose examples are grouped by length
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One response to learn from; `weight` says how much it counts beside the others."""
+    """One response to train on, and its weight in the loss."""
 
     id: str
     prompt_ids: tuple[int, ...]
@@ -59,7 +59,7 @@ class TrainingBatch(TypedDict):
 
 
 def collate(examples: Sequence[Example], readout: Readout, pad_id: int) -> TrainingBatch:
-    """Pad examples on the left to one batch, each with the token that its target asks for."""
+    """Pad examples on the left to one batch, each ending with `<CNF>` or its target's bin token."""
     target_B = np.array([example.target for example in examples])
     interval_B = bin_index(target_B, len(readout.ids))
     width = max(len(example) for example in examples)
@@ -67,8 +67,8 @@ def collate(examples: Sequence[Example], readout: Readout, pad_id: int) -> Train
     mask = torch.zeros((len(examples), width), dtype=torch.long)
     labels = torch.full((len(examples), width), IGNORED, dtype=torch.long)
     for row, example in enumerate(examples):
-        asked = readout.ids[interval_B[row]]
-        tokens = torch.tensor((*example.prompt_ids, *example.response_ids, asked))
+        last = readout.ids[interval_B[row]]
+        tokens = torch.tensor((*example.prompt_ids, *example.response_ids, last))
         input_ids[row, width - len(tokens) :] = tokens
         mask[row, width - len(tokens) :] = 1
         start = width - 1 - len(example.response_ids)
@@ -130,7 +130,7 @@ class TrainingPlan:
 def make_plan(
     examples: Sequence[Example], settings: TrainSettings, *, seed: int, processes: int = 1
 ) -> TrainingPlan:
-    """TrainingPlan all epochs: balance, shuffle, group by length, split into optimizer steps.
+    """Plan all epochs: balance, shuffle, group by length, split into optimizer steps.
 
     Weights are scaled to a mean of 1, so that their scale does not change the learning rate.
     """

@@ -1,6 +1,6 @@
-"""One forward pass of training: c where it is read, and the two terms of the float32 loss.
+"""One forward pass of training: c and the two terms of the loss, in float32.
 
-Also c on held-out responses, and how well calibrated it is.
+Also c of validation responses, and how well calibrated it is.
 
 Shapes: N examples, B sequences, T tokens, K kept positions, V vocabulary.
 """
@@ -52,19 +52,20 @@ def losses(
 ) -> Losses:
     """Run the model on a batch and return the terms of the loss.
 
-    At `predict` c is read at the last response token, so the model need not see `<CNF>`; at
-    `feed` it is read at `<CNF>` itself; at `prompt` at the last prompt token, and the SFT term is
-    that of a model without `<CNF>`, as the response is drawn. Logits are computed
-    from the last prompt token on only. log c is the float32 log-softmax over the full vocabulary,
-    as in `grace.cnf.log_confidence`, shifted by the evidence if any; no gradient flows through
-    the evidence, which wants the `end_ids` that end a response. With `cnf_in_sft` the SFT term has
-    `<CNF>` as one more label where c is read.
+    c is read at the last response token (`read_at="predict"`; the model need not see `<CNF>`), at
+    `<CNF>` itself (`feed`), or at the last prompt token (`prompt`). Logits are computed from the
+    last prompt token on only. The heads differ:
 
-    Of a pair c is the sigmoid of what the evidence makes of the readings of all steps, and the SFT
-    term that of a model without the pair.
+    - token: log c is the float32 log-softmax over the full vocabulary, as in
+      `grace.cnf.log_confidence`, shifted by the evidence if any. With `cnf_in_sft`, `<CNF>` is one
+      more label of the SFT term where c is read. At `prompt` the SFT term is that of a model
+      without `<CNF>`, as responses are sampled.
+    - pair: c is the sigmoid of the evidence of the readings at all steps. The SFT term is that of
+      a model without the pair.
+    - bins: there is no calibration term (it is zero); the token of the target's interval is one
+      more label of the SFT term.
 
-    Bin tokens have no calibration term (it is zero): the token of the target's interval is always
-    one more label of the SFT term.
+    No gradient flows through the evidence, which needs the `end_ids` that end a response.
 
     Raises:
         ConfigError: evidence without the ids that end a response.
@@ -133,7 +134,7 @@ def _with_evidence(
 
 
 def _prompt_last(logits_BKV: Tensor, next_BK: Tensor, readout: Readout) -> Tensor:
-    """Return the logits without `<CNF>`, and in the last place those of the last prompt token."""
+    """Return logits without `<CNF>`, and at the last position those of the last prompt token."""
     start_B = next_BK.shape[1] - (next_BK != IGNORED).sum(dim=1)
     rows_B = torch.arange(len(start_B), device=start_B.device)
     read_BV = logits_BKV[rows_B, start_B]
@@ -143,8 +144,8 @@ def _prompt_last(logits_BKV: Tensor, next_BK: Tensor, readout: Readout) -> Tenso
 def forward_logits(model: Any, batch: TrainingBatch, length: int, kept: int) -> Tensor:
     """Return the logits of the last `kept` of the first `length` positions, shape (B, K, V).
 
-    What all sequences begin with is read once, with one draw of dropout for all of them, unless
-    activations are computed again in the backward pass or the model is spread over processes.
+    The common prefix of all sequences is read once, with one draw of dropout for all of them,
+    unless activations are recomputed in the backward pass or the model is spread over processes.
     """
     ids_BT = batch["input_ids"][:, :length]
     mask_BT = batch["attention_mask"][:, :length]
@@ -152,10 +153,10 @@ def forward_logits(model: Any, batch: TrainingBatch, length: int, kept: int) -> 
         forward, positions_BT = Forward(model), batch["position_ids"][:, :length]
         rows = zip(ids_BT.tolist(), mask_BT.sum(1).tolist(), strict=True)
         common = shared([ids[length - count :] for ids, count in rows])
-        given = read(forward, ids_BT, mask_BT, positions_BT, common, kept)
-        if given.cache is not None:
-            columns = (given.ids_BC, given.mask_BL, given.positions_BC)
-            return forward(*columns, keep=kept, cache=given.cache, use_cache=True)[0]
+        rest = read(forward, ids_BT, mask_BT, positions_BT, common, kept)
+        if rest.cache is not None:
+            columns = (rest.ids_BC, rest.mask_BL, rest.positions_BC)
+            return forward(*columns, keep=kept, cache=rest.cache, use_cache=True)[0]
     inputs: dict[str, Any] = {
         "input_ids": ids_BT,
         "attention_mask": mask_BT,
@@ -197,8 +198,8 @@ def calibration_loss(log_c_B: Tensor, target_B: Tensor, kind: LossKind = "mse") 
 def token_losses(logits_BKV: Tensor, labels_BK: Tensor) -> Tensor:
     """Return -log p of every label, shape (B, K) in float32, 0 where the label is -100.
 
-    `logits_BKV[:, j]` predicts `labels_BK[:, j]`. Only labelled positions are worked on, and all
-    of them together, so a label more costs one row of logits.
+    `logits_BKV[:, j]` predicts `labels_BK[:, j]`. Only labelled positions are computed, all of
+    them together, so that one more label costs one more row of logits.
     """
     kept_BK = labels_BK != IGNORED
     loss_BK = torch.zeros(labels_BK.shape, device=logits_BKV.device)
@@ -226,7 +227,7 @@ def log_confidences(
 ) -> NDArray[np.float64]:
     """Return log c of every example, shape (N,); the model is left in evaluation mode."""
     model.eval()
-    if read_at == "prompt":  # what comes after it does not matter
+    if read_at == "prompt":  # the response does not matter
         examples = [dataclasses.replace(example, response_ids=()) for example in examples]
     device = next(model.parameters()).device
     order = sorted(range(len(examples)), key=lambda row: len(examples[row]))

@@ -39,30 +39,32 @@ PARTS = ("loss", "calibration", "sft", "mean_c", "mean_log_c", "mean_target")
 
 
 class Tracker:
-    """The log elsewhere (`train.report_to`): tells transformers' integrations of every row.
+    """Sends the training log to `train.report_to`, through transformers' integrations.
 
     Raises:
-        ConfigError: the package that `report_to` names is not there.
+        ConfigError: the package that `report_to` names is not installed.
     """
 
     def __init__(self, arguments: TrainingArguments, model: Any) -> None:
         names, main = arguments.report_to, arguments.process_index == 0
-        self._given = (arguments, TrainerState(is_world_process_zero=main), TrainerControl())
-        self._model = model
+        self._arguments, self._model = arguments, model
+        self._state, self._control = TrainerState(is_world_process_zero=main), TrainerControl()
         try:
             self._callbacks = [kind() for kind in get_reporting_integration_callbacks(names)]
         except RuntimeError as error:
             raise ConfigError(f"train.report_to {names[0]!r} cannot start: {error}") from None
 
-    def tell(self, event: str, step: int = 0, **more: Any) -> None:
-        """Tell of the beginning (`on_train_begin`), of a row (`on_log`) or of the end."""
-        self._given[1].global_step = step
+    def send(self, event: str, step: int = 0, **more: Any) -> None:
+        """Send the beginning (`on_train_begin`), a row (`on_log`) or the end (`on_train_end`)."""
+        self._state.global_step = step
         for callback in self._callbacks:
-            getattr(callback, event)(*self._given, model=self._model, **more)
+            getattr(callback, event)(
+                self._arguments, self._state, self._control, model=self._model, **more
+            )
 
 
 class Loop:
-    """One training run: what is trained, on which plan, and how far it has come.
+    """One training run: the model, the planned steps, and the state of training.
 
     `model` is the PEFT model; `wrapped` is the same model as Accelerate prepared it, which
     averages gradients over the processes (DDP) or shards the weights (FSDP2).
@@ -83,7 +85,7 @@ class Loop:
         root: Path,
     ) -> None:
         self.readout, self.pad_id, self.settings, self.root = readout, pad_id, settings, root
-        self.how: Any = {"read_at": settings.read_at, "evidence": evidence, "end_ids": end_ids}
+        self.reading: Any = {"read_at": settings.read_at, "evidence": evidence, "end_ids": end_ids}
         self.validation, self.step, self.log = validation, 0, list[LogRow]()
         use_cpu = next(peft_model.parameters()).device.type == "cpu"
         self.tracker = Tracker(_arguments(settings, seed, root, use_cpu), peft_model)
@@ -101,14 +103,14 @@ class Loop:
         self.schedule = get_scheduler(kind, self.optimizer, warmup, steps)
 
     def run(self, save_every: int, on_step: OnStep | None = None) -> None:
-        """Take all steps that are left, from the newest checkpoint on if there is one.
+        """Take all steps that are left, after those of the newest checkpoint if there is one.
 
         Raises:
             TrainingError: the loss or the gradient is not finite; the last checkpoint is kept.
         """
         total, ends = len(self.plan.steps), self.plan.epoch_ends
         batches = self._resume()
-        self.tracker.tell("on_train_begin", self.step)
+        self.tracker.send("on_train_begin", self.step)
         if self.step == 0:
             self._note(self._validate())
         while self.step < total:
@@ -127,7 +129,7 @@ class Loop:
                 on_step(self.step, total, values)
             if at_end or self.step % save_every == 0:
                 self._save()
-        self.tracker.tell("on_train_end", self.step)
+        self.tracker.send("on_train_end", self.step)
 
     def best_step(self) -> int | None:
         """Return the step with the smallest validation Brier score so far, step 0 apart."""
@@ -136,7 +138,10 @@ class Loop:
         return None if best is None else int(best["step"])
 
     def whole_weights(self) -> dict[str, Tensor] | None:
-        """Return the weights of a model that is sharded over processes (all ask), else None."""
+        """Return the weights of a model that is sharded over processes, else None.
+
+        All processes must call this.
+        """
         sharded = checkpoints.sharding(self.accelerator) is not None
         return self.accelerator.get_state_dict(self.wrapped) if sharded else None
 
@@ -144,8 +149,8 @@ class Loop:
         self.wrapped.train()
         parts: list[Tensor] = []
         for left in reversed(range(self.plan.accumulation)):
-            wait = self.accelerator.no_sync(self.wrapped) if left else contextlib.nullcontext()
-            with wait:
+            no_sync = self.accelerator.no_sync(self.wrapped) if left else contextlib.nullcontext()
+            with no_sync:
                 loss, columns_P = self._loss(next(batches))
                 self.accelerator.backward(loss / self.plan.accumulation)
             parts.append(columns_P)
@@ -169,7 +174,7 @@ class Loop:
             loss=settings.loss,
             with_sft=settings.gamma > 0,
             cnf_in_sft=settings.cnf_in_sft,
-            **self.how,
+            **self.reading,
         )
         loss_B = terms.calibration + settings.gamma * terms.sft
         shown = (loss_B, terms.calibration, terms.sft, terms.log_c.exp(), terms.log_c)
@@ -177,7 +182,7 @@ class Loop:
         return (loss_B * moved["weight"]).sum(), columns_PB @ moved["weight"]
 
     def _checked(self, parts: Sequence[Tensor], norm: Any) -> dict[str, float]:
-        """Return the values of a step whose gradients are ready, as a mean over the processes."""
+        """Return a step's values for the log, as means over the processes; refuse infinite ones."""
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of sharded weights
         mean_P: Any = self.accelerator.reduce(torch.stack(list(parts)).mean(dim=0), "mean")
         numbers = torch.cat([mean_P, torch.as_tensor(norm, device=mean_P.device).reshape(1)])
@@ -191,21 +196,27 @@ class Loop:
         return {**values, "learning_rate": self.optimizer.param_groups[0]["lr"]}
 
     def _validate(self) -> dict[str, float]:
-        """Return c and the calibration of the validation responses (empty without any)."""
+        """Return how well calibrated c is on the validation responses (empty without any)."""
         if not self.validation:
             return {}
-        size = self.settings.micro_batch_size or self.settings.batch_size
-        given = (self.model, self.validation, self.readout, self.pad_id)
-        return calibration_of(log_confidences(*given, batch_size=size, **self.how), self.validation)
+        log_c_N = log_confidences(
+            self.model,
+            self.validation,
+            self.readout,
+            self.pad_id,
+            batch_size=self.settings.micro_batch_size or self.settings.batch_size,
+            **self.reading,
+        )
+        return calibration_of(log_c_N, self.validation)
 
     def _note(self, values: dict[str, float]) -> None:
-        """Write a row of the log, and send it to where `report_to` says."""
+        """Add a row to the log, and send it to the tracker."""
         row = {**values, "epoch": self.plan.epoch(self.step)}
         self.log.append({"step": self.step, **dict(sorted(row.items()))})
-        self.tracker.tell("on_log", self.step, logs=dict(row))
+        self.tracker.send("on_log", self.step, logs=dict(row))
 
     def _save(self) -> None:
-        """Write a checkpoint beside its place, then put it there."""
+        """Write a checkpoint."""
         weights, main = self.whole_weights(), self.accelerator.is_main_process
         folder = checkpoints.staging(self.root, self.step)
         if main:
@@ -220,7 +231,7 @@ class Loop:
         self.accelerator.wait_for_everyone()
 
     def _resume(self) -> Iterator[TrainingBatch]:
-        """Go on from the newest checkpoint, if any; return the micro-batches that are left."""
+        """Load the newest checkpoint, if any, and return the micro-batches that are left."""
         folder = checkpoints.newest(self.root)
         if folder is not None:
             load_weights(self.model, folder)
@@ -237,7 +248,7 @@ class Loop:
 
 
 def _groups(model: Any, settings: TrainSettings) -> list[dict[str, Any]]:
-    """Return LoRA's parameters and those of the `<CNF>` rows, which never decay."""
+    """Return the parameters of LoRA, and those of the `<CNF>` rows, which get no weight decay."""
     named = [item for item in model.named_parameters() if item[1].requires_grad]
     lora = [parameter for name, parameter in named if not is_row(name)]
     rows = [parameter for name, parameter in named if is_row(name)]
@@ -250,7 +261,7 @@ def _groups(model: Any, settings: TrainSettings) -> list[dict[str, Any]]:
 
 
 def _arguments(settings: TrainSettings, seed: int, root: Path, use_cpu: bool) -> TrainingArguments:
-    """Join the processes that there are, and say what a tracker shows of the run."""
+    """Return what transformers' integrations show of a run; this also joins the other processes."""
     return TrainingArguments(
         output_dir=str(root),
         num_train_epochs=settings.epochs,

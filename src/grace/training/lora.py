@@ -1,4 +1,4 @@
-"""LoRA and the `<CNF>` row: which modules, and a forward that costs no full-matrix gradient.
+"""LoRA and the `<CNF>` row: target modules, and a forward pass without a full-matrix gradient.
 
 Shapes: B sequences, T tokens, D hidden size, V vocabulary.
 """
@@ -39,18 +39,18 @@ def target_modules(model: nn.Module, wanted: Sequence[str]) -> list[str]:
     names = _linear_names(model)
     chosen: set[str] = set()
     for want in wanted:
-        found = {name for name in names if _matches(name, want)}
-        if want == "qv" and not found:
-            found = {name for name in names if name.rpartition(".")[2] in FUSED_QKV_LEAVES}
-        if want == "mlp" and not found:
-            found = {name for name in names if _matches(name, "attention")} or set(names)
-        if not found:
+        matching = {name for name in names if _matches(name, want)}
+        if want == "qv" and not matching:
+            matching = {name for name in names if name.rpartition(".")[2] in FUSED_QKV_LEAVES}
+        if want == "mlp" and not matching:
+            matching = {name for name in names if _matches(name, "attention")} or set(names)
+        if not matching:
             leaves = sorted({name.rpartition(".")[2] for name in names})
             raise ConfigError(
                 f"train.target_modules {want!r} matches no linear layer of this model; "
                 f"use {', '.join(ALIASES)} or one of {', '.join(leaves)}"
             )
-        chosen |= found
+        chosen |= matching
     return sorted({_suffix(name, names, chosen) for name in chosen})
 
 
@@ -105,9 +105,7 @@ def add_lora(model: Any, cnf: CnfTokens, settings: TrainSettings) -> Any:
         task_type="CAUSAL_LM",
     )
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", FutureWarning
-        )  # PEFT's use of names that are on their way out
+        warnings.simplefilter("ignore", FutureWarning)  # PEFT uses deprecated names
         peft_model = get_peft_model(model, config)
     wrong = [
         f"{name} ({parameter.dtype})"
@@ -122,33 +120,34 @@ def add_lora(model: Any, cnf: CnfTokens, settings: TrainSettings) -> Any:
     return peft_model
 
 
-def set_activation_checkpointing(model: Any, wanted: bool) -> None:
-    """Switch recomputation of activations, under the name that this transformers version uses."""
+def set_activation_checkpointing(model: Any, enabled: bool) -> None:
+    """Switch recomputation of activations, by the name that this transformers version has."""
     name = "activation_checkpointing"
     if not hasattr(model, f"{name}_enable"):
         name = "gradient_checkpointing"
-    if wanted:
+    if enabled:
         getattr(model, f"{name}_enable")(**{f"{name}_kwargs": {"use_reentrant": False}})
     else:
         getattr(model, f"{name}_disable")()
 
 
 def is_row(name: str) -> bool:
-    """Return whether a parameter name is a trained vocabulary row."""
+    """Return whether a parameter is a trained row of the vocabulary, by its name."""
     return "trainable_tokens_delta" in name
 
 
 @contextmanager
 def light_rows(peft_model: nn.Module, read_at: str) -> Iterator[None]:
-    """Replace only the row's own results in the forward of the trained embedding and head.
+    """Compute trained vocabulary rows without copying the embedding and the head.
 
-    PEFT copies the whole matrix with the row put in, so the backward computes the gradient of
-    the whole matrix. Here the base matrix gives all results and the row overwrites its own: the
-    same numbers up to rounding, without the copy and without that gradient. Except at `feed` no
-    input holds `<CNF>`, so the embedding is the base's own and an input row of its own is frozen
-    (its gradient is zero). The head of a half-precision model computes the last position, where
-    c is read, in float32, as the engines do (at `prompt` all positions, as every sequence is read
-    at another one); it keeps a float32 copy of its matrix for that.
+    PEFT copies the whole matrix with the trained row in it, so the backward pass computes the
+    gradient of the whole matrix. Here the base matrix gives all results and the row overwrites its
+    own: the same numbers up to rounding, without the copy and that gradient.
+
+    Except at `feed` no input holds `<CNF>`, so the embedding is the base's own, and an untied input
+    row is frozen (its gradient is zero). The head of a half-precision model computes the last
+    position, where c is read, in float32, as the engines do (at `prompt` all positions, since
+    sequences are read at different ones); for that it keeps a float32 copy of its matrix.
     """
     from peft.tuners.trainable_tokens.layer import TrainableTokensLayer
 
@@ -223,8 +222,8 @@ def _with_rows(layer: Any, weight_VD: Tensor, states_BKD: Tensor, logits_BKV: Te
 class _Overwrite(torch.autograd.Function):
     """Put trained rows' logits in place of the base rows', without a copy of all logits.
 
-    The gradient of the logits goes on unchanged to the base head, which multiplies the trained
-    entries by the base rows; what that gets wrong is added to the gradient of the states here.
+    The gradient of the logits is passed unchanged to the base head, which multiplies the trained
+    entries by the base rows; the difference is added to the gradient of the states here.
     """
 
     @staticmethod
@@ -243,9 +242,9 @@ class _Overwrite(torch.autograd.Function):
         return logits_BKV
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        (slope_BKV,) = slopes
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient_BKV,) = gradients
         states_BKD, rows_RD, base_RD = ctx.saved_tensors
-        own_BKR = slope_BKV[..., ctx.tokens]
-        slope_RD = torch.einsum("...r,...d->rd", own_BKR, states_BKD)
-        return slope_BKV, own_BKR @ (rows_RD - base_RD), slope_RD, None, None
+        own_BKR = gradient_BKV[..., ctx.tokens]
+        gradient_RD = torch.einsum("...r,...d->rd", own_BKR, states_BKD)
+        return gradient_BKV, own_BKR @ (rows_RD - base_RD), gradient_RD, None, None

@@ -1,4 +1,4 @@
-"""Calibration targets: what `<CNF>` should say for a response, and how targets are balanced.
+"""Calibration targets of responses, and the balancing of training examples by target.
 
 Shapes: N responses, M bins.
 """
@@ -31,7 +31,7 @@ class BinRow(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Bin and target of every response (N,), the table of bins, warnings about thin bins."""
+    """Bin and target of every response (N,), the table of bins, and warnings about small bins."""
 
     bins: Array
     targets: Array
@@ -75,19 +75,19 @@ def make_targets(
         for m, n in enumerate(count_M)
     ]
     target_N = {"bins": accuracy_M[bin_N], "labels": label_N, "scores": clipped_N}[kind]
-    warnings = _thin_bins(rows, min_count) if kind == "bins" else []
+    warnings = _small_bins(rows, min_count) if kind == "bins" else []
     return Targets(bin_N, target_N, rows, warnings)
 
 
-def _thin_bins(rows: Sequence[BinRow], min_count: int) -> list[str]:
-    thin = [row for row in rows if 0 < row.n < min_count]
-    if not thin:
+def _small_bins(rows: Sequence[BinRow], min_count: int) -> list[str]:
+    small = [row for row in rows if 0 < row.n < min_count]
+    if not small:
         return []
     named = ", ".join(
-        f"{row.low:.2f}-{row.high:.2f}: {row.accuracy:.2f} of {row.n}" for row in thin
+        f"{row.low:.2f}-{row.high:.2f}: {row.accuracy:.2f} of {row.n}" for row in small
     )
     return [
-        f"{len(thin)} of {len(rows)} target bins hold fewer than {min_count} responses, so their "
+        f"{len(small)} of {len(rows)} target bins hold fewer than {min_count} responses, so their "
         f"accuracy is uncertain ({named}); use more questions or lower target.bins"
     ]
 

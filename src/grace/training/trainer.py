@@ -1,4 +1,4 @@
-"""Training LoRA and the `<CNF>` row: what is checked before, and what is written after it.
+"""Training LoRA and the `<CNF>` row: checks, the training itself, and the adapter that is written.
 
 Shapes: B examples or prompts, N validation examples, D hidden size, V vocabulary.
 """
@@ -33,7 +33,7 @@ RIDGE = 0.1
 
 
 class TrainResult(NamedTuple):
-    """What training did: optimizer steps, the log's rows, and the step that was kept."""
+    """The number of optimizer steps, the step whose adapter was kept, and the rows of the log."""
 
     steps: int
     kept_step: int
@@ -59,8 +59,8 @@ def train_adapter(
 ) -> TrainResult:
     """Train LoRA and the `<CNF>` row of a model, resuming from the newest checkpoint if any.
 
-    The model is left as it came: base weights unchanged, adapter taken off. A run that is killed
-    at any moment and started again writes the same bytes (same settings, same machine).
+    The model itself is not changed: its adapter is removed at the end. A run that is killed at any
+    moment and started again writes the same bytes (same settings, same machine).
 
     Args:
         model: a causal language model with the row of `<CNF>`, on the device to train on.
@@ -70,11 +70,11 @@ def train_adapter(
         validation: responses whose `target` is 1 if they are correct and 0 if not.
         settings: see `TrainSettings`.
         seed: seed of LoRA's initial value, of the order and of dropout.
-        output_dir: receives the adapter, written in one rename.
-        checkpoint_dir: checkpoints and the best adapter so far.
+        output_dir: directory of the adapter, written in one rename.
+        checkpoint_dir: directory of the checkpoints and of the best adapter so far.
         metadata: more entries for grace.json.
-        evidence: how the response's own probabilities shift the logit of `<CNF>`, if at all.
-        end_ids: what ends a response besides `<CNF>`; the evidence needs them.
+        evidence: the fit of how the response's own probabilities shift the logit of `<CNF>`.
+        end_ids: tokens that end a response besides `<CNF>`; the evidence needs them.
         on_step: called after every optimizer step with its number, the number of all steps and
             the step's values.
         save_every: optimizer steps between checkpoints; each epoch's end has one too.
@@ -82,12 +82,12 @@ def train_adapter(
     Raises:
         TrainingError: no examples, an example that is too long, a loss or gradient that is not
             finite, or not enough memory; the last good checkpoint is kept.
-        ConfigError: settings that this model or this data cannot serve.
+        ConfigError: settings that do not fit this model or this data.
         RunError: checkpoints made with other settings or other examples.
     Source: arXiv 2509.09438 section 3.2.3.
     """
-    _check_reading(cnf, settings, evidence)
-    _check(model, examples, validation, settings)
+    _check_settings(cnf, validation, settings, evidence)
+    _check_examples(model, examples, validation)
     set_seed(seed)
     required = [parameter.requires_grad for parameter in model.parameters()]
     record = adapter_record(model, count_rows(model), cnf, settings, metadata, evidence)
@@ -99,8 +99,18 @@ def train_adapter(
             start_even(peft_model, cnf.readout, examples, cnf.id)
         with light_rows(peft_model, settings.read_at):
             pad_id = cnf.id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-            given = (peft_model, cnf.readout, pad_id, examples, validation, settings)
-            loop = Loop(*given, evidence, end_ids, seed=seed, root=checkpoint_dir)
+            loop = Loop(
+                peft_model,
+                cnf.readout,
+                pad_id,
+                examples,
+                validation,
+                settings,
+                evidence,
+                end_ids,
+                seed=seed,
+                root=checkpoint_dir,
+            )
             main = loop.accelerator.is_main_process
             if main:
                 checkpoints.claim(checkpoint_dir, settings, seed, cnf.id, examples, evidence)
@@ -123,29 +133,29 @@ def train_adapter(
         model.eval()
 
 
-def _check_reading(cnf: CnfTokens, settings: TrainSettings, evidence: Evidence | None) -> None:
+def _check_settings(
+    cnf: CnfTokens,
+    validation: Sequence[Example],
+    settings: TrainSettings,
+    evidence: Evidence | None,
+) -> None:
     if cnf.readout.head != settings.head:
         raise ConfigError(
             f"train.head is {settings.head}, but the model has the rows of {cnf.readout.head}; "
             f"call add_cnf with head={settings.head!r}"
         )
     if evidence is not None:
-        dataclasses.replace(settings, evidence="likelihood")  # refuses what it cannot go with
-
-
-def _check(
-    model: Any,
-    examples: Sequence[Example],
-    validation: Sequence[Example],
-    settings: TrainSettings,
-) -> None:
-    if not examples or not any(example.weight > 0 for example in examples):
-        raise TrainingError(
-            "there is no response that came to its own end, so nothing to train on; raise "
-            "sample.max_new_tokens, or sample and grade some first"
-        )
+        dataclasses.replace(settings, evidence="likelihood")  # refuses settings that exclude it
     if settings.keep == "best" and not validation:
         raise ConfigError("train.keep is best, which needs validation responses; use keep=last")
+
+
+def _check_examples(model: Any, examples: Sequence[Example], validation: Sequence[Example]) -> None:
+    if not examples or not any(example.weight > 0 for example in examples):
+        raise TrainingError(
+            "no response ended with an end-of-sequence token, so there is nothing to train on; "
+            "raise sample.max_new_tokens, or sample and grade some first"
+        )
     limit = getattr(model.config, "max_position_embeddings", None) or math.inf
     longest = max((*examples, *validation), key=len)
     if len(longest) > limit:
@@ -171,14 +181,14 @@ def _run(loop: Loop, save_every: int, on_step: OnStep | None) -> None:
 
 @torch.no_grad()
 def start_even(peft_model: Any, readout: Readout, examples: Sequence[Example], pad_id: int) -> None:
-    """Start the output row of `<CNF>` such that it is about as likely as all other tokens at once.
+    """Initialise the output row of `<CNF>` so that c is about 1/2 at the end of a prompt.
 
-    Where c is read at the prompt, neither EOS nor the mean of the vocabulary is likely: c would
-    start below one in a million, where (t - c)^2 has no slope, and stay there.
+    There neither the row of EOS nor the mean row of the vocabulary would do: c would start below
+    one in a million, where (t - c)^2 has no gradient, and stay there.
 
-    The row is a ridge regression of what its logit would have to be, on the hidden states at the
-    ends of some prompts: c starts near 1/2 at each of them, not only on average. Its length is
-    measured through the whole model, so that a model may scale its logits.
+    The row is a ridge regression of the logit that makes c 1/2 on the hidden states at the ends of
+    some prompts, so that c is near 1/2 at each of them, not only on average. Its length is then
+    adjusted through the whole model, as a model may scale its logits.
     """
     head = peft_model.get_base_model().get_output_embeddings()
     (row_1D,) = head.token_adapter.trainable_tokens_delta.values()
@@ -196,20 +206,20 @@ def start_even(peft_model: Any, readout: Readout, examples: Sequence[Example], p
     row_1D.mul_(rest_B.mean() / logits_BV[:, readout.ids[0]].mean())
 
 
-def _ridge(states_BD: Tensor, wanted_B: Tensor) -> Tensor:
-    """Return the direction whose products with the states come close to the wanted logits."""
+def _ridge(states_BD: Tensor, logits_B: Tensor) -> Tensor:
+    """Return the row (D,) whose products with the states are close to these logits."""
     gram_BB = states_BD @ states_BD.T
     gram_BB.diagonal().add_(RIDGE * gram_BB.diagonal().mean())
-    row_D: Tensor = states_BD.T @ torch.linalg.solve(gram_BB, wanted_B)
+    row_D: Tensor = states_BD.T @ torch.linalg.solve(gram_BB, logits_B)
     return row_D
 
 
 def _last_logits(peft_model: Any, batches: Sequence[Any]) -> Tensor:
     peft_model.eval()
     device = next(peft_model.parameters()).device
-    found = []
+    logits = []
     for batch in batches:
         length = batch["input_ids"].shape[1] - 1  # without <CNF>
         moved: Any = {name: value.to(device) for name, value in batch.items()}
-        found.append(forward_logits(peft_model, moved, length, 1)[:, -1].float())
-    return torch.cat(found)
+        logits.append(forward_logits(peft_model, moved, length, 1)[:, -1].float())
+    return torch.cat(logits)
