@@ -1,12 +1,12 @@
-"""A folder is the registry: adding a task, an estimator or an engine is adding one file.
+"""Plug-ins: a task, an estimator, a strategy or an engine is one file in its folder.
 
 A plug-in of `grace.tasks` is a file NAME.py, there or in a folder below, that assigns `TASK` at top
-level; of `grace.estimators` one that assigns `ESTIMATOR`, and so on: the folder's name in the
-singular, in upper case. Files without that assignment, or with a name that starts with an
-underscore, are not plug-ins. What lives outside is named `module:NAME`, e.g. `my_tasks:RIDDLES`.
+level; one of `grace.estimators` assigns `ESTIMATOR`, and so on: the folder's name in the singular,
+in upper case. Files without that assignment, or with a name that starts with an underscore, are not
+plug-ins. A plug-in outside the package is named `module:NAME`, e.g. `my_tasks:RIDDLES`.
 
-To import is to run. A user may name a module in a command, a recipe or Python; what others may have
-written, such as the settings in a run or an adapter, goes through `refuse_code` first.
+Importing a module runs its code. A user may name modules in a command, a recipe or Python; names
+that others may have written, such as the settings of a run or an adapter, must pass `refuse_code`.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from typing import Any, NamedTuple
 
 from grace.errors import ConfigError, packages_for
 
-TRUSTED = "GRACE_TRUST"  # environment variable: what others' files may name, with commas between
+TRUSTED = "GRACE_TRUST"  # environment variable: modules that files may name, separated by commas
 
 
 class Plugin(NamedTuple):
-    """Where a plug-in is: the module's dotted name and its file."""
+    """The module of a plug-in and its file."""
 
     module: str
     file: Path
 
 
 def available(package: str = "grace.tasks", attribute: str = "") -> list[str]:
-    """Return the sorted names of a package's plug-ins, importing none of them.
+    """Return the sorted names of a package's plug-ins, without importing them.
 
     Args:
         package: dotted name of the folder.
         attribute: the name that a plug-in file assigns; empty: `TASK` for `grace.tasks`, and so on.
 
     Raises:
-        ConfigError: there is no such package, or two files have one name.
+        ConfigError: there is no such package, or two files have the same name.
     """
     return sorted(find(package, attribute))
 
 
 def find(package: str, attribute: str = "") -> dict[str, Plugin]:
-    """Return where the plug-ins are that `available` names."""
+    """Return the plug-ins of a package by name (see `available`)."""
     assigns = re.compile(rf"^{attribute or _attribute(package)}\b[^=\n]*=(?!=)", re.MULTILINE)
-    found: dict[str, Plugin] = {}
+    plugins: dict[str, Plugin] = {}
     for folder in _folders(package):
         for file in sorted(folder.rglob("*.py")):
             text = file.read_text(encoding="utf-8", errors="replace")
             if file.name.startswith("_") or not assigns.search(text):
                 continue
-            if file.stem in found:
-                raise ConfigError(f"two plug-ins have one name: {found[file.stem].file}, {file}")
+            if file.stem in plugins:
+                raise ConfigError(f"two plug-ins have one name: {plugins[file.stem].file}, {file}")
             parts = file.relative_to(folder).with_suffix("").parts
-            found[file.stem] = Plugin(".".join((package, *parts)), file)
-    return found
+            plugins[file.stem] = Plugin(".".join((package, *parts)), file)
+    return plugins
 
 
 def load(package: str, name: str, attribute: str = "") -> Any:
@@ -102,18 +102,18 @@ def code_in(names: Iterable[str]) -> list[str]:
 
 
 def trust(code: Iterable[str]) -> None:
-    """Let files name these modules in this process and in those that it starts.
+    """Allow files to name these modules, in this process and in those that it starts.
 
-    The user has named them, or the model whose own code is to run.
+    To be called with modules that the user has named, or with a model whose own code may run.
     """
     os.environ[TRUSTED] = ",".join(dict.fromkeys([*_trusted(), *code]))
 
 
 def refuse_code(code: Iterable[str], where: object) -> None:
-    """Refuse a file that names modules (or a model's own code) which the user has not named.
+    """Refuse a file that names modules, or a model's own code, which the user has not allowed.
 
     Raises:
-        ConfigError: names the first, and how to allow it.
+        ConfigError: with the first of them, and how to allow it.
     """
     for name in code:
         if name not in _trusted():

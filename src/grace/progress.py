@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with rate and time left; plain lines without a terminal."""
+"""Progress of long work: a bar in a terminal, else plain lines now and then."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ LEVEL = "GRACE_LOG"  # environment variable: debug, info, warning or error
 LEVELS = ("debug", "info", "warning", "error")
 
 log = logging.getLogger("grace")
-
-
 log.setLevel(named.upper() if (named := os.environ.get(LEVEL, "")) in LEVELS else logging.INFO)
 
 
 def set_level(name: str) -> None:
-    """Say only what is at least that important, in this process and in those that it starts.
+    """Set the log level of this process and of those that it starts.
 
     Raises:
-        ConfigError: no such level.
+        ConfigError: an unknown level.
     """
     if name not in LEVELS:
         raise ConfigError(f"log level {name!r} is unknown; use {', '.join(LEVELS)}")
@@ -37,16 +35,16 @@ def set_level(name: str) -> None:
 
 
 def say(message: str) -> None:
-    """Print a message to standard error, unless only warnings are wanted."""
+    """Print a message to standard error, at log level info."""
     if log.isEnabledFor(logging.INFO):
         print(message, file=sys.stderr, flush=True)
 
 
 class Advance(Protocol):
-    """Adds to what is done; a note is shown beside the rate."""
+    """Reports that work is done."""
 
     def __call__(self, count: int, note: str = "") -> None:
-        """Add `count` units."""
+        """Add `count` units; the note is shown beside the rate."""
 
 
 @contextmanager
@@ -54,10 +52,10 @@ def progress(label: str, total: int, *, done: int = 0, unit: str = "") -> Iterat
     """Show the progress of `total` units on standard error; yield a function that adds to it.
 
     Args:
-        label: what is being done.
-        total: how much there is to do.
-        done: how much was already done before a resume; it does not count in the rate.
-        unit: the plural noun of what is counted.
+        label: name of the work.
+        total: number of units.
+        done: units that were done before a resume; they do not count in the rate.
+        unit: plural noun for the units.
     """
     if 0 < done < total:
         say(f"{label}: going on after {done}/{total} {unit}")

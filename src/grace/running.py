@@ -1,4 +1,4 @@
-"""A run from what a user names: what is wrong is told before it spends an hour."""
+"""`grace.run` and `grace run`: a user's arguments are checked before a run starts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ from grace.report import Report, checked_report
 from grace.store.inputs import located
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
+KEYS = {
+    "model": "model.path",
+    "device": "model.device",
+    "task": "data.task",
+    "data": "data.dir",
+    "file": "data.file",
+    "question_field": "data.question_field",
+    "answer_field": "data.answer_field",
+    "seed": "seed",
+}
+"""The settings that arguments of `grace run` stand for."""
 
 
 def run(
@@ -50,18 +61,18 @@ def run(
         jobs: tasks and seeds at a time, each in a process of its own.
 
     Returns:
-        The report; None where `until` stops before it.
+        The report; None if `until` stops before it.
 
     Raises:
-        GraceError: what was given cannot be used, or does not fit the run that is there.
+        GraceError: an argument cannot be used, or does not fit an existing run.
     """
     path = Path(directory)
-    own = [f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()]
+    overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()]
     named = {"model": model, "task": task, "data": data, "file": file, "seed": seed}
     start = None if recipe is None else Path(recipe)
-    study = resolve(path, start, named, own, seeds=seeds)
-    found = run_study(path, study, redo=redo, until=until, jobs=jobs)
-    return checked_report(found, path) if found else None
+    study = resolve(path, start, named, overrides, seeds=seeds)
+    report = run_study(path, study, redo=redo, until=until, jobs=jobs)
+    return checked_report(report, path) if report else None
 
 
 def resolve(
@@ -72,54 +83,43 @@ def resolve(
     *,
     seeds: int | None = None,
 ) -> Study:
-    """Return the runs that are asked for; nothing is written.
+    """Return the runs that a user's arguments ask for; nothing is written.
 
     Args:
         path: the directory of the run.
         recipe: a TOML file of settings.
-        named: `model`, `device`, `task`, `data`, `file`, `question_field`, `answer_field` and
-            `seed`, as far as they are given.
+        named: arguments by name (see `KEYS`); None and "" count as not given.
         overrides: further settings, KEY=VALUE.
-        seeds: how many seeds.
+        seeds: number of seeds.
 
     Raises:
-        GraceError: the place is taken, or a setting or a name is wrong.
+        GraceError: the directory is in use, or a setting or a name is wrong.
     """
     check_packages("grace run")
     given = {key: value for key, value in named.items() if value is not None and value != ""}
     check_place(path, new=recipe is not None or "model" in given)
-    options = {
-        "model.path": "model" in given and _absolute(given["model"]),
-        "model.device": given.get("device"),
-        "data.task": given.get("task") or ("jsonl" if "file" in given else None),
-        "data.dir": "data" in given and str(Path(given["data"]).resolve()),
-        "data.file": "file" in given and located(given["file"]),
-        "data.question_field": given.get("question_field"),
-        "data.answer_field": given.get("answer_field"),
-        "seed": given.get("seed"),
-    }
+    if "model" in given and Path(given["model"]).exists():
+        given["model"] = Path(given["model"]).resolve()
+    if "data" in given:
+        given["data"] = Path(given["data"]).resolve()
+    if "file" in given:
+        given["file"] = located(given["file"])
+        given.setdefault("task", "jsonl")
     first = [
-        f"{key}={json.dumps(value)}"
-        for key, value in options.items()
-        if value is not None and value is not False
+        f"{KEYS[name]}={json.dumps(given[name], default=str)}" for name in KEYS if name in given
     ]
     study = resolve_study(path, recipe, [*first, *overrides], seeds=seeds)
-    for folder, resolved in study.runs().items():
-        check_names(resolved)
-        check_questions(path / folder, resolved)
+    for folder, settings in study.runs().items():
+        check_names(settings)
+        check_questions(path / folder, settings)
     return study
 
 
-def _absolute(model: str | Path) -> str:
-    """Return a directory's or a file's place, a Hub id as it is."""
-    return str(Path(model).resolve()) if Path(model).exists() else str(model)
-
-
 def check_packages(what: str) -> None:
-    """Refuse to start in the light install what would fail an hour later.
+    """Refuse to start work that the light install cannot do.
 
     Raises:
-        MissingError: names the first package that is not there.
+        MissingError: names the first package that is missing.
     """
     import importlib.util
 
@@ -129,7 +129,7 @@ def check_packages(what: str) -> None:
 
 
 def check_place(path: Path, *, new: bool = True) -> None:
-    """Refuse to start or resume a run where something else is.
+    """Refuse to start or resume a run in a path that is in use otherwise.
 
     Args:
         path: the run directory.
@@ -156,14 +156,13 @@ def check_place(path: Path, *, new: bool = True) -> None:
 
 
 def check_names(settings: RunSettings) -> None:
-    """Refuse a model, a task, a grader or an estimator that is not there.
+    """Refuse an unknown model, task, grader or estimator.
 
     Raises:
-        ConfigError: names it, the closest name and all that there are; or a file of questions
-            that the task does not read.
+        ConfigError: with the closest name and the list; or the task does not read `data.file`.
     """
     from grace.grading import grader_of
-    from grace.pipeline.stages.score import load_estimators
+    from grace.pipeline.stages.score import estimator_of
     from grace.tasks import load_task
 
     model, file = settings.model.path, settings.data.file
@@ -178,11 +177,12 @@ def check_names(settings: RunSettings) -> None:
     grader_of(settings.grade, task.grader)
     for other in settings.report.transfer:
         load_task(other)
-    load_estimators(settings)
+    for name in settings.report.estimators:
+        estimator_of(settings, name)
 
 
 def check_questions(path: Path, settings: RunSettings) -> None:
-    """Read a new run's own questions before anything is written, so that a mistake leaves nothing.
+    """Read the user's questions of a new run, so that a mistake is found before it starts.
 
     Raises:
         DataError: they cannot be used; the message names the line.

@@ -11,7 +11,7 @@ import pytest
 
 import grace
 import tiny_run
-from grace.config import parsed, shipped_recipes
+from grace.config import parse_value, shipped_recipes
 from grace.errors import ConfigError, RunError
 from grace.pipeline.stages.report import report_runs
 from grace.pipeline.study import Study, StudySettings, resolve_study, run_study
@@ -148,7 +148,9 @@ def test_one_task_of_a_recipe_is_run_and_resumes_by_name(study: Path, tmp_path: 
 
 
 def test_grace_run_takes_one_task_of_a_recipe(study: Path, tmp_path: Path):
-    values = {key: parsed(text) for key, _, text in (one.partition("=") for one in tiny_run.FAST)}
+    values = {
+        key: parse_value(text) for key, _, text in (one.partition("=") for one in tiny_run.FAST)
+    }
     grace.run(
         tmp_path / "run",
         recipe=study.parent / "recipe.toml",

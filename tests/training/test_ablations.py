@@ -311,18 +311,18 @@ def test_checkpoints_from_before_these_settings_are_gone_on_with(train: Any) -> 
         ),
         (
             {"head": "bins", "evidence": "likelihood"},
-            r"no <CNF> whose logit .*; set train\.evidence=none",
+            r"no logit of <CNF> .*; set train\.evidence=none",
         ),
         (
             {"head": "bins", "read_at": "feed", "evidence": "none"},
             r"no single token .* train\.read_at=predict",
         ),
-        ({"read_at": "feed"}, r"head=pair is read while .* set train\.head=token"),
+        ({"read_at": "feed"}, r"head=pair is read at every .*read_at=feed .* set train\.head=token"),
         ({"evidence": "none"}, r"head=pair is fitted together with .*evidence=likelihood"),
         ({"cnf_in_sft": True}, r"head=pair is never a label; .*cnf_in_sft=false"),
         (
             {"head": "bins", "gamma": 0.0, "evidence": "none"},
-            r"the SFT term alone.* train\.gamma=1",
+            r"no loss but the SFT term.* train\.gamma=1",
         ),
     ],
 )

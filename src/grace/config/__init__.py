@@ -16,7 +16,7 @@ from grace.config.fields import (
     differences,
     from_dict,
     key_values,
-    parsed,
+    parse_value,
     sections,
     setting,
     to_dict,
@@ -51,7 +51,7 @@ __all__ = [
     "key_values",
     "load_settings",
     "override_settings",
-    "parsed",
+    "parse_value",
     "read_recipe",
     "sections",
     "setting",
@@ -83,7 +83,7 @@ def override_settings(
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Return the recipes that come with GrACE, by name."""
+    """Return the files of the recipes that come with GrACE, by name."""
     files = sorted(RECIPES.glob("**/*.toml"))
     return {file.relative_to(RECIPES).with_suffix("").as_posix(): file for file in files}
 
@@ -109,9 +109,10 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def is_missing(model: str | Path) -> bool:
-    """Return whether a model is named by a path, and nothing is there.
+    """Return whether a model is named by a path that does not exist.
 
-    What could be a Hub id is none: NAME, or OWNER/NAME where OWNER is no folder here.
+    A name that may be a Hub id counts as not missing: NAME, or OWNER/NAME where there is no folder
+    OWNER.
     """
     if Path(model).exists() or model == "pocket":
         return False
@@ -129,4 +130,4 @@ def _assign(tree: dict[str, Any], override: str) -> None:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
             raise ConfigError(f"setting {key!r}: {section!r} is a value, not a section")
-    tree[name] = parsed(text.strip())
+    tree[name] = parse_value(text.strip())

@@ -1,6 +1,6 @@
-"""Settings as frozen dataclasses: fields that know their help text and range, built from dicts.
+"""Settings as frozen dataclasses, whose fields have a help text and a range, built from dicts.
 
-An unknown key is refused by name, a value that does not fit with what would be accepted.
+The error for an unknown key has the closest name, the one for a bad value what is accepted.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def setting(
     high: float | None = None,
     texts: bool = False,
 ) -> Any:
-    """Declare a field with its help text and its inclusive range; of a list, that of its length.
+    """Declare a field with its help text and its inclusive range.
 
-    Lists have at least one entry unless `low` is 0. A text given for a list is split at commas,
-    unless these may belong to its entries (`texts`).
+    A list must have an entry unless `low` is 0. A text in place of a list is split at commas,
+    unless commas may belong to its entries (`texts`).
     """
     return field(default=default, metadata={"doc": doc, "low": low, "high": high, "texts": texts})
 
 
 def sections(doc: str) -> Any:
-    """Declare a field that holds sections of settings by name, checked by whoever uses them."""
+    """Declare a field that holds sections of settings by name; they are checked when used."""
     return field(default_factory=dict, metadata={"doc": doc})
 
 
@@ -60,17 +60,17 @@ def key_values(pairs: Iterable[str], where: str) -> dict[str, Any]:
     Raises:
         ConfigError: a pair without a name or a value.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key.isidentifier():
-            raise ConfigError(f"{where} {pair!r} is no option; write KEY=VALUE")
-        found[key] = parsed(text)
-    return found
+            raise ConfigError(f"{where} {pair!r} is not an option; write KEY=VALUE")
+        values[key] = parse_value(text)
+    return values
 
 
-def parsed(text: str) -> Any:
-    """Return the TOML value that a text spells, or else the text."""
+def parse_value(text: str) -> Any:
+    """Parse a text as a TOML value; return the text itself if it is none."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -151,9 +151,9 @@ def _check_scalar(hint: Any, value: Any, metadata: Mapping[str, Any], where: str
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that two trees do not share, by dotted name: the values in each.
+    """Return the settings that differ between two trees: both values by dotted name.
 
-    None stands for a setting that a tree does not have.
+    The value is None for a setting that a tree does not have.
     """
     one, other = _flatten(before), _flatten(after)
     pairs = {key: (one.get(key), other.get(key)) for key in one | other}

@@ -11,11 +11,11 @@ from grace.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Which backbone, and how it is loaded."""
+    """The backbone, and how it is loaded."""
 
     path: str = setting("", "Hub id, directory or GGUF file of a causal language model")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
-        "auto", "auto: the checkpoint's own type on a GPU, float32 on a CPU"
+        "auto", "auto: the checkpoint's data type on a GPU, float32 on a CPU"
     )
     device: str = setting("auto", "auto, cpu, cuda or cuda:N")
     trust_remote_code: bool = setting(False, "run Python code that comes with the model")
@@ -24,8 +24,8 @@ class ModelSettings:
     )
     engine: str = setting(
         "transformers",
-        "what samples the backbone's answers: transformers, vllm, openai or module:NAME; hidden "
-        "states, training and the trained model's answers are always transformers'",
+        "engine that samples the backbone's answers: transformers, vllm, openai or module:NAME; "
+        "hidden states, training and the trained model's answers always use transformers",
     )
     engine_options: tuple[str, ...] = setting(
         (), "KEY=VALUE of that engine: max_model_len=4096, url=http://HOST:PORT", low=0, texts=True
@@ -34,7 +34,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSettings:
-    """Which questions, and how they are asked."""
+    """The questions and their prompts."""
 
     task: str = setting("", "task name (see `grace list tasks`) or module:NAME")
     dir: str = setting("", "folder with <task>/<split>.jsonl in the Hub's field names; empty: Hub")
@@ -45,7 +45,7 @@ class DataSettings:
         "", "the column of your questions; empty: question, query, prompt or input"
     )
     answer_field: str = setting(
-        "", "that of their answers; empty: answers, answer, target, label or gold"
+        "", "the column of their answers; empty: answers, answer, target, label or gold"
     )
     train: int = setting(
         0, "number of training questions; 0: as many as there are, up to 2,000", low=0
@@ -54,13 +54,13 @@ class DataSettings:
     test: int = setting(0, "number of test questions; 0: all, up to 1,000", low=0)
     prompt: str = setting(
         "auto",
-        "paper or short (open-ended tasks): chat turns; text: plain text, also what a model "
-        "without a chat template gets; auto: with which most training questions are answered right",
+        "paper or short (open-ended tasks): chat turns; text: plain text, the only one without a "
+        "chat template; auto: the one that answers most training questions right",
     )
     template: str = setting(
         "",
-        "how one question is written out, instead of the prompt's way: text with {question} and, "
-        "for multiple choice, {options}",
+        "text of one question, instead of the prompt's own: with {question} and, for multiple "
+        "choice, {options}",
     )
     shots: int = setting(
         -1,
@@ -71,7 +71,7 @@ class DataSettings:
     system: str = setting("", "system prompt of your own, instead of the task's")
 
     def __post_init__(self) -> None:
-        """Refuse a template that asks nothing.
+        """Refuse a template without a question.
 
         Raises:
             ConfigError: it has no {question}.
@@ -112,10 +112,10 @@ class SampleSettings:
     batch_size: int = setting(0, "rows in flight while sampling; 0: chosen for the device", low=0)
 
     def __post_init__(self) -> None:
-        r"""Refuse stop texts that cannot be meant.
+        r"""Refuse stop texts that are mistakes.
 
         Raises:
-            ConfigError: one is empty, or spells a newline as a backslash and an n.
+            ConfigError: one is empty, or has a backslash and an n instead of a newline.
         """
         for text in self.stop:
             if not text or "\\n" in text:
@@ -126,7 +126,7 @@ class SampleSettings:
 
     @property
     def longest(self) -> int:
-        """The longest response in tokens, where nothing is known of the answers."""
+        """The longest response in tokens, before any accepted answers are read."""
         return self.max_new_tokens or 50
 
 
@@ -169,8 +169,8 @@ class TrainSettings:
     micro_batch_size: int = setting(0, "responses per forward pass; 0: the batch size", low=0)
     head: Literal["pair", "token", "bins"] = setting(
         "pair",
-        "pair: what the logits of <CNF> and <NOC> differ by, neither ever drawn; token: the "
-        "probability of <CNF> (paper); bins: the likeliest of <B1> to <B10>, SFT only",
+        "pair: the difference of the logits of <CNF> and <NOC>, which are never sampled; token: "
+        "the probability of <CNF> (paper); bins: the likeliest of <B1> to <B10>, SFT only",
     )
     lora: Literal["auto", "always", "never"] = setting(
         "auto",
@@ -192,7 +192,7 @@ class TrainSettings:
         "likelihood", "likelihood: the response's own token probabilities shift the logit of <CNF>"
     )
     trace: bool = setting(
-        False, "with head=pair and lora=never: fit c at every token, too, while answers are written"
+        False, "fit c at every token too, before the answer ends; needs head=pair and lora=never"
     )
     balance: Literal["none", "cap", "sampler"] = setting("none", "balancing over target intervals")
     rank: int = setting(16, "LoRA rank", low=1)
@@ -206,50 +206,52 @@ class TrainSettings:
     warmup: float = setting(0.0, "share of the steps spent warming up", low=0, high=1)
     max_grad_norm: float = setting(1.0, "gradient clipping; 0: none", low=0)
     gradient_checkpointing: bool = setting(False, "trade time for memory")
-    keep: Literal["last", "best"] = setting("best", "which epoch's adapter; best: validation Brier")
+    keep: Literal["last", "best"] = setting(
+        "best", "the epoch to keep: last, or best by validation Brier"
+    )
     report_to: Literal["none", "tensorboard", "wandb", "trackio"] = setting(
-        "none", "where else the training log goes"
+        "none", "experiment tracker that also gets the training log"
     )
 
     def __post_init__(self) -> None:
         """Refuse settings that exclude each other.
 
         Raises:
-            ConfigError: evidence without a response or with bins, or bins that cannot be trained.
+            ConfigError: names them, and what to set instead.
         """
         bins, evidence = self.head == "bins", self.evidence != "none"
         pair = self.head == "pair"
         excluded = {
             "train.read_at=prompt is before the response that train.evidence=likelihood needs; "
             "set train.evidence=none": evidence and self.read_at == "prompt",
-            "train.head=bins has no <CNF> whose logit train.evidence=likelihood could shift; "
+            "train.head=bins has no logit of <CNF> for train.evidence=likelihood to shift; "
             "set train.evidence=none": evidence and bins,
-            f"train.head=pair is read while a response is written, so train.read_at={self.read_at} "
-            "cannot be; set train.head=token": pair and self.read_at != "predict",
+            f"train.head=pair is read at every response token, which train.read_at={self.read_at} "
+            "is not; set train.head=token": pair and self.read_at != "predict",
             "train.head=pair is fitted together with the evidence; set train.evidence=likelihood, "
             "or train.head=token": pair and not evidence,
             "train.head=pair is never a label; set train.cnf_in_sft=false, or train.head=token": (
                 pair and self.cnf_in_sft
             ),
-            "train.trace reads the rows of the model as it is; set train.head=pair and "
+            "train.trace is fitted to the model without LoRA; set train.head=pair and "
             "train.lora=never": self.trace and not (pair and self.lora == "never"),
-            "train.head=bins has no single token that train.read_at=feed could feed; "
+            "train.head=bins has no single token to feed for train.read_at=feed; "
             "set train.read_at=predict": bins and self.read_at == "feed",
-            "train.head=bins learns from the SFT term alone, and train.gamma=0 takes it away; "
+            "train.head=bins has no loss but the SFT term, which train.gamma=0 removes; "
             "set train.gamma=1": bins and self.gamma == 0,
         }
-        for message, found in excluded.items():
-            if found:
+        for message, excludes in excluded.items():
+            if excludes:
                 raise ConfigError(message)
 
 
 FREE_IN_TRAINING = ("micro_batch_size", "gradient_checkpointing", "report_to")
-"""Of how, not what, is trained: training that ran out of memory goes on with other ones."""
+"""Settings that may change during training, after it ran out of memory, say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSettings:
-    """What is compared, and how it is shown."""
+    """What the report compares and shows."""
 
     estimators: tuple[str, ...] = setting(
         ("grace", "likelihood", "platt", "loglik", "deepconf_logistic"),
@@ -259,7 +261,7 @@ class ReportSettings:
     transfer: tuple[str, ...] = setting(
         (), "other tasks on whose test questions everything is rated too (out of domain)", low=0
     )
-    name: str = setting("grace", "what the trained confidence is called in the table")
+    name: str = setting("grace", "name of the trained confidence in the table")
     bins: int = setting(10, "equal-width bins of ECE and of the reliability diagram", low=1)
     bootstrap: int = setting(1000, "bootstrap resamples behind each interval", low=10)
 
@@ -284,5 +286,5 @@ class RunSettings:
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """The texts that end a response; in plain text a newline does unless others are named."""
+        """The texts that end a response; if none are set, a newline with plain-text prompts."""
         return self.sample.stop or (("\n",) if self.data.prompt == "text" else ())

@@ -29,7 +29,7 @@ from grace.config import (
     RunSettings,
     from_dict,
     override_settings,
-    parsed,
+    parse_value,
     read_recipe,
     sections,
     setting,
@@ -138,7 +138,7 @@ def resolve_study(
     study = _stored_study(config) if resumed else _new_study(recipe)
     latest = {override.partition("=")[0]: override for override in (*study.overrides, *overrides)}
     if study.settings.tasks and (override := latest.pop("data.task", None)):
-        study = _only_task(study, parsed(override.partition("=")[2].strip()))
+        study = _only_task(study, parse_value(override.partition("=")[2].strip()))
     study = study._replace(overrides=tuple(latest.values()))
     if seeds is not None:
         study = study._replace(settings=dataclasses.replace(study.settings, seeds=seeds))

@@ -1,8 +1,7 @@
 """A run directory: append-only tables joined by id, and stage manifests written last.
 
-A kill at any moment loses at most the unit in flight: rows are appended one unit at a time,
-whatever follows the last whole unit is cut off on resume, and a stage counts as done only when
-its manifest exists.
+A kill at any moment loses at most one unit of work: rows are appended one unit at a time, a torn
+unit is cut off on resume, and a stage counts as done only when its manifest exists.
 """
 
 from grace.store.files import (

@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all, and a failing disk told in one line."""
+"""Atomic writes of files and directories, and one-line errors for a failing disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from grace.errors import ConfigError, GraceError, RunError
 
-# What safetensors and torch (four ways) say of a full disk; none is an OSError with a number.
+# Messages of safetensors and torch (three kinds) about a full disk; none is an OSError with errno.
 FULL_DISK = ("No space left on device", "PytorchStreamWriter", "inline_container", "iostream error")
 
 
@@ -61,7 +61,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def check_vacant(directory: Path) -> None:
-    """Refuse a place that holds something already.
+    """Refuse a path that is in use.
 
     Raises:
         ConfigError: it is a file, or a directory that is not empty.
@@ -71,9 +71,9 @@ def check_vacant(directory: Path) -> None:
 
 
 def replace_directory(directory: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a new directory beside `directory` and put it in its place in one rename.
+    """Fill a new directory and put it in place of `directory` with one rename.
 
-    Its files are open to whom the umask lets in, also those that a library keeps to their owner.
+    The files get the permissions of the umask, even if a library made them private.
     """
     partial = directory.with_name(f".{directory.name}.partial")
     old = directory.with_name(f".{directory.name}.old")
@@ -112,7 +112,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def disk_watched(path: Path) -> Iterator[None]:
-    """Turn a full disk, in the words of whatever library was writing, into a `RunError`."""
+    """Turn the error that any library raises on a full disk into a one-line `RunError`."""
     try:
         yield
     except Exception as error:

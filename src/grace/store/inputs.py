@@ -1,7 +1,7 @@
-"""Rows that a user wrote: JSON Lines, CSV, Parquet, or a data set on the Hugging Face Hub.
+"""Rows of a user's data: JSON Lines, CSV, Parquet, or a data set on the Hugging Face Hub.
 
-One reader for every command. A source is `-` (JSON Lines on standard input), a file, a directory
-of Parquet shards, or `hf:OWNER/NAME[:CONFIG][:SPLIT]`. A row knows its place, for messages:
+All commands use this reader. A source is `-` (JSON Lines on standard input), a file, a directory
+of Parquet shards, or `hf:OWNER/NAME[:CONFIG][:SPLIT]`. Every row has a place, for error messages:
 `own.csv:3` is line 3, and rows of Parquet and of the Hub are counted from 0.
 """
 
@@ -29,13 +29,13 @@ ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 FOREIGN = (".xlsx", ".xls", ".ods", ".zip", ".gz", ".arrow")
 SPLIT_NAMES = ("train", "validation", "test")
 Choose = Callable[[Sequence[str]], Sequence[str]]
-"""From the columns of a table to those that are to be read."""
+"""Returns, of the columns of a table, those to read."""
 Bad = Callable[[DataError], None]
-"""What becomes of a line that cannot be read, if the next one is to be read all the same."""
+"""Handles the error of a line that cannot be read, so that reading goes on with the next one."""
 
 
 class Row(NamedTuple):
-    """One row and where it stands, for messages."""
+    """One row and its place, for error messages."""
 
     where: str
     fields: dict[str, Any]
@@ -47,9 +47,10 @@ def is_hub(source: str | Path) -> bool:
 
 
 def located(source: str | Path) -> str:
-    """Return a source by its absolute path, so that it can be read from another folder."""
-    keep = is_hub(source) or str(source) == "-"
-    return str(source) if keep else str(Path(source).expanduser().resolve())
+    """Return a source with an absolute path, so that it can be read from another folder."""
+    if is_hub(source) or str(source) == "-":
+        return str(source)
+    return str(Path(source).expanduser().resolve())
 
 
 def read_rows(
@@ -62,11 +63,11 @@ def read_rows(
     """Yield the rows `start` to `stop` of a source, counted from 0; all of them by default.
 
     Args:
-        source: what to read; of JSON Lines, lines before `start` are not parsed.
+        source: the source (see above); lines of JSON before `start` are not parsed.
         start: the first row.
         stop: the row after the last one.
-        choose: which columns of a table are read; all by default. JSON Lines have no table.
-        bad: is called with the error of a line of JSON that cannot be read; then goes on.
+        choose: picks the columns of a table to read; all by default. JSON Lines have no table.
+        bad: called with the error of a line of JSON that cannot be read; reading then goes on.
 
     Raises:
         DataError: it cannot be read, or one of its rows; the message names the place.
@@ -107,7 +108,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _no_file(path: Path) -> DataError:
-    """Return an error with the file that may be meant, or the data set on the Hub."""
+    """Return an error that suggests a similar file, or a data set on the Hub."""
     beside = {file.stem: file.name for file in path.parent.glob("*")}
     near = difflib.get_close_matches(path.stem, beside, n=1)
     remedy = f"did you mean {beside[near[0]]}?" if near else "check the path"
@@ -213,14 +214,14 @@ def _records(table: Any, name: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _cell(text: str) -> str | list[str] | None:
-    """Return a cell's text, or the list of texts that it spells, as in JSON or in Python."""
+    """Return a cell's text, or a list of texts if the cell is one in JSON or Python."""
     if not text.startswith("["):
         return text if text.strip() else None
     with contextlib.suppress(ValueError, SyntaxError, RecursionError):
-        found = json.loads(text) if '"' in text else ast.literal_eval(text)
-        spelt = '"' in text or repr(found) == text  # ['a' 'b'] is one text in Python
-        if spelt and isinstance(found, list) and all(isinstance(item, str) for item in found):
-            return found
+        value = json.loads(text) if '"' in text else ast.literal_eval(text)
+        exact = '"' in text or repr(value) == text  # ['a' 'b'] is one text in Python
+        if exact and isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return value
     return text
 
 
@@ -256,7 +257,7 @@ def _open_parquet(path: Path) -> ParquetFile:
 
 
 def hub_splits(source: str) -> dict[str, str]:
-    """Return the sources of a Hub data set's splits by name; of one that names a split, only it.
+    """Return the sources of a Hub data set's splits by name; only one if `source` names a split.
 
     Raises:
         DataError: it cannot be loaded.
@@ -282,7 +283,7 @@ def _hub_rows(source: str, start: int, stop: int | None, choose: Choose | None) 
 
 
 def _hub_parts(source: str) -> tuple[str, str | None, str | None]:
-    """Return name, configuration and split; a lone part is a split if it is called as one."""
+    """Return name, configuration and split; a single part is a split if it is named like one."""
     path, *parts = source.removeprefix(HUB).split(":", 2)
     if parts and parts[0] in SPLIT_NAMES and len(parts) == 1:
         parts = ["", *parts]
@@ -300,7 +301,7 @@ def _loaded(source: str, path: str, config: str | None, split: str | None) -> An
 
 
 def load_from_hub(path: str, config: str | None, split: str | None, instead: str) -> Any:
-    """Return the rows of a Hub data set's split, or of all by name; what else to do if it fails.
+    """Return a Hub data set's split, or all its splits by name; `instead` is the remedy to suggest.
 
     Raises:
         DataError: it cannot be reached and is not in the local cache.

@@ -1,4 +1,4 @@
-"""The directory of a run: its tables, its lock, a manifest per finished stage; what holds a run."""
+"""The directory of a run: its files, its lock, and a manifest per finished stage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from grace.errors import GraceError, ModelError, RunError
 from grace.records import Threshold, from_json
-from grace.store.files import digest, read_json, sync, write_bytes, write_json, writing
+from grace.store.files import copy_file, digest, read_json, sync, write_json, writing
 from grace.store.tables import Split
 
 CARD = "grace.json"  # of an adapter, or of an exported model
@@ -92,16 +92,13 @@ class RunDir:
         )
 
     def adopt(self, stage: str, source: RunDir) -> None:
-        """Count a stage as done whose outputs were copied from another run of equal settings."""
-        for path, own in (
-            (source._timing_path(stage), self._timing_path(stage)),
-            (source._manifest_path(stage), self._manifest_path(stage)),
-        ):
-            if path.exists():
-                write_bytes(own, path.read_bytes())
+        """Mark a stage as done whose outputs were copied from another run of equal settings."""
+        if source._timing_path(stage).exists():
+            copy_file(source._timing_path(stage), self._timing_path(stage))
+        copy_file(source._manifest_path(stage), self._manifest_path(stage))  # last
 
     def changed_files(self, stage: str) -> list[str]:
-        """Return the files of a finished stage that are no longer what it read or wrote."""
+        """Return the inputs and outputs of a finished stage that have changed since."""
         manifest = self.manifest(stage) or {}
         return [
             name
@@ -111,7 +108,7 @@ class RunDir:
         ]
 
     def forget(self, stage: str, written: Sequence[str]) -> None:
-        """Remove a stage's manifest, then all that the stage wrote, finished or not.
+        """Remove a stage's manifest, then all that the stage has written, even if unfinished.
 
         Args:
             stage: the name of the stage.
@@ -122,15 +119,14 @@ class RunDir:
             for pattern in (*written, f"stages/{stage}.*"):
                 for path in sorted(self.path.glob(pattern)):
                     self._trash.mkdir(exist_ok=True)
-                    path.rename(self._trash / path.name)  # one step: no stage finds half a folder
+                    path.rename(self._trash / path.name)  # at once: no half-removed folder is left
                     shutil.rmtree(self._trash)
 
     def chosen_threshold(self) -> Threshold | None:
         """Return the threshold that was chosen for the model in this directory, if any.
 
         Raises:
-            RunError: its file is not a threshold, or one that early versions promised of all
-                answers.
+            RunError: the file holds no threshold, or one of an early version with `--margin`.
         """
         if not self.threshold.exists():
             return None
@@ -147,29 +143,29 @@ class RunDir:
             ) from None
 
     def add_time(self, stage: str, unit: str, seconds: float, count: int) -> None:
-        """Record how long a unit of `count` items took; the last record of a unit holds."""
+        """Record the seconds that a unit of `count` items took; a later record replaces it."""
         row = {"unit": unit, "seconds": round(seconds, 6), "count": count}
         path = self._timing_path(stage)
         with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def label(self, split: Split) -> str:
-        """Return a split's folder, relative to the run: the name of its units of work."""
+        """Return a split's folder, relative to the run, which names its units of work."""
         return str(split.path.relative_to(self.path))
 
     def seconds_per_answer(self, split: Split) -> float | None:
-        """Return the measured seconds that sampling one of a split's responses took."""
+        """Return the mean seconds that sampling a response of a split took, None if unknown."""
         units = self._times(self.label(split))
         count = sum(number for _, number in units)
         return sum(seconds for seconds, _ in units) / count if count else None
 
     def seconds_in(self, unit: str) -> float | None:
-        """Return the seconds recorded for UNIT/1, UNIT/2, ..., None where there are none."""
+        """Return the seconds recorded for UNIT/1, UNIT/2, ..., together; None if there are none."""
         units = self._times(unit)
         return sum(seconds for seconds, _ in units) if units else None
 
     def _times(self, label: str) -> list[tuple[float, int]]:
-        """Return seconds and number of items of every unit LABEL/N."""
+        """Return the seconds and the number of items of every unit LABEL/N."""
         units: dict[str, tuple[float, int]] = {}
         files = sorted((self.path / "stages").glob("*.timing.jsonl"))
         for line in (line for file in files for line in file.read_text("utf-8").splitlines()):
@@ -195,7 +191,7 @@ def is_run(path: Path) -> bool:
 
 
 def is_study(path: Path) -> bool:
-    """Return whether a directory is a study: several runs in folders in it."""
+    """Return whether a directory is a study, with several runs in folders below it."""
     return "study" in _read_config(path)
 
 
@@ -203,21 +199,22 @@ def runs_in(path: Path) -> list[Path]:
     """Return a directory if it is a run, else the runs below it, at any depth, sorted."""
     if is_run(path):
         return [path]
-    found = sorted(config.parent for config in path.glob("*/**/config.json"))
-    return [folder for folder in found if is_run(folder)]
+    folders = sorted(config.parent for config in path.glob("*/**/config.json"))
+    return [folder for folder in folders if is_run(folder)]
 
 
 def _read_config(path: Path) -> dict[str, Any]:
+    """Return the content of config.json, empty if it is none of ours."""
     try:
         config = read_json(path / "config.json")
     except GraceError:
         return {}
-    known = isinstance(config, dict) and isinstance(config.get("settings"), dict)
-    return config if known else {}
+    ours = isinstance(config, dict) and isinstance(config.get("settings"), dict)
+    return config if ours else {}
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """Return the grace.json of a directory, empty if it has none.
+    """Return the content of a directory's grace.json, empty if it has none.
 
     Raises:
         ModelError: it is not a JSON object.
@@ -235,6 +232,6 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 
 def adapter_weights(folder: Path) -> Path:
-    """Return the file with the weights of an adapter: its rows alone, or those of a LoRA."""
+    """Return the file with the weights of an adapter: of its rows alone, or of LoRA."""
     rows = folder / ROWS
     return rows if rows.is_file() else folder / LORA_WEIGHTS

@@ -32,7 +32,7 @@ class RowFile(Generic[Row]):
         return [row for row, _ in self._scan(strict=True)]
 
     def ids(self) -> list[str] | None:
-        """Return the ids of all rows, None where the table is missing or damaged."""
+        """Return the ids of all rows, None if the table is missing or damaged."""
         try:
             return [row.id for row in self.read()]  # type: ignore[attr-defined]
         except RunError:
@@ -101,7 +101,7 @@ def _lines(rows: Sequence[Any]) -> bytes:
 
 
 class Split:
-    """The tables of one split (train, validation or test) or of the tuned model's answers."""
+    """The tables of one split, or of other responses to its questions."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -130,11 +130,11 @@ class Split:
         return RowFile(self.path / "confidences" / f"{estimator}.jsonl", Confidence)
 
     def cost(self, estimator: str) -> Path:
-        """Return where it is noted what an estimator's confidences cost."""
+        """Return the file with the cost of an estimator's confidences."""
         return self.path / "confidences" / f"{estimator}.cost.json"
 
     def _beside(self, name: str) -> Split:
-        """Return other responses to the same questions, in a folder of their own."""
+        """Return the tables of other responses to the same questions, in a folder of their own."""
         split = Split(self.path / name)
         split.questions = self.questions
         return split
