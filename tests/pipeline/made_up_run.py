@@ -45,7 +45,7 @@ def make(folder: Path, *changes: str) -> Context:
         asking=settings,
         base=base,
         sampling=base,
-        trainable=lambda: SimpleNamespace(
+        load_trainable=lambda: SimpleNamespace(
             model=tiny_models.model("llama_untied"), tokenizer=tiny_models.tokenizer()
         ),
     )

@@ -35,7 +35,7 @@ def settings(inputs: Path, model: str, *changes: str) -> RunSettings:
 def chosen(path: Path, given: RunSettings, monkeypatch: pytest.MonkeyPatch, **right: int) -> Any:
     """Return the context of a run in which a prompt has so many right answers."""
     monkeypatch.setattr(
-        asking, "_right", lambda _, way, *__: right.get(f"{way.prompt}{way.shots}", 0)
+        asking, "_count_right", lambda _, way, *__: right.get(f"{way.prompt}{way.shots}", 0)
     )
     context = Context(RunDir(path), given)
     context.settle()

@@ -187,9 +187,11 @@ class Recorder:
 
 
 @pytest.mark.parametrize("who", ["base", "tuned"])
-def test_an_estimator_rates_the_answers_of_its_own_model_with_that_model(who, context, monkeypatch):
-    recorder = Recorder(who)
-    monkeypatch.setattr(score, "load_estimators", lambda settings: {"platt": recorder})
+def test_an_estimator_rates_the_answers_of_its_own_model_with_that_model(
+    who, tmp_path, monkeypatch
+):
+    context, recorder = made_up_run.make(tmp_path, "report.estimators=platt"), Recorder(who)
+    monkeypatch.setattr(score, "estimator_of", lambda settings, name: recorder)
     context.engines.tuned = SimpleNamespace(tokenizer=object())
     context.directory.adapter.mkdir()
     weights = {"row": np.zeros((3, 2), np.float32)}
@@ -211,8 +213,8 @@ def test_a_threshold_is_chosen_on_validation_answers_and_checked_on_test_answers
     sure = np.linspace(0.5, 1, 200)
     answers = {"validation": (sure, sure > 0.7), "test": (sure, sure < 0.7)}
     monkeypatch.setattr(guarantees, "_greedy_answers", lambda context, name: answers[name])
-    wanted = guarantees.Wanted("answer", 0.9, delta=0.05, budget=1)
-    chosen = guarantees._for_answers(context, wanted)
+    goal = guarantees.Goal("answer", 0.9, delta=0.05, budget=1)
+    chosen = guarantees._for_answers(context, goal)
     assert chosen.tau == selective(*answers["validation"], target=0.9, delta=0.05).tau
     assert chosen.test["right"] == (answers["test"][1] & (sure >= chosen.tau)).sum()
 

@@ -162,8 +162,7 @@ def test_lora_that_moves_the_accuracy_or_gains_nothing_is_not_kept(
     def outcome(rows: float, lora: float, after: float) -> LoraChoice:
         raters = {directory.rows: Rater(rows), directory.adapter: Rater(lora)}
         monkeypatch.setattr(context.engines, "load", lambda path: raters[path])
-        monkeypatch.setattr(choosing, "sample_split", lambda *_, **__: None)
-        monkeypatch.setattr(choosing, "grade_split", lambda *_: None)
+        monkeypatch.setattr(choosing, "answer", lambda *_, **__: None)
         graded = [type("G", (), {"correct": after})()]
         tuned = type("T", (), {"grades": type("R", (), {"read": lambda _: graded})()})()
         split = directory.split("validation")
@@ -196,8 +195,7 @@ def test_lora_is_kept_from_a_gain_of_two_paired_standard_errors_on(
         return type("Rater", (), {"confidences": lambda *_: c.tolist()})()
 
     monkeypatch.setattr(context.engines, "load", load)
-    monkeypatch.setattr(choosing, "sample_split", lambda *_, **__: None)
-    monkeypatch.setattr(choosing, "grade_split", lambda *_: None)
+    monkeypatch.setattr(choosing, "answer", lambda *_, **__: None)
     monkeypatch.setattr(type(directory.split("validation")), "tuned", samples_graded(samples))
     found = choosing.compare(context)
     assert found.gain / found.standard_error == pytest.approx(errors, rel=1e-4)

@@ -1,8 +1,9 @@
-"""The stages in order, each reading and writing the tables of a run directory.
+"""A run: its stages in order, each of which reads and writes files of the run directory.
 
     sample -> grade -> features -> targets -> fit -> train -> answer -> score -> report
 
-Every stage resumes; a finished one is skipped. Changed settings are refused with the difference.
+Every stage resumes, and a finished one is skipped. Changed settings are refused, with the
+difference and what to do.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.config import FREE_IN_TRAINING, RunSettings, differences, from_dict, to_dict
+from grace.config import FREE_IN_TRAINING, RunSettings, differences, to_dict
 from grace.errors import ConfigError, RunError
 from grace.pipeline.context import Context, code_in, load_run_settings, read_run_settings
 from grace.pipeline.environment import describe_environment
 from grace.pipeline.stages import fit, grade, report, sample, score, targets, train
+from grace.progress import say
 from grace.store import SPLITS, RunDir, disk_watched, read_json, write_json
 
 __all__ = [
+    "ORDER",
     "STAGES",
     "Stage",
     "adopt_settings",
@@ -35,7 +38,7 @@ __all__ = [
 
 
 class Stage(NamedTuple):
-    """A stage's function, and glob patterns of every file it writes into a run, finished or not."""
+    """A stage's function, and glob patterns of all that it writes into a run, temporary or not."""
 
     work: Callable[[Context], None]
     writes: tuple[str, ...]
@@ -65,6 +68,8 @@ STAGES: dict[str, Stage] = {
     "report": Stage(report.report, ("report.*", "figures")),
 }
 
+ORDER = list(STAGES)
+
 # The first stage that a setting changes; the longest matching prefix counts.
 FIRST_STAGE = {
     "seed": "sample",
@@ -83,8 +88,8 @@ FIRST_STAGE = {
     "sample.draw_temperature": "answer",
 }
 
-# Estimators may come and go at any time: what is rated stays, and only what is new is rated.
-GROWING = "report.estimators"
+# Estimators may be added and removed at any time: stored confidences stay, only new ones are made.
+ESTIMATORS = "report.estimators"
 
 
 def run(
@@ -93,70 +98,71 @@ def run(
     """Bring a run to its end and return its report.
 
     Args:
-        path: the run directory; made if missing, resumed if there.
-        settings: must equal those of an existing run, except where `redo` reaches.
+        path: the run directory; created if it is missing, resumed if it exists.
+        settings: must equal those of an existing run, except for the stages that are redone.
         redo: a stage to do again, with all that follow it.
-        until: the last stage to do; without the report, nothing is returned.
+        until: the last stage to do; an empty report is returned if there is none yet.
 
     Raises:
         RunError: settings or files of a finished stage changed; another process is at work; the
             disk is full.
         ConfigError: `redo` or `until` is not a stage, or an estimator cannot be fitted here.
     """
-    order = list(STAGES)
-    last = until or order[-1]
+    last = until or ORDER[-1]
     _check_stage(last)
     directory = RunDir(path)
-    if directory.manifest("score") is None and order.index(last) >= order.index("score"):
+    if directory.manifest("score") is None and ORDER.index(last) >= ORDER.index("score"):
         score.check_estimators(settings)
     with directory.lock():
         adopt_settings(directory, settings, redo)
         context = Context(directory, settings)
-        for name, stage in STAGES.items():
+        for name in ORDER[: ORDER.index(last) + 1]:
             if directory.manifest(name) is None:
-                context.say(f"stage {name}")
+                say(f"stage {name}")
                 with disk_watched(path):
-                    stage.work(context)
+                    STAGES[name].work(context)
             else:
                 _refuse_edited(directory, name)
-            if name == last:
-                break
     if until is not None and directory.manifest("report") is None:
         return {}
-    report: dict[str, Any] = read_json(path / "report.json")
-    return report
+    content: dict[str, Any] = read_json(path / "report.json")
+    return content
 
 
 def adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -> None:
-    """Write config.json, or check it; forget the stages to be done again or with new settings.
+    """Write config.json, or check it; remove what the stages to be done again have written.
 
-    The new settings are written when all that was made with the old ones is gone.
+    The new settings are written last, when nothing is left that was made with the old ones.
     """
     if redo is not None:
         _check_stage(redo)
-    order, again = list(STAGES), redo
-    config: Mapping[str, Any] = {}
+    stored: Mapping[str, Any] = {}
     if directory.config.exists():
-        config = read_json(directory.config)
+        stored = read_json(directory.config)
         again = refuse_changes(directory, settings, redo)
-    elif redo != order[0]:
-        _refuse_orphans(directory)
-    if config and config["settings"] != to_dict(settings) and not has_begun(directory):
-        again = redo = order[0]
+    else:
+        again = redo
+        if redo != ORDER[0]:
+            _refuse_orphans(directory)
     if again is not None:
-        for stage in reversed(order[order.index(again) :]):
+        for stage in reversed(ORDER[ORDER.index(again) :]):
             directory.forget(stage, STAGES[stage].writes)
-    if config and directory.manifest("score") is not None:
-        before = from_dict(RunSettings, config["settings"], where=str(directory.config))
-        if before.report.estimators != settings.report.estimators:
-            _refuse_edited(directory, "score")
-            directory.forget("report", STAGES["report"].writes)
-            directory.forget("score", ())
-    value = {"settings": to_dict(settings), "seed": settings.seed}
-    if redo is not None or any(config.get(key) != own for key, own in value.items()):
+    if directory.manifest("score") is not None and _rates_others(directory, settings):
+        _refuse_edited(directory, "score")
+        directory.forget("report", STAGES["report"].writes)
+        directory.forget("score", ())
+    config = {"settings": to_dict(settings), "seed": settings.seed}
+    if redo is not None or any(stored.get(key) != value for key, value in config.items()):
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        created = now if redo else config.get("created", now)
-        write_json(directory.config, value | {"created": created} | describe_environment())
+        anew = redo is not None or again == ORDER[0]
+        created = now if anew else stored.get("created", now)
+        write_json(directory.config, config | {"created": created} | describe_environment())
+
+
+def _rates_others(directory: RunDir, settings: RunSettings) -> bool:
+    """Return whether a run's stored settings name other estimators than these."""
+    stored = read_run_settings(directory.path)
+    return stored.report.estimators != settings.report.estimators
 
 
 def _refuse_edited(directory: RunDir, stage: str) -> None:
@@ -190,69 +196,65 @@ def stages_left(
         RunError: as `run` for settings that changed.
         ConfigError: `redo` or `until` is not a stage.
     """
-    order = list(STAGES)
     for stage in filter(None, (redo, until)):
         _check_stage(stage)
-    again = order.index(redo) if redo else len(order)
+    again = ORDER.index(redo) if redo else len(ORDER)
     if directory.config.exists():
         refuse_changes(directory, settings, redo)
-        before = read_run_settings(directory.path).report.estimators
-        if before != settings.report.estimators:
-            again = min(again, order.index("score"))
-    reach = order[: order.index(until) + 1] if until else order
-    return [s for s in reach if order.index(s) >= again or directory.manifest(s) is None]
+        if _rates_others(directory, settings):
+            again = min(again, ORDER.index("score"))
+    reach = ORDER[: ORDER.index(until) + 1] if until else ORDER
+    return [s for s in reach if ORDER.index(s) >= again or directory.manifest(s) is None]
 
 
 def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> str | None:
-    """Refuse settings that a run was not begun with, unless the stages they change are done again.
+    """Refuse settings that a run was not started with, unless the stages they change are redone.
 
-    Stages after the first unfinished one may change: nothing of them is done. A run that has not
-    sampled anything yet takes any settings.
+    Settings of stages after the first unfinished one may change: nothing of them is done. A run
+    that has not sampled anything yet takes any settings.
 
     Returns:
-        The first stage to be done with other settings than before, `redo` if it comes first.
+        The first stage to do again because of `redo` or of changed settings; None: none.
 
     Raises:
         RunError: with the difference and the two ways on.
     """
-    if not has_begun(directory):
-        return redo
     training = directory.manifest("train") is None
-    free = [GROWING, *(f"train.{name}" for name in FREE_IN_TRAINING if training)]
-    order = list(STAGES)
-    changes = differences(to_dict(read_run_settings(directory.path)), to_dict(new))
-    begun = {key: pair for key, pair in changes.items() if key not in free}
-    reach = min(order.index(redo) if redo else len(order), _untouched(directory))
-    refused = {key: pair for key, pair in begun.items() if order.index(_first_stage(key)) < reach}
+    free = [ESTIMATORS, *(f"train.{name}" for name in FREE_IN_TRAINING if training)]
+    differing = differences(to_dict(read_run_settings(directory.path)), to_dict(new))
+    if not has_begun(directory):
+        return ORDER[0] if differing else redo
+    changes = {key: pair for key, pair in differing.items() if key not in free}
+    reach = min(ORDER.index(redo) if redo else len(ORDER), _untouched(directory))
+    refused = {key: pair for key, pair in changes.items() if ORDER.index(_first_stage(key)) < reach}
     if refused:
         difference = ", ".join(f"{key}: {old!r} -> {new!r}" for key, (old, new) in refused.items())
-        earliest = min(map(_first_stage, refused), key=order.index)
+        earliest = min(map(_first_stage, refused), key=ORDER.index)
         raise RunError(
             f"{directory.path} was started with other settings ({difference}); start a new run in "
             f"another directory, or do the stages again that depend on them: --redo {earliest}"
         )
-    again = {*map(_first_stage, begun), *filter(None, (redo,))}
-    return min(again, key=order.index, default=None)
+    again = {*map(_first_stage, changes), *filter(None, (redo,))}
+    return min(again, key=ORDER.index, default=None)
 
 
 def _untouched(directory: RunDir) -> int:
-    """Return the place of the first stage that is not done nor begun, nor any after it."""
+    """Return the place in `ORDER` of the first stage that neither is done nor may be under way."""
     done = [directory.manifest(stage) is not None for stage in STAGES]
     first = done.index(False) if False in done else len(done)
     return len(done) if any(done[first:]) else first + 1
 
 
 def has_begun(directory: RunDir) -> bool:
-    """Return whether a run has anything that was made with its settings but its questions."""
+    """Return whether a run has results that depend on its settings, beyond its questions."""
     sampled = any(directory.split(name).responses.path.exists() for name in SPLITS)
     return sampled or any(directory.manifest(stage) is not None for stage in STAGES)
 
 
 def stages_alike(one: RunSettings, other: RunSettings) -> list[str]:
-    """Return the stages, from the first on, that two runs' settings make do the same."""
-    order = list(STAGES)
+    """Return the stages, from the first on, that give the same results with both settings."""
     changed = map(_first_stage, differences(to_dict(one), to_dict(other)))
-    return order[: min(map(order.index, changed), default=len(order))]
+    return ORDER[: min(map(ORDER.index, changed), default=len(ORDER))]
 
 
 def _first_stage(key: str) -> str:

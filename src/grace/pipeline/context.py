@@ -1,4 +1,4 @@
-"""The state that the stages of a run share: directory, settings, task and engines."""
+"""The state that the stages of a run share: its directory, settings, task and engines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Engines:
-    """The backbone as it came and with its trained adapter, each loaded when first used."""
+    """The backbone without and with its trained adapter, each loaded when first used."""
 
     def __init__(self, directory: RunDir, settings: RunSettings) -> None:
         self._directory = directory
@@ -36,7 +36,7 @@ class Engines:
 
     @functools.cached_property
     def asking(self) -> RunSettings:
-        """The settings as questions are asked: as plain text where there is no chat template."""
+        """The settings of the prompts: plain text where the model has no chat template."""
         from grace.engines.local.loading import load_tokenizer
 
         settings, model = self._settings, self._settings.model
@@ -54,21 +54,19 @@ class Engines:
         data = dataclasses.replace(settings.data, prompt="text")
         return dataclasses.replace(settings, data=data)
 
-    @property
-    def _how(self) -> dict[str, Any]:
-        """Return how any engine loads the backbone."""
-        model = self._settings.model
-        names = ("device", "dtype", "trust_remote_code", "thinking")
-        return {name: getattr(model, name) for name in names}
-
     @functools.cached_property
     def base(self) -> TransformersEngine:
-        """The backbone as it came."""
+        """The backbone without an adapter."""
         return self.load(None)
 
     @functools.cached_property
+    def tuned(self) -> TransformersEngine:
+        """The backbone with its trained adapter."""
+        return self.load(self._directory.adapter)
+
+    @functools.cached_property
     def sampling(self) -> ModelEngine:
-        """The engine that samples the backbone's answers: itself, or `model.engine`."""
+        """The engine that samples the backbone's answers: `base`, unless `model.engine` differs."""
         from grace.engines.kinds import load_engine
 
         model = self._settings.model
@@ -78,30 +76,33 @@ class Engines:
         return load_engine(
             model.engine,
             resolve_model(model.path),
-            **self._how,
+            **self._loading,
             batch_size=self._settings.sample.batch_size or None,
             needs_cnf=False,
             stop=self.asking.stop,
             **options,
         )
 
-    def forget_sampling(self) -> None:
-        """Let go of what samples the backbone's answers, unless that is the backbone itself."""
-        engine = self.__dict__.pop("sampling", None)
-        if engine is not None and engine is not self.__dict__.get("base"):
-            engine.close()
+    def load(self, adapter: Path | None) -> TransformersEngine:
+        """Return the backbone with an adapter directory on top, or without one."""
+        from grace.engines.transformers import TransformersEngine
 
-    @functools.cached_property
-    def tuned(self) -> TransformersEngine:
-        """The backbone with its trained adapter."""
-        return self.load(self._directory.adapter)
+        return TransformersEngine.load(
+            resolve_model(self._settings.model.path),
+            adapter=adapter,
+            **self._loading,
+            batch_size=self._settings.sample.batch_size or None,
+            stop=self.asking.stop,
+        )
 
-    def forget_tuned(self) -> None:
-        """Load the tuned backbone anew when it is next used: its adapter has been replaced."""
-        self.__dict__.pop("tuned", None)
+    def load_trainable(self) -> Loaded:
+        """Return a new backbone with its tokenizer, for training to change."""
+        from grace.engines.local.loading import load
 
-    def asked(self, data: DataSettings) -> TransformersEngine:
-        """Return the backbone as it came, with what ends an answer to questions asked so."""
+        return load(resolve_model(self._settings.model.path), **self._loading, trainable=True)
+
+    def with_prompt(self, data: DataSettings) -> TransformersEngine:
+        """Return `base`, with the end-of-response tokens of another way to ask."""
         from grace.engines.stops import stop_ids
         from grace.engines.transformers import TransformersEngine
 
@@ -111,27 +112,30 @@ class Engines:
             base.model, base.tokenizer, batch_size=base.batch_size, stops=stops
         )
 
-    def trainable(self) -> Loaded:
-        """Return a backbone of its own with its tokenizer, for training to change."""
-        from grace.engines.local.loading import load
+    def forget_sampling(self) -> None:
+        """Close the engine that samples the backbone's answers, unless it is `base`."""
+        engine = self.__dict__.pop("sampling", None)
+        if engine is not None and engine is not self.__dict__.get("base"):
+            engine.close()
 
-        return load(resolve_model(self._settings.model.path), **self._how, trainable=True)
+    def forget_tuned(self) -> None:
+        """Load the tuned backbone again when it is next used: its adapter has been replaced."""
+        self.__dict__.pop("tuned", None)
 
-    def load(self, adapter: Path | None) -> TransformersEngine:
-        """Return the backbone with an adapter directory on top, or as it came."""
-        from grace.engines.transformers import TransformersEngine
-
-        return TransformersEngine.load(
-            resolve_model(self._settings.model.path),
-            adapter=adapter,
-            **self._how,
-            batch_size=self._settings.sample.batch_size or None,
-            stop=self.asking.stop,
-        )
+    @property
+    def _loading(self) -> dict[str, Any]:
+        """The settings that every engine loads the backbone with."""
+        model = self._settings.model
+        names = ("device", "dtype", "trust_remote_code", "thinking")
+        return {name: getattr(model, name) for name in names}
 
 
 class Context:
-    """One run in one process."""
+    """One run in one process.
+
+    `settings` leave nothing open: they hold the prompt and the answer length that the run has
+    chosen where the user's settings (`open_settings`) do not.
+    """
 
     def __init__(
         self,
@@ -141,16 +145,16 @@ class Context:
         home: str = "train",
     ) -> None:
         self.directory = directory
-        self.given = settings
+        self.open_settings = settings
         self.settings = settled(settings, directory)
         self.engines = engines or Engines(directory, self.settings)
         self.task: Task = load_task(settings.data.task)
         self.shots: RowFile[Question] = directory.split(home).shots
 
     def elsewhere(self, task: str) -> Context:
-        """Return this run's models in front of another task's questions.
+        """Return this run's models with the questions of another task.
 
-        A grader of the run's own goes with it where the answers are of the same kind.
+        The run's own grader is kept if the answers are of the same kind.
         """
         alike = load_task(task).kind == self.task.kind
         grader = self.settings.grade.grader if alike else ""
@@ -160,14 +164,10 @@ class Context:
         return Context(self.directory, settings, self.engines, f"transfer/{task}")
 
     def settle(self) -> None:
-        """Choose how questions are asked, once per run, where the settings leave it open."""
+        """Choose the prompt and the answer length, once per run, where the settings do not."""
         if choose(self):
-            self.settings = settled(self.given, self.directory)
+            self.settings = settled(self.open_settings, self.directory)
             self.engines = Engines(self.directory, self.settings)
-
-    def say(self, message: str) -> None:
-        """Print a message to standard error; results go to standard output."""
-        say(message)
 
     @property
     def data(self) -> DataSettings:
@@ -183,14 +183,14 @@ class Context:
         return self.engines.tuned if answers == "tuned" else self.engines.base
 
     def messages(self, questions: Sequence[Question]) -> list[list[Message]]:
-        """Return the conversation that asks each question, after those of the examples."""
+        """Return each question as a conversation, after the few-shot examples."""
         shots = self.shots.read() if self.data.shots else []
         return [conversation(self.task, question, self.data, shots) for question in questions]
 
     def prompts(self, questions: Sequence[Question]) -> list[list[int]]:
-        """Return the token ids that ask each question; user text stays text."""
+        """Return the token ids of each question's prompt; user text makes no special tokens."""
         tokenizer = self.engines.base.tokenizer
-        return [encode_chat(tokenizer, asked) for asked in self.messages(questions)]
+        return [encode_chat(tokenizer, chat) for chat in self.messages(questions)]
 
     def samples(self, split: Split, draw: Callable[[int], Draws] | None = None) -> Samples:
         """Return a split's graded responses with their questions and prompts, row by row."""
@@ -211,7 +211,7 @@ class Context:
 
 
 def open_run(path: Path, device: str | None = None) -> Context:
-    """Return the context of a run that exists, with its model here or on a `device`.
+    """Return the context of an existing run, with its model on the run's device or another.
 
     Raises:
         RunError, ConfigError: as `load_run_settings`.
@@ -220,7 +220,7 @@ def open_run(path: Path, device: str | None = None) -> Context:
 
 
 def load_run_settings(path: Path, device: str | None = None) -> RunSettings:
-    """Return the settings that a run was started with, to work with them, here or on a `device`.
+    """Return the settings of a run to work with, with its own device or another.
 
     Raises:
         RunError: there is no run at this path.
@@ -232,17 +232,8 @@ def load_run_settings(path: Path, device: str | None = None) -> RunSettings:
     return dataclasses.replace(settings, model=model)
 
 
-def code_in(settings: RunSettings) -> list[str]:
-    """Return the modules that settings name, and the model whose own code they let run."""
-    model, report = settings.model, settings.report
-    parts = (model.engine, settings.data.task, settings.grade.grader)
-    names = (*parts, *report.transfer, *report.estimators)
-    own = [model.path] if model.trust_remote_code else []
-    return [*plugins.code_in(names), *own]
-
-
 def read_run_settings(path: Path) -> RunSettings:
-    """Return the settings that a run was started with, to look at them.
+    """Return the settings of a run to look at; code that they name is not checked.
 
     Raises:
         RunError: there is no run at this path.
@@ -251,3 +242,12 @@ def read_run_settings(path: Path) -> RunSettings:
     if not config.exists():
         raise RunError(f"{path} is not a run (no config.json); see `grace list runs`")
     return from_dict(RunSettings, read_json(config)["settings"], where=str(config))
+
+
+def code_in(settings: RunSettings) -> list[str]:
+    """Return the modules that settings name, and the model whose own code they let run."""
+    model, report = settings.model, settings.report
+    parts = (model.engine, settings.data.task, settings.grade.grader)
+    names = (*parts, *report.transfer, *report.estimators)
+    own = [model.path] if model.trust_remote_code else []
+    return [*plugins.code_in(names), *own]

@@ -1,13 +1,13 @@
-"""`grace run --dry-run`: the stages, answers and tokens through the model that a run has left.
+"""`grace run --dry-run`: the stages, answers and tokens that a run has left.
 
 Tokens are exact for prompts and upper bounds for responses, which may end before
-`sample.max_new_tokens`. What estimators cost comes with the report.
+`sample.max_new_tokens`. The cost of estimators is not included; the report has it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from grace.chat import encode_chat, has_chat_template
@@ -18,7 +18,7 @@ from grace.store import SPLITS
 from grace.tasks import load_task
 from grace.tasks.prompts import conversation, draw_training
 
-PROMPTS_READ = 200
+PROMPTS_READ = 200  # of a split, to estimate the mean length of its prompts
 
 
 class StagePlan(NamedTuple):
@@ -27,6 +27,18 @@ class StagePlan(NamedTuple):
     stage: str
     answers: int = 0
     tokens: int = 0
+
+
+class QuestionStats(NamedTuple):
+    """By split, the number of questions and the mean number of tokens of their prompts.
+
+    The tokens that all prompts begin with are not counted: the model reads them once per batch.
+    `longest` is the length of the longest answer in tokens, where the settings leave it open.
+    """
+
+    counts: dict[str, int]
+    prompt_tokens: dict[str, float]
+    longest: int
 
 
 def plan_runs(runs: Iterable[tuple[RunSettings, Collection[str]]]) -> list[list[StagePlan]]:
@@ -38,71 +50,60 @@ def plan_runs(runs: Iterable[tuple[RunSettings, Collection[str]]]) -> list[list[
         ModelError: there is no such model, or its tokenizer cannot be read.
         DataError: the questions cannot be read, or are too few.
     """
-    known: dict[tuple[ModelSettings, DataSettings, int], _Asked] = {}
+    read: dict[tuple[ModelSettings, DataSettings, int], QuestionStats] = {}
     plans = []
     for run, stages in runs:
         key = (run.model, run.data, run.seed)
-        if key not in known:
-            known[key] = _asked(run)
-        plans.append([step for step in _steps(run, known[key]) if step.stage in stages])
+        if key not in read:
+            read[key] = _read_questions(run)
+        plans.append([step for step in _steps(run, read[key]) if step.stage in stages])
     return plans
 
 
-class _Asked(NamedTuple):
-    """By split, how many questions there are and the mean number of tokens of the first prompts.
-
-    What all prompts begin with is not counted: the model reads it once per batch.
-    """
-
-    counts: dict[str, int]
-    prompts: dict[str, float]
-    longest: int  # answer, in tokens, where the settings leave it open
-
-
-def _steps(settings: RunSettings, asked: _Asked) -> Iterator[StagePlan]:
-    sample, train, (counts, prompts, longest) = settings.sample, settings.train, asked
-    samples = {name: sample.test_samples for name in counts} | {"train": sample.train_samples}
-    longest = sample.max_new_tokens or longest
-
-    def generating(names: Sequence[str]) -> int:
-        read = sum(round(counts[name] * prompts[name]) for name in names)
-        return read + sum(counts[name] * samples[name] * longest for name in names)
-
-    answers = sum(counts[name] * samples[name] for name in counts)
-    yield StagePlan("sample", answers, generating(tuple(counts)))
-    yield StagePlan("grade", answers)
-    trained = counts["train"] * samples["train"]
-    once = round(trained * (prompts["train"] + longest))
+def _steps(settings: RunSettings, questions: QuestionStats) -> Iterator[StagePlan]:
+    sample, train = settings.sample, settings.train
+    longest = sample.max_new_tokens or questions.longest
+    samples = dict.fromkeys(questions.counts, sample.test_samples) | {"train": sample.train_samples}
+    answers = {name: count * samples[name] for name, count in questions.counts.items()}
+    sampled = {  # tokens of the prompts and of the responses to them
+        name: round(count * questions.prompt_tokens[name]) + answers[name] * longest
+        for name, count in questions.counts.items()
+    }
+    yield StagePlan("sample", sum(answers.values()), sum(sampled.values()))
+    yield StagePlan("grade", sum(answers.values()))
+    trained = answers["train"]
+    once = round(trained * (questions.prompt_tokens["train"] + longest))
     yield StagePlan("features", trained, once)
     yield StagePlan("targets", trained)
     yield StagePlan("fit", trained)
     lora = train.head != "pair" or train.lora != "never"
     yield StagePlan("train", trained, train.epochs * once * lora)
     sets = 1 + len(settings.report.transfer)
-    tested = counts["test"] * samples["test"]
-    yield StagePlan("answer", sets * tested, sets * generating(("test",)))
-    yield StagePlan("score", sets * tested)
-    yield StagePlan("report", sets * tested)
+    yield StagePlan("answer", sets * answers["test"], sets * sampled["test"])
+    yield StagePlan("score", sets * answers["test"])
+    yield StagePlan("report", sets * answers["test"])
 
 
-def _asked(settings: RunSettings) -> _Asked:
+def _read_questions(settings: RunSettings) -> QuestionStats:
     from grace.engines.local.forward import shared
     from grace.engines.local.loading import load_tokenizer
 
     model, data, task = settings.model, settings.data, load_task(settings.data.task)
-    path = resolve_model(model.path)
     tokenizer = load_tokenizer(
-        path, trust_remote_code=model.trust_remote_code, thinking=model.thinking
+        resolve_model(model.path),
+        trust_remote_code=model.trust_remote_code,
+        thinking=model.thinking,
     )
-    counts: dict[str, int] = {}
-    means: dict[str, float] = {}
     if not has_chat_template(tokenizer):
         data = dataclasses.replace(data, prompt="text")
     shots, training = draw_training(task, data, settings.seed)
+    counts: dict[str, int] = {}
+    prompt_tokens: dict[str, float] = {}
     for split in SPLITS:
         drawn = training if split == "train" else task.questions(split, data, settings.seed)
         chats = [conversation(task, q, data, shots) for q in drawn[:PROMPTS_READ]]
         prompts = [encode_chat(tokenizer, chat) for chat in chats]
         counts[split] = len(drawn)
-        means[split] = sum(map(len, prompts)) / len(prompts) - shared(prompts)
-    return _Asked(counts, means, longest_answer(tokenizer, training, thinking=model.thinking))
+        prompt_tokens[split] = sum(map(len, prompts)) / len(prompts) - shared(prompts)
+    longest = longest_answer(tokenizer, training, thinking=model.thinking)
+    return QuestionStats(counts, prompt_tokens, longest)

@@ -1,10 +1,11 @@
-"""Several processes: runs of a study side by side, and stage `train` under `torchrun`.
+"""Several processes: the runs of a study side by side, and stage `train` under `torchrun`.
 
-`accelerate launch` starts the processes of a training as `torchrun` does.
+`accelerate launch` works as `torchrun` does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import multiprocessing
 import os
@@ -16,10 +17,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from grace.errors import RunError
-from grace.pipeline import STAGES, load_run_settings
-from grace.pipeline.context import Context
+from grace.pipeline import ORDER, STAGES
+from grace.pipeline.context import open_run
 from grace.pipeline.stages.train import train_run_adapter
-from grace.store import RunDir, disk_watched
+from grace.store import disk_watched
 
 Chain = TypeVar("Chain")
 STAGE = "train"
@@ -28,9 +29,9 @@ STAGE = "train"
 def side_by_side(
     work: Callable[[Chain], None], chains: Sequence[Chain], names: Sequence[str], jobs: int
 ) -> None:
-    """Do the work on every chain, `jobs` at a time; the first failure stops what has not begun.
+    """Do the work on every chain, `jobs` at a time; after a failure no further chain is started.
 
-    Each process gets an equal share of the processor's cores and says its chain's name before
+    Each process gets an equal share of the processor's cores and puts its chain's name before
     every line of progress.
     """
     if jobs == 1 or len(chains) == 1:
@@ -58,7 +59,7 @@ def side_by_side(
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, perhaps killed; stages resume."""
+    """End this process when the one that started it ends, even if that one is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -70,16 +71,12 @@ def _end_with_parent() -> None:
 
 
 def _named(work: Callable[[Chain], None], chain: Chain, name: str) -> None:
-    stderr = sys.stderr
-    sys.stderr = _Prefixed(name)
-    try:
+    with contextlib.redirect_stderr(_Prefixed(name)):
         work(chain)
-    finally:
-        sys.stderr = stderr
 
 
 class _Prefixed(io.TextIOBase):
-    """Standard error with a name before every line; it never shows a progress bar."""
+    """Standard error with a name before every line; being no terminal, it gets no progress bar."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -98,23 +95,21 @@ class _Prefixed(io.TextIOBase):
 def train_together(path: Path) -> None:
     """Train the adapter of a run in all processes at once; the first one writes. Resumes.
 
-    The stages before it are done already, in one process (`grace run RUN --until fit`), and
-    those after it follow in one process. On several machines they share the run's directory.
+    The stages before and after it are done in one process, those before first (`grace run RUN
+    --until fit`). Processes on several machines must share the run's directory.
 
     Raises:
         RunError: there is no run, an earlier stage is missing, or another process is at work.
         TrainingError, ConfigError: as `grace.training.trainer.train_adapter`.
     """
-    directory, settings = RunDir(path), load_run_settings(path)
-    for stage in STAGES:
-        if stage == STAGE:
-            break
+    context = open_run(path)
+    directory = context.directory
+    for stage in ORDER[: ORDER.index(STAGE)]:
         if directory.manifest(stage) is None:
             raise RunError(
                 f"stage {stage} of {path} comes before training and is not done; do it first, in "
                 f"one process: grace run {path} --until fit"
             )
-    context = Context(directory, settings)
     if directory.manifest(STAGE) is not None:
         return
     try:
@@ -124,10 +119,10 @@ def train_together(path: Path) -> None:
         with directory.lock(), disk_watched(path):
             STAGES[STAGE].work(context)
     finally:
-        _leave()
+        _leave_process_group()
 
 
-def _leave() -> None:
+def _leave_process_group() -> None:
     from torch import distributed
 
     if distributed.is_available() and distributed.is_initialized():

@@ -1,6 +1,6 @@
-"""The replay of a run on disk: rows in scaling.json, values per question in scaling.safetensors.
+"""A run's replayed votes on disk: rows in scaling.json, values per question in scaling.safetensors.
 
-The values are kept so that reports of several runs can resample the questions of all of them.
+The values are kept so that a report of several runs can resample the questions of all of them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def write_replay(
 
     Args:
         directory: the run.
-        replay: what was found.
-        samples: how many samples of each question there were.
-        temperature: at which they were drawn.
-        orders: over how many orders of them the curves are means.
+        replay: its curves and pools.
+        samples: samples per question.
+        temperature: the sampling temperature.
+        orders: orders of the samples that the curves are means over.
     """
     from safetensors.numpy import save
 
@@ -50,6 +50,7 @@ def write_replay(
     sum_PMBQ = orders * np.array(
         [(c.accuracy_BQ, c.samples_BQ, c.tokens_BQ) for c in replay.curves]
     )
+    # sums over the orders are whole numbers, so that nothing is lost in int32
     tensors = {"sums": np.rint(sum_PMBQ).astype(np.int32)}
     for (answers, estimator), wins in replay.wins.items():
         tensors[f"wins/{answers}/{estimator}"] = np.array(wins)
@@ -62,7 +63,7 @@ def read_replay(context: Context) -> Replay | None:
     """Return the replay that `grace scale` stored in a run, None if there is none.
 
     Raises:
-        RunError: the files are from an older version, or do not fit each other.
+        RunError: a file is from another version, or missing.
     """
     from safetensors.numpy import load_file
 
@@ -77,7 +78,11 @@ def read_replay(context: Context) -> Replay | None:
         )
     tensors = load_file(directory.replay)
     rows = content["rows"]
-    names = [name.split("/", 2)[1:] for name in tensors if name.startswith("wins/")]
+    wins = {}
+    for key in tensors:
+        if key.startswith("wins/"):
+            _, answers, estimator = key.split("/", 2)
+            wins[answers, estimator] = PairWins(*tensors[key])
     return Replay(
         task=title_of(settings.data),
         backbone=rows[0]["backbone"],
@@ -86,10 +91,7 @@ def read_replay(context: Context) -> Replay | None:
         questions=[question.id for question in directory.split("test").questions.read()],
         curves=_curves(rows, tensors["sums"] / content["orders"]),
         answers={row["strategy"]: row["answers"] for row in rows},
-        wins={
-            (answers, estimator): PairWins(*tensors[f"wins/{answers}/{estimator}"])
-            for answers, estimator in names
-        },
+        wins=wins,
         pools=[from_json(Pooled, row) for row in content["pools"]],
     )
 
@@ -100,11 +102,11 @@ def _curves(rows: list[dict[str, Any]], value_PMBQ: Floats) -> list[Curve]:
         by_strategy.setdefault(row["strategy"], []).append(row)
     curves = []
     for (name, own), value_MBQ in zip(by_strategy.items(), value_PMBQ, strict=True):
-        used_BV = np.zeros((len(own), own[-1]["budget"] + 1))
+        budgets = tuple(row["budget"] for row in own)
+        used_BV = np.zeros((len(own), budgets[-1] + 1))
         for used_V, row in zip(used_BV, own, strict=True):
             used_V[1 : row["budget"] + 1] = row["used"]
         accuracy_BQ, samples_BQ, tokens_BQ = value_MBQ
-        budgets = tuple(row["budget"] for row in own)
         about = (name, own[0]["estimator"], own[0]["threshold"], budgets)
         curves.append(Curve(*about, accuracy_BQ, samples_BQ, tokens_BQ, used_BV))
     return curves

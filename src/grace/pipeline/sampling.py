@@ -1,4 +1,4 @@
-"""Sampling responses: the one path of all splits of a run and of the shards of `grace label`."""
+"""Sampling and grading responses, for the splits of a run and for the shards of `grace label`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from grace.engines import ModelEngine, Sampling
 from grace.estimators import Answers, Draw, Draws
 from grace.pipeline.context import Context
+from grace.pipeline.stages.grade import grade_split
 from grace.progress import progress
 from grace.records import Question, Response, response_id
 from grace.store import Split
@@ -45,7 +46,7 @@ class Unit(NamedTuple):
 
     def answer(self, engine: ModelEngine) -> list[Response]:
         """Sample the responses to all questions of the unit."""
-        made = dict(engine.generate(self.prompts, self.sampling, keys=self.keys))
+        samples = dict(engine.generate(self.prompts, self.sampling, keys=self.keys))
         evidence = engine.evidence
         traced = evidence is not None and evidence.trace is not None
         return [
@@ -62,14 +63,14 @@ class Unit(NamedTuple):
                 trace=tuple(round(value, 6) for value in one.trace) if traced else (),
             )
             for place, key in enumerate(self.keys)
-            for k, one in enumerate(made[place])
+            for k, one in enumerate(samples[place])
         ]
 
 
 def plan_units(
     engine: ModelEngine, questions: Sequence[Question], prompts: Sequence[Ids], sampling: Sampling
 ) -> list[Unit]:
-    """Return all units of work that answer these questions: of a split, or of a labelled shard."""
+    """Return the units of work that answer all questions of a split, or of a labelled shard."""
     plan = engine.plan(prompts, sampling.num_samples, sampling.max_new_tokens)
     return [
         Unit(number, [questions[i].id for i in rows], [prompts[i] for i in rows], sampling)
@@ -77,10 +78,33 @@ def plan_units(
     ]
 
 
+def answer(
+    context: Context,
+    answers: Answers,
+    split: Split,
+    *,
+    stage: str,
+    sampling: Sampling | None = None,
+) -> None:
+    """Let a model answer a split's questions, and grade the answers; done once.
+
+    Args:
+        context: the run.
+        answers: the model.
+        split: the questions, and where the responses are kept.
+        stage: the name for progress and recorded times.
+        sampling: None: the sampling of test questions.
+    """
+    sampling = sampling or sampling_for(context, "test")
+    if not is_answered(split, sampling.num_samples):
+        sample_split(context, answers, split, sampling, stage=stage)
+        grade_split(context, split)
+
+
 def sample_split(
     context: Context, answers: Answers, split: Split, sampling: Sampling, *, stage: str
 ) -> None:
-    """Let a model answer a split's questions, one unit at a time, from where a kill left off.
+    """Let a model answer a split's questions, one unit at a time; resumes.
 
     The model is loaded only if a response is missing.
     """
@@ -102,10 +126,10 @@ def sample_split(
 
 
 def draw_further(context: Context, answers: Answers, split: Split, count: int) -> Draws:
-    """Return `count` samples of the question of each response of a split, drawn once per run.
+    """Return `count` further samples of the question of each response of a split.
 
-    They are drawn at `sample.draw_temperature`, beside the responses that are rated, and kept in
-    the split's folder `draws-COUNT`.
+    They are drawn once per run, at `sample.draw_temperature`, and kept in the split's folder
+    `draws-COUNT`.
     """
     sample = context.settings.sample
     sampling = dataclasses.replace(
@@ -123,5 +147,12 @@ def is_sampled(split: Split, num_samples: int) -> bool:
     """Return whether all questions of a split have their responses."""
     if (ids := split.responses.ids()) is None:
         return False
-    wanted = [response_id(q.id, k) for q in split.questions.read() for k in range(num_samples)]
-    return sorted(ids) == sorted(wanted)
+    planned = [response_id(q.id, k) for q in split.questions.read() for k in range(num_samples)]
+    return sorted(ids) == sorted(planned)
+
+
+def is_answered(split: Split, num_samples: int) -> bool:
+    """Return whether all questions of a split have their responses and grades."""
+    if (ids := split.responses.ids()) is None or ids != split.grades.ids():
+        return False
+    return len(ids) == num_samples * len(split.questions.read())

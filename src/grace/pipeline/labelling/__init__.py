@@ -1,9 +1,8 @@
 """Labelling at scale: sampled, graded responses to every question of a file.
 
-The questions are divided into shards by their rows. A shard is a unit whose result depends on
-nothing else, written in one rename to a file of its own; shards that are there are done. So
-whatever is killed, and whenever, nothing is lost but shards in the making, and any number of
-workers writes the same rows.
+The questions are divided into shards by their rows. The result of a shard depends on nothing else,
+and is written in one rename to a file of its own; a shard whose file exists is done. So a kill
+loses only unfinished shards, and any number of workers writes the same rows.
 
     OUT/_label.json          the settings, and the digest of the questions
     OUT/part-00000.parquet   the responses to the first `shard_size` questions
@@ -12,7 +11,6 @@ workers writes the same rows.
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,13 +39,13 @@ class Labelled(NamedTuple):
     """The totals after a call.
 
     Attributes:
-        questions: of the source.
-        responses: to all of them.
-        shards: the files that hold them.
-        made: of these, by this call.
+        questions: number of questions in the source.
+        responses: responses to all of them.
+        shards: files that hold the responses.
+        made: files that this call wrote.
         graded: responses with a grade.
-        right: of these.
-        cut: responses that were cut at their longest.
+        right: graded responses that are right.
+        cut: responses that were cut at `max_new_tokens`.
         empty: responses without text.
     """
 
@@ -62,12 +60,12 @@ class Labelled(NamedTuple):
 
 
 def label(questions: str | Path, out: Path, settings: Labelling, *, workers: int = 1) -> Labelled:
-    """Sample and grade responses to every question; goes on where an earlier call was stopped.
+    """Sample and grade responses to every question; resumes what an earlier call has begun.
 
     Args:
         questions: a file or a Hub data set, as task `jsonl` reads it.
         out: the directory of the shards.
-        settings: those of an earlier call, if it was stopped.
+        settings: the same as those of an earlier call with this directory.
         workers: processes with a model each; with more than one they are Ray's.
 
     Raises:
@@ -89,25 +87,23 @@ def label(questions: str | Path, out: Path, settings: Labelling, *, workers: int
         with progress("label", total, done=total - left, unit="questions") as advance:
             for count in _work(questions, out, settings, missing, workers):
                 advance(count)
-    found = _count(shard_path(out, shard) for shard in shards)
-    return Labelled(total, total * settings.samples, len(shards), len(missing), *found)
+    counts = _count(shard_path(out, shard) for shard in shards)
+    return Labelled(total, total * settings.samples, len(shards), len(missing), **counts)
 
 
-def _count(files: Iterable[Path]) -> tuple[int, int, int, int]:
+def _count(files: Iterable[Path]) -> dict[str, int]:
     """Return the number of graded, right, cut and empty responses in some shards."""
     from pyarrow import parquet
 
-    found: Counter[str] = Counter()
+    counts = dict.fromkeys(("graded", "right", "cut", "empty"), 0)
     for file in files:
         table = parquet.read_table(file, columns=["correct", "finish_reason", "text"])
         for correct, reason, text in zip(*table.to_pydict().values(), strict=True):
-            found.update(
-                graded=correct is not None,
-                right=bool(correct),
-                cut=reason == "length",
-                empty=not text.strip(),
-            )
-    return found["graded"], found["right"], found["cut"], found["empty"]
+            counts["graded"] += correct is not None
+            counts["right"] += bool(correct)
+            counts["cut"] += reason == "length"
+            counts["empty"] += not text.strip()
+    return counts
 
 
 def _work(
@@ -128,24 +124,26 @@ def _work(
 
 
 def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
-    """Bind a directory to its settings and questions.
+    """Record settings and questions in a directory.
 
     Raises:
-        RunError: it holds those of others.
+        RunError: the directory has shards of other settings or questions.
     """
     path = out / RECORD
-    asked = digest_questions(questions, settings.data)
-    mine: dict[str, Any] = {"settings": settings.fixed(), "questions": asked}
-    known = read_json(path) if path.exists() else mine
-    before = {key: value for key, value in known["settings"].items() if key in mine["settings"]}
+    mine: dict[str, Any] = {
+        "settings": settings.fixed(),
+        "questions": digest_questions(questions, settings.data),
+    }
+    stored = read_json(path) if path.exists() else mine
+    before = {key: value for key, value in stored["settings"].items() if key in mine["settings"]}
     before["data"] = to_dict(DataSettings()) | before["data"]  # an earlier version had fewer
     changes = differences(before, mine["settings"])
     changed = [f"{key} ({old!r} -> {new!r})" for key, (old, new) in changes.items()]
-    if known["questions"] != mine["questions"]:
+    if stored["questions"] != mine["questions"]:
         changed.append(f"the content of {questions}")
     if changed:
         raise RunError(
             f"{out} was begun with other values of {', '.join(changed)}; name a new directory, or "
             "use the same again"
         )
-    write_json(path, mine | {"how": settings.told()})
+    write_json(path, mine | {"how": settings.without_secret()})

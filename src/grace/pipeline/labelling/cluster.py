@@ -1,4 +1,4 @@
-"""Shards on the workers of a Ray cluster, or of one that is started on this machine."""
+"""Labelling on Ray workers: of a running cluster, or of one that is started on this machine."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 def label_shards(
     questions: str, out: Path, settings: Labelling, shards: Sequence[int], workers: int
 ) -> Iterator[int]:
-    """Yield the number of questions of each shard as a worker has done it.
+    """Yield the number of questions of each shard when a worker has done it.
 
-    A worker that dies is replaced and its shard given out again. On more than one machine the
-    paths must be on a file system that all of them share.
+    A worker that dies is replaced, and its shard is done by another. With several machines the
+    paths must be on a file system that they share.
 
     Raises:
         ConfigError: Ray is not installed.
@@ -48,7 +48,7 @@ def label_shards(
             fn_constructor_args=(questions, str(out), settings),
             batch_size=1,
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(shards))),
-            **_share(settings, workers),
+            **_resources(settings, workers),
         )
         for row in done.iter_rows():
             if row["error"]:
@@ -63,24 +63,25 @@ class _Worker:
     """A Ray worker: it loads the model once and labels one shard after the other."""
 
     def __init__(self, questions: str, out: str, settings: Labelling) -> None:
-        self._given = questions, Path(out), settings
+        self._arguments = questions, Path(out), settings
         self._labeller: Labeller | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Label the one shard of a batch; an error of ours is told, not retried."""
+        """Label the one shard of a batch; return a `GraceError` as text, as Ray retries others."""
         (shard,) = batch["item"].tolist()
         try:
-            self._labeller = self._labeller or Labeller(*self._given)
+            self._labeller = self._labeller or Labeller(*self._arguments)
             return {"count": [self._labeller(shard)], "error": [""]}
         except GraceError as error:
             return {"count": [0], "error": [str(error)]}
 
 
-def _share(settings: Labelling, workers: int) -> dict[str, Any]:
+def _resources(settings: Labelling, workers: int) -> dict[str, Any]:
     """Return the resources of a worker: GPUs where there are some, else an equal share of cores."""
     import ray
 
-    have, here = ray.cluster_resources(), "relay" not in engine_class(settings.engine).gives
-    if have.get("GPU", 0) and settings.device != "cpu" and here:
+    cluster = ray.cluster_resources()
+    remote = "relay" in engine_class(settings.engine).gives  # the model is on a server
+    if cluster.get("GPU", 0) and settings.device != "cpu" and not remote:
         return {"num_gpus": int(settings.engine_options.get("tensor_parallel_size", 1))}
-    return {"num_cpus": max(1, int(have.get("CPU", 1)) // workers)}
+    return {"num_cpus": max(1, int(cluster.get("CPU", 1)) // workers)}

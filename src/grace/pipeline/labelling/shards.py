@@ -1,4 +1,4 @@
-"""One shard of labelled questions, with the settings of all: from questions to a Parquet file.
+"""The settings of labelling, and one shard: from questions to a Parquet file.
 
 Shapes: N responses, D hidden size.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 SECRET = "api_key"  # among the options of an engine
-FREE = ("batch_size", "device", "engine_options")  # settings of how, not what
+FREE = ("batch_size", "device", "engine_options")  # settings that do not change the responses
 
 Feature = Literal["mean", "last"]
 
@@ -45,12 +45,13 @@ class Labelling:
     """The settings of labelling.
 
     Attributes:
-        model: a model directory or Hub id; `adapter` a directory on top, empty for none.
-        engine: see `grace.engines.kinds`; `engine_options` are for vLLM, or the server's.
-        data: how questions are asked, after the examples `shots`; `grade` how responses are judged.
+        model: a model directory or Hub id; `adapter` is a directory on top, empty for none.
+        engine: see `grace.engines.kinds`; `engine_options` go to vLLM, or to the server's client.
+        data: the settings of the prompts, which begin with the examples `shots`.
         stop: texts that end a response.
+        grade: the settings of the grader.
         samples: responses per question, drawn at `temperature` with `top_p`.
-        features: which hidden states of every response are kept (see `grace.engines.Features`).
+        features: the hidden states that are kept of every response (see `grace.engines.Features`).
         shard_size: questions per file.
     """
 
@@ -75,17 +76,17 @@ class Labelling:
     shard_size: int = 256
 
     def fixed(self) -> dict[str, Any]:
-        """Return the settings that the files depend on, JSON-ready."""
+        """Return the settings that the responses depend on, JSON-ready."""
         return {key: value for key, value in to_dict(self).items() if key not in FREE}
 
-    def told(self) -> dict[str, Any]:
+    def without_secret(self) -> dict[str, Any]:
         """Return all settings but a server's key, JSON-ready."""
         options = {k: v for k, v in self.engine_options.items() if k != SECRET}
         return to_dict(self) | {"engine_options": options}
 
 
 class Labeller:
-    """Labels shards with one engine, which is loaded here."""
+    """Labels shards, with one engine that it loads."""
 
     def __init__(self, questions: str | Path, out: Path, settings: Labelling) -> None:
         self._questions, self._out, self._settings = questions, out, settings
@@ -122,7 +123,7 @@ class Labeller:
         show_first(self._engine, question, chat, self._sampling, self._grade)
 
     def close(self) -> None:
-        """Let go of the engine."""
+        """Close the engine."""
         self._engine.close()
 
     def _label(self, questions: Sequence[Question]) -> pyarrow.Table:
@@ -147,13 +148,12 @@ class Labeller:
         return table
 
     def _row(self, question: Question, response: Response) -> dict[str, Any]:
-        known = bool(question.answers)
         return {
             **to_json(response),
             "question": question.text,
             "choices": list(question.choices),
             "answer": self._task.answer(response.text),
-            "correct": self._grade(response.text, question) if known else None,
+            "correct": self._grade(response.text, question) if question.answers else None,
         }
 
 
@@ -163,7 +163,7 @@ def shard_path(out: Path, shard: int) -> Path:
 
 
 def write_table(path: Path, table: pyarrow.Table) -> None:
-    """Write a Parquet file in one rename; two processes at the same shard do not meet."""
+    """Write a Parquet file in one rename; two processes may write the same shard."""
     from pyarrow import parquet
 
     partial = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.partial")
@@ -209,7 +209,7 @@ def _vectors(states_ND: np.ndarray) -> pyarrow.Array:
         halves_ND = states_ND.astype(np.float16)
     if not np.isfinite(halves_ND).all():
         raise ModelError(
-            f"a hidden state of {np.abs(states_ND).max():.3g} does not fit into 16 bits; label "
+            f"a hidden state of {np.abs(states_ND).max():.3g} does not fit into float16; label "
             "without features"
         )
     flat = pyarrow.array(halves_ND.ravel())
@@ -254,7 +254,7 @@ def digest_questions(source: str | Path, data: DataSettings) -> str:
     """Return the SHA-256 of a file, or of the questions in a Hub data set."""
     if not is_hub(source):
         return digest(Path(source))
-    found = hashlib.sha256()
+    content = hashlib.sha256()
     for question in read_questions(source, data):
-        found.update(repr(question).encode())
-    return found.hexdigest()
+        content.update(repr(question).encode())
+    return content.hexdigest()

@@ -1,10 +1,10 @@
-"""`grace scale`: what every strategy makes of a pool of samples, from both models.
+"""`grace scale`: the accuracy of every voting strategy, replayed on stored samples.
 
 A pool of samples per test question is drawn from the backbone and from the tuned model. Strategies
-that only count answers vote over both: `sc` is over the backbone's samples, `sc@grace` over those
-of the model that the run calls `grace`, which without LoRA are the same. The others vote over the
-samples that their estimator rates. The result is `scaling.json`, and the report is made again
-with it.
+that only count answers vote over both: `sc` over the backbone's samples, `sc@grace` over those of
+the model that the run calls `grace` (without LoRA they are the same). The others vote over the
+samples that their estimator rates. The results are written to `scaling.json`, and the report is
+made again with them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from grace.estimators import Answers
 from grace.pipeline import stages_alike
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.replays import VERSION, write_replay
+from grace.pipeline.sampling import is_answered
 from grace.pipeline.scaling.pools import OWN, describe, draw_pool, rate_pool, read_pool
 from grace.pipeline.stages.report import check_finished, report, report_runs, runs_under
-from grace.pipeline.stages.score import answers_alike, estimator_of, is_answered
+from grace.pipeline.stages.score import answers_alike, estimator_of
 from grace.report import Replay
 from grace.scaling import BUDGETS, Curve, Pool, pair_wins, replay
 from grace.store import RunDir, Split, copy_file, write_json
 from grace.strategies import Policy, policy
 from grace.tasks import title_of
 
-COUNTING = ("sc", "asc", "asc,rule=beta", "esc")
-READING = ("sc", "es")
-Row = dict[str, Any]
+COUNTING = ("sc", "asc", "asc,rule=beta", "esc")  # strategies that only count answers
+READING = ("sc", "es")  # strategies that are replayed with every estimator
 SIDES: tuple[Answers, Answers] = ("base", "tuned")
 JOINT_PARTS = {
     "rows": "scaling",
@@ -39,11 +39,11 @@ JOINT_PARTS = {
     "discrimination": "discrimination",
     "pools": "pools",
 }
-"""The parts of a study's report that its scaling.json repeats, by their names in both."""
+"""The parts of a study's scaling.json, and their names in its report."""
 
 
 class ScaleSettings(NamedTuple):
-    """The samples per question, further estimators and strategies, and the orders of a replay."""
+    """Samples per question, further estimators and strategies, and the orders of a replay."""
 
     samples: int = 32
     estimators: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class ScaleSettings(NamedTuple):
     orders: int = 50
 
 
-def scale_runs(path: Path, chosen: ScaleSettings, *, device: str | None = None) -> Row:
+def scale_runs(path: Path, chosen: ScaleSettings, *, device: str | None = None) -> dict[str, Any]:
     """Scale a finished run, or every run of a study, and return the content of scaling.json.
 
     Raises:
@@ -60,19 +60,22 @@ def scale_runs(path: Path, chosen: ScaleSettings, *, device: str | None = None) 
     """
     runs = runs_under(path)
     contexts = [open_run(run, device) for run in runs]
-    for context in contexts:  # refuse first what would fail after hours of sampling
+    for context in contexts:  # before hours of sampling
         check_finished(context)
         _policies(context, chosen)
     for number, context in enumerate(contexts):
         with context.directory.lock():
-            _share(context, contexts[:number], chosen.samples)
+            for other in contexts[:number]:
+                if "grade" in stages_alike(other.settings, context.settings):
+                    source, target = (_base_pool(c, chosen.samples) for c in (other, context))
+                    _copy_pool(source, target, chosen.samples)
             written = _scale(context, chosen)
             report(context)
     if runs == [path]:
         return written
     with RunDir(path).lock():
-        found = report_runs(runs, path)
-        result = {"version": VERSION} | {part: found[name] for part, name in JOINT_PARTS.items()}
+        joint = report_runs(runs, path)
+        result = {"version": VERSION} | {part: joint[name] for part, name in JOINT_PARTS.items()}
         write_json(RunDir(path).scaling, result)
     return result
 
@@ -88,17 +91,13 @@ def replay_run(path: Path, chosen: ScaleSettings) -> None:
             _scale(context, chosen)
 
 
-def _scale(context: Context, chosen: ScaleSettings) -> Row:
-    """Sample and rate the pools of a run, replay them, and write what is found."""
-    directory, by_side = context.directory, _policies(context, chosen)
+def _scale(context: Context, chosen: ScaleSettings) -> dict[str, Any]:
+    """Sample and rate the pools of a run, replay the strategies, and write the results."""
+    directory, policies = context.directory, _policies(context, chosen)
     if answers_alike(context):
-        drawn = _draw(context, "tuned", chosen.samples)
-        _copy(drawn, _base_pool(context, chosen.samples), chosen.samples)
-    drawn_by = {answers: _draw(context, answers, chosen.samples) for answers in SIDES}
-    sides = [
-        _side(context, answers, split, by_side[answers], chosen)
-        for answers, split in drawn_by.items()
-    ]
+        pool = _draw(context, "tuned", chosen.samples)
+        _copy_pool(pool, _base_pool(context, chosen.samples), chosen.samples)
+    sides = [_side(context, answers, policies[answers], chosen) for answers in SIDES]
     written = write_replay(
         directory,
         _replay(context, sides, chosen),
@@ -112,13 +111,23 @@ def _scale(context: Context, chosen: ScaleSettings) -> Row:
 
 
 class _Side(NamedTuple):
-    """One model's samples, what the rows call it, and the strategies that vote over them."""
+    """One model's samples, its name in the rows, and the strategies that vote over the samples."""
 
     answers: Answers
     name: str
     split: Split
     pool: Pool
     policies: list[Policy]
+
+    def named(self, policy: Policy) -> Policy:
+        """Return a policy as the rows name it: OWN is replaced by the name of the trained model."""
+        if policy.estimator is None:
+            suffix = f"@{self.name}" if self.answers == "tuned" else ""
+            return policy._replace(name=policy.name + suffix)
+        if policy.estimator == OWN:
+            name = policy.name.replace(OWN, self.name, 1)
+            return policy._replace(name=name, estimator=self.name)
+        return policy
 
 
 def _draw(context: Context, answers: Answers, samples: int) -> Split:
@@ -129,78 +138,71 @@ def _draw(context: Context, answers: Answers, samples: int) -> Split:
 
 
 def _side(
-    context: Context,
-    answers: Answers,
-    split: Split,
-    policies: list[Policy],
-    chosen: ScaleSettings,
+    context: Context, answers: Answers, policies: list[Policy], chosen: ScaleSettings
 ) -> _Side:
-    """Rate a model's samples by the estimators that can, and read them."""
-    names = [n for n in (OWN, *chosen.estimators) if _rates(context, n) == answers]
+    """Draw a model's samples, and rate them by the estimators that can."""
+    settings = context.settings
+    split = _draw(context, answers, chosen.samples)
+    names = [n for n in (OWN, *chosen.estimators) if estimator_of(settings, n).answers == answers]
     for name in names:
         if name != OWN:
             rate_pool(context, name, split)
-    called = context.settings.report.name if answers == "tuned" else "base"
-    return _Side(answers, called, split, read_pool(split, names), policies)
+    name = settings.report.name if answers == "tuned" else "base"
+    return _Side(answers, name, split, read_pool(split, names), policies)
 
 
 def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> Replay:
-    settings, (base, tuned) = context.settings, sides
+    settings = context.settings
     about = {"task": title_of(settings.data), "backbone": Path(settings.model.path).name}
 
-    def called(estimator: str) -> str:
-        """Return an estimator's name in the rows: the trained one goes by the name of the run."""
-        return tuned.name if estimator == OWN else estimator
+    def row_name(estimator: str) -> str:
+        return settings.report.name if estimator == OWN else estimator
 
     return Replay(
         **about,
         name=settings.report.name,
         seed=settings.seed,
-        questions=[question.id for question in base.split.questions.read()],
+        questions=[question.id for question in sides[0].split.questions.read()],
         curves=[curve for side in sides for curve in _curves(context, side, chosen)],
-        answers={_shown(p, side).name: side.name for side in sides for p in side.policies},
+        answers={side.named(p).name: side.name for side in sides for p in side.policies},
         wins={
-            (side.name, called(name)): pair_wins(side.pool, name)
+            (side.name, row_name(estimator)): pair_wins(side.pool, estimator)
             for side in sides
-            for name in side.pool.confidences
+            for estimator in side.pool.confidences
         },
         pools=[
-            describe(side.pool, called, **about, seed=settings.seed, answers=side.name)
+            describe(side.pool, row_name, **about, seed=settings.seed, answers=side.name)
             for side in sides
         ],
     )
 
 
-def _rates(context: Context, estimator: str) -> Answers:
-    """Return whose answers an estimator rates."""
-    return estimator_of(context.settings, estimator).answers
-
-
 def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Policy]]:
-    """Return which strategies vote over whose samples.
+    """Return the strategies that vote over each model's samples.
 
     Raises:
         ConfigError: an unknown estimator or strategy, or one whose estimator is not named.
     """
+    estimators = (OWN, *chosen.estimators)
     names = [*COUNTING, f"{OWN}-cisc", f"{OWN}-best"]
-    names += [f"{name}-{rule}" for name in (OWN, *chosen.estimators) for rule in READING]
-    found: dict[Answers, list[Policy]] = {"base": [], "tuned": []}
-    for made in map(policy, dict.fromkeys([*names, *chosen.strategies])):
-        if made.estimator is None:
-            found["base"].append(made)
-            found["tuned"].append(made)
-        elif made.estimator not in (OWN, *chosen.estimators):
+    names += [f"{name}-{rule}" for name in estimators for rule in READING]
+    policies: dict[Answers, list[Policy]] = {"base": [], "tuned": []}
+    for one in map(policy, dict.fromkeys([*names, *chosen.strategies])):
+        if one.estimator is None:
+            policies["base"].append(one)
+            policies["tuned"].append(one)
+        elif one.estimator not in estimators:
             raise ConfigError(
-                f"strategy {made.name!r} reads the confidences of {made.estimator!r}, which do not "
-                f"rate the samples; add --estimators {made.estimator}"
+                f"strategy {one.name!r} reads the confidences of {one.estimator!r}, which do not "
+                f"rate the samples; add --estimators {one.estimator}"
             )
         else:
-            found[_rates(context, made.estimator)].append(made)
-    return found
+            policies[estimator_of(context.settings, one.estimator).answers].append(one)
+    return policies
 
 
 def _curves(context: Context, side: _Side, chosen: ScaleSettings) -> Iterator[Curve]:
-    """Replay a pool over the same orders as the other, so that all differences are paired."""
+    """Replay a pool; both sides use the same orders, so that all differences are paired."""
     replayed = replay(
         side.pool,
         side.policies,
@@ -208,38 +210,20 @@ def _curves(context: Context, side: _Side, chosen: ScaleSettings) -> Iterator[Cu
         orders=chosen.orders,
         seed=context.settings.seed,
     )
-    for which in side.policies:
-        shown = _shown(which, side)
-        curve = replayed.curves[which.name]
-        yield dataclasses.replace(curve, name=shown.name, estimator=shown.estimator)
-
-
-def _shown(which: Policy, side: _Side) -> Policy:
-    """Return a policy as the rows call it: with the name of what the run has trained."""
-    if which.estimator is None:
-        tuned = side.answers == "tuned"
-        return which._replace(name=f"{which.name}@{side.name}") if tuned else which
-    if which.estimator == OWN:
-        name = which.name.replace(OWN, side.name, 1)
-        return which._replace(name=name, estimator=side.name)
-    return which
-
-
-def _share(context: Context, others: Sequence[Context], samples: int) -> None:
-    """Copy the backbone's pool of a run whose questions, samples and grades are the same."""
-    for other in others:
-        if "grade" in stages_alike(other.settings, context.settings):
-            _copy(_base_pool(other, samples), _base_pool(context, samples), samples)
+    for one in side.policies:
+        named = side.named(one)
+        curve = replayed.curves[one.name]
+        yield dataclasses.replace(curve, name=named.name, estimator=named.estimator)
 
 
 def _base_pool(context: Context, samples: int) -> Split:
-    """Return where a run's backbone has its pool, drawn or not."""
+    """Return the backbone's pool of a run, drawn or not."""
     temperature = context.settings.sample.draw_temperature
     return context.directory.split("test").pool(samples, temperature)
 
 
-def _copy(source: Split, target: Split, samples: int) -> None:
-    """Copy a pool that is complete to where there is none."""
+def _copy_pool(source: Split, target: Split, samples: int) -> None:
+    """Copy a complete pool to where there is none."""
     if is_answered(target, samples) or not is_answered(source, samples):
         return
     for name in (source.responses.path.name, source.grades.path.name):  # the grades last

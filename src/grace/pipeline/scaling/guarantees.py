@@ -10,13 +10,12 @@ import numpy as np
 
 from grace.errors import ConfigError, RunError
 from grace.pipeline.context import Context, open_run
-from grace.pipeline.sampling import sampling_for
+from grace.pipeline.sampling import answer, sampling_for
 from grace.pipeline.scaling.pools import OWN, draw_pool, read_pool
-from grace.pipeline.stages.score import answer
 from grace.records import Threshold, to_json
 from grace.scaling import Pool, accuracy_threshold
 from grace.scaling.guarantees import early_stops
-from grace.store import Split, is_run, runs_in, write_json
+from grace.store import is_run, runs_in, write_json
 from grace.strategies import BUDGET
 from grace.thresholds import AccuracyGuarantee, check_level, few_dropped, selective
 
@@ -24,8 +23,8 @@ MODES = ("answer", "early-stop")
 STAGE = "threshold"
 
 
-class Wanted(NamedTuple):
-    """A guarantee that is asked for."""
+class Goal(NamedTuple):
+    """The guarantee that a user asks for, and the vote that it is about."""
 
     mode: Literal["answer", "early-stop"]
     target: float
@@ -48,7 +47,7 @@ def choose_threshold(
 
     Args:
         path: a run whose model is trained.
-        target: wanted accuracy of the answers that are given, in (0, 1).
+        target: accuracy to guarantee for the answers that are given, in (0, 1).
         mode: `answer`: one greedy answer, or none; `early-stop`: up to `budget` samples.
         delta: accepted probability that the guarantee is false, in (0, 1).
         budget: most samples per question with `early-stop`; None: 8.
@@ -57,11 +56,11 @@ def choose_threshold(
         device: where the model runs; None: as in the run's settings.
 
     Raises:
-        ConfigError: what is wanted contradicts itself.
+        ConfigError: arguments that exclude each other.
         UserInputError: an impossible target or delta.
         RunError: there is no such run, or its model is not trained yet.
     """
-    wanted = _checked(mode, target, delta, budget, alpha)
+    goal = _checked(mode, target, delta, budget, alpha)
     if not is_run(path):
         runs = runs_in(path)
         which = f"holds several runs; name one of them, e.g. {runs[0]}" if runs else "is not a run"
@@ -71,8 +70,8 @@ def choose_threshold(
         raise RunError(f"{path} has no trained model yet; finish it first: grace run {path}")
     with context.directory.lock():
         earlier = context.directory.chosen_threshold()
-        choose = _for_answers if wanted.mode == "answer" else _for_votes
-        chosen = choose(context, wanted)
+        choose = _for_answers if goal.mode == "answer" else _for_votes
+        chosen = choose(context, goal)
         chosen = dataclasses.replace(chosen, tries=_tries(earlier, chosen))
         write_json(context.directory.threshold, to_json(chosen))
     return chosen
@@ -80,7 +79,7 @@ def choose_threshold(
 
 def _checked(
     mode: str, target: float, delta: float, budget: int | None, alpha: float | None
-) -> Wanted:
+) -> Goal:
     if mode not in MODES:
         raise ConfigError(f"--mode is {mode!r}; choose from {', '.join(MODES)}")
     if mode == "answer" and (alpha is not None or budget not in (None, 1)):
@@ -93,79 +92,82 @@ def _checked(
     if alpha is not None:
         check_level(alpha, "--drop")
     most = 1 if mode == "answer" else budget or BUDGET
-    return Wanted(mode, target, delta, most, alpha)  # type: ignore[arg-type]
+    return Goal(mode, target, delta, most, alpha)  # type: ignore[arg-type]
 
 
-def _for_answers(context: Context, wanted: Wanted) -> Threshold:
+def _for_answers(context: Context, goal: Goal) -> Threshold:
+    """Choose the threshold for single answers."""
     confidence_N, correct_N = _greedy_answers(context, "validation")
-    found = selective(confidence_N, correct_N, target=wanted.target, delta=wanted.delta)
+    guarantee = selective(confidence_N, correct_N, target=goal.target, delta=goal.delta)
     test = None
-    if found.tau is not None:
+    if guarantee.tau is not None:
         confidence_N, correct_N = _greedy_answers(context, "test")
-        given_N = confidence_N >= found.tau
-        test = _check_of_answers(given_N, correct_N & given_N)
-    return _chosen(context, wanted, 0.0, found, test)
+        accepted_N = confidence_N >= guarantee.tau
+        test = _tested(accepted_N, correct_N & accepted_N)
+    return _threshold(context, goal, 0.0, guarantee, test)
 
 
-def _for_votes(context: Context, wanted: Wanted) -> Threshold:
-    budget, delta = wanted.budget, wanted.delta
+def _for_votes(context: Context, goal: Goal) -> Threshold:
+    """Choose the threshold for a vote that stops early, and one to drop samples if asked for."""
+    budget, delta = goal.budget, goal.delta
     temperature = context.settings.sample.draw_temperature
     pool = _votes(context, "validation", budget, temperature)
-    few = None
-    if wanted.alpha is not None:
+    dropping = None
+    if goal.alpha is not None:
         delta /= 2
-        few = few_dropped(pool.lowest_right(), wanted.alpha, delta)
-    drop = few.drop if few else 0.0
-    found = accuracy_threshold(pool, wanted.target, budget=budget, delta=delta, drop=drop)
+        dropping = few_dropped(pool.lowest_right(), goal.alpha, delta)
+    drop = dropping.drop if dropping else 0.0
+    guarantee = accuracy_threshold(pool, goal.target, budget=budget, delta=delta, drop=drop)
     test = None
-    if found.tau is not None:
+    if guarantee.tau is not None:
         pool = _votes(context, "test", budget, temperature)
         left = pool.dropped(drop, budget)
-        given_1Q, right_1Q = early_stops(left, budget, OWN, [found.tau])
-        test = _check_of_answers(given_1Q[0], right_1Q[0])
-        if few:
+        accepted_1Q, right_1Q = early_stops(left, budget, OWN, [guarantee.tau])
+        test = _tested(accepted_1Q[0], right_1Q[0])
+        if dropping:
             lost = (pool.lowest_right() < drop).mean()
             saved = 1 - left.tokens_QS.sum() / pool.tokens_QS.sum()
             test["shows"] += f"; {lost:.1%} of the right samples dropped, {saved:.1%} fewer tokens"
-    made = _chosen(context, wanted, temperature, found, test)
-    if few is None:
-        return made
-    return dataclasses.replace(made, drop=drop, alpha=few.alpha, promise=f"{made.promise}; {few}")
+    chosen = _threshold(context, goal, temperature, guarantee, test)
+    if dropping is None:
+        return chosen
+    promise = f"{chosen.promise}; {dropping}"
+    return dataclasses.replace(chosen, drop=drop, alpha=dropping.alpha, promise=promise)
 
 
-def _chosen(
+def _threshold(
     context: Context,
-    wanted: Wanted,
+    goal: Goal,
     temperature: float,
-    found: AccuracyGuarantee,
+    guarantee: AccuracyGuarantee,
     test: dict[str, Any] | None,
 ) -> Threshold:
-    sentence = str(found)
+    promise = str(guarantee)
     if context.settings.train.keep == "best":
-        sentence += "; train.keep=best chose the epoch on these questions, which favours them"
+        promise += "; train.keep=best chose the epoch on these questions, which favours them"
     return Threshold(
-        mode=wanted.mode,
-        budget=wanted.budget,
+        mode=goal.mode,
+        budget=goal.budget,
         temperature=temperature,
-        target=wanted.target,
-        delta=wanted.delta,
-        tau=found.tau,
-        n=found.n,
-        bound=found.bound,
-        promise=sentence,
+        target=goal.target,
+        delta=goal.delta,
+        tau=guarantee.tau,
+        n=guarantee.n,
+        bound=guarantee.bound,
+        promise=promise,
         test=test,
     )
 
 
-def _check_of_answers(given_N: np.ndarray, right_N: np.ndarray) -> dict[str, Any]:
+def _tested(accepted_N: np.ndarray, right_N: np.ndarray) -> dict[str, Any]:
     """Return the effect of a threshold on questions that took no part in choosing it."""
-    given, right, n = int(given_N.sum()), int(right_N.sum()), len(given_N)
-    share = f" ({right / given:.1%})" if given else ""
+    accepted, right, n = int(accepted_N.sum()), int(right_N.sum()), len(accepted_N)
+    share = f" ({right / accepted:.1%})" if accepted else ""
     return {
         "n": n,
-        "accepted": given,
+        "accepted": accepted,
         "right": right,
-        "shows": f"{right} of {given} right{share}, answers {given / n:.1%} of {n}",
+        "shows": f"{right} of {accepted} right{share}, answers {accepted / n:.1%} of {n}",
     }
 
 
@@ -183,7 +185,7 @@ def _greedy_answers(context: Context, name: str) -> tuple[np.ndarray, np.ndarray
 
 
 def _votes(context: Context, name: str, budget: int, temperature: float) -> Pool:
-    split: Split = context.directory.split(name).tuned
+    split = context.directory.split(name).tuned
     return read_pool(draw_pool(context, "tuned", split, budget, temperature, STAGE), [OWN])
 
 
@@ -191,5 +193,5 @@ def _tries(earlier: Threshold | None, chosen: Threshold) -> int:
     """Return the number of different guarantees that have been asked of these questions."""
     if earlier is None:
         return 1
-    asked = [(t.mode, t.budget, t.target, t.delta, t.alpha) for t in (earlier, chosen)]
-    return earlier.tries + (asked[0] != asked[1])
+    requests = [(t.mode, t.budget, t.target, t.delta, t.alpha) for t in (earlier, chosen)]
+    return earlier.tries + (requests[0] != requests[1])

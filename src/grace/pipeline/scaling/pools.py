@@ -1,7 +1,6 @@
-"""Pools: the samples of every question of a split that strategies vote over.
+"""Pools: several samples of every question of a split, for strategies to vote over.
 
 They are drawn once per run, number and temperature, and kept beside the split's other responses.
-A report says how right and how sure they are one by one.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import numpy as np
 from grace.estimators import Answers, asked_by
 from grace.metrics import evaluate, wqd
 from grace.pipeline.context import Context
-from grace.pipeline.sampling import sampling_for
+from grace.pipeline.sampling import answer, sampling_for
 from grace.pipeline.stages.cost import Meter, MeteredEngine
-from grace.pipeline.stages.score import KnownSplits, answer, check_values, estimator_of
+from grace.pipeline.stages.score import KnownSplits, check_values, estimator_of
 from grace.progress import progress
-from grace.records import Confidence, Response
+from grace.records import Confidence
 from grace.report.scaling.rows import Pooled, PooledConfidence
 from grace.scaling import Pool
 from grace.store import Split
@@ -37,11 +36,11 @@ def draw_pool(
 
     Args:
         context: the run.
-        answers: whose samples.
-        split: the responses of the same model, beside which they are kept.
+        answers: the model that is sampled.
+        split: that model's responses; the pool is kept beside them.
         count: samples per question.
         temperature: sampling temperature.
-        stage: under which name progress and times are kept.
+        stage: the name for progress and recorded times.
     """
     pool = split.pool(count, temperature)
     sampling = dataclasses.replace(
@@ -62,17 +61,15 @@ def rate_pool(context: Context, name: str, pool: Split) -> None:
     if done == len(units):
         return
     engine = MeteredEngine(lambda: context.engine(asked_by(estimator)), Meter())
-    known = KnownSplits(context, estimator.answers)
-    fitted = estimator.fit(known, engine, context.settings.seed)
+    fit_on = KnownSplits(context, estimator.answers)
+    fitted = estimator.fit(fit_on, engine, context.settings.seed)
     samples = context.samples(pool)
-    finished = sum(map(len, units[:done]))
-    label = f"scale {name}"
-    with progress(label, len(ids), done=finished, unit="samples") as advance:
+    rated = sum(map(len, units[:done]))
+    with progress(f"scale {name}", len(ids), done=rated, unit="samples") as advance:
         for unit in units[done:]:
-            values = fitted.rate(samples.part(unit))  # each is rated by itself
+            values = fitted.rate(samples.part(unit))  # every sample is rated by itself
             check_values(name, values, len(unit))
-            pairs = zip(unit, values, strict=True)
-            table.append([Confidence(ids[i], value) for i, value in pairs])
+            table.append([Confidence(ids[i], v) for i, v in zip(unit, values, strict=True)])
             advance(len(unit))
 
 
@@ -83,48 +80,42 @@ def read_pool(pool: Split, estimators: Sequence[str] = ()) -> Pool:
     for at, response in enumerate(responses):
         rows[response.question_id].append(at)
     places = list(rows.values())
-    values = {
-        name: [response.confidence for response in responses]
-        if name == OWN
-        else [row.confidence for row in pool.confidences(name).read()]
-        for name in estimators
-    }
+    confidences = {}
+    for name in estimators:
+        rated = responses if name == OWN else pool.confidences(name).read()
+        values = np.array([row.confidence for row in rated], dtype=np.float64)
+        confidences[name] = values[places]
     tokens = [len(response.token_ids) for response in responses]
+    traces = None
+    if all(response.trace for response in responses):  # c before each token, without the end's
+        traces = [[responses[i].trace[: tokens[i]] for i in row] for row in places]
     return Pool.from_answers(
         [[grades[i].answer for i in row] for row in places],
         [[grades[i].correct for i in row] for row in places],
         [[tokens[i] for i in row] for row in places],
-        {name: np.array(value, dtype=np.float64)[places] for name, value in values.items()},
-        _traces(responses, places) if all(response.trace for response in responses) else None,
+        confidences,
+        traces,
     )
 
 
-def _traces(
-    responses: Sequence[Response], places: Sequence[Sequence[int]]
-) -> list[list[tuple[float, ...]]]:
-    """Return c before each token of each sample; the last number of one that ended is its end's."""
-    return [[responses[i].trace[: len(responses[i].token_ids)] for i in row] for row in places]
+def describe(pool: Pool, row_name: Callable[[str], str], **about: Any) -> Pooled:
+    """Return the row `about` a pool: accuracy of single samples, and quality of their confidences.
 
-
-def describe(pool: Pool, called: Callable[[str], str], **about: Any) -> Pooled:
-    """Return the row `about` a pool: how right single samples are, and how good their confidences.
-
-    `called` returns what the row calls an estimator.
-
-    `wqd` is within-question discrimination: whether the right samples of a question are surer
-    than its wrong ones. That is what helps a vote.
+    `row_name` maps an estimator to its name in the row. `wqd` is within-question discrimination:
+    whether the right samples of a question are surer than its wrong ones. That is what helps a
+    vote.
     """
     number_QS = np.broadcast_to(np.arange(pool.num_questions)[:, None], pool.answer_QS.shape)
     confidences = []
     for name, value_QS in pool.confidences.items():
-        known_QS = ~np.isnan(value_QS)
-        if not known_QS.any():
+        rated_QS = ~np.isnan(value_QS)
+        if not rated_QS.any():
             continue
-        value_N, correct_N = value_QS[known_QS], pool.correct_QS[known_QS]
-        found = evaluate(value_N, correct_N, METRICS)
-        found["wqd"] = wqd(value_N, correct_N, number_QS[known_QS].tolist())
-        known = {key: None if math.isnan(value) else value for key, value in found.items()}
-        confidences.append(PooledConfidence(estimator=called(name), n=len(value_N), **known))
+        value_N, correct_N = value_QS[rated_QS], pool.correct_QS[rated_QS]
+        values = evaluate(value_N, correct_N, METRICS)
+        values["wqd"] = wqd(value_N, correct_N, number_QS[rated_QS].tolist())
+        defined = {key: None if math.isnan(value) else value for key, value in values.items()}
+        confidences.append(PooledConfidence(estimator=row_name(name), n=len(value_N), **defined))
     return Pooled(
         **about,
         n=pool.num_questions,

@@ -1,7 +1,7 @@
 """The choice between LoRA and the rows alone, made on validation answers.
 
-LoRA must rate the backbone's validation answers better than the rows alone do, in log loss and by
-more than two standard errors of the difference, and must not move the accuracy by more than a
+LoRA is kept if it rates the backbone's validation answers better than the rows alone do, in log
+loss and by more than two standard errors of the difference, and moves the accuracy by at most a
 point.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 from grace.calibration import log_losses
 from grace.config import to_dict
 from grace.pipeline.context import Context
-from grace.pipeline.sampling import sample_split, sampling_for
-from grace.pipeline.stages.grade import grade_split
+from grace.pipeline.sampling import answer
+from grace.progress import say
 from grace.store import CARD, read_json, write_json
 from grace.training.adapter import copy_adapter
 
@@ -28,7 +28,8 @@ MOST_MOVED = 0.01  # of the accuracy on validation questions
 class LoraChoice(NamedTuple):
     """The comparison of LoRA with the rows alone on validation answers.
 
-    `gain` is how much smaller its log loss is, per answer; `accuracy` before and after.
+    `gain` is the mean reduction of the log loss of an answer by LoRA. The accuracies are those of
+    the backbone (before) and of the model with LoRA (after).
     """
 
     kept: bool
@@ -49,12 +50,12 @@ class LoraChoice(NamedTuple):
 
 
 def keep_better(context: Context) -> None:
-    """Put the rows alone in the adapter's place unless LoRA has earned it, and say which."""
+    """Replace the trained adapter by the rows alone unless LoRA is better, and say which it is."""
     directory = context.directory
-    found = compare(context)
-    context.say(str(found))
-    entry = {"lora": found._asdict()}
-    if found.kept:
+    choice = compare(context)
+    say(str(choice))
+    entry = {"lora": choice._asdict()}
+    if choice.kept:
         path = directory.adapter / CARD
         write_json(path, {**read_json(path), **entry})
         return
@@ -68,20 +69,20 @@ def compare(context: Context) -> LoraChoice:
     """Rate the backbone's validation answers with both, and answer the questions with LoRA."""
     directory, split = context.directory, context.directory.split("validation")
     samples = context.samples(split)
-    done = [i for i, one in enumerate(samples.responses) if one.finish_reason == "stop"]
-    prompts = [samples.prompts[i] for i in done]
-    responses = [samples.responses[i].token_ids for i in done]
-    correct = [samples.correct[i] for i in done]
+    ended = [i for i, one in enumerate(samples.responses) if one.finish_reason == "stop"]
+    prompts = [samples.prompts[i] for i in ended]
+    responses = [samples.responses[i].token_ids for i in ended]
+    correct = [samples.correct[i] for i in ended]
     rows, lora = (
         log_losses(context.engines.load(adapter).confidences(prompts, responses), correct)
         for adapter in (directory.rows, directory.adapter)
     )
     better = rows - lora
-    gain = float(better.mean()) if done else 0.0
-    error = float(better.std(ddof=1) / math.sqrt(len(done))) if len(done) > 1 else math.inf
-    sample_split(context, "tuned", split.tuned, sampling_for(context, "validation"), stage="train")
-    grade_split(context, split.tuned)
+    gain = float(better.mean()) if ended else 0.0
+    error = float(better.std(ddof=1) / math.sqrt(len(ended))) if len(ended) > 1 else math.inf
+    answer(context, "tuned", split.tuned, stage="train")
     before = float(np.mean(samples.correct))
     after = float(np.mean([grade.correct for grade in split.tuned.grades.read()]))
+    # 1e-9: two accuracies that are a point apart may differ by a little more in binary
     kept = gain > LEAST_GAIN * error and abs(after - before) <= MOST_MOVED + 1e-9
-    return LoraChoice(kept, gain, error, len(done), before, after)
+    return LoraChoice(kept, gain, error, len(ended), before, after)

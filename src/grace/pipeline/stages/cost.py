@@ -1,4 +1,4 @@
-"""The cost of rating answers, beyond generating them, counted while it happens."""
+"""The cost of rating answers beyond generating them, counted while an estimator works."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LEVELS: tuple[Access, ...] = ("text", "logprobs", "hidden states", "weights")
 
 
 class Meter:
-    """Counts what an estimator takes from the model.
+    """Counts the model's work for an estimator.
 
-    `forward_tokens` are tokens fed to or sampled from the model, `requests` the prompts sent to
-    it, `access` the deepest thing that was looked at, `seconds` what earlier, stored sampling took
-    for the draws that were used, less what reading them took now.
+    `forward_tokens` are the tokens fed to or sampled from the model, `requests` the prompts sent
+    to it, `access` the deepest level that was read, and `seconds` the time of earlier, stored
+    sampling of the draws that were used, less the time to read them now.
     """
 
     def __init__(self) -> None:
@@ -40,17 +40,17 @@ class Meter:
         self.access: Access = "text"
 
     def saw(self, access: Access) -> None:
-        """Note that something of this kind was looked at."""
+        """Count that this level was read."""
         self.access = max(self.access, access, key=LEVELS.index)
 
     def sent(self, requests: int, tokens: int) -> None:
-        """Note prompts sent to the model and the tokens that went through it."""
+        """Count prompts sent to the model and the tokens that went through it."""
         self.requests += requests
         self.forward_tokens += tokens
 
 
 class MeteredEngine:
-    """An engine that is loaded when it is first used, and counted."""
+    """An engine that is loaded when it is first used, and whose work is counted."""
 
     def __init__(
         self, load: Callable[[], Engine], meter: Meter, stored: StoredStates | None = None
@@ -61,41 +61,41 @@ class MeteredEngine:
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer that made the prompts."""
+        """The engine's tokenizer."""
         return self._load().tokenizer
 
     def generate(
         self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str] | None = None
     ) -> Iterator[tuple[int, list[Generation]]]:
-        """Sample; only the text of what comes back counts as looked at."""
+        """Sample responses; of them, only the text counts as read."""
         for index, samples in self._load().generate(prompts, sampling, keys=keys):
             tokens = sum(len(sample.token_ids) + 1 for sample in samples)
             self.meter.sent(1, len(prompts[index]) + tokens)
             yield index, samples
 
     def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
-        """Read probabilities of next tokens."""
+        """Return probabilities of next tokens."""
         self.meter.saw("logprobs")
         self.meter.sent(len(contexts), sum(map(len, contexts)))
         return self._load().next_token_probs(contexts, tokens)
 
     def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
-        """Read c."""
+        """Return c of responses."""
         self._forward("weights", prompts, responses)
         return self._load().confidences(prompts, responses)
 
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> list[tuple[list[float], float]]:
-        """Read the probabilities of given responses."""
+        """Return the log-probabilities of responses and of their ends."""
         self._forward("logprobs", prompts, responses)
         return self._load().logprobs(prompts, responses)
 
     def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
-        """Read hidden states, from what is stored where all of them are."""
+        """Return pooled hidden states; the stored ones if all of these responses have them."""
         self._forward("hidden states", prompts, responses)
-        found = self.stored(prompts, responses) if self.stored else None
-        return self._load().features(prompts, responses) if found is None else found
+        states = self.stored(prompts, responses) if self.stored else None
+        return self._load().features(prompts, responses) if states is None else states
 
     def _forward(self, access: Access, prompts: Sequence[Ids], responses: Sequence[Ids]) -> None:
         self.meter.saw(access)
@@ -103,9 +103,9 @@ class MeteredEngine:
 
 
 class StoredTraining:
-    """The states of training responses, looked up by prompt and response.
+    """The hidden states that stage `features` has stored, looked up by prompt and response.
 
-    What an estimator is fitted on has so been computed once, by stage `features`.
+    So the states that estimators are fitted on are computed only once.
     """
 
     def __init__(self, context: Context) -> None:
@@ -117,10 +117,8 @@ class StoredTraining:
         pairs = zip(samples.prompts, samples.responses, strict=True)
         return {(tuple(p), tuple(r.token_ids)): row for row, (p, r) in enumerate(pairs)}
 
-    def __call__(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> Features | None:
-        """Return the states of given responses, None unless all of them are stored."""
+    def __call__(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features | None:
+        """Return the states of responses, None unless all of them are stored."""
         from safetensors.numpy import load_file
 
         pairs = zip(prompts, responses, strict=True)
@@ -132,7 +130,7 @@ class StoredTraining:
 
 
 class _Watched:
-    """A response that tells the meter when its probabilities or its confidence are read."""
+    """A response that counts when its probabilities or its confidence are read."""
 
     READS: ClassVar[dict[str, Access]] = {
         "logprobs": "logprobs",
@@ -153,7 +151,7 @@ class _Watched:
 def watched(
     samples: Samples, meter: Meter, seconds_per_draw: Callable[[int], float | None]
 ) -> Samples:
-    """Return the same samples, counting what is read of them and what their draws took."""
+    """Return the same samples; what is read of them, and the cost of their draws, is counted."""
 
     def draw(count: int) -> Draws:
         start = time.perf_counter()
@@ -172,7 +170,7 @@ def watched(
 
 
 def with_training(context: Context, estimator: Estimator, seconds: float) -> float | None:
-    """Add the training of the adapter that gave the answers, if any; None if it was not timed."""
+    """Add the training time of the adapter that an estimator uses; None if it is not recorded."""
     if asked_by(estimator) == "base":
         return seconds
     training = training_seconds(context.directory)
@@ -180,7 +178,7 @@ def with_training(context: Context, estimator: Estimator, seconds: float) -> flo
 
 
 def adapter_size(context: Context, estimator: Estimator) -> int:
-    """Return the number of trained parameters in the adapter that gave the answers, if any."""
+    """Return the number of trained parameters of the adapter that an estimator uses."""
     from safetensors import safe_open
 
     if asked_by(estimator) == "base":

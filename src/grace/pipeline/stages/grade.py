@@ -1,4 +1,4 @@
-"""Stage `grade`: judge the stored responses; re-grading never re-samples."""
+"""Stage `grade`: grade the stored responses; grading again samples nothing again."""
 
 from __future__ import annotations
 
@@ -33,21 +33,25 @@ def grade(context: Context) -> None:
 
 
 def _show(context: Context, split: Split) -> None:
-    """Show the first few right and wrong answers, so that a bad prompt or grader is seen."""
+    """Show the first few right and wrong answers, so that a bad prompt or grader is noticed."""
     questions = {question.id: question for question in split.questions.read()}
     pairs = list(zip(split.responses.read(), split.grades.read(), strict=True))
     for correct, verdict in ((True, "right"), (False, "wrong")):
         for response in [row for row, grade in pairs if grade.correct is correct][:SHOWN]:
             question = questions[response.question_id]
-            said, accepted = short_answer(response.text), " / ".join(question.answers[:3])
-            context.say(
-                f"{verdict}: {one_line(question.text)} -> {one_line(said) or '(nothing)'} "
-                f"(accepted: {one_line(accepted)})"
+            answer = one_line(short_answer(response.text)) or "(nothing)"
+            say(
+                f"{verdict}: {one_line(question.text)} -> {answer} "
+                f"(accepted: {_accepted(question)})"
             )
 
 
+def _accepted(question: Question) -> str:
+    return one_line(" / ".join(question.answers[:3]))
+
+
 def one_line(text: str) -> str:
-    """Return a text on one line, its end where it is long: there the question stands."""
+    """Return a text on one line; of a long one the end, which holds the question itself."""
     line = " ".join(text.split())
     return line if len(line) <= WIDTH else f"...{line[3 - WIDTH :]}"
 
@@ -59,24 +63,26 @@ def show_first(
     sampling: Sampling,
     grader: Grader,
 ) -> None:
-    """Show the first prompt, its answer and the grade, before thousands of them are made."""
+    """Show the first prompt, its answer and the grade, before thousands of answers are sampled."""
     prompts = [encode_chat(engine.tokenizer, chat)]
     once = dataclasses.replace(sampling, num_samples=1)
-    ((_, (made,)),) = engine.generate(prompts, once)
+    ((_, (generation,)),) = engine.generate(prompts, once)
     lines = "\n".join(f"{turn['role']}: {turn['content']}" for turn in chat).splitlines()
-    left_out = ["..."] if len(lines) > 2 * LINES else []
-    lines = [*lines[:LINES], *left_out, *lines[max(LINES, len(lines) - LINES) :]]
+    if len(lines) > 2 * LINES:
+        lines = [*lines[:LINES], "...", *lines[-LINES:]]
     say("\n  | ".join(["first prompt:", *lines]))
-    cut = f", cut after {len(made.token_ids)} tokens" if made.finish_reason == "length" else ""
+    cut = ""
+    if generation.finish_reason == "length":
+        cut = f", cut after {len(generation.token_ids)} tokens"
     verdict = "no known answer"
     if question.answers:
-        verdict = "right" if grader(made.text, question) else "wrong"
-        verdict += f"; accepted: {one_line(' / '.join(question.answers[:3]))}"
-    say(f"first answer{cut}: {one_line(made.text) or '(nothing)'} ({verdict})")
+        verdict = "right" if grader(generation.text, question) else "wrong"
+        verdict += f"; accepted: {_accepted(question)}"
+    say(f"first answer{cut}: {one_line(generation.text) or '(nothing)'} ({verdict})")
 
 
 def grade_split(context: Context, split: Split) -> None:
-    """Write one grade per response of a split, whole or not at all."""
+    """Write one grade per response of a split, all at once."""
     grader = grader_of(context.settings.grade, context.task.grader)
     by_id = {question.id: question for question in split.questions.read()}
     split.grades.write(

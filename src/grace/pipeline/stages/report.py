@@ -1,4 +1,4 @@
-"""Stage `report`: runs' tables become report.json, report.md, report.html and figures."""
+"""Stage `report`: report.json, report.md, report.html and figures from the tables of runs."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ from grace.tasks import title_of
 Array = NDArray[np.float64]
 OURS, *RIVALS = COMPARED
 SHARES = np.linspace(0, 1, 21)
-"""Of an answer, where its confidence is shown while it is written."""
+"""The shares of an answer after which its confidence is shown."""
 
 
 def report(context: Context) -> None:
     """Write the run's report."""
     directory, settings = context.directory, context.settings.report
-    made = summarize(
+    summary = summarize(
         report_input(context),
         bins=settings.bins,
         resamples=settings.bootstrap,
         seed=context.settings.seed,
     )
-    written = write_report(made, directory.path)
+    outputs = write_report(summary, directory.path)
     score = directory.manifest("score") or {}
-    read = [directory.path / name for name in score.get("outputs", {})]
-    directory.finish("report", {"report": to_dict(settings)}, read, written)
+    inputs = [directory.path / name for name in score.get("outputs", {})]
+    directory.finish("report", {"report": to_dict(settings)}, inputs, outputs)
 
 
 def report_input(context: Context) -> ReportInput:
-    """Gather what a finished run has measured."""
+    """Gather the results of a finished run."""
     directory, settings = context.directory, context.settings
     config = read_json(directory.config)
     table = read_json(directory.target_table)
-    estimators, task = _with_tables(context), title_of(settings.data)
+    estimators, task = _estimators(context), title_of(settings.data)
     return ReportInput(
         name=directory.path.name,
         created=config["created"],
@@ -74,29 +74,29 @@ def report_input(context: Context) -> ReportInput:
         ],
         targets=[TargetRow(**row, task=task) for row in table["bins"]],
         target_values={task: [row.target for row in directory.split("train").targets.read()]},
-        notes=[f"{_called_run(context)}: {warning}" for warning in table["warnings"]],
+        notes=[f"{_run_name(context)}: {warning}" for warning in table["warnings"]],
         settings=to_dict(settings),
         examples=list(_examples(context)),
         replays=[replay] if (replay := read_replay(context)) else (),
-        validation=list(_validated(context)),
-        traces=list(_traced(context)),
+        validation=list(_validations(context)),
+        traces=list(_traces(context)),
     )
 
 
-def _called_run(context: Context) -> str:
-    """Return what a run is called among others: its task, its variant, its seed."""
+def _run_name(context: Context) -> str:
+    """Return the name of a run among others: its task, its variant, its seed."""
     settings = context.settings
     variant = [] if settings.report.name == TRAINED else [settings.report.name]
     return ", ".join([title_of(settings.data), *variant, f"seed {settings.seed}"])
 
 
-def _with_tables(context: Context) -> dict[str, Estimator]:
+def _estimators(context: Context) -> dict[str, Estimator]:
     """Return the estimators of the report; a run of an earlier version has not rated them all."""
-    asked, sets = context.settings.report.estimators, list(test_sets(context))
+    requested, sets = context.settings.report.estimators, list(test_sets(context))
     return {
         name: estimator
         for name, estimator in rated_estimators(context).items()
-        if name in asked
+        if name in requested
         or all(t.answered(estimator.answers).confidences(name).path.exists() for t in sets)
     }
 
@@ -162,7 +162,7 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
         task=title_of(test.context.settings.data),
         train_task=title_of(settings.data),
         backbone=Path(settings.model.path).name,
-        estimator=_called(name, settings.report.name),
+        estimator=_row_name(name, settings.report.name),
         seed=settings.seed,
         confidence=[row.confidence for row in rows],
         correct=[grade.correct for grade in split.grades.read()],
@@ -172,10 +172,11 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
     )
 
 
-def _called(name: str, trained: str) -> str:
-    """Return an estimator's name in the rows: the trained one goes by the name of the run."""
-    plain, plus, how = name.partition("+")
-    return {TRAINED: trained, "grace_base": f"{trained}@base"}.get(plain, plain) + plus + how
+def _row_name(name: str, trained: str) -> str:
+    """Return an estimator's name in the rows: for `grace` the name of the trained confidence."""
+    plain, plus, recalibration = name.partition("+")
+    renamed = {TRAINED: trained, "grace_base": f"{trained}@base"}.get(plain, plain)
+    return renamed + plus + recalibration
 
 
 def _examples(context: Context) -> Iterator[RatedAnswer]:
@@ -195,31 +196,28 @@ def _examples(context: Context) -> Iterator[RatedAnswer]:
         )
 
 
-def _traced(context: Context) -> Iterator[Traced]:
-    """Yield the confidence along the tuned model's test answers, where it was trained on that."""
+def _traces(context: Context) -> Iterator[Traced]:
+    """Yield the confidence along the tuned model's test answers, if it was fitted with a trace."""
     split, settings = context.directory.split("test").tuned, context.settings
-    rows = list(zip(split.responses.read(), split.grades.read(), strict=True))
-    rows = [(row, grade) for row, grade in rows if row.trace and row.confidence is not None]
-    if rows:
-        yield Traced(
-            title_of(settings.data),
-            Path(settings.model.path).name,
-            settings.report.name,
-            np.array([_at_shares(row.trace) for row, _ in rows]),
-            np.array([grade.correct for _, grade in rows]),
-        )
+    pairs = zip(split.responses.read(), split.grades.read(), strict=True)
+    rows = [(row, grade) for row, grade in pairs if row.trace and row.confidence is not None]
+    if not rows:
+        return
+    along = [np.interp(SHARES, np.linspace(0, 1, len(row.trace)), row.trace) for row, _ in rows]
+    yield Traced(
+        title_of(settings.data),
+        Path(settings.model.path).name,
+        settings.report.name,
+        np.array(along),
+        np.array([grade.correct for _, grade in rows]),
+    )
 
 
-def _at_shares(trace: Sequence[float]) -> Array:
-    """Return c at `SHARES` of an answer, on straight lines between its tokens."""
-    return np.interp(SHARES, np.linspace(0, 1, len(trace)), trace)
-
-
-def _validated(context: Context) -> Iterator[Validation]:
-    """Yield GrACE beside each rival on validation answers, in log loss and in Brier score.
+def _validations(context: Context) -> Iterator[Validation]:
+    """Yield GrACE against each rival on validation answers, in log loss and in Brier score.
 
     All rate the same answers, the backbone's. Platt scaling is fitted on them and GrACE's LoRA is
-    chosen on them, the others have not seen them. A run of an earlier version has none.
+    chosen on them; the others have not seen them. A run of an earlier version has none.
     """
     split, settings = context.directory.split("validation"), context.settings
     try:
@@ -231,10 +229,10 @@ def _validated(context: Context) -> Iterator[Validation]:
     questions = np.array([row.id.rpartition("#")[0] for row in tables[OURS]])
     for rival in RIVALS:
         both_N = np.isfinite(c[OURS]) & np.isfinite(c[rival])
-        for metric, lossy in (("log_loss", log_losses), ("brier", _brier)):
-            ours_N, theirs_N = (lossy(c[k], right_N)[both_N] for k in (OURS, rival))
-            if len(set(questions[both_N])) < 2:
-                continue
+        if len(set(questions[both_N])) < 2:
+            continue
+        for metric, loss in (("log_loss", log_losses), ("brier", _brier)):
+            ours_N, theirs_N = (loss(c[k], right_N)[both_N] for k in (OURS, rival))
             yield Validation(
                 task=title_of(settings.data),
                 backbone=Path(settings.model.path).name,
@@ -254,7 +252,7 @@ def _brier(c_N: Array, right_N: Array) -> Array:
 
 
 def _standard_error(difference_N: Array, questions_N: NDArray[np.str_]) -> float:
-    """Return that of the mean difference, the answers to one question taken together."""
+    """Return the standard error of the mean difference, clustered by question."""
     _, question_N = np.unique(questions_N, return_inverse=True)
     away_Q = np.bincount(question_N, weights=difference_N - difference_N.mean())
     count = len(away_Q)

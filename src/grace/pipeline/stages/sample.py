@@ -10,6 +10,7 @@ from grace.grading import grader_of
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import is_sampled, sample_split, sampling_for
 from grace.pipeline.stages.grade import show_first
+from grace.progress import say
 from grace.store import SPLITS, Split
 from grace.tasks import Split as SplitName
 from grace.tasks.draw import MOST
@@ -42,7 +43,7 @@ def sample(context: Context) -> None:
 
 
 def draw_questions(context: Context, split: Split, name: SplitName) -> None:
-    """Draw a split's questions, once per run; with those of train, the examples before them."""
+    """Draw a split's questions, once per run; with those of `train`, the few-shot examples."""
     if split.questions.path.exists():
         return
     data, seed = context.settings.data, context.settings.seed
@@ -61,14 +62,14 @@ def _say_sizes(context: Context) -> None:
     if data.train and data.validation and data.test:
         return
     sizes = [f"{len(context.directory.split(name).questions.read()):,} {name}" for name in SPLITS]
-    context.say(
+    say(
         f"questions: {', '.join(sizes)} (up to {', '.join(f'{most:,}' for most in MOST.values())} "
         "unless data.train, data.validation and data.test say otherwise)"
     )
 
 
 def _preview(context: Context) -> None:
-    """Show the first prompt, its answer and the grade, unless answers are there already."""
+    """Show the first prompt, its answer and the grade, unless some questions are answered."""
     split = context.directory.split("train")
     if split.responses.path.exists():
         return
@@ -79,14 +80,14 @@ def _preview(context: Context) -> None:
 
 
 def draw_shots(context: Context) -> None:
-    """Draw the examples for a task that is not trained on, once per run."""
+    """Draw the few-shot examples of a task that is not trained on, once per run."""
     data = dataclasses.replace(context.settings.data, train=1, validation=1)
     if data.shots and not context.shots.path.exists():
         context.shots.write(draw_training(context.task, data, context.settings.seed)[0])
 
 
 def _refuse_too_long(context: Context, name: str) -> None:
-    """Refuse a question that the model cannot hold before any is answered; name its line."""
+    """Refuse a question that is too long for the model before any is answered; name its line."""
     split, sampling = context.directory.split(name), sampling_for(context, name)
     if is_sampled(split, sampling.num_samples):
         return

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grace.config import RunSettings
-from grace.engines import Sampling
 from grace.errors import RunError
 from grace.estimators import (
     Answers,
@@ -22,7 +21,7 @@ from grace.estimators import (
     load_estimator,
 )
 from grace.pipeline.context import Context
-from grace.pipeline.sampling import draw_further, sample_split, sampling_for
+from grace.pipeline.sampling import answer, draw_further
 from grace.pipeline.stages.cost import (
     Meter,
     MeteredEngine,
@@ -31,7 +30,6 @@ from grace.pipeline.stages.cost import (
     watched,
     with_training,
 )
-from grace.pipeline.stages.grade import grade_split
 from grace.pipeline.stages.sample import draw_questions, draw_shots
 from grace.progress import progress
 from grace.records import Confidence
@@ -39,11 +37,11 @@ from grace.store import ROWS, Split, write_json
 
 TRAINED = "grace"
 COMPARED = ("grace_base", "platt", "evidence", "probe")
-"""Estimators that also rate validation answers, so that the report can name a better one."""
+"""Estimators that also rate validation answers, where the report compares them with `grace`."""
 
 
 class TestSet(NamedTuple):
-    """Test questions of one task, and a context that asks them."""
+    """Test questions of one task, and the context of their prompts."""
 
     context: Context
     split: Split
@@ -54,7 +52,7 @@ class TestSet(NamedTuple):
 
 
 class KnownSplits:
-    """The splits that an estimator may fit on, read (and sampled if missing) on first use."""
+    """The splits that an estimator may be fitted on, read (and sampled if missing) on first use."""
 
     def __init__(self, context: Context, answers: Answers) -> None:
         self._context = context
@@ -80,7 +78,7 @@ def answer_tests(context: Context) -> None:
     inputs = sorted(path for path in context.directory.adapter.iterdir() if path.is_file())
     outputs = []
     for place, test in enumerate(test_sets(context)):
-        if place:  # what is asked of the run's own test set came with stage `sample`
+        if place:  # stage `sample` has drawn the questions of the run's own test set
             draw_shots(test.context)
             draw_questions(test.context, test.split, "test")
             outputs.append(test.split.questions.path)
@@ -117,32 +115,22 @@ def score(context: Context) -> None:
     directory.finish("score", settings, [p for p in inputs if p not in outputs], outputs)
 
 
-def load_estimators(settings: RunSettings) -> dict[str, Estimator]:
-    """Return the estimators that a run's settings name.
-
-    Raises:
-        ConfigError: an unknown estimator or an unknown setting of one.
-    """
-    return {name: estimator_of(settings, name) for name in settings.report.estimators}
-
-
 def rated_estimators(context: Context) -> dict[str, Estimator]:
     """Return the estimators of a run's report: those of its settings, and what goes with `grace`.
 
-    That is `rows` and `evidence`, of which c is made up where it is read from two rows, and
-    `grace_base` where the model's answers are not its backbone's.
+    These are `rows` and `evidence`, the two parts of c if it is read from two rows, and
+    `grace_base` if LoRA makes the model's answers differ from its backbone's.
     """
     settings = context.settings
-    found = load_estimators(settings)
-    more: list[str] = []
-    if TRAINED in found:
-        more += ["rows", "evidence"] if settings.train.head == "pair" else []
-        more += [] if answers_alike(context) else ["grace_base"]
-    return found | {name: estimator_of(settings, name) for name in more if name not in found}
+    names = list(settings.report.estimators)
+    if TRAINED in names:
+        names += ["rows", "evidence"] if settings.train.head == "pair" else []
+        names += [] if answers_alike(context) else ["grace_base"]
+    return {name: estimator_of(settings, name) for name in names}
 
 
 def answers_alike(context: Context) -> bool:
-    """Return whether the tuned model's answers are its backbone's: it has rows, but no LoRA."""
+    """Return whether the tuned model's answers are its backbone's: the adapter has no LoRA."""
     return (context.directory.adapter / ROWS).exists()
 
 
@@ -150,14 +138,14 @@ def check_estimators(settings: RunSettings) -> None:
     """Refuse estimators that this machine cannot fit, before hours are spent on a run.
 
     Raises:
-        ConfigError: one of them lacks a package, say; the message says what to do.
+        ConfigError: a package is missing, for example; the message says what to do.
     """
-    for estimator in load_estimators(settings).values():
-        check_estimator(estimator)
+    for name in settings.report.estimators:
+        check_estimator(estimator_of(settings, name))
 
 
 def estimator_of(settings: RunSettings, name: str) -> Estimator:
-    """Return an estimator as a run's settings have it.
+    """Return an estimator with the run's settings for it.
 
     Raises:
         ConfigError: an unknown estimator or an unknown setting of one.
@@ -173,52 +161,22 @@ def test_sets(context: Context) -> Iterator[TestSet]:
 
 
 def samples_of(context: Context, answers: Answers, split: Split) -> Samples:
-    """Return a split's responses, with further samples from the model that gave them."""
+    """Return a split's responses, with a function that draws further samples from their model."""
     return context.samples(split, functools.partial(draw_further, context, answers, split))
-
-
-def answer(
-    context: Context,
-    answers: Answers,
-    split: Split,
-    *,
-    stage: str,
-    sampling: Sampling | None = None,
-) -> None:
-    """Let a model answer a split's questions, and grade what it says; done once.
-
-    Args:
-        context: the run.
-        answers: which model.
-        split: its responses.
-        stage: under which name progress and times are kept.
-        sampling: None: as test questions are answered.
-    """
-    sampling = sampling or sampling_for(context, "test")
-    if not is_answered(split, sampling.num_samples):
-        sample_split(context, answers, split, sampling, stage=stage)
-        grade_split(context, split)
-
-
-def is_answered(split: Split, num_samples: int) -> bool:
-    """Return whether all questions of a split have their responses and grades."""
-    if (ids := split.responses.ids()) is None or ids != split.grades.ids():
-        return False
-    return len(ids) == num_samples * len(split.questions.read())
 
 
 def _rate_all(
     context: Context, name: str, estimator: Estimator, sets: Sequence[TestSet]
 ) -> list[Path]:
-    """Rate every test set with one fit; what is already there stays."""
+    """Rate every test set with one fit; stored confidences are kept."""
     tables = [test.answered(estimator.answers).confidences(name).path for test in sets]
     if not all(_is_rated(test.answered(estimator.answers), name) for test in sets):
         asked = asked_by(estimator)
         stored = StoredTraining(context) if asked == "base" else None
         engine = MeteredEngine(lambda: context.engine(asked), Meter(), stored)
         start = time.perf_counter()
-        known = KnownSplits(context, estimator.answers)
-        fitted = estimator.fit(known, engine, context.settings.seed)
+        fit_on = KnownSplits(context, estimator.answers)
+        fitted = estimator.fit(fit_on, engine, context.settings.seed)
         fit = {
             "fit_seconds": with_training(context, estimator, time.perf_counter() - start),
             "trained_parameters": fitted.trained_parameters + adapter_size(context, estimator),
@@ -247,9 +205,11 @@ def _rate(
     split = test.answered(estimator.answers)
     directory, samples = test.context.directory, samples_of(test.context, estimator.answers, split)
     meter = engine.meter = Meter()
-    given = watched(samples, meter, lambda count: directory.seconds_per_answer(split.draws(count)))
+    counted = watched(
+        samples, meter, lambda count: directory.seconds_per_answer(split.draws(count))
+    )
     start = time.perf_counter()
-    values = fitted.rate(given)
+    values = fitted.rate(counted)
     seconds = time.perf_counter() - start + meter.seconds
     check_values(name, values, len(samples.responses))
     count = len(samples.responses)
@@ -266,7 +226,7 @@ def _rate(
 
 
 def check_values(name: str, values: Values, count: int) -> None:
-    """Refuse what an estimator gave if it is not one probability, or None, per response.
+    """Refuse values of an estimator unless they are one probability, or None, per response.
 
     Raises:
         RunError: names the estimator and the value.

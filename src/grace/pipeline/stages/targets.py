@@ -12,7 +12,7 @@ from grace.estimators import Samples
 from grace.grading import labels_of
 from grace.pipeline.context import Context
 from grace.probe.steps import draw_steps
-from grace.progress import progress
+from grace.progress import progress, say
 from grace.records import Target
 from grace.store import write_bytes, write_json
 
@@ -27,7 +27,7 @@ TRACE_STATES = ("step", "at_step", "to_step")
 def features(context: Context) -> None:
     """Pool the last layer's hidden states over each training response (paper eq. 6).
 
-    With `train.trace` those at some steps of each are kept, too.
+    With `train.trace` the states at some steps of each response are kept, too.
     """
     from safetensors.numpy import load_file, save
 
@@ -46,11 +46,11 @@ def features(context: Context) -> None:
             rows = slice(start, start + SHARD_ROWS)
             responses = [response.token_ids for response in samples.responses[rows]]
             engine = context.engine("base")
-            made, at_steps = engine.states(samples.prompts[rows], responses, steps_NB[rows])
-            arrays = dict(zip(STATES, made, strict=True))
+            pooled, at_steps = engine.states(samples.prompts[rows], responses, steps_NB[rows])
+            arrays = dict(zip(STATES, pooled, strict=True))
             if steps_NB:
-                found = (np.array(steps_NB[rows], dtype=np.int32), *at_steps)
-                arrays |= dict(zip(TRACE_STATES, found, strict=True))
+                traced = (np.array(steps_NB[rows], dtype=np.int32), *at_steps)
+                arrays |= dict(zip(TRACE_STATES, traced, strict=True))
             # safetensors writes the memory of an array, whatever its strides
             write_bytes(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
             advance(len(responses))
@@ -65,7 +65,7 @@ def features(context: Context) -> None:
 
 
 def _steps(context: Context, samples: Samples) -> list[list[int]]:
-    """Return the steps of each response whose states a trace is fitted on, [] without one."""
+    """Return the steps of each response whose states the trace is fitted on, [] without one."""
     if not context.settings.train.trace:
         return []
     counts = [len(response.token_ids) for response in samples.responses]
@@ -77,16 +77,13 @@ def targets(context: Context) -> None:
     """Score every training response out of fold, bin the scores, take each bin's accuracy."""
     split = context.directory.split("train")
     responses = split.responses.read()
-    scores, made = make_run_targets(context)
-    for warning in made.warnings:
-        context.say(f"warning: {warning}")
-    rows = zip(responses, scores, made.bins, made.targets, strict=True)
+    scores, binned = make_run_targets(context)
+    for warning in binned.warnings:
+        say(f"warning: {warning}")
+    rows = zip(responses, scores, binned.bins, binned.targets, strict=True)
     split.targets.write([Target(r.id, float(s), int(b), float(t)) for r, s, b, t in rows])
-    table = {
-        "bins": [row._asdict() for row in made.table],
-        "warnings": list(made.warnings),
-    }
-    write_json(context.directory.target_table, table)
+    bins = [row._asdict() for row in binned.table]
+    write_json(context.directory.target_table, {"bins": bins, "warnings": list(binned.warnings)})
     context.directory.finish(
         "targets",
         {"target": to_dict(context.settings.target)},
@@ -121,7 +118,6 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
         blocks=[part.shape[1] for part in parts] if len(parts) > 1 else (),
         seed=context.settings.seed,
     )
-    made = make_targets(
+    return scores, make_targets(
         scores, labels, kind=settings.kind, bins=settings.bins, min_count=settings.min_count
     )
-    return scores, made

@@ -1,4 +1,4 @@
-"""Stage `train`: an adapter from the training responses and their targets."""
+"""Stage `train`: an adapter, trained on the training responses and their targets."""
 
 from __future__ import annotations
 
@@ -24,33 +24,30 @@ STEPS = "steps"  # the unit under which the seconds of optimizer steps are kept
 
 
 def train(context: Context) -> None:
-    """Train LoRA and the rows on the targets (paper eq. 7), unless the rows alone will do."""
+    """Train LoRA and the rows on the targets (paper eq. 7), or only copy the rows."""
     from grace.pipeline.stages.choosing import keep_better
     from grace.training.adapter import copy_adapter
 
     settings, directory = context.settings, context.directory
     split, validation = directory.split("train"), directory.split("validation")
-    pair = settings.train.head == "pair"
-    if pair and settings.train.lora == "never":
+    pair, lora = settings.train.head == "pair", settings.train.lora
+    if pair and lora == "never":
         copy_adapter(directory.rows, directory.adapter)
     else:
         with _training_progress() as on_step:
             train_run_adapter(context, _timed(directory, on_step))
-    if pair and settings.train.lora == "auto":
+    if pair and lora == "auto":
         keep_better(context)
-    directory.finish(
-        "train",
-        {"train": to_dict(settings.train)},
-        [
-            split.responses.path,
-            split.targets.path,
-            directory.target_table,
-            validation.responses.path,
-            validation.grades.path,
-            directory.readout,
-        ],
-        sorted(path for path in directory.adapter.iterdir() if path.is_file()),
-    )
+    inputs = [
+        split.responses.path,
+        split.targets.path,
+        directory.target_table,
+        validation.responses.path,
+        validation.grades.path,
+        directory.readout,
+    ]
+    outputs = sorted(path for path in directory.adapter.iterdir() if path.is_file())
+    directory.finish("train", {"train": to_dict(settings.train)}, inputs, outputs)
 
 
 def train_run_adapter(context: Context, on_step: OnStep | None = None) -> None:
@@ -70,7 +67,7 @@ def train_run_adapter(context: Context, on_step: OnStep | None = None) -> None:
 def train_on(
     context: Context, targets: Sequence[float], evidence: Evidence | None, **options: Any
 ) -> TrainResult:
-    """Train a fresh adapter on a target per training response, as the run's settings say.
+    """Train a new adapter on a target per training response, with the run's settings.
 
     The validation responses are rated after every epoch. `options` go to `train_adapter`.
     """
@@ -82,7 +79,7 @@ def train_on(
     settings, directory = context.settings, context.directory
     held_out = context.samples(directory.split("validation"))
     end_ids = context.engines.base.end_ids
-    loaded = context.engines.trainable()
+    loaded = context.engines.load_trainable()
     cnf = add_cnf(
         loaded.model,
         loaded.tokenizer,
@@ -107,11 +104,10 @@ def train_on(
 
 
 def training_seconds(directory: RunDir) -> float | None:
-    """Return the seconds of the fit and the training, None where neither was recorded."""
-    known = [
-        seconds for unit in (FIT, STEPS) if (seconds := directory.seconds_in(unit)) is not None
-    ]
-    return sum(known) if known else None
+    """Return the seconds of the fit and the training, None if neither was recorded."""
+    recorded = [directory.seconds_in(unit) for unit in (FIT, STEPS)]
+    seconds = [one for one in recorded if one is not None]
+    return sum(seconds) if seconds else None
 
 
 def _timed(directory: RunDir, on_step: OnStep) -> OnStep:
@@ -129,7 +125,7 @@ def _timed(directory: RunDir, on_step: OnStep) -> OnStep:
 
 @contextlib.contextmanager
 def _training_progress() -> Iterator[Callable[[int, int, dict[str, float]], None]]:
-    """Yield an `on_step` that opens a bar at the first step, when the number of steps is known."""
+    """Yield an `on_step` that shows progress; the number of steps comes with the first one."""
     with contextlib.ExitStack() as stack:
         advance: Advance | None = None
 
@@ -143,7 +139,7 @@ def _training_progress() -> Iterator[Callable[[int, int, dict[str, float]], None
 
 
 def _examples(samples: Samples, targets: Sequence[float]) -> list[Example]:
-    """Return a training example per response that came to its own end."""
+    """Return a training example per response that was not cut."""
     from grace.training.examples import Example
 
     return [
@@ -156,7 +152,7 @@ def _examples(samples: Samples, targets: Sequence[float]) -> list[Example]:
 
 
 def run_evidence(context: Context) -> Evidence | None:
-    """Return the evidence of stage `fit`, None where the settings want none."""
+    """Return the evidence that stage `fit` has fitted, None with `train.evidence=none`."""
     if context.settings.train.evidence == "none":
         return None
     return Evidence.from_dict(read_json(context.directory.readout)["evidence"])
