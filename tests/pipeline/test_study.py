@@ -13,6 +13,7 @@ import grace
 import tiny_run
 from grace.config import parse_value, shipped_recipes
 from grace.errors import ConfigError, RunError
+from grace.pipeline.stages import score
 from grace.pipeline.stages.report import report_runs
 from grace.pipeline.study import Study, StudySettings, resolve_study, run_study
 from grace.store import read_json
@@ -206,6 +207,22 @@ def test_changed_settings_of_one_run_are_refused_before_anything_is_written(stud
     with pytest.raises(RunError, match=r"train.gamma: 0.1 -> 0.7.*--redo train"):
         run_study(study, resolve_study(study, None, ["train.gamma=0.7"]))
     assert (study / "config.json").read_bytes() == config
+
+
+def test_redo_refuses_estimators_that_cannot_be_fitted_here_before_it_removes_anything(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(estimator: Any) -> None:
+        raise ConfigError("a package is missing")
+
+    monkeypatch.setattr(score, "check_estimator", refuse)
+    before = {path: path.stat().st_mtime_ns for path in study.rglob("stages/*")}
+    single = study / PEOPLE / "grace"
+    for path in (study, single):
+        assert run_study(path, resolve_study(path, None, ()))  # finished: nothing is fitted
+        with pytest.raises(ConfigError, match="a package is missing"):
+            run_study(path, resolve_study(path, None, ()), redo="score")
+    assert {path: path.stat().st_mtime_ns for path in study.rglob("stages/*")} == before
 
 
 def test_an_estimator_can_be_added_without_answering_again(study: Path, tmp_path: Path):

@@ -26,6 +26,7 @@ __all__ = [
     "STAGES",
     "Stage",
     "adopt_settings",
+    "check_start",
     "code_in",
     "has_begun",
     "load_run_settings",
@@ -108,15 +109,12 @@ def run(
             disk is full.
         ConfigError: `redo` or `until` is not a stage, or an estimator cannot be fitted here.
     """
-    last = until or ORDER[-1]
-    _check_stage(last)
     directory = RunDir(path)
-    if directory.manifest("score") is None and ORDER.index(last) >= ORDER.index("score"):
-        score.check_estimators(settings)
+    check_start(directory, settings, redo=redo, until=until)
     with directory.lock():
         adopt_settings(directory, settings, redo)
         context = Context(directory, settings)
-        for name in ORDER[: ORDER.index(last) + 1]:
+        for name in ORDER[: ORDER.index(until or ORDER[-1]) + 1]:
             if directory.manifest(name) is None:
                 say(f"stage {name}")
                 with disk_watched(path):
@@ -129,13 +127,23 @@ def run(
     return content
 
 
+def check_start(
+    directory: RunDir, settings: RunSettings, *, redo: str | None, until: str | None
+) -> None:
+    """Refuse what `run` would refuse, before anything is written or removed.
+
+    Raises:
+        RunError, ConfigError: as `run`.
+    """
+    if "score" in stages_left(directory, settings, redo=redo, until=until):
+        score.check_estimators(settings)
+
+
 def adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -> None:
     """Write config.json, or check it; remove what the stages to be done again have written.
 
     The new settings are written last, when nothing is left that was made with the old ones.
     """
-    if redo is not None:
-        _check_stage(redo)
     stored: Mapping[str, Any] = {}
     if directory.config.exists():
         stored = read_json(directory.config)
@@ -173,11 +181,6 @@ def _refuse_edited(directory: RunDir, stage: str) -> None:
         )
 
 
-def _check_stage(name: str) -> None:
-    if name not in STAGES:
-        raise ConfigError(f"unknown stage {name!r}; known: {', '.join(STAGES)}")
-
-
 def _refuse_orphans(directory: RunDir) -> None:
     done = [stage for stage in STAGES if directory.manifest(stage) is not None]
     if done:
@@ -197,7 +200,8 @@ def stages_left(
         ConfigError: `redo` or `until` is not a stage.
     """
     for stage in filter(None, (redo, until)):
-        _check_stage(stage)
+        if stage not in STAGES:
+            raise ConfigError(f"unknown stage {stage!r}; known: {', '.join(STAGES)}")
     again = ORDER.index(redo) if redo else len(ORDER)
     if directory.config.exists():
         refuse_changes(directory, settings, redo)

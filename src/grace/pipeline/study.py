@@ -38,10 +38,10 @@ from grace.config import (
 from grace.errors import ConfigError, RunError
 from grace.pipeline import (
     adopt_settings,
+    check_start,
     code_in,
     has_begun,
     read_run_settings,
-    refuse_changes,
     run,
     stages_alike,
 )
@@ -226,6 +226,8 @@ def run_study(
         return run(path, runs[Path()], redo=redo, until=until)
     paths = {path / folder: settings for folder, settings in runs.items()}
     with directory.lock():
+        for run_path, settings in paths.items():
+            check_start(RunDir(run_path), settings, redo=redo, until=until)
         _start_all(directory, study, paths, redo)
         chains: dict[Path, Chain] = {}
         for folder, settings in runs.items():
@@ -266,9 +268,6 @@ def _start_all(
     directory: RunDir, study: Study, paths: Mapping[Path, RunSettings], redo: str | None
 ) -> None:
     """Write the settings of every run before any goes on, so that a kill leaves one set of them."""
-    for path, settings in paths.items():
-        if RunDir(path).config.exists():
-            refuse_changes(RunDir(path), settings, redo)
     config = {"settings": study.tree, "study": to_dict(study.settings)}
     write_json(directory.config, config | {"overrides": list(study.overrides)})
     for path, settings in paths.items():
