@@ -117,6 +117,10 @@ class Split:
         """The tuned model's own answers to the same questions."""
         return self._beside("tuned")
 
+    def by(self, answers: str) -> Split:
+        """Return the responses of the backbone ("base") or of the tuned model ("tuned")."""
+        return self.tuned if answers == "tuned" else self
+
     def draws(self, count: int) -> Split:
         """Return the tables of `count` further samples of each question."""
         return self._beside(f"draws-{count}")

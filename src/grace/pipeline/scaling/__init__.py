@@ -131,8 +131,7 @@ class _Side(NamedTuple):
 
 
 def _draw(context: Context, answers: Answers, samples: int) -> Split:
-    test = context.directory.split("test")
-    split = test.tuned if answers == "tuned" else test
+    split = context.directory.split("test").by(answers)
     temperature = context.settings.sample.draw_temperature
     return draw_pool(context, answers, split, samples, temperature, "scale")
 

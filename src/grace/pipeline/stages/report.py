@@ -97,7 +97,7 @@ def _estimators(context: Context) -> dict[str, Estimator]:
         name: estimator
         for name, estimator in rated_estimators(context).items()
         if name in requested
-        or all(t.answered(estimator.answers).confidences(name).path.exists() for t in sets)
+        or all(t.split.by(estimator.answers).confidences(name).path.exists() for t in sets)
     }
 
 
@@ -153,7 +153,7 @@ def check_finished(context: Context) -> None:
 
 
 def _result(context: Context, test: TestSet, name: str, estimator: Estimator) -> EstimatorResult:
-    settings, split = context.settings, test.answered(estimator.answers)
+    settings, split = context.settings, test.split.by(estimator.answers)
     rows = split.confidences(name).read()
     cost = read_json(split.cost(name))
     generating = context.directory.seconds_per_answer(split)

@@ -46,10 +46,6 @@ class TestSet(NamedTuple):
     context: Context
     split: Split
 
-    def answered(self, answers: Answers) -> Split:
-        """Return the responses of the backbone, or those of the tuned model."""
-        return self.split.tuned if answers == "tuned" else self.split
-
 
 class KnownSplits:
     """The splits that an estimator may be fitted on, read (and sampled if missing) on first use."""
@@ -66,11 +62,10 @@ class KnownSplits:
     @functools.cached_property
     def validation(self) -> Samples:
         """The validation responses of the model whose answers are rated."""
-        split = self._context.directory.split("validation")
+        split = self._context.directory.split("validation").by(self._answers)
         if self._answers == "tuned":
-            answer(self._context, "tuned", split.tuned, stage="score")
-            return samples_of(self._context, "tuned", split.tuned)
-        return samples_of(self._context, "base", split)
+            answer(self._context, "tuned", split, stage="score")
+        return samples_of(self._context, self._answers, split)
 
 
 def answer_tests(context: Context) -> None:
@@ -91,28 +86,30 @@ def answer_tests(context: Context) -> None:
 
 def score(context: Context) -> None:
     """Write one confidence table per estimator and test set."""
-    directory, names = context.directory, context.settings.report.estimators
-    estimators = rated_estimators(context)
-    sets = list(test_sets(context))
-    models = {estimator.answers for estimator in estimators.values()}
-    answered = [test.answered(who) for test in sets for who in sorted(models)]
+    directory, settings = context.directory, context.settings
+    estimators, sets = rated_estimators(context), list(test_sets(context))
+    models = sorted({estimator.answers for estimator in estimators.values()})
+    splits = [test.split.by(answers) for test in sets for answers in models]
     outputs = []
     if "base" in models:
-        for test in sets[1:]:
+        for test in sets[1:]:  # stage `sample` has answered the run's own test set
             answer(test.context, "base", test.split, stage="score")
             outputs += [test.split.responses.path, test.split.grades.path]
-    held_out = [TestSet(context, directory.split("validation"))]
+    validation = TestSet(context, directory.split("validation"))
     compared = COMPARED if TRAINED in estimators else ()
-    with progress("score estimators", len({*estimators, *compared}), unit="estimators") as advance:
-        for name in dict.fromkeys([*estimators, *compared]):
-            estimator = estimators.get(name) or estimator_of(context.settings, name)
-            rated = [*(sets if name in estimators else ()), *(held_out if name in compared else ())]
+    every = estimators | {name: estimator_of(settings, name) for name in compared}
+    with progress("score estimators", len(every), unit="estimators") as advance:
+        for name, estimator in every.items():
+            rated = [*sets] if name in estimators else []
+            rated += [validation] if name in compared else []
             outputs += _rate_all(context, name, estimator, rated)
             advance(1, name)
-    inputs = [path for split in answered for path in (split.responses.path, split.grades.path)]
+    inputs = [path for split in splits for path in (split.responses.path, split.grades.path)]
     inputs += [directory.split(name).grades.path for name in ("train", "validation")]
-    settings = {"estimators": list(names)}
-    directory.finish("score", settings, [p for p in inputs if p not in outputs], outputs)
+    names = list(settings.report.estimators)
+    directory.finish(
+        "score", {"estimators": names}, [p for p in inputs if p not in outputs], outputs
+    )
 
 
 def rated_estimators(context: Context) -> dict[str, Estimator]:
@@ -169,8 +166,9 @@ def _rate_all(
     context: Context, name: str, estimator: Estimator, sets: Sequence[TestSet]
 ) -> list[Path]:
     """Rate every test set with one fit; stored confidences are kept."""
-    tables = [test.answered(estimator.answers).confidences(name).path for test in sets]
-    if not all(_is_rated(test.answered(estimator.answers), name) for test in sets):
+    rated = [TestSet(test.context, test.split.by(estimator.answers)) for test in sets]
+    missing = [test for test in rated if not _is_rated(test.split, name)]
+    if missing:
         asked = asked_by(estimator)
         stored = StoredTraining(context) if asked == "base" else None
         engine = MeteredEngine(lambda: context.engine(asked), Meter(), stored)
@@ -182,37 +180,36 @@ def _rate_all(
             "trained_parameters": fitted.trained_parameters + adapter_size(context, estimator),
         }
         engine.stored = None
-        for test in sets:
-            if not _is_rated(test.answered(estimator.answers), name):
-                _rate(test, name, estimator, fitted, engine, fit)
-    return tables
+        for test in missing:
+            samples = samples_of(test.context, estimator.answers, test.split)
+            _rate(test, name, samples, fitted, engine, fit)
+    return [test.split.confidences(name).path for test in rated]
 
 
 def _is_rated(split: Split, name: str) -> bool:
     """Return whether an earlier, unfinished attempt has rated all responses of a split."""
-    rated = split.confidences(name).ids()
-    return rated is not None and split.cost(name).exists() and rated == split.responses.ids()
+    ids = split.confidences(name).ids()
+    return ids is not None and split.cost(name).exists() and ids == split.responses.ids()
 
 
 def _rate(
     test: TestSet,
     name: str,
-    estimator: Estimator,
+    samples: Samples,
     fitted: Fitted,
     engine: MeteredEngine,
     fit: Mapping[str, float | None],
 ) -> None:
-    split = test.answered(estimator.answers)
-    directory, samples = test.context.directory, samples_of(test.context, estimator.answers, split)
+    """Rate the responses of a test set, and write their confidences and the cost."""
+    directory, split, count = test.context.directory, test.split, len(samples.responses)
     meter = engine.meter = Meter()
     counted = watched(
-        samples, meter, lambda count: directory.seconds_per_answer(split.draws(count))
+        samples, meter, lambda draws: directory.seconds_per_answer(split.draws(draws))
     )
     start = time.perf_counter()
     values = fitted.rate(counted)
     seconds = time.perf_counter() - start + meter.seconds
-    check_values(name, values, len(samples.responses))
-    count = len(samples.responses)
+    check_values(name, values, count)
     cost = {
         "extra_seconds_per_answer": seconds / count,
         "extra_forward_tokens_per_answer": meter.forward_tokens / count,
