@@ -42,7 +42,7 @@ def make(folder: Path, *changes: str) -> Context:
     directory = RunDir(folder / "run")
     base = SimpleNamespace(tokenizer=tiny_models.tokenizer(), end_ids=(3,), evidence=None)
     engines: Any = SimpleNamespace(
-        asking=settings,
+        prompt_settings=settings,
         base=base,
         sampling=base,
         load_trainable=lambda: SimpleNamespace(

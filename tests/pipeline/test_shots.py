@@ -98,7 +98,7 @@ def test_text_and_its_newline_are_said_once(shown: Path, capsys: Any) -> None:
     said = capsys.readouterr().err
     assert said.count("has no chat template") == 1
     assert context.data.prompt == "text"
-    assert context.engines.asking.stop == ("\n", "e")
+    assert context.engines.prompt_settings.stop == ("\n", "e")
 
 
 def test_right_and_wrong_answers_are_shown_after_grading(shown: Path, capsys: Any) -> None:

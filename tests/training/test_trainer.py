@@ -333,7 +333,9 @@ def test_what_cannot_be_trained_on_is_refused(train: Any, examples: list[Example
     with pytest.raises(TrainingError, match=r"has 30\d tokens .* more than the model's 256"):
         train(data=[*examples, long])
     wrong = dataclasses.replace(examples[0], target=1.5)
-    with pytest.raises(TrainingError, match="target or weight of response q0#0"):
+    with pytest.raises(
+        TrainingError, match=r"q0#0 has target 1.5 and weight 1.0; give a target in"
+    ):
         train(data=[*examples, wrong])
     with pytest.raises(ConfigError, match="report_to"):
         train(report_to="wandb")

@@ -56,8 +56,8 @@ def show_plans(
     A single run is shown stage by stage, several by their tokens.
     """
     from grace.pipeline import stages_left
-    from grace.pipeline.asking import settled
     from grace.pipeline.planning import plan_runs
+    from grace.pipeline.prompting import settled
 
     left = {
         folder: stages_left(RunDir(path / folder), settings, redo=redo, until=until)

@@ -14,7 +14,7 @@ from grace.config import DataSettings, RunSettings, from_dict, key_values
 from grace.engines.gguf import resolve_model
 from grace.errors import RunError
 from grace.estimators import Answers, Draws, Samples
-from grace.pipeline.asking import choose, settled
+from grace.pipeline.prompting import choose, settled
 from grace.progress import say
 from grace.records import Message, Question
 from grace.store import RowFile, RunDir, Split, read_json
@@ -35,7 +35,7 @@ class Engines:
         self._settings = settings
 
     @functools.cached_property
-    def asking(self) -> RunSettings:
+    def prompt_settings(self) -> RunSettings:
         """The settings of the prompts: plain text where the model has no chat template."""
         from grace.engines.local.loading import load_tokenizer
 
@@ -79,7 +79,7 @@ class Engines:
             **self._loading,
             batch_size=self._settings.sample.batch_size or None,
             needs_cnf=False,
-            stop=self.asking.stop,
+            stop=self.prompt_settings.stop,
             **options,
         )
 
@@ -92,7 +92,7 @@ class Engines:
             adapter=adapter,
             **self._loading,
             batch_size=self._settings.sample.batch_size or None,
-            stop=self.asking.stop,
+            stop=self.prompt_settings.stop,
         )
 
     def load_trainable(self) -> Loaded:
@@ -172,7 +172,9 @@ class Context:
     @property
     def data(self) -> DataSettings:
         """The data settings, with the prompt that this backbone can take."""
-        return dataclasses.replace(self.settings.data, prompt=self.engines.asking.data.prompt)
+        return dataclasses.replace(
+            self.settings.data, prompt=self.engines.prompt_settings.data.prompt
+        )
 
     def sampler(self, answers: Answers) -> ModelEngine:
         """Return the engine that samples these answers."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from grace.chat import encode_chat, has_chat_template
 from grace.config import DataSettings, ModelSettings, RunSettings
 from grace.engines.gguf import resolve_model
-from grace.pipeline.asking import longest_answer
+from grace.pipeline.prompting import longest_answer
 from grace.store import SPLITS
 from grace.tasks import load_task
 from grace.tasks.prompts import conversation, draw_training

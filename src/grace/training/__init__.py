@@ -1,1 +1,1 @@
-"""Targets, examples, losses and the trainer that teach a model to say how sure it is."""
+"""Training of LoRA and the `<CNF>` rows: targets, examples, losses and the training loop."""

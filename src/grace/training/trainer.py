@@ -163,9 +163,12 @@ def _check_examples(model: Any, examples: Sequence[Example], validation: Sequenc
             f"response {longest.id} has {len(longest)} tokens with its prompt, more than the "
             f"model's {limit}; shorten sample.max_new_tokens or the prompt"
         )
-    bad = [item.id for item in examples if not 0 <= item.target <= 1 or not item.weight >= 0]
-    if bad:
-        raise TrainingError(f"the target or weight of response {bad[0]} is not in [0, 1]")
+    for item in examples:
+        if not 0 <= item.target <= 1 or not item.weight >= 0:
+            raise TrainingError(
+                f"response {item.id} has target {item.target} and weight {item.weight}; give a "
+                "target in [0, 1] and a weight of at least 0"
+            )
 
 
 def _run(loop: Loop, save_every: int, on_step: OnStep | None) -> None:

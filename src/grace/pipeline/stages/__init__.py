@@ -1,1 +1,1 @@
-"""The stages of a run, a file each: what it reads, makes and writes."""
+"""The stages of a run, one file each."""

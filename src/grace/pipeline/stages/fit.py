@@ -186,7 +186,7 @@ def adapter_metadata(context: Context) -> dict[str, Any]:
     """Return the entries of grace.json with which `grace.load` makes the prompts of training."""
     from grace.engines.stops import stop_ids
 
-    model, stop = context.settings.model.path, context.engines.asking.stop
+    model, stop = context.settings.model.path, context.engines.prompt_settings.stop
     data, sample = to_dict(context.data), to_dict(context.settings.sample)
     shots = context.shots.read() if context.data.shots else []
     return {

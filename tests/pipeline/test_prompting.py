@@ -11,7 +11,7 @@ import pytest
 
 import tiny_run
 from grace.config import RunSettings, load_settings
-from grace.pipeline import asking, run
+from grace.pipeline import prompting, run
 from grace.pipeline.context import Context
 from grace.store import RunDir, read_json
 
@@ -35,7 +35,7 @@ def settings(inputs: Path, model: str, *changes: str) -> RunSettings:
 def chosen(path: Path, given: RunSettings, monkeypatch: pytest.MonkeyPatch, **right: int) -> Any:
     """Return the context of a run in which a prompt has so many right answers."""
     monkeypatch.setattr(
-        asking, "_count_right", lambda _, way, *__: right.get(f"{way.prompt}{way.shots}", 0)
+        prompting, "_count_right", lambda _, way, *__: right.get(f"{way.prompt}{way.shots}", 0)
     )
     context = Context(RunDir(path), given)
     context.settle()
@@ -84,7 +84,7 @@ def test_the_first_of_the_best_prompts_is_used_and_kept(
     again = Context(RunDir(tmp_path / "run"), given)
     for data in (context.settings.data, again.settings.data, again.data):
         assert (data.prompt, data.shots) == (prompt, shots)
-    assert again.engines.asking.stop == (("\n",) if prompt == "text" else ())
+    assert again.engines.prompt_settings.stop == (("\n",) if prompt == "text" else ())
 
 
 def test_a_model_without_a_chat_template_gets_examples_where_they_help(
@@ -123,11 +123,11 @@ def test_answers_have_room_for_explanations_and_for_what_is_accepted(inputs: Pat
     tokenizer = load_tokenizer(str(inputs / "chat"))
     short, long = (Question("1", "jsonl", "?", (answer,)) for answer in ("x", "why " * 60))
     choice = Question("2", "jsonl", "?", ("A",), ("x", "y"))
-    room = functools.partial(asking.longest_answer, tokenizer)
+    room = functools.partial(prompting.longest_answer, tokenizer)
     assert room([short], thinking=False) == 50
     assert room([short, long], thinking=False) > 2 * 60
     assert room([short, choice], thinking=False) == 512
-    assert room([short], thinking=True) == 50 + asking.THOUGHT
+    assert room([short], thinking=True) == 50 + prompting.THOUGHT
 
 
 def test_a_prompt_that_the_model_cannot_hold_is_not_chosen(inputs: Path, tmp_path: Path) -> None:
