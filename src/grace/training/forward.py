@@ -74,41 +74,56 @@ def losses(
         raise ConfigError("the evidence needs the ids that end a response; give end_ids")
     length = batch["input_ids"].shape[1] - (read_at != "feed")
     next_BT = batch["labels"][:, 1:length]
-    kept = 1
+    kept = 1  # the last position alone, unless response tokens matter
     if with_sft or evidence is not None or read_at == "prompt" or readout.head == "pair":
         kept = min(int((next_BT != IGNORED).sum(dim=1).max()) + (read_at == "feed") + 1, length)
     logits_BKV = forward_logits(model, batch, length, kept)
     next_BK = next_BT[:, length - kept :]
     if read_at == "prompt":
         logits_BKV = _prompt_last(logits_BKV, next_BK, readout)
-    labels_BK = torch.cat([next_BK, batch["input_ids"][:, -1:]], dim=1)
     end_B = torch.zeros(len(next_BK), device=next_BK.device)
     if evidence is not None:
         end_B = unread_end(logits_BKV[:, -2 if read_at == "feed" else -1], end_ids, readout)
-    if readout.head == "pair":
-        log_c_B, loss_BK = _pair(logits_BKV, next_BK, end_B, readout, evidence or Evidence.none())
-        sft_B = mean_over_tokens(loss_BK, next_BK)
-        return Losses(calibration_loss(log_c_B, batch["target"], loss), sft_B, log_c_B)
-    loss_BK = token_losses(logits_BKV, labels_BK)
+    labels_BK = torch.cat([next_BK, batch["input_ids"][:, -1:]], dim=1)
     if readout.head == "bins":
-        read_BE = logits_BKV[:, -1, list(readout.ids)].detach().float()
-        log_c_B = readout.reading(read_BE, read_BE.logsumexp(-1)).sigmoid().log()
-        return Losses(torch.zeros_like(log_c_B), mean_over_tokens(loss_BK, labels_BK), log_c_B)
+        log_c_B, sft_B = _bins(logits_BKV, labels_BK, readout)
+        return Losses(torch.zeros_like(log_c_B), sft_B, log_c_B)
+    if readout.head == "pair":
+        log_c_B, sft_B = _pair(logits_BKV, next_BK, end_B, readout, evidence or Evidence.none())
+    else:
+        log_c_B, sft_B = _token(logits_BKV, labels_BK, end_B, evidence, cnf_in_sft)
+    return Losses(calibration_loss(log_c_B, batch["target"], loss), sft_B, log_c_B)
+
+
+def _token(
+    logits_BKV: Tensor,
+    labels_BK: Tensor,
+    end_B: Tensor,
+    evidence: Evidence | None,
+    cnf_in_sft: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return log c and the SFT term of the head `token`, shape (B,); the last label is `<CNF>`."""
+    loss_BK, next_BK = token_losses(logits_BKV, labels_BK), labels_BK[:, :-1]
     log_c_B = -loss_BK[:, -1]
     if evidence is not None:
         log_c_B = _with_evidence(log_odds(log_c_B), -loss_BK[:, :-1], next_BK, end_B, evidence)
-    if cnf_in_sft:
-        loss_BK = torch.cat([loss_BK[:, :-1], -log_c_B[:, None]], dim=1)
-        sft_B = mean_over_tokens(loss_BK, labels_BK)
-    else:
-        sft_B = mean_over_tokens(loss_BK[:, :-1], next_BK)
-    return Losses(calibration_loss(log_c_B, batch["target"], loss), sft_B, log_c_B)
+    if not cnf_in_sft:
+        return log_c_B, mean_over_tokens(loss_BK[:, :-1], next_BK)
+    loss_BK = torch.cat([loss_BK[:, :-1], -log_c_B[:, None]], dim=1)
+    return log_c_B, mean_over_tokens(loss_BK, labels_BK)
+
+
+def _bins(logits_BKV: Tensor, labels_BK: Tensor, readout: Readout) -> tuple[Tensor, Tensor]:
+    """Return log c and the SFT term of the head `bins`, shape (B,); the last label is a bin."""
+    read_BE = logits_BKV[:, -1, list(readout.ids)].detach().float()
+    log_c_B = readout.reading(read_BE, read_BE.logsumexp(-1)).sigmoid().log()
+    return log_c_B, mean_over_tokens(token_losses(logits_BKV, labels_BK), labels_BK)
 
 
 def _pair(
     logits_BKV: Tensor, next_BK: Tensor, end_B: Tensor, readout: Readout, evidence: Evidence
 ) -> tuple[Tensor, Tensor]:
-    """Return log c, (B,), and -log p of the response's tokens in a model without the pair."""
+    """Return log c and the SFT term of the head `pair`, shape (B,)."""
     pair_BK2 = logits_BKV[..., list(readout.ids)].float()
     reading_BK = pair_BK2[..., 0] - pair_BK2[..., 1]
     loss_BK = token_losses(without(logits_BKV[:, :-1], readout), next_BK)
@@ -116,18 +131,19 @@ def _pair(
     steps_BK = torch.cat([next_BK != IGNORED, end_B1], dim=1)
     mean_B = (reading_BK * steps_BK).sum(1) / steps_BK.sum(1)
     state_B = evidence.share * mean_B + (1 - evidence.share) * reading_BK[:, -1]
-    return _with_evidence(state_B, -loss_BK, next_BK, end_B, evidence), loss_BK
+    log_c_B = _with_evidence(state_B, -loss_BK, next_BK, end_B, evidence)
+    return log_c_B, mean_over_tokens(loss_BK, next_BK)
 
 
 def _with_evidence(
     state_B: Tensor, logprobs_BK: Tensor, next_BK: Tensor, end_B: Tensor, evidence: Evidence
 ) -> Tensor:
-    """Return log c, (B,), from what was read and the log-probabilities of tokens and end."""
-    kept_BK = (next_BK != IGNORED).tolist()
-    rows = zip(logprobs_BK.detach().tolist(), kept_BK, end_B.detach().tolist(), strict=True)
+    """Return log c, shape (B,), from the readings and the log-probabilities of tokens and end."""
+    tokens_BK = (next_BK != IGNORED).tolist()
+    rows = zip(logprobs_BK.detach().tolist(), tokens_BK, end_B.detach().tolist(), strict=True)
     shifts = [
-        evidence.of([p for p, kept in zip(row, keeps, strict=True) if kept], end)
-        for row, keeps, end in rows
+        evidence.of([p for p, is_token in zip(row, tokens, strict=True) if is_token], end)
+        for row, tokens, end in rows
     ]
     odds_B = evidence.slope * (state_B + state_B.new_tensor(shifts))
     return F.logsigmoid(odds_B.clamp(-evidence.limit, evidence.limit))
