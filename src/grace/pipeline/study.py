@@ -47,7 +47,7 @@ from grace.pipeline import (
 )
 from grace.pipeline.processes import side_by_side
 from grace.pipeline.stages.report import report_runs
-from grace.store import RunDir, copy_file, read_json, write_json
+from grace.store import RunDir, read_json, write_json
 
 Tree = dict[str, Any]
 Chain = list[tuple[Path, RunSettings]]
@@ -288,15 +288,11 @@ def _run_chain(chain: Chain, until: str | None, scored: Scored | None) -> None:
 
 
 def _share(source: Path, target: Path) -> None:
-    """Copy the finished stages of one run that another would repeat, as it has their settings."""
-    original, copied = RunDir(source), RunDir(target)
+    """Copy the finished stages of one run that would give the same results in another."""
+    finished, other = RunDir(source), RunDir(target)
     for stage in stages_alike(read_run_settings(source), read_run_settings(target)):
-        manifest = original.manifest(stage)
-        if manifest is None or copied.manifest(stage) is not None:
-            continue
-        for name in manifest["outputs"]:
-            copy_file(source / name, target / name)
-        copied.adopt(stage, original)
+        if finished.manifest(stage) is not None and other.manifest(stage) is None:
+            other.adopt(stage, finished)
 
 
 def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> Tree:

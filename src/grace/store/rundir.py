@@ -92,10 +92,11 @@ class RunDir:
         )
 
     def adopt(self, stage: str, source: RunDir) -> None:
-        """Mark a stage as done whose outputs were copied from another run of equal settings."""
-        if source._timing_path(stage).exists():
-            copy_file(source._timing_path(stage), self._timing_path(stage))
-        copy_file(source._manifest_path(stage), self._manifest_path(stage))  # last
+        """Copy a finished stage of another run with the same settings; its manifest last."""
+        outputs = [source.path / name for name in (source.manifest(stage) or {})["outputs"]]
+        timing = [path for path in (source._timing_path(stage),) if path.exists()]
+        for path in (*outputs, *timing, source._manifest_path(stage)):
+            copy_file(path, self.path / path.relative_to(source.path))
 
     def changed_files(self, stage: str) -> list[str]:
         """Return the inputs and outputs of a finished stage that have changed since."""

@@ -169,22 +169,23 @@ def watched(
     return dataclasses.replace(samples, responses=responses, draw=draw)
 
 
-def with_training(context: Context, estimator: Estimator, seconds: float) -> float | None:
-    """Add the training time of the adapter that an estimator uses; None if it is not recorded."""
-    if asked_by(estimator) == "base":
-        return seconds
-    training = training_seconds(context.directory)
-    return None if training is None else training + seconds
+def fit_cost(
+    context: Context, estimator: Estimator, parameters: int, seconds: float
+) -> dict[str, float | None]:
+    """Return the cost of a fit: its seconds, None if unknown, and the trained parameters.
 
-
-def adapter_size(context: Context, estimator: Estimator) -> int:
-    """Return the number of trained parameters of the adapter that an estimator uses."""
+    They include those of the adapter, if the estimator uses the tuned model.
+    """
     from safetensors import safe_open
 
-    if asked_by(estimator) == "base":
-        return 0
-    size = 0
-    for path in context.directory.adapter.glob("*.safetensors"):
-        with safe_open(path, "np") as file:
-            size += sum(math.prod(file.get_slice(n).get_shape()) for n in file.keys())  # noqa: SIM118
-    return size
+    training: float | None = 0.0
+    if asked_by(estimator) == "tuned":
+        training = training_seconds(context.directory)
+        for path in context.directory.adapter.glob("*.safetensors"):
+            with safe_open(path, "np") as file:
+                shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
+                parameters += sum(map(math.prod, shapes))
+    return {
+        "fit_seconds": None if training is None else training + seconds,
+        "trained_parameters": parameters,
+    }

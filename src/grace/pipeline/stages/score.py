@@ -26,9 +26,8 @@ from grace.pipeline.stages.cost import (
     Meter,
     MeteredEngine,
     StoredTraining,
-    adapter_size,
+    fit_cost,
     watched,
-    with_training,
 )
 from grace.pipeline.stages.sample import draw_questions, draw_shots
 from grace.progress import progress
@@ -175,10 +174,8 @@ def _rate_all(
         start = time.perf_counter()
         fit_on = KnownSplits(context, estimator.answers)
         fitted = estimator.fit(fit_on, engine, context.settings.seed)
-        fit = {
-            "fit_seconds": with_training(context, estimator, time.perf_counter() - start),
-            "trained_parameters": fitted.trained_parameters + adapter_size(context, estimator),
-        }
+        seconds = time.perf_counter() - start
+        fit = fit_cost(context, estimator, fitted.trained_parameters, seconds)
         engine.stored = None
         for test in missing:
             samples = samples_of(test.context, estimator.answers, test.split)

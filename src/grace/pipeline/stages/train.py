@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grace.config import to_dict
@@ -34,8 +34,8 @@ def train(context: Context) -> None:
     if pair and lora == "never":
         copy_adapter(directory.rows, directory.adapter)
     else:
-        with _training_progress() as on_step:
-            train_run_adapter(context, _timed(directory, on_step))
+        with _watched_steps(directory) as on_step:
+            train_run_adapter(context, on_step)
     if pair and lora == "auto":
         keep_better(context)
     inputs = [
@@ -110,27 +110,20 @@ def training_seconds(directory: RunDir) -> float | None:
     return sum(seconds) if seconds else None
 
 
-def _timed(directory: RunDir, on_step: OnStep) -> OnStep:
-    """Return an `on_step` that records how long every step took, with the validation after it."""
-    last = time.perf_counter()
-
-    def timed(step: int, steps: int, values: dict[str, float]) -> None:
-        nonlocal last
-        before, last = last, time.perf_counter()
-        directory.add_time("train", f"{STEPS}/{step}", last - before, 1)
-        on_step(step, steps, values)
-
-    return timed
-
-
 @contextlib.contextmanager
-def _training_progress() -> Iterator[Callable[[int, int, dict[str, float]], None]]:
-    """Yield an `on_step` that shows progress; the number of steps comes with the first one."""
+def _watched_steps(directory: RunDir) -> Iterator[OnStep]:
+    """Yield an `on_step` that shows progress and records the seconds of every step.
+
+    They include the validation after a step. The number of all steps comes with the first one.
+    """
+    last = time.perf_counter()
+    advance: Advance | None = None
     with contextlib.ExitStack() as stack:
-        advance: Advance | None = None
 
         def on_step(step: int, steps: int, values: dict[str, float]) -> None:
-            nonlocal advance
+            nonlocal last, advance
+            before, last = last, time.perf_counter()
+            directory.add_time("train", f"{STEPS}/{step}", last - before, 1)
             if advance is None:
                 advance = stack.enter_context(progress("train", steps, done=step - 1, unit="steps"))
             advance(1, f"loss {values['loss']:.4f}")
