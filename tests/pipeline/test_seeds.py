@@ -61,13 +61,13 @@ def test_a_changed_setting_of_a_study_is_refused(change: str, difference: str, s
     assert trials.tree(study) == before
 
 
-def test_a_run_of_one_seed_does_not_become_a_study(
-    reference: Any, finish: Any, tmp_path: Path
-) -> None:
+def test_a_run_of_one_seed_does_not_become_a_study(reference: Any, tmp_path: Path) -> None:
+    from grace.errors import RunError
+    from grace.pipeline.study import resolve_study
+
     run = reference.copy(tmp_path)
-    ended = finish(run, seeds=2)
-    assert ended.code == 2
-    assert "is a single run, and 2 runs were asked for" in ended.said
+    with pytest.raises(RunError, match="is a single run, and 2 runs were asked for"):
+        resolve_study(run, None, (), seeds=2)
     assert reference.differences(run) == []
 
 

@@ -15,8 +15,7 @@ from grace.config import parse_value, shipped_recipes
 from grace.errors import ConfigError, RunError
 from grace.pipeline.stages import score
 from grace.pipeline.stages.report import report_runs
-from grace.pipeline.study import Study, StudySettings, resolve_study, run_study
-from grace.store import read_json
+from grace.pipeline.study import Study, resolve_study, run_study
 
 PEOPLE, PLACES = "pocket_people", "pocket_places"
 RECIPES = list(shipped_recipes().values())
@@ -174,14 +173,13 @@ def test_a_task_that_the_recipe_does_not_have_is_refused_with_those_that_it_has(
 def test_a_study_of_several_tasks_does_not_become_one_of_a_single_task(study: Path, tmp_path: Path):
     before = {path: path.read_bytes() for path in study.glob("*.json")}
     with pytest.raises(RunError, match="run per task and variant, and one run per variant"):
-        run_study(study, narrowed(study, study, PLACES))
+        narrowed(study, study, PLACES)
     with pytest.raises(RunError, match="run per task and variant, and one run per variant"):
-        run_study(study, resolve_study(study, None, [f"data.task={PLACES}"]))
-    single = Study(read_json(study / "config.json")["settings"], StudySettings(tasks=(PLACES,)))
+        resolve_study(study, None, [f"data.task={PLACES}"])
+    (tmp_path / "single.toml").write_text(f'data.task = "{PLACES}"', encoding="utf-8")
     with pytest.raises(RunError, match="run per task and variant, and a single run was"):
-        run_study(study, single)
+        resolve_study(study, tmp_path / "single.toml", ["model.path=pocket"])
     assert {path: path.read_bytes() for path in study.glob("*.json")} == before
-    assert not (study / "grace").exists()
 
 
 def test_a_finished_study_resumes_by_name_and_does_nothing(study: Path):

@@ -317,7 +317,10 @@ def test_checkpoints_from_before_these_settings_are_gone_on_with(train: Any) -> 
             {"head": "bins", "read_at": "feed", "evidence": "none"},
             r"no single token .* train\.read_at=predict",
         ),
-        ({"read_at": "feed"}, r"head=pair is read at every .*read_at=feed .* set train\.head=token"),
+        (
+            {"read_at": "feed"},
+            r"head=pair is read .*read_at=feed .* set train\.head=token",
+        ),
         ({"evidence": "none"}, r"head=pair is fitted together with .*evidence=likelihood"),
         ({"cnf_in_sft": True}, r"head=pair is never a label; .*cnf_in_sft=false"),
         (

@@ -126,12 +126,13 @@ def resolve_study(
     """Return the study of a new recipe, or that of an existing run or study with changes.
 
     `data.task` among the overrides picks one of the study's tasks, where it has several. Whether
-    an existing run accepts the changes is checked by `run_study`.
+    an existing run accepts other settings is checked by `run_study`.
 
     Raises:
         ConfigError: an unknown or impossible setting, a task that the study does not have, a new
             run without a model or a task, or an existing one that names code which the user has
             not named.
+        RunError: the path holds a run or a study with other folders.
     """
     config = RunDir(path).config
     resumed = recipe is None and config.exists()
@@ -144,12 +145,14 @@ def resolve_study(
         study = study._replace(settings=dataclasses.replace(study.settings, seeds=seeds))
     typed = [one for one in overrides if one.partition(".")[0] in NAMES_CODE]
     plugins.trust(code_in(override_settings({}, typed)))
-    for settings in study.runs().values():
+    runs = study.runs()
+    for settings in runs.values():
         _refuse_unset(settings)
         if resumed:
             plugins.refuse_code(code_in(settings), config)
         else:
             plugins.trust(code_in(settings))
+    _refuse_other_folders(RunDir(path), study, len(runs))
     return study
 
 
@@ -196,50 +199,6 @@ def _refuse_unset(settings: RunSettings) -> None:
         )
 
 
-def run_study(
-    path: Path,
-    study: Study,
-    *,
-    redo: str | None = None,
-    until: str | None = None,
-    jobs: int = 1,
-    scored: Scored | None = None,
-) -> dict[str, Any]:
-    """Bring every run of a study to its end and return their common report.
-
-    Args:
-        path: the directory of the study, or of its only run.
-        study: its runs, from `resolve_study`.
-        redo: a stage to do again in every run, with all that follow it.
-        until: the last stage to do in every run; without the report, nothing is returned.
-        jobs: tasks and seeds at a time, in processes of their own.
-        scored: called with the folder of each task and seed's main run before its report.
-
-    Raises:
-        RunError: as `run`, or the directory holds a run or a study with other folders.
-        ConfigError: `redo` or `until` is not a stage.
-    """
-    runs = study.runs()
-    directory = RunDir(path)
-    _refuse_other_folders(directory, study, len(runs))
-    if not study.levels:
-        return run(path, runs[Path()], redo=redo, until=until)
-    paths = {path / folder: settings for folder, settings in runs.items()}
-    with directory.lock():
-        for run_path, settings in paths.items():
-            check_start(RunDir(run_path), settings, redo=redo, until=until)
-        _start_all(directory, study, paths, redo)
-        chains: dict[Path, Chain] = {}
-        for folder, settings in runs.items():
-            name = folder.parent if study.settings.variant else folder
-            chains.setdefault(name, []).append((path / folder, settings))
-        work = functools.partial(_run_chain, until=until, scored=scored)
-        side_by_side(work, list(chains.values()), list(map(str, chains)), jobs)
-        if until is not None and RunDir(next(iter(paths))).manifest("report") is None:
-            return {}
-        return report_runs(list(paths), path)
-
-
 def _refuse_other_folders(directory: RunDir, study: Study, count: int) -> None:
     """Refuse to start runs in a directory whose runs are in other folders.
 
@@ -262,6 +221,49 @@ def _refuse_other_folders(directory: RunDir, study: Study, count: int) -> None:
             f"{directory.path} is a single run, and {count} runs were asked for; name a new "
             "directory"
         )
+
+
+def run_study(
+    path: Path,
+    study: Study,
+    *,
+    redo: str | None = None,
+    until: str | None = None,
+    jobs: int = 1,
+    scored: Scored | None = None,
+) -> dict[str, Any]:
+    """Bring every run of a study to its end and return their common report.
+
+    Args:
+        path: the directory of the study, or of its only run.
+        study: its runs, from `resolve_study`.
+        redo: a stage to do again in every run, with all that follow it.
+        until: the last stage to do in every run; without the report, nothing is returned.
+        jobs: tasks and seeds at a time, in processes of their own.
+        scored: called with the folder of each task and seed's main run before its report.
+
+    Raises:
+        RunError: as `run`.
+        ConfigError: `redo` or `until` is not a stage.
+    """
+    runs = study.runs()
+    directory = RunDir(path)
+    if not study.levels:
+        return run(path, runs[Path()], redo=redo, until=until)
+    paths = {path / folder: settings for folder, settings in runs.items()}
+    with directory.lock():
+        for run_path, settings in paths.items():
+            check_start(RunDir(run_path), settings, redo=redo, until=until)
+        _start_all(directory, study, paths, redo)
+        chains: dict[Path, Chain] = {}
+        for folder, settings in runs.items():
+            name = folder.parent if study.settings.variant else folder
+            chains.setdefault(name, []).append((path / folder, settings))
+        work = functools.partial(_run_chain, until=until, scored=scored)
+        side_by_side(work, list(chains.values()), list(map(str, chains)), jobs)
+        if until is not None and RunDir(next(iter(paths))).manifest("report") is None:
+            return {}
+        return report_runs(list(paths), path)
 
 
 def _start_all(

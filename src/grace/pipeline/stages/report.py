@@ -119,14 +119,14 @@ def report_runs(paths: Sequence[Path], out: Path | None = None) -> dict[str, Any
     settings = contexts[0].settings
     with tempfile.TemporaryDirectory() as folder:
         target = out or Path(folder) / paths[0].name
-        made = build_report(
+        summary = build_report(
             merge([report_input(context) for context in contexts], target.name),
             target,
             bins=settings.report.bins,
             resamples=settings.report.bootstrap,
             seed=settings.seed,
         )
-    content: dict[str, Any] = to_json(made)
+    content: dict[str, Any] = to_json(summary)
     return content
 
 
@@ -136,8 +136,8 @@ def runs_under(path: Path) -> list[Path]:
     Raises:
         RunError: there is none.
     """
-    if found := runs_in(path):
-        return found
+    if runs := runs_in(path):
+        return runs
     raise RunError(f"{path} is not a run and holds none; see `grace list runs`")
 
 

@@ -168,9 +168,9 @@ def _rate_all(
     rated = [TestSet(test.context, test.split.by(estimator.answers)) for test in sets]
     missing = [test for test in rated if not _is_rated(test.split, name)]
     if missing:
-        asked = asked_by(estimator)
-        stored = StoredTraining(context) if asked == "base" else None
-        engine = MeteredEngine(lambda: context.engine(asked), Meter(), stored)
+        model = asked_by(estimator)
+        stored = StoredTraining(context) if model == "base" else None
+        engine = MeteredEngine(lambda: context.engine(model), Meter(), stored)
         start = time.perf_counter()
         fit_on = KnownSplits(context, estimator.answers)
         fitted = estimator.fit(fit_on, engine, context.settings.seed)
