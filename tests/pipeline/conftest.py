@@ -51,8 +51,8 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 def finish(reference: Reference) -> Callable[..., trials.Ended]:
     """Do a run to its end in a process of its own."""
 
-    def go(run: Path, *changes: str, redo: str | None = None, seeds: int = 1) -> trials.Ended:
+    def go(run: Path, *changes: str, redo: str | None = None) -> trials.Ended:
         chosen = trials.settings(reference.inputs, *changes) if changes else reference.settings
-        return trials.finish(trials.run, run, chosen, redo, seeds)
+        return trials.finish(trials.run, run, chosen, redo)
 
     return go
