@@ -127,7 +127,7 @@ def test_one_task_of_a_recipe_keeps_its_seeds(study: Path, tmp_path: Path):
     chosen = resolve_study(
         tmp_path / "run",
         study.parent / "recipe.toml",
-        [f"data.task={PLACES}", "model.path=pocket"],
+        [f"data.task = {PLACES}", "model.path=pocket"],
         seeds=2,
     )
     folders = ["seed-0/grace", "seed-0/grace-log", "seed-1/grace", "seed-1/grace-log"]

@@ -137,7 +137,7 @@ def resolve_study(
     config = RunDir(path).config
     resumed = recipe is None and config.exists()
     study = _stored_study(config) if resumed else _new_study(recipe)
-    latest = {override.partition("=")[0]: override for override in (*study.overrides, *overrides)}
+    latest = {one.partition("=")[0].strip(): one for one in (*study.overrides, *overrides)}
     if study.settings.tasks and (override := latest.pop("data.task", None)):
         study = _only_task(study, parse_value(override.partition("=")[2].strip()))
     study = study._replace(overrides=tuple(latest.values()))
