@@ -160,7 +160,7 @@ def test_readings_of_the_folds_are_at_one_level_however_far_the_states_are_from_
         known = Steps(moved[row, steps], means[row, steps], steps, logprobs)
         found = fit_trace(made, known, right, list(range(600)))
         traces.append(found.losses.mean())
-    assert traces[1] == pytest.approx(traces[0], abs=0.01)
+    assert traces[1] == pytest.approx(traces[0], abs=1e-6)
 
 
 def test_it_is_calibrated_at_every_step_and_ranks_better_the_more_is_written():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from grace.evidence import clipped
-from grace.evidence.trace import Trace, features_at
+from grace.evidence.trace import TRACE_FEATURES, Trace, features_at
 from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Array, varying
 
@@ -76,17 +76,23 @@ def fit_trace(
         groups_N: its question.
         seed: seed of the folds.
     """
-    known_MF = along.features(_held_out(along.at_NBD, fit), _held_out(along.mean_NBD, fit))
+    reading_NB, mean_NB = _held_out(along.at_NBD, fit), _held_out(along.mean_NBD, fit)
+    # The sum of readings that share a level is little but the length: fit it without that level.
+    level, length = float(mean_NB.mean()), TRACE_FEATURES.index("length")
+    centred_MF = along.features(reading_NB - level, mean_NB - level)
     width = along.step_NB.shape[1]
     groups_M = [group for group in groups_N for _ in range(width)]
-    made = fit_logistic([known_MF], np.repeat(labels_N, width), groups_M, seed=seed)
-    (weights_F,), center_F = made.weights, known_MF.mean(0)
+    made = fit_logistic([centred_MF], np.repeat(labels_N, width), groups_M, seed=seed)
+    (weights_F,) = made.weights
+    bias = float(made.bias + weights_F @ centred_MF.mean(0))
+    weights_F[length] -= level * weights_F[-1]
+    found_MF = along.features(reading_NB, mean_NB)
     trace = Trace(
         tuple(weights_F.tolist()),
-        tuple(center_F.tolist()),
-        float(made.bias + weights_F @ center_F),
-        low=tuple(known_MF.min(0).tolist()),
-        high=tuple(known_MF.max(0).tolist()),
+        tuple(found_MF.mean(0).tolist()),
+        bias,
+        low=tuple(found_MF.min(0).tolist()),
+        high=tuple(found_MF.max(0).tolist()),
         limit=math.log(len(along.step_NB) + 1),
     )
     return TraceFit(trace, made.losses.reshape(-1, width).mean(1))
