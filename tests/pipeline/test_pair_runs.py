@@ -111,8 +111,10 @@ def test_the_evidence_and_the_rows_are_those_of_the_fit(made: Path) -> None:
 def test_a_run_says_whether_lora_was_kept_and_uses_what_it_says(made: Path) -> None:
     card = json.loads((made / "auto/adapter/grace.json").read_text())
     found = card["lora"]
-    moved = abs(found["accuracy_after"] - found["accuracy_before"])
-    assert found["kept"] == (found["gain"] > 2 * found["standard_error"] and moved <= 0.01)
+    gains = found["gain"] > 2 * found["standard_error"]
+    assert (found["accuracy_after"] is not None) == gains  # else no answer is needed to tell
+    moved = abs(found["accuracy_after"] - found["accuracy_before"]) if gains else 0
+    assert found["kept"] == (gains and moved <= 0.01)
     assert (made / "auto/adapter/rows.safetensors").exists() != found["kept"]
     if not found["kept"]:
         test = RunDir(made / "auto").split("test")
@@ -174,6 +176,27 @@ def test_lora_that_moves_the_accuracy_or_gains_nothing_is_not_kept(
     assert not outcome(0.9, 0.6, before).kept
     assert not outcome(0.7, 0.7, before).kept
     assert not outcome(0.6, 0.9, before - 0.02).kept
+    assert outcome(0.9, 0.6, before - 0.02).accuracy_after is None  # the gain has decided
+
+
+@pytest.mark.parametrize(
+    ("after", "wanted"),
+    [
+        (
+            None,
+            "LoRA left out, the rows are used without it: on 99 validation answers it lowers the "
+            "log loss by 0.0100 (more than 0.0200, two standard errors, is needed)",
+        ),
+        (
+            0.48,
+            "LoRA left out, the rows are used without it: on 99 validation answers it lowers the "
+            "log loss by 0.0100 (more than 0.0200, two standard errors, is needed) and moves the "
+            "accuracy from 50.0 to 48.0 % (at most 1 point is allowed)",
+        ),
+    ],
+)
+def test_the_choice_is_said_with_the_rule_that_made_it(after: float | None, wanted: str) -> None:
+    assert str(LoraChoice(False, 0.01, 0.01, 99, 0.5, after)) == wanted
 
 
 @pytest.mark.parametrize(("errors", "kept"), [(1.8, False), (2.2, True)])

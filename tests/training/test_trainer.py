@@ -289,6 +289,23 @@ def test_the_best_epoch_is_kept_where_that_is_asked_for(train: Any) -> None:
         train(folder="none", keep="best", held_out=[])
 
 
+@pytest.mark.parametrize(("lora", "steps"), [("auto", 3), ("always", 9)])
+def test_lora_that_an_epoch_leaves_worse_than_its_rows_is_trained_no_further(
+    lora: str, steps: int, train: Any, validation: list[Example]
+) -> None:
+    opposite = [dataclasses.replace(row, target=1 - row.target) for row in validation]
+    options = {"head": "pair", "lora": lora, "epochs": 3, "learning_rate": 5e-2, "keep": "best"}
+    options |= {"evidence": Evidence.none(), "held_out": opposite}
+    done = train(**options)
+    scores = {row["step"]: row["eval_brier"] for row in done.result.log if "eval_brier" in row}
+    assert scores[3] > scores[0]
+    assert done.result.steps == steps
+    (done.adapter / "adapter_model.safetensors").unlink()
+    done.adapter.rename(done.adapter.with_name("killed"))
+    again = train(**options)  # as after a kill between the last step and the adapter
+    assert (again.result.steps, again.result.log) == (steps, done.result.log)
+
+
 @pytest.mark.parametrize("kind", ["cap", "sampler"])
 def test_balanced_training_runs(kind: str, train: Any) -> None:
     assert train(balance=kind, loss="log", schedule="cosine", warmup=0.2).result.steps >= 4

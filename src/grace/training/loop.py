@@ -113,7 +113,7 @@ class Loop:
         self.tracker.send("on_train_begin", self.step)
         if self.step == 0:
             self._note(self._validate())
-        while self.step < total:
+        while self.step < total and not self.hopeless():
             values = self._take_step(batches)
             self.step += 1
             at_end = self.step in ends
@@ -136,6 +136,17 @@ class Loop:
         scored = [row for row in self.log if "eval_brier" in row and row["step"]]
         best = min(scored, key=lambda row: row["eval_brier"], default=None)
         return None if best is None else int(best["step"])
+
+    def hopeless(self) -> bool:
+        """Return whether an epoch of LoRA has left c worse than the rows that it started from.
+
+        With `lora=auto` LoRA must rate the validation answers clearly better than those rows, which
+        another epoch hardly mends (`docs/decisions/007-two-rows.md`).
+        """
+        if self.settings.head != "pair" or self.settings.lora != "auto":
+            return False
+        scores = [row["eval_brier"] for row in self.log if "eval_brier" in row]
+        return len(scores) > 1 and min(scores[1:]) > scores[0]
 
     def whole_weights(self) -> dict[str, Tensor] | None:
         """Return the weights of a model that is sharded over processes, else None.

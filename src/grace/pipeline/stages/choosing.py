@@ -2,7 +2,7 @@
 
 LoRA is kept if it rates the backbone's validation answers better than the rows alone do, in log
 loss and by more than two standard errors of the difference, and moves the accuracy by at most a
-point.
+point. The accuracy takes new answers, so it is measured only where the first holds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class LoraChoice(NamedTuple):
     """The comparison of LoRA with the rows alone on validation answers.
 
     `gain` is the mean reduction of the log loss of an answer by LoRA. The accuracies are those of
-    the backbone (before) and of the model with LoRA (after).
+    the backbone (before) and of the model with LoRA (after; None: not measured, as the gain is too
+    small).
     """
 
     kept: bool
@@ -37,15 +38,21 @@ class LoraChoice(NamedTuple):
     standard_error: float
     answers: int
     accuracy_before: float
-    accuracy_after: float
+    accuracy_after: float | None
 
     def __str__(self) -> str:
         """Return the choice in a sentence."""
+        needed = LEAST_GAIN * self.standard_error
+        found = (
+            f"LoRA {'kept' if self.kept else 'left out, the rows are used without it'}: on "
+            f"{self.answers} validation answers it lowers the log loss by {self.gain:.4f} (more "
+            f"than {needed:.4f}, two standard errors, is needed)"
+        )
+        if self.accuracy_after is None:
+            return found
         return (
-            f"LoRA {'kept' if self.kept else 'left out, the rows alone are used'}: on "
-            f"{self.answers} validation answers its log loss is smaller by {self.gain:.4f} "
-            f"(standard error {self.standard_error:.4f}), accuracy "
-            f"{100 * self.accuracy_before:.1f} -> {100 * self.accuracy_after:.1f} %"
+            f"{found} and moves the accuracy from {100 * self.accuracy_before:.1f} to "
+            f"{100 * self.accuracy_after:.1f} % (at most {100 * MOST_MOVED:.0f} point is allowed)"
         )
 
 
@@ -66,7 +73,7 @@ def keep_better(context: Context) -> None:
 
 
 def compare(context: Context) -> LoraChoice:
-    """Rate the backbone's validation answers with both, and answer the questions with LoRA."""
+    """Rate the backbone's validation answers with both; if LoRA is better, answer with it."""
     directory, split = context.directory, context.directory.split("validation")
     samples = context.samples(split)
     ended = [i for i, one in enumerate(samples.responses) if one.finish_reason == "stop"]
@@ -80,9 +87,11 @@ def compare(context: Context) -> LoraChoice:
     better = rows - lora
     gain = float(better.mean()) if ended else 0.0
     error = float(better.std(ddof=1) / math.sqrt(len(ended))) if len(ended) > 1 else math.inf
-    answer(context, "tuned", split.tuned, stage="train")
     before = float(np.mean(samples.correct))
+    if gain <= LEAST_GAIN * error:
+        return LoraChoice(False, gain, error, len(ended), before, None)
+    answer(context, "tuned", split.tuned, stage="train")
     after = float(np.mean([grade.correct for grade in split.tuned.grades.read()]))
     # 1e-9: two accuracies that are a point apart may differ by a little more in binary
-    kept = gain > LEAST_GAIN * error and abs(after - before) <= MOST_MOVED + 1e-9
+    kept = abs(after - before) <= MOST_MOVED + 1e-9
     return LoraChoice(kept, gain, error, len(ended), before, after)
