@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from grace.config import RunSettings, is_missing
+from grace.config import RunSettings, absolute_model, is_missing
 from grace.errors import LOCAL, ConfigError, MissingError
 from grace.pipeline.study import Study, resolve_study, run_study
 from grace.report import Report, checked_report
@@ -88,7 +88,7 @@ def resolve(
     given = {key: value for key, value in named.items() if value is not None and value != ""}
     check_place(path, new=recipe is not None or "model" in given)
     options = {
-        "model.path": "model" in given and _absolute(given["model"]),
+        "model.path": "model" in given and absolute_model(given["model"]),
         "model.device": given.get("device"),
         "data.task": given.get("task") or ("jsonl" if "file" in given else None),
         "data.dir": "data" in given and str(Path(given["data"]).resolve()),
@@ -107,11 +107,6 @@ def resolve(
         check_names(resolved)
         check_questions(path / folder, resolved)
     return study
-
-
-def _absolute(model: str | Path) -> str:
-    """Return a directory's or a file's place, a Hub id as it is."""
-    return str(Path(model).resolve()) if Path(model).exists() else str(model)
 
 
 def check_packages(what: str) -> None:

@@ -67,13 +67,16 @@ def test_cut_and_empty_responses_are_told_with_the_setting_that_mends_them(
     out = tmp_path / "out"
     where = ["label", questions, out, "--model", finished / "run"]
     told = cli(*where, "--set", "sample.max_new_tokens=1").out
-    assert "are cut at their longest, so without a confidence; --set sample.max_new_tokens" in told
+    assert (
+        "are cut at the length limit, so without a confidence; try --set sample.max_new_tokens"
+        in told
+    )
     (shard,) = out.glob("part-*")
     table = parquet.read_table(shard)
     texts = pyarrow.array([" "] * 4 + ["a"])
     parquet.write_table(table.set_column(table.column_names.index("text"), "text", texts), shard)
     again = cli(*where, "--set", "sample.max_new_tokens=1").out
-    assert "4 responses are empty: the prompt may not fit these questions; --set data" in again
+    assert "4 responses are empty: the prompt may not fit these questions; try --set data" in again
 
 
 def test_a_model_without_cnf_is_labelled_without_confidence(

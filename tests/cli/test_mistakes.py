@@ -314,7 +314,8 @@ MISTAKES = [
     Mistake(
         "a response has another name",
         "score new own.jsonl",
-        'own.jsonl:1: "response" is missing among the fields question, answer',
+        'own.jsonl:1: "response" is missing among the fields question, answer; give the one with '
+        "the model's answer that name",
         '{"question": "A?", "answer": "a"}',
     ),
     Mistake(

@@ -44,6 +44,7 @@ __all__ = [
     "SampleSettings",
     "TargetSettings",
     "TrainSettings",
+    "absolute_model",
     "describe",
     "differences",
     "from_dict",
@@ -117,6 +118,11 @@ def is_missing(model: str | Path) -> bool:
     owner, slash, name = str(model).partition("/")
     inside = slash != "" and (name == "" or "/" in name or Path(owner).exists())
     return inside or isinstance(model, Path) or model.startswith((".", "~", "/"))
+
+
+def absolute_model(model: str | Path) -> str:
+    """Return the absolute path of a model's directory or file, a Hub id as it is."""
+    return str(Path(model).resolve()) if Path(model).exists() else str(model)
 
 
 def _assign(tree: dict[str, Any], override: str) -> None:
