@@ -106,34 +106,34 @@ MISTAKES = [
     Mistake(
         "the answers have another name",
         RUN,
-        '{here}/own.jsonl:1: "answers" is missing among the fields question, solution; say which '
-        "one holds it: --answer-field solution",
+        '{here}/own.jsonl:1: "answers" is missing among the fields question, solution; name the '
+        "field with the answer: --answer-field solution",
         '{"question": "A?", "solution": "a"}',
     ),
     Mistake(
         "the question has another name",
         RUN,
-        '{here}/own.jsonl:1: "question" is missing among the fields stem, answer; say which one '
-        "holds it: --question-field stem",
+        '{here}/own.jsonl:1: "question" is missing among the fields stem, answer; name the field '
+        "with the question: --question-field stem",
         '{"stem": "A?", "answer": "a"}',
     ),
     Mistake(
         "two fields could be the answer",
         RUN,
-        '{here}/own.jsonl:1: both "target" and "label"; name the one to be read: --answer-field '
-        "target",
+        '{here}/own.jsonl:1: both "target" and "label" could be the answer; choose one: '
+        "--answer-field target",
         '{"question": "A?", "target": "a", "label": 3}',
     ),
     Mistake(
         "the named field is misspelt",
         f"{RUN} --answer-field solutoin",
-        "{here}/own.jsonl:1: no field 'solutoin'; the fields are question, solution",
+        '{here}/own.jsonl:1: no field "solutoin" among question, solution; did you mean solution?',
         '{"question": "A?", "solution": "a"}',
     ),
     Mistake(
         "an answer is null",
         RUN,
-        '{here}/own.jsonl:1: "answers" is missing; add it',
+        '{here}/own.jsonl:1: "answers" is missing or empty; add it',
         '{"question": "A?", "answers": null}',
     ),
     Mistake(
@@ -158,7 +158,7 @@ MISTAKES = [
     Mistake(
         "the choices are misspelt",
         RUN,
-        '{here}/own.jsonl:1: did you mean "choices"? rename "choises", or take it out',
+        '{here}/own.jsonl:1: did you mean "choices"? rename or remove "choises"',
         '{"question": "Which is a prime?", "choises": ["4", "7"], "answer": "B"}',
     ),
     Mistake(
@@ -184,14 +184,15 @@ MISTAKES = [
     Mistake(
         "no line of column names",
         CSV,
-        '{here}/own.csv:1: "question" is missing among the fields Who?, me; say which one holds '
-        "it: --question-field NAME",
+        '{here}/own.csv:1: "question" is missing among the fields Who?, me; name the field with '
+        "the question: --question-field NAME",
         "Who?,me\nWhere?,here\n",
     ),
     Mistake(
         "questions from a pipe",
         "run new --model pocket --file -",
-        "questions are read more than once, so not from a pipe; save them to a file",
+        "questions cannot come from a pipe, because they are read more than once; save them to a "
+        "file",
     ),
     # the model and the run
     Mistake(

@@ -83,10 +83,10 @@ BAD_LINES = [
     ('{"question": "", "answers": ["a"]}', "\"question\" is ''; write a text that is not empty"),
     ('{"question": ["q"], "answers": ["a"]}', r"\"question\" is \['q'\]"),
     ('{"question": true, "answers": ["a"]}', '"question" is True'),
-    ('{"question": "q"}', '"answers" is missing; add it'),
+    ('{"question": "q"}', '"answers" is missing or empty; add it'),
     ('{"question": "q", "answers": []}', '"answers" is an empty list'),
     ('{"question": "q", "answers": ["a", " "]}', "\"answers\" is ' '; write a text"),
-    ('{"question": "q", "answers": [null]}', '"answers" is missing'),
+    ('{"question": "q", "answers": [null]}', '"answers" is null; write a text'),
     ('{"question": "q", "answers": ["a"], "answer": "a"}', 'both "answers" and "answer"'),
     ('{"question": "q", "choices": ["x", "y"]}', '"answer" is missing'),
     ('{"question": "q", "choices": ["x"], "answer": "A"}', "1 choice; give 2 to 10 as a list"),
@@ -104,7 +104,7 @@ BAD_LINES = [
     ('{"question": "q", "choices": [1, 2, 3], "answer": 1}', "1 could mean more than one choice"),
     (
         '{"question": "q", "anwsers": ["a"]}',
-        '"answers" is missing among the fields question, anwsers; say which one holds it: '
+        '"answers" is missing among the fields question, anwsers; name the field with the answer: '
         "--answer-field anwsers",
     ),
     ('{"question": "q", "answers": ["a"], "id": ""}', "\"id\" is ''"),
