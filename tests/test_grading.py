@@ -147,7 +147,7 @@ def test_number_refuses_a_question_without_a_number() -> None:
     [
         ([True] * 3, "all 3 training responses are right, so there is no confidence to learn"),
         ([False] * 2, "all 2 training responses are wrong, so there is no confidence to learn"),
-        ([], "none of the training responses came to its own end"),
+        ([], "all training responses were cut at the length limit"),
     ],
 )
 def test_answers_of_one_kind_teach_no_confidence(correct: list[bool], message: str) -> None:

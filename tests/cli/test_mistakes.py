@@ -328,19 +328,19 @@ MISTAKES = [
     Mistake(
         "a confidence in percent",
         "measure own.csv",
-        "own.csv:2: confidence is 85; a confidence lies between 0 and 1 (null: none)",
+        "own.csv:2: confidence is 85; write a number from 0 to 1, or null for none",
         "confidence,correct\n85,true\n",
     ),
     Mistake(
         "a grade in words",
         "measure own.jsonl",
-        'own.jsonl:1: correct is "yes"; write true or false (null: not known)',
+        'own.jsonl:1: correct is "yes"; write true, false, or null if unknown',
         '{"confidence": 0.85, "correct": "yes"}',
     ),
     Mistake(
         "answers without confidence",
         "measure own.jsonl",
-        "own.jsonl:1: no field confidence; `grace score` adds it",
+        'own.jsonl:1: "confidence" is missing; `grace score` adds it',
         '{"question": "A?", "response": "a", "correct": true}',
     ),
     Mistake(

@@ -105,7 +105,9 @@ def _named_splits(source: str, data: DataSettings) -> dict[str, list[Row]]:
         pools = named_pools(source, parts, read) if len(parts) > 1 else None
     elif Path(source).is_dir():
         pools = folder_pools(Path(source), read)
-    return {name: pool() if pool else [] for name, pool in pools._asdict().items()} if pools else {}
+    if pools is None:
+        return {}
+    return {name: pool() if pool else [] for name, pool in pools._asdict().items()}
 
 
 def _by_field(rows: Iterable[Row]) -> dict[str, list[Row]]:
