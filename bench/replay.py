@@ -1,8 +1,8 @@
-"""Replaying a stored pool in tables against the plain loop over `decide`.
+"""The time and memory of a replay in tables, against the plain loop over `decide`.
 
 Claims: 1,000 questions x 32 samples x 50 orders, all strategies and 6 budgets, take less than 10
-seconds on 2 cores and less than 1 GiB at their peak; the outcomes are those of `decide`, which
-takes its turn on some of the same questions and orders in the same run.
+seconds on 2 cores and less than 1 GiB at their peak; the outcomes are those of `decide`, which is
+measured in the same run on some of the same questions and orders.
 
     OMP_NUM_THREADS=2 python bench/replay.py
 """
