@@ -192,7 +192,7 @@ def test_every_field_of_a_result_is_documented(type_: Any):
         (lambda m: m.ask("A?", max_new_tokens=0), "max_new_tokens is 0"),
         (lambda m: m.vote("A?", budget=0), "budget is 0"),
         (lambda m: m.vote("A?", parallel=0), "parallel is 0"),
-        (lambda m: m.vote("A?", strategy="sc", threshold=0.5), "'sc' has none"),
+        (lambda m: m.vote("A?", strategy="sc", threshold=0.5), "'sc' takes no threshold"),
         (lambda m: m.vote("A?", strategy="es", threshold=float("nan")), "threshold is nan"),
         (lambda m: m.vote("A?", strategy="p_true-sc"), "confidences of 'p_true'"),
         (lambda m: m.vote("A?", strategy="oracle"), "unknown strategy 'oracle'"),

@@ -85,8 +85,8 @@ MISTAKES = [
     Mistake(
         "more are asked for than there are",
         f"{RUN} --set data.train=50",
-        "{here}/own.jsonl has 6 different questions, 52 were asked for; set e.g. data.train=4 "
-        "data.validation=1 data.test=1",
+        "{here}/own.jsonl has 6 different questions, but the settings ask for 52; set e.g. "
+        "data.train=4 data.validation=1 data.test=1",
         "\n".join(GOOD.replace("A", letter) for letter in "ABCDEF"),
     ),
     Mistake(
@@ -261,7 +261,7 @@ MISTAKES = [
     Mistake(
         "a setting is misspelt",
         f"{RUN} --set train.epoch=3",
-        "settings: unknown setting 'train.epoch'; did you mean 'epochs'?",
+        "settings: unknown setting 'train.epoch'; did you mean 'train.epochs'?",
     ),
     Mistake(
         "a setting without a value",

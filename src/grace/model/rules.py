@@ -86,8 +86,8 @@ def voting(
     if threshold is not None:
         if not hasattr(made, "threshold"):
             raise UserInputError(
-                f"a threshold of {threshold} was given, but {strategy!r} has none; leave it out, "
-                "or use the strategy es or asc"
+                f"strategy {strategy!r} takes no threshold, but {threshold} was given; leave it "
+                "out, or use the strategy es or asc"
             )
         return Voting(dataclasses.replace(made, threshold=check_threshold(threshold)))
     found = _in_force(chosen, "early-stop", budget, temperature, longest)

@@ -79,7 +79,10 @@ def read_rows(
     elif path.is_dir():
         parts = sorted(path.glob("*.parquet"))
         if not parts:
-            raise DataError(f"{path} holds no .parquet files; name a file, or what label wrote")
+            raise DataError(
+                f"{path} holds no .parquet files; name a file, or a directory written by `grace "
+                "label`"
+            )
         rows = (row for part in parts for row in _parquet_rows(part, 0, None, choose))
         yield from itertools.islice(rows, start, stop)
     elif path.suffix.lower() == ".parquet":
@@ -143,17 +146,20 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
         fields = json.loads(text)
         json.dumps(fields, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        raise DataError(f"{where}: half a surrogate pair (\\udXXX); write it whole") from None
+        raise DataError(
+            f"{where}: an escape \\udXXX is half a surrogate pair; write the character itself"
+        ) from None
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}: not JSON: {error.msg} at column {error.colno}; {_remedy(text)}"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not readable as JSON: {error}; simplify the line") from None
+        reason = str(error).partition(";")[0]
+        raise DataError(f"{where}: not readable as JSON: {reason}; simplify the line") from None
     if not isinstance(fields, dict):
-        raise DataError(
-            f"{where}: expected an object, found a {type(fields).__name__}; {_remedy(text)}"
-        )
+        found = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+        kind = found.get(type(fields), "a number")
+        raise DataError(f"{where}: expected an object, found {kind}; {_remedy(text)}")
     return fields
 
 

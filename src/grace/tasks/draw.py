@@ -45,8 +45,8 @@ def draw(
     wanted: int = getattr(data, split) or max(1, min(MOST[split], len(pool)))
     if len(pool) < wanted:
         raise DataError(
-            f"{name} has {len(pool)} {split} questions, {wanted} were asked for; "
-            f"set data.{split} to at most {len(pool)}"
+            f"{name} has {len(pool)} {split} questions without repeats, but data.{split} is "
+            f"{wanted}; set it to at most {len(pool)}"
         )
     return rank(pool, f"{split}/{seed}")[:wanted]
 
@@ -57,8 +57,9 @@ def _hold_out(
     """Divide a training pool into validation and training questions."""
     if len(train) < data.train + data.validation:
         raise DataError(
-            f"{name} has {len(train)} questions for train and validation together, "
-            f"{data.train} + {data.validation} were asked for; lower data.train or data.validation"
+            f"{name} has {len(train)} questions for train and validation together, but the "
+            f"settings ask for {data.train} + {data.validation}; lower data.train or "
+            "data.validation"
         )
     size = sizes(len(train), data, ("train", "validation"))["validation"]
     ranked = rank(train, f"validation/{seed}")

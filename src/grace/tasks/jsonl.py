@@ -151,7 +151,7 @@ def _check_size(source: str, available: int, wanted: Mapping[str, int]) -> None:
         fits[max(fits, key=lambda name: fits[name])] -= max(0, sum(fits.values()) - available)
         remedy = " ".join(f"data.{name}={size}" for name, size in fits.items())
         raise DataError(
-            f"{source} has {available} different questions, {total} were asked for; "
+            f"{source} has {available} different questions, but the settings ask for {total}; "
             f"set e.g. {remedy}"
         )
 

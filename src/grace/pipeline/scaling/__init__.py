@@ -199,8 +199,8 @@ def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Pol
             found["tuned"].append(made)
         elif made.estimator not in (OWN, *chosen.estimators):
             raise ConfigError(
-                f"strategy {made.name!r} reads the confidences of {made.estimator!r}, which do not "
-                f"rate the samples; add --estimators {made.estimator}"
+                f"strategy {made.name!r} needs the confidences of {made.estimator!r}, which are "
+                f"not computed for the samples; add --estimators {made.estimator}"
             )
         else:
             found[_rates(context, made.estimator)].append(made)
