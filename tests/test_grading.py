@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from grace.errors import ConfigError, DataError
 from grace.grading import (
-    grade,
     labels_of,
     letter,
     load_grader,
@@ -24,6 +23,10 @@ from grace.grading import (
 from grace.records import Question
 
 CASES = json.loads((Path(__file__).parent / "data" / "grading_cases.json").read_text("utf-8"))
+
+
+def grade(text: str, question: Question, grader: str = "auto", threshold: float = 0.3) -> bool:
+    return load_grader(grader, threshold)(text, question)
 
 
 def ask(answers: list[str], choices: list[str] | None = None) -> Question:

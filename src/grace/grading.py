@@ -59,11 +59,6 @@ _NUMBER = re.compile(
 )
 
 
-def grade(text: str, question: Question, grader: str = "auto", threshold: float = 0.3) -> bool:
-    """Return whether a response text is right (see `load_grader`)."""
-    return load_grader(grader, threshold)(text, question)
-
-
 def load_grader(name: str, threshold: float = 0.3) -> Grader:
     """Return a grader by its name: `grader(response text, question) -> bool`.
 
