@@ -79,10 +79,7 @@ def read_rows(
     elif path.is_dir():
         parts = sorted(path.glob("*.parquet"))
         if not parts:
-            raise DataError(
-                f"{path} holds no .parquet files; name a file, or a directory written by `grace "
-                "label`"
-            )
+            raise DataError(f"{path} holds no .parquet files; name a file or another directory")
         rows = (row for part in parts for row in _parquet_rows(part, 0, None, choose))
         yield from itertools.islice(rows, start, stop)
     elif path.suffix.lower() == ".parquet":
@@ -146,9 +143,7 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
         fields = json.loads(text)
         json.dumps(fields, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        raise DataError(
-            f"{where}: an escape \\udXXX is half a surrogate pair; write the character itself"
-        ) from None
+        raise DataError(f"{where}: half a surrogate pair (\\udXXX); write all of it") from None
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}: not JSON: {error.msg} at column {error.colno}; {_remedy(text)}"
