@@ -8,7 +8,6 @@ the whole response.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import re
@@ -79,10 +78,8 @@ def load_grader(name: str, threshold: float = 0.3) -> Grader:
             )
         return functools.partial(_own, function=function, name=name)
     if name not in GRADERS:
-        near = difflib.get_close_matches(name, GRADERS, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        known = f"known: {', '.join(GRADERS)}, or module:function for one of your own"
-        raise ConfigError(f"unknown grader {name!r}; {guess}{known}")
+        closest = plugins.suggest(name, list(GRADERS), own="module:function")
+        raise ConfigError(f"unknown grader {name!r}{closest}")
     return lambda text, question: GRADERS[name](text, question, threshold)
 
 

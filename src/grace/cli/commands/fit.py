@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grace.cli.answers import PROMPT_KEYS, response_row
 from grace.cli.options import Device, Dtype, Json, Set, examples
+from grace.cli.responses import PROMPT_KEYS, response_row
 from grace.config import override_settings
 from grace.errors import DataError
 from grace.store import check_vacant

@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.answers import ResponseRow, response_row
 from grace.cli.options import Base, Device, Dtype, ModelPath, examples
+from grace.cli.responses import ResponseRow, response_row
 from grace.errors import DataError, GraceError
 from grace.progress import progress
 from grace.store import writing
