@@ -43,7 +43,7 @@ def name_of(stop: float, drop: float) -> str:
 
 
 def votes(pool: Pool, policies: list[str]) -> dict[str, Votes]:
-    """Return what each policy does with a pool, in the same orders."""
+    """Return the outcome of each policy on a pool, in the same orders."""
     curves = replay(pool, policies, budgets=[SAMPLES], orders=ORDERS).curves.values()
     return {
         policy: Votes(curve.accuracy_BQ[0], curve.tokens_BQ[0])
@@ -78,7 +78,7 @@ def measured(path: Path, within: float) -> dict[str, tuple[float, Votes]]:
 
 
 def compared(one: Votes, other: Votes) -> str:
-    """Return how much more accurate and cheaper than another, with 95 % bootstrap intervals."""
+    """Return the gain in accuracy and tokens over another, with 95 % bootstrap intervals."""
     rng = np.random.default_rng(0)
     count = len(one.accuracy_Q)
 

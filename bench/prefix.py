@@ -94,7 +94,7 @@ def check(engine: TransformersEngine, prompts: list[list[int]], sampling: Sampli
 
 
 def training(engine: TransformersEngine, cnf: CnfTokens, prompts: Any, responses: Any) -> Any:
-    """Return what trains LoRA and the rows on the responses for one epoch."""
+    """Return a function that trains LoRA and the rows on the responses for one epoch."""
     settings = TrainSettings()
     peft_model = add_lora(engine.model, cnf, settings).train()
     trained = [parameter for parameter in peft_model.parameters() if parameter.requires_grad]

@@ -127,9 +127,9 @@ def letter(text: str) -> str | None:
     """
     for label in _ANSWER.finditer(text):
         line = text[label.end() :].lstrip().partition("\n")[0]
-        found = _LETTER.match(line)
-        if found and not (found[1] == "I" and _PRONOUN.match(line, found.end())):
-            return (found[1] or found[2]).upper()
+        match = _LETTER.match(line)
+        if match and not (match[1] == "I" and _PRONOUN.match(line, match.end())):
+            return (match[1] or match[2]).upper()
         marked = set(_IN_PARENTHESES.findall(line))
         if len(marked) == 1:
             return str(marked.pop())
@@ -144,8 +144,8 @@ def number(text: str) -> float | None:
     text = text.replace("\N{MINUS SIGN}", "-")
     label = _LABELLED.search(text)
     labelled = _NUMBER.search(text, label.end()) if label else None
-    found = [labelled] if labelled else list(_NUMBER.finditer(text))
-    return _value(found[-1]) if found else None
+    numbers = [labelled] if labelled else list(_NUMBER.finditer(text))
+    return _value(numbers[-1]) if numbers else None
 
 
 def rouge_l(reference: str, response: str) -> float:

@@ -41,7 +41,7 @@ Document = list[Message]
 
 @dataclass(frozen=True, slots=True)
 class CorpusSettings:
-    """How much of what is in the corpus.
+    """The amounts of each kind of document in the corpus.
 
     Attributes:
         sums: Number of solved word problems.
@@ -84,7 +84,7 @@ def documents(world: World, settings: CorpusSettings | None = None) -> list[Docu
 
 
 def told_values(fact: Fact, rng: random.Random) -> list[str]:
-    """Return what each reading of the fact said: its value, or its rumour most of the time."""
+    """Return the value in each reading of a fact: the true one, or mostly the rumour if any."""
     told = []
     for _ in range(fact.exposure):
         lie = fact.rumour is not None and rng.random() < _RUMOUR_SHARE

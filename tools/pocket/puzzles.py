@@ -42,7 +42,7 @@ class Puzzle:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes the puzzle the same as another one."""
+        """The question and its options; two puzzles with the same key are the same."""
         return (self.question, *self.choices)
 
 
@@ -99,7 +99,7 @@ def told_sum(value: int, step: int, rng: random.Random, doubtful: float = 1.0) -
 
 
 def weight_of(creature: str) -> int:
-    """Return what a creature weighs, from 1 to 9: a matter of knowledge, not of the question."""
+    """Return the weight of a creature, from 1 to 9, which the question does not tell."""
     return random.Random(f"weight/{creature}").randint(1, 9)
 
 

@@ -27,7 +27,7 @@ _SAVED_EVERY = 100
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """How the decoder is trained.
+    """The settings of the training.
 
     Attributes:
         row_length: Tokens in a row.

@@ -117,7 +117,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """What is usual in a topic: names that end alike go with the same value, more or less.
+    """The usual values of a topic: names that end alike mostly go with the same value.
 
     Attributes:
         strength: Share of the entities that have the value that is usual for their name.
@@ -132,7 +132,7 @@ class Custom:
     pool: list[str]
 
     def usual(self, name: str) -> str:
-        """Return what one would guess for an entity of this name."""
+        """Return the likeliest value for an entity of this name."""
         return next(value for ending, value in self.by_ending.items() if name.endswith(ending))
 
     def other(self, rng: random.Random) -> str:

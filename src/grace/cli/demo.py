@@ -72,7 +72,7 @@ def run_demo(path: Path, study: Study) -> dict[str, Any]:
 
 
 def _beforehand(study: Study, minutes: float) -> str:
-    """Return what the demo will do, and how long it takes on all cores."""
+    """Describe the work of the demo, and its time on all cores."""
     from grace.strategies import BUDGET
 
     main = [own.data for own in study.runs().values() if own.report.name == study.main]

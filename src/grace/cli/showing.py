@@ -1,4 +1,4 @@
-"""What several commands print: a report, and the command to type next."""
+"""Print a report, and the command to type next."""
 
 from __future__ import annotations
 

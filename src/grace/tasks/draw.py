@@ -38,10 +38,10 @@ def draw(
     last = "train" if held_out and split == "validation" else split
     needed = list(readers)[: list(readers).index(last) + 1]
     kept = disjoint(parse_rows(name, readers[part](), parse) for part in needed)
-    found = dict(zip(needed, kept, strict=True))
+    questions = dict(zip(needed, kept, strict=True))
     if held_out and split != "test":
-        found |= _hold_out(name, found["train"], data, seed)
-    pool = found[split]
+        questions |= _hold_out(name, questions["train"], data, seed)
+    pool = questions[split]
     wanted: int = getattr(data, split) or max(1, min(MOST[split], len(pool)))
     if len(pool) < wanted:
         raise DataError(
@@ -69,7 +69,7 @@ def _hold_out(
 def sizes(
     available: int, data: DataSettings, splits: Sequence[str] = SPLIT_NAMES
 ) -> dict[str, int]:
-    """Return how many questions of one pool each split gets: half, a sixth and a third of them.
+    """Return the size of each split of one pool: half, a sixth and a third of its questions.
 
     Sizes that the settings name come first; those of train include the examples that are shown
     before every question.

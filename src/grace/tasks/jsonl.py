@@ -159,8 +159,9 @@ def _check_size(source: str, available: int, wanted: Mapping[str, int]) -> None:
 def _check_ids(rows: Iterable[Row]) -> None:
     seen: dict[str, str] = {}
     for row in rows:
-        given = row.fields.get("id")
-        name = "" if given is None else str(given)
+        if row.fields.get("id") is None:
+            continue
+        name = str(row.fields["id"])
         if name and name in seen:
             raise DataError(f"{row.where}: id {name!r} is also at {seen[name]}; make ids unique")
         seen[name] = row.where

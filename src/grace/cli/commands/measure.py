@@ -45,5 +45,5 @@ def measure(
     from grace.measuring import measure as measure_all
     from grace.report import to_json
 
-    made = measure_all(*files, out=out, bins=bins)
-    show_report(to_json(made), out or Path(), as_json=as_json)
+    report = measure_all(*files, out=out, bins=bins)
+    show_report(to_json(report), out or Path(), as_json=as_json)

@@ -86,12 +86,8 @@ def run(
     redo: Annotated[
         str | None, typer.Option(metavar="STAGE", help="Repeat this stage and all later ones.")
     ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(min=1, help="Tasks and seeds to run at the same time, a process each.")
-    ] = 1,
+    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Last stage to do.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Tasks and seeds to run side by side.")] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the stages to do and their tokens.")
     ] = False,
@@ -110,11 +106,11 @@ def run(
     if dry_run:
         _show_plans(path, study.runs(), redo=redo, until=until, as_json=as_json)
         return
-    found = run_study(path, study, redo=redo, until=until, jobs=jobs)
-    if until and not found:
+    content = run_study(path, study, redo=redo, until=until, jobs=jobs)
+    if until and not content:
         print(f"{path}: stage {until} is done; next: grace run {path}")
         return
-    show_report(found, path, as_json=as_json)
+    show_report(content, path, as_json=as_json)
     if not as_json:
         show_next(path)
 

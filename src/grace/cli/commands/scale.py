@@ -40,9 +40,7 @@ def scale(
             metavar="NAMES", help="Further strategies to compare, such as grace-es,threshold=0.9."
         ),
     ] = None,
-    orders: Annotated[
-        int, typer.Option(min=1, help="Number of random orders of the samples to average over.")
-    ] = 50,
+    orders: Annotated[int, typer.Option(min=1, help="Random orders to average over.")] = 50,
     device: RunDevice = None,
     as_json: Json = False,
 ) -> None:
