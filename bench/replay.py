@@ -82,7 +82,7 @@ def made_up(questions: int, samples: int) -> Pool:
 
 
 def _loop(pool: Pool, budgets: list[int]) -> np.ndarray:
-    """Return the outcomes of `decide` on the first order: (policies, measures, budgets, questions)."""
+    """Return outcomes of `decide` on the first order: (policies, measures, budgets, questions)."""
     (order_QS,) = pool.orders(1)
     outcome = np.zeros((len(POLICIES), 3, len(budgets), pool.num_questions))
     for p, name in enumerate(POLICIES):
