@@ -102,10 +102,10 @@ def _count(files: Iterable[Path]) -> tuple[int, int, int, int]:
         table = parquet.read_table(file, columns=["correct", "finish_reason", "text"])
         for correct, reason, text in zip(*table.to_pydict().values(), strict=True):
             found.update(
-                graded=correct is not None,
-                right=bool(correct),
-                cut=reason == "length",
-                empty=not text.strip(),
+                graded=int(correct is not None),
+                right=int(bool(correct)),
+                cut=int(reason == "length"),
+                empty=int(not text.strip()),
             )
     return found["graded"], found["right"], found["cut"], found["empty"]
 
@@ -128,15 +128,16 @@ def _work(
 
 
 def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
-    """Bind a directory to its settings and questions.
+    """Bind a directory to its settings and questions, unless it has no shards yet.
 
     Raises:
-        RunError: it holds those of others.
+        RunError: its shards have other settings or questions.
     """
     path = out / RECORD
     asked = digest_questions(questions, settings.data)
     mine: dict[str, Any] = {"settings": settings.fixed(), "questions": asked}
-    known = read_json(path) if path.exists() else mine
+    begun = path.exists() and any(out.glob("part-*.parquet"))
+    known = read_json(path) if begun else mine
     before = {key: value for key, value in known["settings"].items() if key in mine["settings"]}
     before["data"] = to_dict(DataSettings()) | before["data"]  # an earlier version had fewer
     changes = differences(before, mine["settings"])
@@ -146,6 +147,6 @@ def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
     if changed:
         raise RunError(
             f"{out} was begun with other values of {', '.join(changed)}; name a new directory, or "
-            "use the same again"
+            "use the old values"
         )
     write_json(path, mine | {"how": settings.told()})
