@@ -176,7 +176,9 @@ def check_names(settings: RunSettings) -> None:
 
 
 def check_questions(path: Path, settings: RunSettings) -> None:
-    """Read a new run's own questions before anything is written, so that a mistake leaves nothing.
+    """Read a new run's questions from files before anything is written.
+
+    So a mistake in them leaves no run behind, whose settings a later command would inherit.
 
     Raises:
         DataError: they cannot be used; the message names the line.
@@ -185,5 +187,5 @@ def check_questions(path: Path, settings: RunSettings) -> None:
     from grace.tasks import load_task
     from grace.tasks.prompts import draw_training
 
-    if settings.data.file and not RunDir(path).config.exists():
+    if (settings.data.file or settings.data.dir) and not RunDir(path).config.exists():
         draw_training(load_task(settings.data.task), settings.data, settings.seed)
