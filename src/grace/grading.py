@@ -207,7 +207,7 @@ def _rouge(text: str, question: Question, threshold: float) -> bool:
 
 
 def _rouge_or_substring(text: str, question: Question, threshold: float) -> bool:
-    """As rouge, or the first accepted answer stands in the response, letter for letter.
+    """As rouge, or the first accepted answer occurs verbatim in the response.
 
     Example: "7 of all those I know" is right, "8 of all those I know" is wrong; accepted: "7".
     Source: Apricot, arXiv 2403.05973, published code.
@@ -216,7 +216,7 @@ def _rouge_or_substring(text: str, question: Question, threshold: float) -> bool
 
 
 def _exact(text: str, question: Question, threshold: float) -> bool:
-    """Equal to an accepted answer, but for case, punctuation and articles (TriviaQA).
+    """Equal to an accepted answer apart from case, punctuation and articles (TriviaQA).
 
     Example: "The Beatles!" is right, "Beatles, I think" is wrong; accepted: "beatles".
     """
