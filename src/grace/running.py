@@ -166,8 +166,8 @@ def check_names(settings: RunSettings) -> None:
     task = load_task(settings.data.task)
     if file and settings.data.task != "jsonl" and ":" not in settings.data.task:
         raise ConfigError(
-            f"task {task.name} has questions of its own and would not read {file}; leave out one "
-            "of the two"
+            f"task {task.name} has questions of its own and does not read {file}; leave out --task "
+            "or --file"
         )
     grader_of(settings.grade, task.grader)
     for other in settings.report.transfer:

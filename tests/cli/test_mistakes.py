@@ -78,8 +78,8 @@ MISTAKES = [
     Mistake(
         "it holds two questions",
         RUN,
-        "{here}/own.jsonl has 2 different questions; give some to train on, some to validate with "
-        "and some to test: a few hundred in all",
+        "{here}/own.jsonl has 2 different questions, but a run needs 3: one each to train, to "
+        "validate and to test; a few hundred are better",
         f"{GOOD}\n" + GOOD.replace("A", "B"),
     ),
     Mistake(
@@ -100,7 +100,7 @@ MISTAKES = [
         "quotes are single",
         RUN,
         "{here}/own.jsonl:1: not JSON: Expecting property name enclosed in double quotes at column "
-        "2; write one object per line",
+        "2; put names and texts in double quotes",
         "{'question': 'A?', 'answers': ['a']}",
     ),
     Mistake(
@@ -177,15 +177,15 @@ MISTAKES = [
     Mistake(
         "a quote that does not end",
         CSV,
-        "{here}/own.csv:2: not CSV: unexpected end of data; put a text in double quotes and double "
-        "those in it",
+        '{here}/own.csv:2: not CSV: unexpected end of data; close each double quote; write "" for '
+        "one in a text",
         'question,answer\n"Who?,me\n',
     ),
     Mistake(
         "no line of column names",
         CSV,
-        '{here}/own.csv:1: "question" is missing among the fields Who?, me; name the field with '
-        "the question: --question-field NAME",
+        '{here}/own.csv:1 (column names): "question" is missing among the fields Who?, me; name '
+        "the field with the question: --question-field NAME",
         "Who?,me\nWhere?,here\n",
     ),
     Mistake(
@@ -221,8 +221,8 @@ MISTAKES = [
     Mistake(
         "a task and a file are named",
         f"{RUN} --task sciq",
-        "task sciq has questions of its own and would not read {here}/own.jsonl; leave out one of "
-        "the two",
+        "task sciq has questions of its own and does not read {here}/own.jsonl; leave out --task "
+        "or --file",
         GOOD,
     ),
     Mistake(
@@ -233,7 +233,7 @@ MISTAKES = [
     Mistake(
         "the runs are not there",
         "report new",
-        "new is not a run and holds none; see `grace list runs`",
+        "new is not a run, and there is none in it; see `grace list runs`",
     ),
     Mistake(
         "the recipe is not there",
@@ -266,7 +266,7 @@ MISTAKES = [
     Mistake(
         "a setting without a value",
         f"{RUN} --set train.epochs",
-        "setting 'train.epochs' has no value; write section.key=value",
+        "setting 'train.epochs' has no value; write train.epochs=VALUE",
     ),
     Mistake(
         "a word for a number",
@@ -299,7 +299,7 @@ MISTAKES = [
     Mistake(
         "a threshold in percent",
         "ask new Who? --threshold 90",
-        "--threshold is 90.0; a confidence lies between 0 and 1",
+        "--threshold is 90.0; give a confidence between 0 and 1, e.g. 0.9",
     ),
     Mistake(
         "an accuracy in percent",
@@ -315,8 +315,8 @@ MISTAKES = [
     Mistake(
         "a response has another name",
         "score new own.jsonl",
-        'own.jsonl:1: "response" is missing among the fields question, answer; give the one with '
-        "the model's answer that name",
+        'own.jsonl:1: "response" is missing among the fields question, answer; rename the one with '
+        "the model's answer",
         '{"question": "A?", "answer": "a"}',
     ),
     Mistake(

@@ -264,12 +264,15 @@ def test_columns_that_leave_a_doubt_are_named(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('question,answer\n"A?,a\n', ":2: not CSV: unexpected end of data; put a text in double"),
+        (
+            'question,answer\n"A?,a\n',
+            ":2: not CSV: unexpected end of data; close each double quote",
+        ),
         ("question,answer\nA?,a,b\n", ":2: 3 cells under 2 column names; put a text that holds"),
         ("question,answer\nA?\n", ':2: "answers" is missing or empty; add it'),
         (
             "A?,a\nB?,b\n",
-            '.csv:1: "question" is missing among the fields A?, a; name the field with',
+            '.csv:1 (column names): "question" is missing among the fields A?, a; name the field',
         ),
         ("question,answer\nWo?,da\nWh\xe9?,a\n", ":3: byte 3 of the line is not UTF-8"),
     ],

@@ -42,8 +42,8 @@ def response_row(row: Row) -> ResponseRow:
     response = fields.get("response")
     if response is None:
         raise DataError(
-            f'{where}: "response" is missing among the fields {", ".join(fields)}; give the one '
-            "with the model's answer that name"
+            f'{where}: "response" is missing among the fields {", ".join(fields)}; rename the one '
+            "with the model's answer"
         )
     if not isinstance(response, str):
         raise DataError(f"{where}: response is {response!r}; write it as a text")

@@ -128,7 +128,7 @@ def absolute_model(model: str | Path) -> str:
 def _assign(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals:
-        raise ConfigError(f"setting {override!r} has no value; write section.key=value")
+        raise ConfigError(f"setting {key!r} has no value; write {key.strip()}=VALUE")
     *sections, name = key.strip().split(".")
     for section in sections:
         tree = tree.setdefault(section, {})

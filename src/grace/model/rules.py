@@ -130,5 +130,5 @@ def check_threshold(threshold: float, name: str = "the threshold") -> float:
         UserInputError: it lies outside [0, 1].
     """
     if not 0 <= threshold <= 1:
-        raise UserInputError(f"{name} is {threshold}; a confidence lies between 0 and 1")
+        raise UserInputError(f"{name} is {threshold}; give a confidence between 0 and 1, e.g. 0.9")
     return threshold

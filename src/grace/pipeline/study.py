@@ -270,7 +270,7 @@ def runs_under(path: Path) -> list[Path]:
     """
     if found := runs_in(path):
         return found
-    raise RunError(f"{path} is not a run and holds none; see `grace list runs`")
+    raise RunError(f"{path} is not a run, and there is none in it; see `grace list runs`")
 
 
 def _share(source: Path, target: Path) -> None:

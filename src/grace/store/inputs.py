@@ -159,6 +159,8 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _remedy(line: str) -> str:
+    if line.lstrip().startswith("{'"):
+        return "put names and texts in double quotes"
     remedy = "write one object per line"
     return remedy + "; jq -c '.[]' makes lines of a list" * line.lstrip().startswith("[")
 
@@ -205,7 +207,7 @@ def _records(table: Any, name: str) -> Iterator[tuple[str, list[str]]]:
             cells = next(table, None)
         except csv.Error as error:
             raise DataError(
-                f"{where}: not CSV: {error}; put a text in double quotes and double those in it"
+                f'{where}: not CSV: {error}; close each double quote; write "" for one in a text'
             ) from None
         if cells is None:
             return

@@ -53,7 +53,7 @@ def question_rows(
             "questions cannot come from a pipe, because they are read more than once; save them "
             "to a file"
         )
-    header = f"{source}:1" if str(source).endswith((".csv", ".tsv")) else str(source)
+    header = f"{source}:1 (column names)" if str(source).endswith((".csv", ".tsv")) else str(source)
     is_table = False
 
     def choose(names: Sequence[str]) -> Sequence[str]:

@@ -143,8 +143,8 @@ def _check_size(source: str, available: int, wanted: Mapping[str, int]) -> None:
     total = sum(wanted.values())
     if available < len(wanted):
         raise DataError(
-            f"{source} has {available} different questions; give some to train on, some to "
-            "validate with and some to test: a few hundred in all"
+            f"{source} has {available} different questions, but a run needs {len(wanted)}: one each"
+            " to train, to validate and to test; a few hundred are better"
         )
     if available < total:
         fits = {name: max(1, size * available // total) for name, size in wanted.items()}
