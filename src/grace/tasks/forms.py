@@ -67,7 +67,7 @@ class ChoiceTask(_SourceTask):
         if not question.choices:
             raise UserInputError(
                 f"task {self.name} has multiple-choice questions; give the choices: --choice TEXT "
-                "for each, or choices= in Python"
+                'for each, "choices" in a file, or choices= in Python'
             )
         return ask(question, data)
 

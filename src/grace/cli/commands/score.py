@@ -112,13 +112,13 @@ def _rate(
     model: Model, batch: Sequence[ResponseRow], trace: bool, bad: Bad | None
 ) -> Iterator[tuple[ResponseRow, dict[str, Any]]]:
     """Yield each row with its confidence; an error names the row that cannot be rated."""
-    prompts = [
-        model.messages(row.asked, row.choices) if isinstance(row.asked, str) else row.asked
-        for row in batch
-    ]
     responses = [row.response for row in batch]
     ratings: list[dict[str, Any]]
     try:
+        prompts = [
+            model.messages(row.asked, row.choices) if isinstance(row.asked, str) else row.asked
+            for row in batch
+        ]
         if trace:
             traces = model.trace(prompts, responses)
             ratings = [{"confidence": steps[-1], "trace": steps} for steps in traces]
