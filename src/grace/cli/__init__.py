@@ -21,24 +21,33 @@ from grace.errors import GraceError, packages_for
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # click's, wherever typer keeps it
 INTERRUPTED, TERMINATED = 130, 143
-RESUMING = ("demo", "run", "scale", "threshold", "label", "--out")  # words of such a command
+RESUMING = ("demo", "run", "train", "scale", "threshold", "label")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line with these arguments (default: the process's own) and exit."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    command = _command(words)
     _silence_libraries()
     atexit.register(gc.freeze)  # a last garbage collection takes a second where torch is loaded
     try:
-        with _terminable(), packages_for(" ".join(["grace", *words[:1]])):
+        with _terminable(), packages_for(f"grace {command}".strip()):
             code = app(args=words, prog_name="grace", standalone_mode=False)
         sys.stdout.flush()
     except (GraceError, OSError, USAGE_ERROR, typer.Abort, KeyboardInterrupt, Terminated) as error:
         code = _explain(error)
     if code in (INTERRUPTED, TERMINATED):
-        resumes = any(word in words for word in RESUMING)
+        has_out = any(word.partition("=")[0] == "--out" for word in words)
+        resumes = command in RESUMING or (command == "score" and has_out)
         _print("grace: stopped" + "; the same command resumes where it was" * resumes)
     sys.exit(code or 0)
+
+
+def _command(words: Sequence[str]) -> str:
+    """Return the command among the words of a command line, "" for none."""
+    infos = app.registered_commands
+    names = {info.name or getattr(info.callback, "__name__", "") for info in infos}
+    return next((word for word in words if word in names), "")
 
 
 class Terminated(BaseException):
