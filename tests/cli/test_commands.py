@@ -382,7 +382,7 @@ def test_stopping_a_run_says_that_it_resumes(cli: Any, monkeypatch: pytest.Monke
         ("measure a.jsonl --out run", False),
         ("score run a.jsonl", False),
         ("score run a.jsonl --out=b.jsonl", True),
-        ("--log-level warning train run", True),
+        ("--log-level info train run", True),
     ],
 )
 def test_only_a_command_that_resumes_says_so(
