@@ -143,4 +143,4 @@ def check_parallel(parallel: int) -> None:
         UserInputError: names the number.
     """
     if parallel < 1:
-        raise UserInputError(f"parallel is {parallel}; at least one sample is in flight")
+        raise UserInputError(f"parallel is {parallel}; use 1 or more")
