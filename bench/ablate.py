@@ -1,6 +1,6 @@
 """Retrain a finished run with other settings and print the validation figures after each epoch.
 
-The run's responses, grades and features are used as they are; nothing is written into it.
+It uses the run's responses, grades and features, and writes nothing into the run.
 Each line of the output is JSON: the changed settings, and per epoch ECE, Brier score and AUROC
 on the validation responses (teacher-forced), in percent.
 
@@ -42,7 +42,7 @@ def retrain(run: Path, settings: RunSettings) -> list[dict[str, float]]:
 
 
 def percent(row: dict[str, float]) -> dict[str, Any]:
-    """Return what is worth reading of one epoch."""
+    """Return the validation figures of one epoch in percent."""
     names = ("eval_ece", "eval_brier", "eval_auroc")
     values = {name.removeprefix("eval_"): round(100 * row[name], 2) for name in names}
     return {"epoch": row["epoch"], **values, "mean_c": round(row["eval_mean_c"], 3)}

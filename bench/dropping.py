@@ -1,9 +1,10 @@
-"""What aborting hopeless samples saves: early stopping with it and without, at equal accuracy.
+"""The saving of aborting hopeless samples: early stopping with it and without, at equal accuracy.
 
 Reads finished runs with `train.trace=true`, and draws in each, once, eight samples of every
-validation and every test question. For each `stop`, where early stopping takes an answer, the
-largest `drop` is chosen with which the vote is as accurate on the validation questions as without
-(within `--within` points). Only that one is rated on the test questions, in the same orders.
+validation and every test question. For each `stop`, the confidence at which early stopping takes an
+answer, it chooses the largest `drop` with which the vote is as accurate on the validation questions
+as without (within `--within` points). Only that one is rated on the test questions, in the same
+orders.
 
     python bench/dropping.py runs/sums/seed-0 runs/sums/seed-1 runs/sums/seed-2
 """
@@ -40,7 +41,7 @@ def name_of(stop: float, drop: float) -> str:
 
 
 def votes(pool: Pool, policies: list[str]) -> dict[str, Votes]:
-    """Return what each policy does with a pool, in the same orders."""
+    """Return the outcome of each policy on a pool, in the same orders."""
     curves = replay(pool, policies, budgets=[SAMPLES], orders=ORDERS).curves.values()
     return {
         policy: Votes(curve.accuracy_BQ[0], curve.tokens_BQ[0])
@@ -49,7 +50,7 @@ def votes(pool: Pool, policies: list[str]) -> dict[str, Votes]:
 
 
 def measured(path: Path, within: float) -> dict[str, tuple[float, Votes]]:
-    """Return SC, and by stop early stopping alone and with the drop that validation chose."""
+    """Return majority voting, and by stop early stopping alone and with the chosen drop."""
     context = open_run(path)
     pools = []
     for name in ("validation", "test"):
@@ -75,7 +76,7 @@ def measured(path: Path, within: float) -> dict[str, tuple[float, Votes]]:
 
 
 def compared(one: Votes, other: Votes) -> str:
-    """Return how much more accurate and cheaper than another, with 95 % bootstrap intervals."""
+    """Return the gain in accuracy and tokens over another, with 95 % bootstrap intervals."""
     rng = np.random.default_rng(0)
     count = len(one.accuracy_Q)
 

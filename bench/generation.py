@@ -1,6 +1,6 @@
-"""What confidence costs while generating, and what one prefill for n samples saves.
+"""The cost of the confidence while generating, and the saving of one prefill for n samples.
 
-Ratios, each measured in one run, the sides taking turns:
+Each ratio is measured in one run, in which the two sides take turns:
 
 - tokens per second with confidence / without, greedy and sampled, the same responses: against
   the model as it came, and against one that has the row but does not read it;
@@ -19,9 +19,9 @@ import copy
 import dataclasses
 import json
 import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
+
+from timing import timed
 
 import grace
 from grace.chat import encode_chat
@@ -64,13 +64,6 @@ def questions(path: Path | None, count: int) -> list[str]:
     return [row.fields["question"] for row in rows]
 
 
-def timed(work: Callable[[], int]) -> tuple[float, int]:
-    """Return the CPU seconds of this process, which others cannot lengthen, and the tokens."""
-    start = time.process_time()
-    tokens = work()
-    return time.process_time() - start, tokens
-
-
 def tokens_of(engine: TransformersEngine, prompts: list[list[int]], sampling: Sampling) -> int:
     """Generate, and count the tokens of all responses, their ends included."""
     return sum(
@@ -93,13 +86,12 @@ def with_and_without(
     ]
     ratios = []
     for number in range(rounds + 1):
-        speed = []
+        speed = {}
         for side in (0, 1) if number % 2 else (1, 0):
-            seconds, tokens = timed(lambda s=side: tokens_of(pair[s], prompts[s], sampling))
-            speed.append((side, tokens / seconds))
+            made = timed(lambda s=side: tokens_of(pair[s], prompts[s], sampling))
+            speed[side] = made.result / made.processor
         if number:  # the first round warms up
-            by_side = dict(speed)
-            ratios.append(by_side[0] / by_side[1])
+            ratios.append(speed[0] / speed[1])
     return statistics.median(ratios)
 
 
@@ -119,9 +111,9 @@ def one_call_for_eight(path: str, texts: list[str], rounds: int, longest: int) -
     ratios = []
     for number in range(rounds + 1):
         slow, fast = timed(separately), timed(at_once)
-        assert slow[1] == fast[1], "the two ways must say the same"
+        assert slow.result == fast.result, "the two ways must give the same answers"
         if number:
-            ratios.append(slow[0] / fast[0])
+            ratios.append(slow.processor / fast.processor)
     return statistics.median(ratios)
 
 

@@ -1,12 +1,12 @@
-"""What honest clients of `grace serve` notice of hostile ones: their latency with and without.
+"""The latency of honest clients of `grace serve` with and without hostile ones beside them.
 
 Honest clients ask all the time, greedily, up to 24 tokens. In the rounds with hostile requests one
-in ten is hostile: a module named as a strategy, texts that are long, private or full of special
-tokens, foreign names, connections left open with nothing, half a head or half a body, and what is
-legal but heavy: prompts that nearly fill the context, 64 samples, long responses to rate. Rounds
-take turns, so that both sides see the same machine. At the end the server gets a SIGTERM, with what
-is left open still open. Prints one line of JSON; `ratio` is p99 with / p99 without, `statuses`
-counts the answers to hostile requests.
+in ten is hostile: a module named as a strategy; texts that are long, private or full of special
+tokens; foreign host names; connections left open with nothing, half a head or half a body; and
+legal but heavy requests: prompts that nearly fill the context, 64 samples, long responses to rate.
+Rounds take turns, so that both sides see the same machine. At the end the server gets a SIGTERM
+while the open connections are still open. Prints one line of JSON; `ratio` is p99 with / p99
+without, `statuses` counts the answers to hostile requests.
 
     python bench/hostile.py --seconds 600
 """

@@ -1,9 +1,8 @@
-"""What must feel immediate: the start of `grace --help`, and a bootstrap of every metric.
+"""The start of `grace --help`, the time of a bootstrap of every metric, and the installed size.
 
-And what is installed: with `--python` that of another environment (`make light`), without pip.
-
-Each is a ratio within one run: `--help` against a bare Python, the bootstrap against its resamples
-evaluated one at a time.
+The times are ratios within one run: `--help` against a bare Python, the bootstrap against its
+resamples evaluated one at a time. The size is that of all packages but pip; `--python` names
+another environment to measure (`make light`).
 
     OMP_NUM_THREADS=1 python bench/light.py
 """

@@ -1,7 +1,7 @@
-"""What a list of questions saves: `ask(list)` against one call after the other, same answers.
+"""The time of `ask(list)` against one call per question, with the same answers.
 
-The ratio of the times of two sides in one run: half of the single calls, the list, and the other
-half. Seconds are this process's processor time, which others cannot lengthen, and by the clock.
+Both sides are measured in one run: half of the single calls, the list, and the other half. Prints
+the ratio of the processor times of this process, and that of the times by the clock.
 
     python bench/many.py RUN --questions 1000
 """
@@ -10,21 +10,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import time
-from collections.abc import Callable
 from pathlib import Path
+
+from timing import timed
 
 import grace
 from grace.model import Model, Reply
 from grace.records import Question
 from grace.store import SPLITS, RunDir
-
-
-def timed(work: Callable[[], list[Reply]]) -> tuple[float, float, list[Reply]]:
-    """Return seconds of the processor and of the clock, and the result."""
-    start = time.process_time(), time.perf_counter()
-    made = work()
-    return time.process_time() - start[0], time.perf_counter() - start[1], made
 
 
 def questions_of(run: Path, count: int) -> list[Question]:
@@ -42,16 +35,17 @@ def at_once(model: Model, questions: list[Question]) -> list[Reply]:
 
 
 def compare(model: Model, questions: list[Question]) -> tuple[float, float, float]:
-    """Return single calls / list, in processor time and by the clock, and the worst c."""
+    """Return single calls / list in both times, and the largest difference of c."""
     half = len(questions) // 2
     first = timed(lambda: one_by_one(model, questions[:half]))
     many = timed(lambda: at_once(model, questions))
     second = timed(lambda: one_by_one(model, questions[half:]))
-    alone = first[2] + second[2]
-    assert [reply.text for reply in alone] == [reply.text for reply in many[2]]
-    pairs = zip(alone, many[2], strict=True)
+    alone = first.result + second.result
+    assert [reply.text for reply in alone] == [reply.text for reply in many.result]
+    pairs = zip(alone, many.result, strict=True)
     worst = max(abs((one.confidence or 0.0) - (other.confidence or 0.0)) for one, other in pairs)
-    return (first[0] + second[0]) / many[0], (first[1] + second[1]) / many[1], worst
+    processor = (first.processor + second.processor) / many.processor
+    return processor, (first.clock + second.clock) / many.clock, worst
 
 
 def main() -> None:

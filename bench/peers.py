@@ -1,4 +1,4 @@
-"""The same questions with lm-polygraph's estimators and ours: equal figures, seconds, tokens.
+"""Compare lm-polygraph's estimators with ours on the same questions: values, seconds, tokens.
 
 Reads a finished run with `train.lora=never`, whose answers are the backbone's, and its test
 questions. Both sides see the same prompts and answer them greedily, then say how sure the model is:
@@ -23,13 +23,12 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import rankdata
+from timing import timed
 
 from grace.engines import Sampling
 from grace.grading import load_grader
@@ -50,14 +49,6 @@ class Answered(NamedTuple):
     texts: list[str]
     sure: dict[str, list[float]]
     tokens: int  # read and written by the model
-    seconds: float  # of this process's cores
-
-
-def measured(work: Callable[[], tuple[list[str], dict[str, list[float]], int]]) -> Answered:
-    """Return what came of it, with the processor's seconds, which others cannot lengthen."""
-    start = time.process_time()
-    texts, sure, tokens = work()
-    return Answered(texts, sure, tokens, time.process_time() - start)
 
 
 def area(sure: list[float], right: list[bool]) -> float:
@@ -78,8 +69,8 @@ class Peers:
         assert read == self.prompts, "as text the prompts are other tokens"
         self.length = self.context.settings.sample.max_new_tokens
 
-    def ours(self) -> tuple[list[str], dict[str, list[float]], int]:
-        """Return our answers, how sure of them, and the tokens read and written."""
+    def ours(self) -> Answered:
+        """Answer and rate with GrACE."""
         engine, prompts = self.context.engines.tuned, self.prompts
         greedy = Sampling(max_new_tokens=self.length)
         made = [one for _, (one,) in sorted(engine.generate(prompts, greedy))]
@@ -108,10 +99,10 @@ class Peers:
         if all(one.confidence is None for one in made):
             del sure["c"]
         written = sum(map(len, logs)) + sum(len(d.token_ids) for row in draws for d in row)
-        return answers, sure, written + sum(map(len, [*prompts, *prompts, *asked]))
+        return Answered(answers, sure, written + sum(map(len, [*prompts, *prompts, *asked])))
 
-    def theirs(self, batch: int) -> tuple[list[str], dict[str, list[float]], int]:
-        """Return lm-polygraph's, as `ours` does."""
+    def theirs(self, batch: int) -> Answered:
+        """Answer and rate with lm-polygraph."""
         from lm_polygraph.defaults.register_default_stat_calculators import (
             register_default_stat_calculators,
         )
@@ -163,7 +154,7 @@ class Peers:
         written += sum(len(one) for row in manager.stats["sample_tokens"] for one in row)
         asked = [P_TRUE.format(q=q, a=a) for q, a in zip(self.texts, answers, strict=True)]
         read = sum(map(len, self.tokenizer(asked)["input_ids"]))
-        return answers, sure, written + read + 2 * sum(map(len, self.prompts))
+        return Answered(answers, sure, written + read + 2 * sum(map(len, self.prompts)))
 
     def right(self, answers: list[str]) -> list[bool]:
         """Return the grade of each answer."""
@@ -182,8 +173,8 @@ def main() -> None:
     arguments = parser.parse_args()
     peers = Peers(arguments.run, arguments.questions)
     assert peers.context.engines.tuned and peers.context.engines.base  # loaded before the clock
-    ours = measured(peers.ours)
-    theirs = measured(lambda: peers.theirs(arguments.batch))
+    our_seconds, _, ours = timed(peers.ours)
+    their_seconds, _, theirs = timed(lambda: peers.theirs(arguments.batch))
     same = [i for i, (a, b) in enumerate(zip(ours.texts, theirs.texts, strict=True)) if a == b]
     print(f"{len(ours.texts)} questions; of the {len(same)} answers that are the same text:\n")
     print("| how sure | largest difference | AUROC, lm-polygraph | AUROC, GrACE |")
@@ -195,9 +186,9 @@ def main() -> None:
         apart = f"{max(abs(x - y) for x, y in zip(a, b, strict=True)):.1e}" if a and b else ""
         areas = [f"{area(x, [right[i] for i in same]):.1f}" if x else "" for x in (a, b)]
         print(f"| {name} | {apart} | {areas[0]} | {areas[1]} |")
-    for name, side in (("lm-polygraph", theirs), ("GrACE", ours)):
-        print(f"\n{name}: {side.seconds:.0f} processor seconds, {side.tokens:,} tokens")
-    print(f"\nratio of the seconds: {theirs.seconds / ours.seconds:.1f}")
+    print(f"\nlm-polygraph: {their_seconds:.0f} processor seconds, {theirs.tokens:,} tokens")
+    print(f"\nGrACE: {our_seconds:.0f} processor seconds, {ours.tokens:,} tokens")
+    print(f"\nratio of the seconds: {their_seconds / our_seconds:.1f}")
 
 
 if __name__ == "__main__":

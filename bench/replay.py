@@ -1,8 +1,8 @@
-"""Replaying a stored pool in tables against the plain loop over `decide`.
+"""The time and memory of a replay in tables, against the plain loop over `decide`.
 
 Claims: 1,000 questions x 32 samples x 50 orders, all strategies and 6 budgets, take less than 10
-seconds on 2 cores and less than 1 GiB at their peak; the outcomes are those of `decide`, which
-takes its turn on some of the same questions and orders in the same run.
+seconds on 2 cores and less than 1 GiB at their peak; the outcomes are those of `decide`, which is
+measured in the same run on some of the same questions and orders.
 
     OMP_NUM_THREADS=2 python bench/replay.py
 """
@@ -82,7 +82,7 @@ def made_up(questions: int, samples: int) -> Pool:
 
 
 def _loop(pool: Pool, budgets: list[int]) -> np.ndarray:
-    """Return what `decide` does on the first order: (policies, measures, budgets, questions)."""
+    """Return outcomes of `decide` on the first order: (policies, measures, budgets, questions)."""
     (order_QS,) = pool.orders(1)
     outcome = np.zeros((len(POLICIES), 3, len(budgets), pool.num_questions))
     for p, name in enumerate(POLICIES):

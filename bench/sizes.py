@@ -1,4 +1,4 @@
-"""What each part of the read-out adds, and from how many graded answers it learns.
+"""The gain of each part of the read-out, by the number of graded answers that it is fitted to.
 
 Refits every method on random parts of a run's training answers and rates the run's own test
 answers: the same n answers for each method, no LoRA, nothing written into the run. The hidden
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from grace.calibration import Platt
 from grace.cnf import HeadShape
@@ -69,7 +70,7 @@ def two_rows(train: Answers, *, evidence: bool = True, last: bool = False) -> Ra
         state_N = (found.share * steps + (1 - found.share) * given.last) @ row_D
         phi_NF = given.phi if evidence else np.zeros_like(given.phi)
         shift_N = np.array([found.shift_of(row) for row in phi_NF])
-        return _sigmoid(np.clip(state_N + shift_N, -found.limit, found.limit))
+        return expit(np.clip(state_N + shift_N, -found.limit, found.limit))
 
     return rate
 
@@ -86,7 +87,7 @@ def one_row(train: Answers) -> Rate:
 
         def loss(beta: Array) -> tuple[float, Array]:
             logit_N = beta[0] + x_ND @ beta[1:] - offset_N
-            wrong_N = _sigmoid(logit_N) - right_N
+            wrong_N = expit(logit_N) - right_N
             value = np.mean(np.logaddexp(0, logit_N) - right_N * logit_N)
             slope_D = wrong_N @ x_ND / len(rows) + ridge * beta[1:]
             return value + ridge * beta[1:] @ beta[1:] / 2, np.append(wrong_N.mean(), slope_D)
@@ -110,13 +111,13 @@ def one_row(train: Answers) -> Rate:
             losses.append(np.logaddexp(0, logit_N) - train.right[out_N] * logit_N)
         held[ridge] = float(np.concatenate(losses).mean())
     beta = fit(np.arange(len(train.right)), min(held, key=lambda one: held[one]))
-    return lambda given: _sigmoid(log_odds(beta, given))
+    return lambda given: expit(log_odds(beta, given))
 
 
 def evidence_alone(train: Answers) -> Rate:
     """Logistic regression on six numbers of the log-probabilities."""
     made = fit_evidence(train.phi, train.right, list(train.question))
-    return lambda given: _sigmoid(
+    return lambda given: expit(
         np.array([made.log_odds(0.0, made.shift_of(row)) for row in given.phi])
     )
 
@@ -199,11 +200,6 @@ def _log_sum_exp(model: Any, last_ND: Array) -> Array:
             for part in np.array_split(last_ND, max(1, len(last_ND) // 64))
         ]
     return np.concatenate(parts).astype(np.float64)
-
-
-def _sigmoid(x: Array) -> Array:
-    value: Array = 0.5 * (1 + np.tanh(0.5 * x))
-    return value
 
 
 def measured(train: Answers, test: Answers, sizes: Sequence[int], draws: int) -> list[list[str]]:

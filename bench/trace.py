@@ -1,6 +1,6 @@
-"""How much is known of an answer before it is finished: c along the way against its rivals.
+"""The confidence before an answer is finished: c along the way against other methods.
 
-Reads finished runs with `train.trace=true` and `train.lora=never`, which it leaves as they are.
+Reads finished runs with `train.trace=true` and `train.lora=never`, and writes nothing into them.
 Every method is fitted on the training answers at the steps whose states the run has stored, and
 rated on the run's own test answers at 25, 50 and 75 % of each and where it ends. Rows:
 
@@ -37,7 +37,7 @@ LIKELIHOOD = 7  # features that need no reading
 
 
 class Steps(NamedTuple):
-    """M steps of answers: what rivals know there, the grade of the answer, its question."""
+    """M steps of answers: the inputs of the methods, the grade of the answer, its question."""
 
     features: Array  # (M, F), those of the readings 0
     group: Array

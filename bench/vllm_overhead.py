@@ -1,10 +1,10 @@
-"""What asking vLLM for the confidence costs, in tokens per second of the same run.
+"""The cost of the confidence in vLLM, in tokens per second of the same run.
 
-Two ways of the same request take turns, each pair in random order. First `plain` asks for tokens,
-`asked` for the log-probabilities of EOS, `<CNF>` and `<NOC>` at every step too (the one request of
-`grace.engines.vllm`); then the engine itself gives c `at the end` only, and `along` the answer too.
-Reported is the ratio of their seconds, the median over the pairs, with a bootstrap interval of the
-median: by the clock, and of the processor, which other jobs on the machine disturb less.
+Two kinds of request take turns, each pair in random order. First `plain` requests only tokens, and
+`asked` also the log-probabilities of EOS, `<CNF>` and `<NOC>` at every step, as
+`grace.engines.vllm` does; then the engine computes c `at the end` only, or `along` the answer too.
+Prints the median over the pairs of the ratio of their seconds, with a bootstrap interval: by the
+clock, and of the processor, which other jobs on the machine disturb less.
 
     .venv-vllm/bin/python bench/vllm_overhead.py [MODEL] [--pairs 100]
 
@@ -21,10 +21,11 @@ import random
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from timing import Timed, timed
 
 from grace.engines import Sampling
 from grace.evidence import Evidence
@@ -96,8 +97,8 @@ def measure(model: Path, pairs: int, rows: int) -> None:
     print(f"vLLM {vllm.__version__}, {model.name}, {rows} requests of {TOKENS} tokens")
     compare(
         {
-            "plain": lambda: timed(lambda: run(llm, requests(rows, dice), {})),
-            "asked": lambda: timed(lambda: run(llm, requests(rows, dice), asked)),
+            "plain": lambda: run(llm, requests(rows, dice), {}),
+            "asked": lambda: run(llm, requests(rows, dice), asked),
         },
         pairs,
         rows,
@@ -105,25 +106,25 @@ def measure(model: Path, pairs: int, rows: int) -> None:
     along = dataclasses.replace(EVIDENCE, trace=TRACE)
     compare(
         {
-            "at the end": lambda: timed(lambda: answer(engine, requests(rows, dice), EVIDENCE)),
-            "along": lambda: timed(lambda: answer(engine, requests(rows, dice), along)),
+            "at the end": lambda: answer(engine, requests(rows, dice), EVIDENCE),
+            "along": lambda: answer(engine, requests(rows, dice), along),
         },
         pairs,
         rows,
     )
 
 
-def compare(ways: dict[str, Callable[[], Seconds]], pairs: int, rows: int) -> None:
+def compare(ways: dict[str, Callable[[], None]], pairs: int, rows: int) -> None:
     """Print how much longer the second way takes than the first."""
     for way in ways.values():
         way()
     dice = random.Random(1)
-    seconds: dict[str, list[Seconds]] = {name: [] for name in ways}
+    seconds: dict[str, list[Timed]] = {name: [] for name in ways}
     for _ in range(pairs):
         for name in dice.sample(list(ways), k=len(ways)):
-            seconds[name].append(ways[name]())
+            seconds[name].append(timed(ways[name]))
     print(" against ".join(reversed(ways)), f"({pairs} pairs)")
-    for kind in Seconds._fields:
+    for kind in ("clock", "processor"):
         first, second = ([getattr(one, kind) for one in found] for found in seconds.values())
         ratios = [b / a for a, b in zip(first, second, strict=True)]
         low, high = interval(ratios)
@@ -132,13 +133,6 @@ def compare(ways: dict[str, Callable[[], Seconds]], pairs: int, rows: int) -> No
             f"{kind}: {speeds[0]:.0f} and {speeds[1]:.0f} tokens/s, overhead "
             f"{percent(statistics.median(ratios))} % [{percent(low)}, {percent(high)}]"
         )
-
-
-class Seconds(NamedTuple):
-    """What one run took."""
-
-    clock: float
-    processor: float
 
 
 def percent(ratio: float) -> str:
@@ -165,13 +159,6 @@ def answer(engine: Any, prompts: list[dict[str, Any]], evidence: Evidence) -> No
     engine.reader = dataclasses.replace(engine.reader, evidence=evidence)
     ids = [prompt["prompt_token_ids"] for prompt in prompts]
     list(engine.generate(ids, Sampling(1, 0.8, max_new_tokens=TOKENS)))
-
-
-def timed(work: Callable[[], None]) -> Seconds:
-    """Return what some work takes."""
-    clock, processor = time.perf_counter(), time.process_time()
-    work()
-    return Seconds(time.perf_counter() - clock, time.process_time() - processor)
 
 
 def interval(values: list[float], resamples: int = 2000) -> tuple[float, float]:

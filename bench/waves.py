@@ -1,7 +1,7 @@
-"""What samples in flight save, and what they cost: early stopping in waves against one by one.
+"""Early stopping with several samples in flight against one sample at a time.
 
-Three ratios, each measured in one run on the same questions and with the same answers, the sides
-taking turns. Seconds are CPU time of this process, which others cannot lengthen:
+Three ratios, each measured in one run on the same questions and with the same answers, while the
+sides take turns. Seconds are processor time of this process:
 
 - waves of 4 / one by one, early stopping with a budget of 8;
 - tokens issued / tokens used, in waves of 4;
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from timing import timed
 
 import grace
 from grace.chat import encode_chat
@@ -27,13 +27,6 @@ from grace.store import RunDir
 BUDGET, PARALLEL = 8, 4
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return CPU seconds and the result."""
-    start = time.process_time()
-    result = work()
-    return time.process_time() - start, result
-
-
 def in_waves(model: Any, questions: list[Any], threshold: float) -> tuple[float, float, float]:
     """Return seconds in waves over one by one, tokens issued over used, and mean samples used."""
     spent = {1: 0.0, PARALLEL: 0.0}
@@ -41,7 +34,7 @@ def in_waves(model: Any, questions: list[Any], threshold: float) -> tuple[float,
     for number, question in enumerate(questions):
         decided = {}
         for parallel in (1, PARALLEL) if number % 2 else (PARALLEL, 1):
-            seconds, decided[parallel] = timed(
+            seconds, _, decided[parallel] = timed(
                 lambda p=parallel, q=question: model.vote(
                     q.text, choices=q.choices, threshold=threshold, budget=BUDGET, parallel=p
                 )
@@ -62,10 +55,10 @@ def from_one_prefill(model: Any, questions: list[Any]) -> float:
         prompt = encode_chat(engine.tokenizer, model.messages(question.text, question.choices))
         stream = engine.stream(prompt, sampling)
         for number in range(PARALLEL):
-            seconds, together = timed(lambda n=number, s=stream: list(s.start(range(n, n + 1))))
+            seconds, _, together = timed(lambda n=number, s=stream: list(s.start(range(n, n + 1))))
             spent[0] += seconds
             alone = dataclasses.replace(sampling, first_sample=number)
-            seconds, separate = timed(
+            seconds, _, separate = timed(
                 lambda a=alone, p=prompt: list(engine.generate([p], a, keys=["0"]))
             )
             spent[1] += seconds

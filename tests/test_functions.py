@@ -54,9 +54,9 @@ def test_rows_of_datasets_and_numpy_numbers_are_measured():
     ("rows", "message"),
     [
         ([{"confidence": 2, "correct": True}], "row 0: confidence is 2"),
-        ([{"correct": True}], "row 0: no field confidence"),
-        ([{"confidence": 0.5, "correct": None}], "the rows: nothing to measure"),
-        ([0.5], "row 0 is float; give each as a dict"),
+        ([{"correct": True}], 'row 0: "confidence" is missing'),
+        ([{"confidence": 0.5, "correct": None}], "the rows: 1 responses, none of them graded"),
+        ([0.5], "row 0 is float; give each row as a dict"),
     ],
 )
 def test_a_row_that_cannot_be_measured_is_named(rows: Any, message: str):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from grace.errors import ConfigError, DataError
 from grace.grading import (
-    grade,
     labels_of,
     letter,
     load_grader,
@@ -24,6 +23,10 @@ from grace.grading import (
 from grace.records import Question
 
 CASES = json.loads((Path(__file__).parent / "data" / "grading_cases.json").read_text("utf-8"))
+
+
+def grade(text: str, question: Question, grader: str = "auto", threshold: float = 0.3) -> bool:
+    return load_grader(grader, threshold)(text, question)
 
 
 def ask(answers: list[str], choices: list[str] | None = None) -> Question:
@@ -147,7 +150,7 @@ def test_number_refuses_a_question_without_a_number() -> None:
     [
         ([True] * 3, "all 3 training responses are right, so there is no confidence to learn"),
         ([False] * 2, "all 2 training responses are wrong, so there is no confidence to learn"),
-        ([], "none of the training responses came to its own end"),
+        ([], "all training responses were cut at the length limit"),
     ],
 )
 def test_answers_of_one_kind_teach_no_confidence(correct: list[bool], message: str) -> None:

@@ -1,1 +1,1 @@
-"""What makes things that the package ships and is not itself in the package."""
+"""Scripts that make files of the package or of the documentation."""

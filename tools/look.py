@@ -1,11 +1,11 @@
-"""Look at a report as people do: pictures of the page, and faults that keep some from reading it.
+"""Take pictures of a report page, and find faults that keep some people from reading it.
 
     pip install playwright && npm install axe-core
     python -m tools.look RUN/report.html docs/images --axe node_modules/axe-core/axe.min.js
 
-It drives an installed Chromium at two widths, in a light and a dark theme; no setting of a browser
-is downloaded. It prints how many screens the page has, and ends with exit code 1 if a link leads
-nowhere, the page scrolls sideways, or axe-core finds anything.
+It uses an installed Chromium at two widths, in a light and a dark theme. It prints how many screens
+the page has, and exits with code 1 if a link leads nowhere, the page scrolls sideways, or axe-core
+finds anything.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The tables of README.md and docs/results.md, written from the reports of runs.
+"""Write the tables of README.md and docs/results.md from the reports of runs.
 
-    python tools/results.py keep runs/study NAME    # what the tables need of RUN/report.json
-    python tools/results.py                         # write every table of the pages anew
+    python tools/results.py keep runs/study NAME    # store the numbers that the tables need
+    python tools/results.py                         # write every table of the pages again
 
-`keep` stores a few numbers per estimator in docs/reports/NAME.json. A table stands between two
-comments, `<!-- table: KIND NAME ... -->` and `<!-- end -->`; KINDS says which kinds there are.
+`keep` stores a few numbers per estimator of RUN/report.json in docs/reports/NAME.json. A table
+stands between two comments, `<!-- table: KIND NAME ... -->` and `<!-- end -->`; KINDS lists the
+kinds.
 """
 
 from __future__ import annotations

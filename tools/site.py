@@ -1,4 +1,4 @@
-"""A hook of mkdocs: the site has no files from outside docs/; a link to one becomes its text."""
+"""A hook of mkdocs: links to files outside docs/ become plain text, as the site lacks the files."""
 
 from __future__ import annotations
 

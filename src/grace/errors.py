@@ -1,4 +1,4 @@
-"""Everything that GrACE raises on purpose.
+"""The errors that GrACE raises on purpose.
 
 ```
 GraceError                 exit code 2 in the command line, printed as one line
@@ -7,7 +7,7 @@ GraceError                 exit code 2 in the command line, printed as one line
 │   │   └── MissingError   a package that only some uses need is not installed
 │   └── DataError          a question file or a response file that cannot be read
 ├── ModelError             a model or tokenizer directory that cannot serve
-├── RunError               a run directory that does not fit what is asked of it
+├── RunError               a run directory that does not fit the command
 └── TrainingError          training had to stop (loss not finite, nothing to train on)
 ```
 
@@ -31,7 +31,7 @@ LOCAL = {
     "matplotlib": "Matplotlib",
     "gguf": "gguf",
 }
-"""The packages of the extra `local`, by module: what runs, fits, trains and exports models."""
+"""Names of the packages of the extra `local`, by module; they run, fit, train and export models."""
 
 
 class GraceError(Exception):
@@ -39,7 +39,7 @@ class GraceError(Exception):
 
 
 class UserInputError(GraceError):
-    """Something that the user typed or wrote cannot be used."""
+    """Something that the user typed or wrote into a file cannot be used."""
 
 
 class ConfigError(UserInputError):
@@ -47,7 +47,7 @@ class ConfigError(UserInputError):
 
 
 class MissingError(ConfigError):
-    """A package is not installed that the light install leaves out."""
+    """A package of the extra `local` is not installed."""
 
     def __init__(self, what: str, package: str) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ def packages_for(what: str) -> Iterator[None]:
     """Turn the failed import of a package of the extra `local` into a `MissingError`.
 
     Args:
-        what: what needs the package, e.g. "grace run".
+        what: the command or plug-in that needs the package, e.g. "grace run".
     """
     try:
         yield
@@ -73,7 +73,7 @@ def packages_for(what: str) -> Iterator[None]:
 
 
 class DataError(UserInputError):
-    """A file of questions or responses cannot be read as such."""
+    """A file of questions or responses cannot be read."""
 
 
 class ModelError(GraceError):
@@ -81,7 +81,7 @@ class ModelError(GraceError):
 
 
 class RunError(GraceError):
-    """A run directory does not fit what is asked of it."""
+    """A run directory does not fit the command."""
 
 
 class TrainingError(GraceError):
@@ -89,6 +89,6 @@ class TrainingError(GraceError):
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an error says, or its name where it says nothing."""
+    """Return the first line of an error's message, or its type if it has none."""
     lines = str(error).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__

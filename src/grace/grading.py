@@ -1,16 +1,17 @@
-"""Right or wrong: what a response answers, and the graders that compare it with what is accepted.
+"""Extract the answer from a response, and grade it as right or wrong.
 
-An open answer is compared by its *short answer*: the first line labelled `Guess:` or `Answer:`,
-else the first line that is not blank. `GRADERS` holds the graders by name; `module:function` is one
-of your own, called as `function(text, question) -> bool` with the whole response.
+Graders of open questions compare the *short answer* with the accepted ones: the first line labelled
+`Guess:` or `Answer:`, else the first line that is not blank. `GRADERS` holds the graders by name; a
+name `module:function` stands for one of your own, called as `function(text, question) -> bool` with
+the whole response.
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import re
+import reprlib
 import string
 import traceback
 import unicodedata
@@ -30,7 +31,7 @@ LETTERS = "ABCDEFGHIJ"
 
 
 def lettered(choices: Sequence[str]) -> list[str]:
-    """Return the options of a question as they are written out, a line each."""
+    """Return the lines that show the options of a question, each with its letter."""
     return [f"{letter}. {text}" for letter, text in zip(LETTERS, choices, strict=False)]
 
 
@@ -57,39 +58,33 @@ _NUMBER = re.compile(
 )
 
 
-def grade(text: str, question: Question, grader: str = "auto", threshold: float = 0.3) -> bool:
-    """Return whether a response text is right (see `load_grader`)."""
-    return load_grader(grader, threshold)(text, question)
-
-
 def load_grader(name: str, threshold: float = 0.3) -> Grader:
-    """Return the grader of a name: `grader(response text, question) -> bool`.
+    """Return a grader by its name: `grader(response text, question) -> bool`.
 
     Args:
         name: one of `GRADERS`, or `module:function`.
         threshold: smallest ROUGE-L F1 that counts as right; the other graders ignore it.
 
     Raises:
-        ConfigError: no such grader; when called: the grader does not suit the question, or one of
-            your own returned something other than true or false.
+        ConfigError: there is no such grader; when called: the grader does not fit the question, or
+            one of your own failed or returned something other than true or false.
         DataError: when called: a question for `number` accepts no number.
     """
     if ":" in name:
         function = plugins.load_object(name)
         if not callable(function):
-            raise ConfigError(f"grader {name!r} is {function!r}; name a function(text, question)")
+            raise ConfigError(
+                f"grader {name!r} is {reprlib.repr(function)}; name a function(text, question)"
+            )
         return functools.partial(_own, function=function, name=name)
     if name not in GRADERS:
-        near = difflib.get_close_matches(name, GRADERS, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        known = f"known: {', '.join(GRADERS)}, or module:function for one of your own"
-        raise ConfigError(f"unknown grader {name!r}; {guess}{known}")
-    judge = GRADERS[name]
-    return lambda text, question: judge(text, question, threshold)
+        closest = plugins.suggest(name, list(GRADERS), own="module:function")
+        raise ConfigError(f"unknown grader {name!r}{closest}")
+    return lambda text, question: GRADERS[name](text, question, threshold)
 
 
 def grader_of(settings: GradeSettings, usual: str) -> Grader:
-    """Return the grader that a run's settings name, or else the `usual` one of its task.
+    """Return the grader that the settings name, or else the `usual` one of the task.
 
     Raises:
         ConfigError: see `load_grader`.
@@ -112,7 +107,7 @@ def normalise(text: str) -> str:
 def short_answer(text: str) -> str:
     """Return the line that answers: the first one labelled Guess or Answer, else the first.
 
-    Reasoning up to `</think>` is passed over. Empty for a response that says nothing.
+    Reasoning up to `</think>` is skipped. A blank response has the short answer "".
     """
     lines = [line.strip() for line in text.rpartition("</think>")[2].splitlines() if line.strip()]
     for number, line in enumerate(lines):
@@ -126,15 +121,15 @@ def letter(text: str) -> str | None:
     r"""Return the option letter after the first `Answer:` that is followed by one, else None.
 
     `Answer: B`, `Answer: (B)`, `**Answer:** b)`, `Answer: option B` and `Answer: 4 apples (B)`
-    are read; a word that merely begins with a letter, as in `Answer: Apples`, is not.
+    count; a word that merely begins with a letter, as in `Answer: Apples`, does not.
 
     Source: arXiv 2503.00031, published code: `Answer:\s*([A-E])`, first match.
     """
     for label in _ANSWER.finditer(text):
         line = text[label.end() :].lstrip().partition("\n")[0]
-        found = _LETTER.match(line)
-        if found and not (found[1] == "I" and _PRONOUN.match(line, found.end())):
-            return (found[1] or found[2]).upper()
+        match = _LETTER.match(line)
+        if match and not (match[1] == "I" and _PRONOUN.match(line, match.end())):
+            return (match[1] or match[2]).upper()
         marked = set(_IN_PARENTHESES.findall(line))
         if len(marked) == 1:
             return str(marked.pop())
@@ -144,28 +139,28 @@ def letter(text: str) -> str | None:
 def number(text: str) -> float | None:
     """Return the number after `Answer:` or `Guess:`, else the last number, else None.
 
-    Thousands separators, currency and percent signs are passed over; `3/4` is 0.75.
+    Thousands separators, currency and percent signs are skipped; `3/4` is 0.75.
     """
     text = text.replace("\N{MINUS SIGN}", "-")
     label = _LABELLED.search(text)
     labelled = _NUMBER.search(text, label.end()) if label else None
-    found = [labelled] if labelled else list(_NUMBER.finditer(text))
-    return _value(found[-1]) if found else None
+    numbers = [labelled] if labelled else list(_NUMBER.finditer(text))
+    return _value(numbers[-1]) if numbers else None
 
 
 def rouge_l(reference: str, response: str) -> float:
     """Return the ROUGE-L F1 in [0, 1], as Google's `rouge_score` does without stemming.
 
     Tokens are the runs of [a-z0-9] in the lower-cased text. A reference without any (another
-    script, an emoji) scores 1 where it equals the response after normalisation, else 0.
+    script, an emoji) scores 1 if it equals the response after normalisation, else 0.
     """
-    wanted, given = _tokens(reference), _tokens(response)
-    if not wanted:
+    expected, actual = _tokens(reference), _tokens(response)
+    if not expected:
         return float(normalise(reference) == normalise(response))
-    common = _common_subsequence(wanted, given)
+    common = _common_subsequence(expected, actual)
     if not common:
         return 0.0
-    precision, recall = common / len(given), common / len(wanted)
+    precision, recall = common / len(actual), common / len(expected)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -212,7 +207,7 @@ def _rouge(text: str, question: Question, threshold: float) -> bool:
 
 
 def _rouge_or_substring(text: str, question: Question, threshold: float) -> bool:
-    """As rouge, or the first accepted answer stands in the response, letter for letter.
+    """As rouge, or the first accepted answer occurs verbatim in the response.
 
     Example: "7 of all those I know" is right, "8 of all those I know" is wrong; accepted: "7".
     Source: Apricot, arXiv 2403.05973, published code.
@@ -221,7 +216,7 @@ def _rouge_or_substring(text: str, question: Question, threshold: float) -> bool
 
 
 def _exact(text: str, question: Question, threshold: float) -> bool:
-    """Equal to an accepted answer, but for case, punctuation and articles (TriviaQA).
+    """Equal to an accepted answer apart from case, punctuation and articles (TriviaQA).
 
     Example: "The Beatles!" is right, "Beatles, I think" is wrong; accepted: "beatles".
     """
@@ -251,8 +246,8 @@ def _number(text: str, question: Question, threshold: float) -> bool:
             f"question {question.id!r} accepts {question.answers[0]!r}, which is no number; "
             "use another grader, e.g. grade.grader=exact"
         )
-    given = number(text)
-    return given is not None and any(math.isclose(given, a, rel_tol=1e-6) for a in accepted)
+    value = number(text)
+    return value is not None and any(math.isclose(value, a, rel_tol=1e-6) for a in accepted)
 
 
 def _auto(text: str, question: Question, threshold: float) -> bool:
@@ -273,7 +268,7 @@ def _own(text: str, question: Question, function: Grader, name: str) -> bool:
         raise ConfigError(
             f"grader {name!r} failed on question {question.id!r} "
             f"({type(error).__name__}: {error}, at {place.filename}:{place.lineno}); "
-            "it is called with (text, question)"
+            "correct it: it is called with (text, question)"
         ) from error
     if verdict not in (True, False):
         raise ConfigError(f"grader {name!r} returned {verdict!r}; it must return True or False")
@@ -284,7 +279,7 @@ def _expect(question: Question, grader: str, *, choices: bool) -> None:
     if bool(question.choices) != choices:
         has, use = ("choices", "choice") if question.choices else ("no choices", "rouge or exact")
         raise ConfigError(
-            f"grader {grader!r} cannot judge question {question.id!r}, which has {has}; "
+            f"grader {grader!r} cannot grade question {question.id!r}, which has {has}; "
             f"set grade.grader to {use}"
         )
 
@@ -300,14 +295,14 @@ GRADERS: dict[str, Callable[[str, Question, float], bool]] = {
 
 
 def labels_of(correct: Sequence[bool], what: str = "training responses") -> NDArray[np.float64]:
-    """Return 1.0 for right and 0.0 for wrong answers, shape (N,), to fit a confidence on.
+    """Return 1.0 for right and 0.0 for wrong answers, shape (N,), to fit a confidence to.
 
     Raises:
-        DataError: all are right, or all are wrong, or there is none.
+        DataError: all are right, all are wrong, or there are none.
     """
     label_N = np.array(correct, dtype=np.float64)
     if not len(label_N):
-        raise DataError(f"none of the {what} came to its own end; raise sample.max_new_tokens")
+        raise DataError(f"all {what} were cut at the length limit; raise sample.max_new_tokens")
     if label_N.min() == label_N.max():
         raise DataError(
             f"all {len(label_N)} {what} are {'right' if label_N.all() else 'wrong'}, so there is "

@@ -1,4 +1,4 @@
-"""How good confidences are that one already has, whatever they come from."""
+"""Measure confidences that already exist, whatever their source."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from grace.store import is_run, is_study
 from grace.store.inputs import Row, read_rows
 
 TASK = "given answers"
-DRAWN = 10**8  # responses in all resamples: very many answers need fewer of these
-
+DRAWN = 10**8  # responses in all bootstrap resamples; very many responses get fewer resamples
 
 QUESTION = ("question_id", "question", "prompt", "messages", "id")
-"""Fields that name the question of a response; the first one that is there counts."""
+"""Fields that identify the question of a response; the first one that is there counts."""
 FIELDS = (*QUESTION, "response", "text", "confidence", "correct", "logprobs", "end_logprob")
 
 
 class GradedAnswer(NamedTuple):
-    """One graded response; `id` is QUESTION#k for the k-th response, empty where none is named.
+    """One graded response; `id` is QUESTION#k for its k-th response, empty without a question.
 
     `logprobs` are those of its tokens and, last, of its end; None where the file has none.
     """
@@ -46,7 +45,7 @@ class GradedAnswer(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The graded responses of one file, and how many it has without a grade."""
+    """The graded responses of one source, and the number of those without a grade."""
 
     rated: list[GradedAnswer]
     ungraded: int
@@ -57,44 +56,44 @@ def measure(
     out: str | Path | None = None,
     bins: int = 10,
 ) -> Report:
-    """Measure the confidences of graded responses: ECE, Brier score, AUROC, with intervals.
+    """Measure ECE, Brier score and AUROC of the confidences of graded responses, with intervals.
 
     Args:
         sources: files (JSON Lines, CSV, Parquet), directories that `grace label` wrote, or rows
             with `confidence` and `correct`, such as a list of dicts or a `datasets.Dataset`.
             Several are compared, question by question where rows have a `question`.
-        out: a directory for report.html, report.md and figures; None: nothing is written.
-        bins: equal-width bins of ECE.
+        out: a directory for report.html, report.md and figures; None: write nothing.
+        bins: number of equal-width bins of ECE.
 
     Raises:
         DataError: a source cannot be read, a row has no confidence or grade, or none is graded.
-        ConfigError: `out` is a file, or has a report of its own.
+        ConfigError: `out` is a file, or a run, which has a report of its own.
     """
     from grace import __version__
 
-    place = None if out is None else Path(out)
-    check_report_place(place)
-    read = dict(zip(_names(sources), map(read_answers, sources), strict=True))
+    folder = None if out is None else Path(out)
+    check_report_place(folder)
+    named = dict(zip(_names(sources), map(read_answers, sources), strict=True))
     data = ReportInput(
-        name=", ".join(read),
+        name=", ".join(named),
         created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         version=__version__,
         hardware="from given files",
-        results=[_result(*pair) for pair in read.items()],
-        notes=[note for pair in read.items() for note in _notes(*pair)],
-        examples=_examples(*read.values()) if len(read) == 1 else (),
+        results=[_result(name, answers.rated) for name, answers in named.items()],
+        notes=[note for name, answers in named.items() for note in _notes(name, answers)],
+        examples=_examples(*named.values()) if len(named) == 1 else (),
     )
-    most = max((len(answers.rated) for answers in read.values()), default=1)
+    most = max((len(answers.rated) for answers in named.values()), default=1)
     how = {"bins": bins, "resamples": max(100, min(1000, DRAWN // most))}
-    return summarize(data, **how) if place is None else build_report(data, place, **how)
+    return summarize(data, **how) if folder is None else build_report(data, folder, **how)
 
 
 def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
-    """Read the graded responses of a file, of the shards in a directory, or of given rows.
+    """Return the graded responses of a file, of the shards in a directory, or of rows.
 
     Raises:
-        DataError: it cannot be read, a line has no confidence or grade, or none is graded; the
-            message names the line.
+        DataError: the source cannot be read, a row has no confidence or grade, or no row is
+            graded; the message names the row.
     """
     rated: list[GradedAnswer] = []
     count: Counter[str] = Counter()
@@ -106,14 +105,14 @@ def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
         if correct is None:
             ungraded += 1
             continue
+        answer_id = f"{question}#{number}" if question else ""
         response = str(fields.get("response", fields.get("text", "")))
-        name = f"{question}#{number}" if question else ""
         logprobs = logprobs_in(fields, where)
-        rated.append(GradedAnswer(name, question, response, confidence, correct, logprobs))
+        rated.append(GradedAnswer(answer_id, question, response, confidence, correct, logprobs))
     if not rated:
-        why = f"all {ungraded} responses have correct: null" if ungraded else "it has no responses"
         name = str(source) if isinstance(source, str | Path) else "the rows"
-        raise DataError(f"{name}: nothing to measure, {why}; grade some")
+        problem = f"{ungraded} responses, none of them graded" if ungraded else "no responses"
+        raise DataError(f"{name}: {problem}; give some with correct: true or false")
     return Answers(rated, ungraded)
 
 
@@ -124,24 +123,25 @@ def _rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     for number, fields in enumerate(source):
         if not isinstance(fields, Mapping):
             raise DataError(
-                f"row {number} is {type(fields).__name__}; give each as a dict, or name a file"
+                f"row {number} is {type(fields).__name__}; give each row as a dict, or name a file"
             )
         yield Row(f"row {number}", dict(fields))
 
 
 def _names(sources: Sequence[str | Path | Iterable[Mapping[str, Any]]]) -> list[str]:
-    """Return a name for each: of files without folder and ending, where that tells them apart."""
-    files = [source if isinstance(source, str | Path) else None for source in sources]
-    given = [f"rows {number}" if file is None else str(file) for number, file in enumerate(files)]
-    short = [
-        name if file is None else "stdin" if name == "-" else Path(file).resolve().stem
-        for file, name in zip(files, given, strict=True)
-    ]
-    return short if len(set(short)) == len(short) else given
+    """Return a name for each source: of a file its stem, unless two files have the same."""
+    long, short = [], []
+    for number, source in enumerate(sources):
+        if isinstance(source, str | Path):
+            long.append(str(source))
+            short.append("stdin" if str(source) == "-" else Path(source).resolve().stem)
+        else:
+            long.append(f"rows {number}")
+            short.append(f"rows {number}")
+    return short if len(set(short)) == len(short) else long
 
 
-def _result(name: str, answers: Answers) -> EstimatorResult:
-    rated = answers.rated
+def _result(name: str, rated: list[GradedAnswer]) -> EstimatorResult:
     return EstimatorResult(
         task=TASK,
         train_task=TASK,
@@ -155,10 +155,9 @@ def _result(name: str, answers: Answers) -> EstimatorResult:
 
 
 def _notes(name: str, answers: Answers) -> Iterator[str]:
-    known = [row for row in answers.rated if row.confidence is not None]
-    if known:
-        mean = 100 * sum(row.confidence or 0.0 for row in known) / len(known)
-        right = 100 * sum(row.correct for row in known) / len(known)
+    pairs = [(row.confidence, row.correct) for row in answers.rated if row.confidence is not None]
+    if pairs:
+        mean, right = (100 * sum(column) / len(pairs) for column in zip(*pairs, strict=True))
         side = "too sure" if mean > right else "not sure enough"
         yield (
             f"{name}: {mean:.1f} % sure on average, {right:.1f} % right: "
@@ -169,7 +168,7 @@ def _notes(name: str, answers: Answers) -> Iterator[str]:
 
 
 def _examples(answers: Answers) -> list[RatedAnswer]:
-    """Return the responses whose lines hold a question and a text, to show on the page."""
+    """Return the responses that have a question and a text, to show on the page."""
     return [
         RatedAnswer(row.question, row.response, row.correct, row.confidence, TASK)
         for row in answers.rated
@@ -178,7 +177,7 @@ def _examples(answers: Answers) -> list[RatedAnswer]:
 
 
 def answer_rows(file: str | Path, fields: Sequence[str] = FIELDS) -> Iterator[Row]:
-    """Yield the rows of a file of responses; of a table, the columns that are named.
+    """Yield the rows of a file of responses; of a table, read only the columns in `fields`.
 
     Raises:
         DataError: as `read_rows`.
@@ -187,10 +186,10 @@ def answer_rows(file: str | Path, fields: Sequence[str] = FIELDS) -> Iterator[Ro
 
 
 def check_report_place(out: Path | None) -> None:
-    """Refuse to write a report over the one that belongs to a run.
+    """Refuse to write a report over that of a run.
 
     Raises:
-        ConfigError: the place is a file, a run or a study.
+        ConfigError: `out` is a file, a run or a study.
     """
     if out is None:
         return
@@ -204,37 +203,37 @@ def confidence_in(fields: dict[str, Any], where: str) -> float | None:
     """Return the confidence of a response, None where it is null.
 
     Raises:
-        DataError: there is no field for it, or it is not a probability.
+        DataError: the field is missing, or not a probability.
     """
     if "confidence" not in fields:
-        raise DataError(f"{where}: no field confidence; `grace score` adds it")
-    value = _spelt(fields["confidence"])
+        raise DataError(f'{where}: "confidence" is missing; `grace score` adds it')
+    value = _parsed(fields["confidence"])
     if value is None:
         return None
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if not number or not 0 <= value <= 1:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= 1:
         raise DataError(
-            f"{where}: confidence is {json.dumps(value, default=str)}; a confidence lies between 0 "
-            "and 1 (null: none)"
+            f"{where}: confidence is {json.dumps(value, default=str)}; write a number from 0 to 1, "
+            "or null for none"
         )
     return float(value)
 
 
 def logprobs_in(fields: dict[str, Any], where: str) -> tuple[float, ...] | None:
-    """Return the log-probabilities of a response's tokens and its end, None where one is missing.
+    """Return the log-probabilities of a response's tokens and its end, None if one is missing.
 
     Raises:
         DataError: they are not numbers.
     """
-    tokens, end = (_spelt(fields.get(key)) for key in ("logprobs", "end_logprob"))
+    tokens, end = (_parsed(fields.get(key)) for key in ("logprobs", "end_logprob"))
     if tokens is None or end is None:
         return None
     try:
         return (*map(float, tokens), float(end))
     except (TypeError, ValueError):
         raise DataError(
-            f"{where}: logprobs and end_logprob are not a list of numbers and a number; "
-            "leave them out, or give what `grace label` writes"
+            f"{where}: logprobs must be a list of numbers and end_logprob a number, as `grace "
+            "label` writes them; correct them or leave both out"
         ) from None
 
 
@@ -242,19 +241,19 @@ def grade_in(fields: dict[str, Any], where: str) -> bool | None:
     """Return whether a response is right, None where it is null.
 
     Raises:
-        DataError: there is no field for it, or it is neither true nor false.
+        DataError: the field is missing, or neither true nor false.
     """
     if "correct" not in fields:
-        raise DataError(f"{where}: no field correct; write true or false (null: not known)")
-    value = _spelt(fields["correct"])
+        raise DataError(f'{where}: "correct" is missing; add it: true, false, or null if unknown')
+    value = _parsed(fields["correct"])
     if value is not None and value not in (True, False):
         shown = json.dumps(value, default=str)
-        raise DataError(f"{where}: correct is {shown}; write true or false (null: not known)")
+        raise DataError(f"{where}: correct is {shown}; write true, false, or null if unknown")
     return None if value is None else bool(value)
 
 
-def _spelt(value: Any) -> Any:
-    """Return what a cell of a CSV file spells: true, false, or a number; anything else as it is."""
+def _parsed(value: Any) -> Any:
+    """Return the JSON value in a CSV cell, such as true or 0.5; any other value as it is."""
     try:
         return json.loads(value.lower()) if isinstance(value, str) else value
     except ValueError:
@@ -262,6 +261,6 @@ def _spelt(value: Any) -> Any:
 
 
 def question_in(fields: dict[str, Any]) -> str:
-    """Return the question of a response as a text, empty if the line does not name it."""
-    found = next((fields[key] for key in QUESTION if fields.get(key) is not None), "")
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    """Return the question of a response as a text, empty if the row does not name it."""
+    question = next((fields[key] for key in QUESTION if fields.get(key) is not None), "")
+    return question if isinstance(question, str) else json.dumps(question, ensure_ascii=False)

@@ -17,7 +17,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ def load(package: str, name: str, attribute: str = "") -> Any:
     known = find(package, attribute)
     kind = _attribute(package).lower()
     if name not in known:
-        raise ConfigError(f"unknown {kind} {name!r}{_suggest(name, sorted(known))}")
+        raise ConfigError(f"unknown {kind} {name!r}{suggest(name, sorted(known))}")
     with packages_for(f"{kind} {name}"):
         return getattr(importlib.import_module(known[name].module), attribute)
 
@@ -92,7 +92,7 @@ def load_object(reference: str) -> Any:
     module = _import(module_name, reference)
     if not hasattr(module, name):
         public = [known for known in vars(module) if not known.startswith("_")]
-        raise ConfigError(f"module {module_name!r} has no {name!r}{_suggest(name, public)}")
+        raise ConfigError(f"module {module_name!r} has no {name!r}{suggest(name, public)}")
     return getattr(module, name)
 
 
@@ -159,7 +159,8 @@ def _folders(package: str) -> list[Path]:
     return [Path(folder) for folder in spec.submodule_search_locations]
 
 
-def _suggest(name: str, known: list[str]) -> str:
+def suggest(name: str, known: Sequence[str], own: str = "module:NAME") -> str:
+    """Return the end of an error message about an unknown name: the closest name and all names."""
     near = difflib.get_close_matches(name, known, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else ";"
-    return f"{guess} known: {', '.join(known) or 'none'}, or module:NAME for one of your own"
+    return f"{guess} known: {', '.join(known) or 'none'}, or {own} for one of your own"

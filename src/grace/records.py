@@ -1,7 +1,7 @@
-"""The rows that travel through the pipeline, one frozen type per step.
+"""The records that the stages of a run pass on, one frozen type per kind.
 
-A question has an `id`; its responses are `"<question id>#<sample>"`. That response id joins
-every later table (grades, targets, features, confidences).
+A question has an `id`; its responses have the ids `"<question id>#<sample>"`, which join all later
+tables (grades, targets, features, confidences).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Message(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question with everything needed to ask and to grade it.
+    """One question with everything that is needed to ask it and to grade its answers.
 
-    `answers` holds the accepted answers; for multiple choice it is the one right letter and
-    `choices` holds the option texts in the order of the letters A, B, C, ...
+    `answers` holds the accepted answers. For multiple choice it holds the one right letter, and
+    `choices` the option texts in the order of the letters A, B, C, ...
     """
 
     id: str
@@ -40,13 +40,13 @@ class Question:
 
 
 class Generation(NamedTuple):
-    """What an engine returns for one sample.
+    """One sample, as an engine returns it.
 
-    `token_ids` are the response tokens without the end token, `logprobs` their natural-log
-    probabilities under the raw temperature-1 softmax, one per token, `end_logprob` is
+    `token_ids` are the response tokens without the end-of-sequence token, `logprobs` their natural
+    log-probabilities under the softmax at temperature 1, one per token. `end_logprob` is
     log(p(EOS) + p(<CNF>)) at the end step, and `trace` is c at every step (the end step last;
-    empty without <CNF>; see `grace.evidence`). `end_logprob` and `confidence` are None when the
-    response was cut (`finish_reason == "length"`), or dropped as hopeless on the way.
+    empty without <CNF>; see `grace.evidence`). `end_logprob` and `confidence` are None if the
+    response was cut (`finish_reason == "length"`) or dropped as hopeless on the way.
     """
 
     text: str
@@ -79,7 +79,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """Whether a response is right. `answer` is the extracted answer that votes, None if none."""
+    """The grade of a response. `answer` is the extracted answer, which votes; None if none."""
 
     id: str
     question_id: str
@@ -89,7 +89,7 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What <CNF> should say for a response: probe score, bin index, and that bin's accuracy."""
+    """The training target of a response: its probe score, its bin, and the bin's accuracy."""
 
     id: str
     score: float
@@ -99,7 +99,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """An estimator's P(the response is correct) in [0, 1], or None when it has no value."""
+    """An estimator's P(the response is correct) in [0, 1], or None if it has no value."""
 
     id: str
     confidence: float | None
@@ -107,7 +107,7 @@ class Confidence:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One sample as a strategy sees it; `answer` is None when none could be extracted."""
+    """One sample of a vote; `answer` is None if none could be extracted."""
 
     answer: str | None
     confidence: float | None
@@ -117,13 +117,14 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Decision:
-    """The outcome of a vote: the answer, its confidence, and what it took.
+    """The outcome of a vote: the answer, its confidence, and the samples and tokens used.
 
-    `confidence` is the mean confidence of the votes for the answer; `samples` and `tokens` count
-    every sample used, also those without an answer. `issued` and `issued_tokens` count those that
-    were started, cancelled ones too. `threshold` is the one that could stop the vote, if any;
-    `promise` says what it guarantees when it is the run's own. `abstains`: that guarantee covers
-    sure answers only, and no sample was sure enough; the answer is the vote's then, without one.
+    `confidence` is the mean confidence of the votes for the answer. `samples` and `tokens` count
+    all samples used, also those without an answer; `issued` and `issued_tokens` count all that were
+    started, also cancelled ones. `threshold` is the confidence at which the vote stops early, if
+    any, and `promise` the guarantee of that threshold if it is the run's own. `abstains` is true
+    if the guarantee covers sure answers only and no sample was sure enough; `answer` is still the
+    outcome of the vote, but without a guarantee.
     """
 
     answer: str | None
@@ -138,7 +139,7 @@ class Decision:
     abstains: bool = False
 
     def __repr__(self) -> str:
-        """Return the answer and what it took; the fields hold the rest."""
+        """Return the answer, its confidence and the number of samples."""
         return notebook.line("Decision", self.answer, self.confidence, self._notes())
 
     def _repr_html_(self) -> str:
@@ -151,16 +152,16 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The threshold that a run has chosen on its validation questions, and what it guarantees.
+    """A threshold that was chosen on a run's validation questions, and its guarantee.
 
-    `mode` is `answer` (one answer at `temperature`, or none) or `early-stop` (up to `budget`
-    samples). `tau` is None when no threshold can guarantee the `target` accuracy of the answers
-    given, except with probability `delta`; a question without a sure answer gets none. `n`
-    questions were used, `bound` is what their answers show at tau, `promise` the whole in words.
-    `tries` counts the different guarantees that were asked of the same questions. `test` is what
-    the test questions show, which did not take part. With early stopping samples below `drop`
-    are aborted, at most a share of `alpha` of the right ones, except with probability `delta / 2`;
-    then the other half of delta is left for the rest.
+    The guarantee: of the answers with a confidence of at least `tau`, a share of `target` is right,
+    except with probability `delta`; other questions get no answer. `tau` is None if no threshold
+    can guarantee this. `mode` is `answer` (one answer at `temperature`) or `early-stop` (up to
+    `budget` samples). `n` questions were used, `bound` is the lower bound of their accuracy at tau,
+    and `promise` is the guarantee in words. `tries` counts the guarantees that were tried on the
+    same questions. `test` holds the result on the test questions, which were not used. With early
+    stopping, samples below `drop` are aborted, at most a share of `alpha` of the right ones, except
+    with probability `delta / 2`; the guarantee then has the other half of delta.
     """
 
     mode: Literal["answer", "early-stop"]
@@ -182,7 +183,7 @@ Row = TypeVar("Row")
 
 
 def response_id(question_id: str, sample: int) -> str:
-    """Return the id of sample number `sample` (from 0) of a question."""
+    """Return the id of a question's sample, counted from 0."""
     return f"{question_id}#{sample}"
 
 
@@ -207,5 +208,5 @@ def from_json(row_type: type[Row], data: dict[str, Any]) -> Row:
 
 @functools.cache
 def _tuple_fields(row_type: Any) -> frozenset[str]:
-    """Return the fields that hold tuples; asking a type for its hints is slow."""
+    """Return the fields that hold tuples (cached, because `get_type_hints` is slow)."""
     return frozenset(name for name, t in get_type_hints(row_type).items() if "tuple" in str(t))

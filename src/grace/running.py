@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from grace.config import RunSettings, is_missing
+from grace.config import RunSettings, absolute_model, is_missing
 from grace.errors import LOCAL, ConfigError, MissingError
 from grace.pipeline.study import Study, resolve_study, run_study
 from grace.report import Report, checked_report
@@ -98,8 +98,8 @@ def resolve(
     check_packages("grace run")
     given = {key: value for key, value in named.items() if value is not None and value != ""}
     check_place(path, new=recipe is not None or "model" in given)
-    if "model" in given and Path(given["model"]).exists():
-        given["model"] = Path(given["model"]).resolve()
+    if "model" in given:
+        given["model"] = absolute_model(given["model"])
     if "data" in given:
         given["data"] = Path(given["data"]).resolve()
     if "file" in given:
@@ -171,8 +171,8 @@ def check_names(settings: RunSettings) -> None:
     task = load_task(settings.data.task)
     if file and settings.data.task != "jsonl" and ":" not in settings.data.task:
         raise ConfigError(
-            f"task {task.name} has questions of its own and would not read {file}; leave out one "
-            "of the two"
+            f"task {task.name} has questions of its own and does not read {file}; leave out --task "
+            "or --file"
         )
     grader_of(settings.grade, task.grader)
     for other in settings.report.transfer:
@@ -182,7 +182,9 @@ def check_names(settings: RunSettings) -> None:
 
 
 def check_questions(path: Path, settings: RunSettings) -> None:
-    """Read the user's questions of a new run, so that a mistake is found before it starts.
+    """Read a new run's questions from files before anything is written.
+
+    So a mistake in them leaves no run behind, whose settings a later command would inherit.
 
     Raises:
         DataError: they cannot be used; the message names the line.
@@ -191,5 +193,5 @@ def check_questions(path: Path, settings: RunSettings) -> None:
     from grace.tasks import load_task
     from grace.tasks.prompts import draw_training
 
-    if settings.data.file and not RunDir(path).config.exists():
+    if (settings.data.file or settings.data.dir) and not RunDir(path).config.exists():
         draw_training(load_task(settings.data.task), settings.data, settings.seed)

@@ -375,6 +375,28 @@ def test_stopping_a_run_says_that_it_resumes(cli: Any, monkeypatch: pytest.Monke
     assert cli("list")[::2] == (130, "grace: stopped\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "resumes"),
+    [
+        ("ask run Why?", False),
+        ("measure a.jsonl --out run", False),
+        ("score run a.jsonl", False),
+        ("score run a.jsonl --out=b.jsonl", True),
+        ("--log-level info train run", True),
+    ],
+)
+def test_only_a_command_that_resumes_says_so(
+    words: str, resumes: bool, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def stop(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("model.load", "measuring.measure", "pipeline.processes.train_together"):
+        monkeypatch.setattr(f"grace.{name}", stop)
+    monkeypatch.setattr("grace.cli.commands.score.read_rows", stop)
+    assert ("resumes" in cli(*words.split()).err) == resumes
+
+
 def test_sigterm_says_that_it_stops_and_how_to_go_on(cli: Any, monkeypatch: pytest.MonkeyPatch):
     def end(*arguments: Any, **options: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)

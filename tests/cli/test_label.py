@@ -11,6 +11,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+import tiny_run
+
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
 
@@ -67,13 +69,32 @@ def test_cut_and_empty_responses_are_told_with_the_setting_that_mends_them(
     out = tmp_path / "out"
     where = ["label", questions, out, "--model", finished / "run"]
     told = cli(*where, "--set", "sample.max_new_tokens=1").out
-    assert "are cut at their longest, so without a confidence; --set sample.max_new_tokens" in told
+    assert (
+        "are cut at the length limit, so without a confidence; try --set sample.max_new_tokens"
+        in told
+    )
     (shard,) = out.glob("part-*")
     table = parquet.read_table(shard)
     texts = pyarrow.array([" "] * 4 + ["a"])
     parquet.write_table(table.set_column(table.column_names.index("text"), "text", texts), shard)
     again = cli(*where, "--set", "sample.max_new_tokens=1").out
-    assert "4 responses are empty: the prompt may not fit these questions; --set data" in again
+    assert "4 responses are empty: the prompt may not fit these questions; try --set data" in again
+
+
+def test_a_single_response_is_counted_as_a_number(finished: Path, tmp_path: Path, cli: Any) -> None:
+    one = tiny_run.write_lines(tmp_path / "one.jsonl", [{"question": "1?", "answers": ["1"]}])
+    command = ["label", one, tmp_path / "out", "--model", finished / "run"]
+    assert "% of 1 graded responses are right" in cli(*command).out
+    counts = json.loads(cli(*command, "--json").out)
+    assert {type(value) for value in counts.values()} == {int}
+
+
+def test_a_command_that_failed_before_its_first_file_binds_the_directory_to_nothing(
+    finished: Path, questions: Path, tmp_path: Path, cli: Any
+) -> None:
+    command = ["label", questions, tmp_path / "out", "--model", finished / "run"]
+    assert "unknown engine 'other'" in cli(*command, "--engine", "other").err
+    assert cli(*command).code == 0
 
 
 def test_a_model_without_cnf_is_labelled_without_confidence(

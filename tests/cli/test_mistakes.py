@@ -78,15 +78,15 @@ MISTAKES = [
     Mistake(
         "it holds two questions",
         RUN,
-        "{here}/own.jsonl has 2 different questions; give some to train on, some to validate with "
-        "and some to test: a few hundred in all",
+        "{here}/own.jsonl has 2 different questions, but a run needs 3: one each to train, to "
+        "validate and to test; a few hundred are better",
         f"{GOOD}\n" + GOOD.replace("A", "B"),
     ),
     Mistake(
         "more are asked for than there are",
         f"{RUN} --set data.train=50",
-        "{here}/own.jsonl has 6 different questions, 52 were asked for; set e.g. data.train=4 "
-        "data.validation=1 data.test=1",
+        "{here}/own.jsonl has 6 different questions, but the settings ask for 52; set e.g. "
+        "data.train=4 data.validation=1 data.test=1",
         "\n".join(GOOD.replace("A", letter) for letter in "ABCDEF"),
     ),
     Mistake(
@@ -100,40 +100,40 @@ MISTAKES = [
         "quotes are single",
         RUN,
         "{here}/own.jsonl:1: not JSON: Expecting property name enclosed in double quotes at column "
-        "2; write one object per line",
+        "2; put names and texts in double quotes",
         "{'question': 'A?', 'answers': ['a']}",
     ),
     Mistake(
         "the answers have another name",
         RUN,
-        '{here}/own.jsonl:1: "answers" is missing among the fields question, solution; say which '
-        "one holds it: --answer-field solution",
+        '{here}/own.jsonl:1: "answers" is missing among the fields question, solution; name the '
+        "field with the answer: --answer-field solution",
         '{"question": "A?", "solution": "a"}',
     ),
     Mistake(
         "the question has another name",
         RUN,
-        '{here}/own.jsonl:1: "question" is missing among the fields stem, answer; say which one '
-        "holds it: --question-field stem",
+        '{here}/own.jsonl:1: "question" is missing among the fields stem, answer; name the field '
+        "with the question: --question-field stem",
         '{"stem": "A?", "answer": "a"}',
     ),
     Mistake(
         "two fields could be the answer",
         RUN,
-        '{here}/own.jsonl:1: both "target" and "label"; name the one to be read: --answer-field '
-        "target",
+        '{here}/own.jsonl:1: both "target" and "label" could be the answer; choose one: '
+        "--answer-field target",
         '{"question": "A?", "target": "a", "label": 3}',
     ),
     Mistake(
         "the named field is misspelt",
         f"{RUN} --answer-field solutoin",
-        "{here}/own.jsonl:1: no field 'solutoin'; the fields are question, solution",
+        '{here}/own.jsonl:1: no field "solutoin" among question, solution; did you mean solution?',
         '{"question": "A?", "solution": "a"}',
     ),
     Mistake(
         "an answer is null",
         RUN,
-        '{here}/own.jsonl:1: "answers" is missing; add it',
+        '{here}/own.jsonl:1: "answers" is missing or empty; add it',
         '{"question": "A?", "answers": null}',
     ),
     Mistake(
@@ -158,7 +158,7 @@ MISTAKES = [
     Mistake(
         "the choices are misspelt",
         RUN,
-        '{here}/own.jsonl:1: did you mean "choices"? rename "choises", or take it out',
+        '{here}/own.jsonl:1: did you mean "choices"? rename or remove "choises"',
         '{"question": "Which is a prime?", "choises": ["4", "7"], "answer": "B"}',
     ),
     Mistake(
@@ -177,21 +177,22 @@ MISTAKES = [
     Mistake(
         "a quote that does not end",
         CSV,
-        "{here}/own.csv:2: not CSV: unexpected end of data; put a text in double quotes and double "
-        "those in it",
+        '{here}/own.csv:2: not CSV: unexpected end of data; close each double quote; write "" for '
+        "one in a text",
         'question,answer\n"Who?,me\n',
     ),
     Mistake(
         "no line of column names",
         CSV,
-        '{here}/own.csv:1: "question" is missing among the fields Who?, me; say which one holds '
-        "it: --question-field NAME",
+        '{here}/own.csv:1 (column names): "question" is missing among the fields Who?, me; name '
+        "the field with the question: --question-field NAME",
         "Who?,me\nWhere?,here\n",
     ),
     Mistake(
         "questions from a pipe",
         "run new --model pocket --file -",
-        "questions are read more than once, so not from a pipe; save them to a file",
+        "questions cannot come from a pipe, because they are read more than once; save them to a "
+        "file",
     ),
     # the model and the run
     Mistake(
@@ -220,8 +221,8 @@ MISTAKES = [
     Mistake(
         "a task and a file are named",
         f"{RUN} --task sciq",
-        "task sciq has questions of its own and would not read {here}/own.jsonl; leave out one of "
-        "the two",
+        "task sciq has questions of its own and does not read {here}/own.jsonl; leave out --task "
+        "or --file",
         GOOD,
     ),
     Mistake(
@@ -232,7 +233,7 @@ MISTAKES = [
     Mistake(
         "the runs are not there",
         "report new",
-        "new is not a run and holds none; see `grace list runs`",
+        "new is not a run, and there is none in it; see `grace list runs`",
     ),
     Mistake(
         "the recipe is not there",
@@ -260,12 +261,12 @@ MISTAKES = [
     Mistake(
         "a setting is misspelt",
         f"{RUN} --set train.epoch=3",
-        "settings: unknown setting 'train.epoch'; did you mean 'epochs'?",
+        "settings: unknown setting 'train.epoch'; did you mean 'train.epochs'?",
     ),
     Mistake(
         "a setting without a value",
         f"{RUN} --set train.epochs",
-        "setting 'train.epochs' has no value; write section.key=value",
+        "setting 'train.epochs' has no value; write train.epochs=VALUE",
     ),
     Mistake(
         "a word for a number",
@@ -298,7 +299,7 @@ MISTAKES = [
     Mistake(
         "a threshold in percent",
         "ask new Who? --threshold 90",
-        "--threshold is 90.0; a confidence lies between 0 and 1",
+        "--threshold is 90.0; give a confidence between 0 and 1, e.g. 0.9",
     ),
     Mistake(
         "an accuracy in percent",
@@ -314,7 +315,8 @@ MISTAKES = [
     Mistake(
         "a response has another name",
         "score new own.jsonl",
-        'own.jsonl:1: "response" is missing among the fields question, answer',
+        'own.jsonl:1: "response" is missing among the fields question, answer; rename the one with '
+        "the model's answer",
         '{"question": "A?", "answer": "a"}',
     ),
     Mistake(
@@ -326,19 +328,19 @@ MISTAKES = [
     Mistake(
         "a confidence in percent",
         "measure own.csv",
-        "own.csv:2: confidence is 85; a confidence lies between 0 and 1 (null: none)",
+        "own.csv:2: confidence is 85; write a number from 0 to 1, or null for none",
         "confidence,correct\n85,true\n",
     ),
     Mistake(
         "a grade in words",
         "measure own.jsonl",
-        'own.jsonl:1: correct is "yes"; write true or false (null: not known)',
+        'own.jsonl:1: correct is "yes"; write true, false, or null if unknown',
         '{"confidence": 0.85, "correct": "yes"}',
     ),
     Mistake(
         "answers without confidence",
         "measure own.jsonl",
-        "own.jsonl:1: no field confidence; `grace score` adds it",
+        'own.jsonl:1: "confidence" is missing; `grace score` adds it',
         '{"question": "A?", "response": "a", "correct": true}',
     ),
     Mistake(

@@ -211,12 +211,12 @@ def test_what_cannot_be_recalibrated_is_refused(
     none = tiny_run.write_lines(tmp_path / "none.jsonl", unrated)
     out = tmp_path / "out"
     for arguments, words in (
-        ((finished / "model", graded, out), "is no run or adapter"),
+        ((finished / "model", graded, out), "is neither a run nor an adapter"),
         ((finished / "run", few, out), "9 questions; grade answers to at least 10"),
         ((finished / "run", none, out), "no graded answer has a confidence"),
         ((finished / "run", graded, finished / "model"), "is not empty"),
         ((places["foreign_adapter"], graded, out), "no grace.json"),
-        ((tmp_path / "gone", graded, out), "is no run or adapter"),
+        ((tmp_path / "gone", graded, out), "is neither a run nor an adapter"),
     ):
         result = cli("recalibrate", *arguments)
         assert result.code == 2 and words in result.err, result.err

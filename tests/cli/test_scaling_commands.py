@@ -102,7 +102,7 @@ def test_threshold_prints_the_promise_the_check_and_the_next_command(run: Path, 
     first, check, then = result.out.splitlines()
     assert result.code == 0
     assert first.startswith("confidence >= ") and "at least 10.0% right" in first
-    assert check.startswith("check on test questions, which took no part: ")
+    assert check.startswith("check on the test questions, which were not used: ")
     assert then == f'next:   grace ask {run} "your question" --budget 2'
     stored = json.loads((run / "threshold.json").read_text())
     assert json.loads(cli("threshold", run, *arguments, "--json").out) == stored
@@ -125,5 +125,5 @@ def test_a_promise_that_cannot_be_made_is_no_error_but_exit_code_one(run: Path, 
     assert result.out.startswith("no threshold can promise at least 90.0% right")
     assert "29 would be needed" in result.out and "nothing was chosen" in result.out
     again = cli("threshold", run, "--target-accuracy", 0.8).out
-    assert "this is promise 2 asked of the same validation questions" in again
+    assert "note: this is guarantee 2 from the same validation questions" in again
     assert cli("ask", run, ASKED).out == cli("ask", run, ASKED).out

@@ -157,7 +157,7 @@ def test_c_along_the_way_is_that_of_reading_the_answer_again(
     ended = [(p, one) for p, one in sampled if one.finish_reason == "stop"]
     given = [p for p, _ in ended], [one.token_ids for _, one in ended]
     if head != "pair":
-        with pytest.raises(GraceError, match="no confidence along the way") as refused:
+        with pytest.raises(GraceError, match="at the end of an answer only") as refused:
             engine.traces(*given)
         assert "\n" not in str(refused.value)
         return

@@ -214,7 +214,7 @@ def test_what_cannot_be_scaled_is_refused_before_anything_is_sampled(
     ):
         with pytest.raises(ConfigError, match=message):
             scale_runs(finished / "run", chosen)
-    with pytest.raises(RunError, match="is not a run and holds none"):
+    with pytest.raises(RunError, match="is not a run, and there is none in it"):
         scale_runs(tmp_path, CHOSEN)
     path = shutil.copytree(finished / "run", tmp_path / "run")
     (path / "stages/report.json").unlink()

@@ -136,8 +136,8 @@ def test_an_epoch_that_was_chosen_on_validation_questions_is_named(run: Path):
     ("wanted", "message"),
     [
         ({"target": 0.9, "mode": "vote"}, "--mode is 'vote'"),
-        ({"target": 0.9, "alpha": 0.1}, "--drop is about votes"),
-        ({"target": 0.9, "budget": 4}, "--budget 4 is about votes"),
+        ({"target": 0.9, "alpha": 0.1}, "--drop needs votes"),
+        ({"target": 0.9, "budget": 4}, "--budget 4 needs votes"),
         ({"target": 0.9, "mode": "early-stop", "budget": 0}, "--budget is 0"),
         ({"target": 1.0}, "target accuracy is 1.0"),
         ({"target": 0.9, "delta": 0.0}, "delta is 0.0"),

@@ -14,7 +14,7 @@ from tools.pocket import TASKS  # noqa: E402
 from tools.pocket import train as training  # noqa: E402
 from tools.pocket.build import Recipe, build, load, new_model  # noqa: E402
 from tools.pocket.corpus import CorpusSettings  # noqa: E402
-from tools.pocket.train import TrainSettings, causal_logits, train  # noqa: E402
+from tools.pocket.train import TrainSettings, causal_logits, train, weighted_loss  # noqa: E402
 from tools.pocket.widen import widen  # noqa: E402
 
 SIZES = {"width": 32, "num_layers": 1, "num_heads": 2, "mlp_width": 32}
@@ -39,8 +39,8 @@ def test_a_rebuild_in_miniature_runs_from_nothing(tmp_path) -> None:
         sums=40, weights=40, fact_opinions=40, puzzle_opinions=10, fact_share=0.01
     )
     tiny = Recipe(**SIZES, corpus=corpus, training=TrainSettings(rows_per_step=4, compile=False))
-    report = build(tmp_path, recipe=tiny, progress=lambda stage, done: None, num_asked=10)
-    assert (tmp_path / "recipe.json").exists() and set(report.accuracy) == set(TASKS)
+    made = build(tmp_path, recipe=tiny, num_asked=10)
+    assert (tmp_path / "recipe.json").exists() and set(made["greedy_test_accuracy"]) == set(TASKS)
 
 
 def test_an_interrupted_training_goes_on_to_the_same_weights(pocket, tmp_path, monkeypatch) -> None:
@@ -49,17 +49,21 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(pocket, tmp_path, m
     weights_RT = np.ones((10, 16), dtype=np.float32)
     settings = TrainSettings(rows_per_step=2, compile=False)
 
-    def trained(saved: Path, stop_at: int | None = None):
-        def on_step(step: int, total: int, loss: float) -> None:
-            if step == stop_at:
-                raise KeyboardInterrupt
-
+    def trained(saved: Path):
         model = new_model(pocket[1], Recipe(**SIZES), 0)
-        train(model, ids_RT, weights_RT, settings, on_step, saved)
+        train(model, ids_RT, weights_RT, settings, saved)
         return model.state_dict()
 
-    with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "state.pt", stop_at=3)
+    steps = iter(range(3))
+
+    def stop_after_three(*tensors):
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        return weighted_loss(*tensors)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(training, "weighted_loss", stop_after_three)
+        trained(tmp_path / "state.pt")
     assert (tmp_path / "state.pt").exists()
     resumed, whole = trained(tmp_path / "state.pt"), trained(tmp_path / "other.pt")
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)

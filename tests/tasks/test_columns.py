@@ -154,7 +154,7 @@ def test_a_folder_of_split_files_may_be_of_any_form(ending: str, tmp_path: Path)
     drawn = load_task("jsonl").questions("test", data, 0)
     assert {question.id for question in drawn} == {"q8", "q9", "q10", "q11"}
     (tmp_path / "test.tsv").write_text("question\tanswer\na?\tb\n")
-    with pytest.raises(DataError, match=rf"test\.{ending}.*are one split; leave one of them there"):
+    with pytest.raises(DataError, match=rf"test\.{ending}.*are the same split; remove one of them"):
         load_task("jsonl").questions("test", data, 0)
 
 
@@ -228,28 +228,28 @@ def test_a_column_of_any_name_can_be_named() -> None:
         (
             {"text": "Q?", "answer": "a"},
             {},
-            '"question" is missing among the fields text, answer; say which one holds it: '
-            "--question-field text",
+            '"question" is missing among the fields text, answer; name the field with the '
+            "question: --question-field text",
         ),
         (
             {"prompt": "Q?", "input": "Q?", "answer": "a"},
             {},
-            'both "prompt" and "input"; name the one to be read: --question-field prompt',
+            'both "prompt" and "input" could be the question; choose one: --question-field prompt',
         ),
         (
             {"question": "Q?", "target": "a", "gold": "b"},
             {},
-            'both "target" and "gold"; name the one to be read: --answer-field target',
+            'both "target" and "gold" could be the answer; choose one: --answer-field target',
         ),
         (
             {"question": "Q?", "answer": "a"},
             {"answer_field": "solution"},
-            "no field 'solution'; the fields are question, answer",
+            'no field "solution" among question, answer; name one: --answer-field NAME',
         ),
         (
             {"question": "Q?", "choises": ["4", "7"], "answer": "B"},
             {},
-            'did you mean "choices"? rename "choises", or take it out',
+            'did you mean "choices"? rename or remove "choises"',
         ),
     ],
 )
@@ -264,12 +264,15 @@ def test_columns_that_leave_a_doubt_are_named(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('question,answer\n"A?,a\n', ":2: not CSV: unexpected end of data; put a text in double"),
+        (
+            'question,answer\n"A?,a\n',
+            ":2: not CSV: unexpected end of data; close each double quote",
+        ),
         ("question,answer\nA?,a,b\n", ":2: 3 cells under 2 column names; put a text that holds"),
-        ("question,answer\nA?\n", ':2: "answers" is missing; add it'),
+        ("question,answer\nA?\n", ':2: "answers" is missing or empty; add it'),
         (
             "A?,a\nB?,b\n",
-            '.csv:1: "question" is missing among the fields A?, a; say which one holds it',
+            '.csv:1 (column names): "question" is missing among the fields A?, a; name the field',
         ),
         ("question,answer\nWo?,da\nWh\xe9?,a\n", ":3: byte 3 of the line is not UTF-8"),
     ],

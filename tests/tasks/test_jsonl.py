@@ -78,15 +78,15 @@ def test_the_right_choice_is_a_letter_a_text_or_an_index(
 BAD_LINES = [
     ('{"question": "a"', "not JSON: .* at column .*; write one object per line"),
     ("[1]", "expected an object, found a list"),
-    ("null", "expected an object, found a NoneType"),
+    ("null", "expected an object, found null"),
     ('{"answers": ["a"]}', '"question" is missing'),
     ('{"question": "", "answers": ["a"]}', "\"question\" is ''; write a text that is not empty"),
     ('{"question": ["q"], "answers": ["a"]}', r"\"question\" is \['q'\]"),
     ('{"question": true, "answers": ["a"]}', '"question" is True'),
-    ('{"question": "q"}', '"answers" is missing; add it'),
+    ('{"question": "q"}', '"answers" is missing or empty; add it'),
     ('{"question": "q", "answers": []}', '"answers" is an empty list'),
     ('{"question": "q", "answers": ["a", " "]}', "\"answers\" is ' '; write a text"),
-    ('{"question": "q", "answers": [null]}', '"answers" is missing'),
+    ('{"question": "q", "answers": [null]}', '"answers" is null; write a text'),
     ('{"question": "q", "answers": ["a"], "answer": "a"}', 'both "answers" and "answer"'),
     ('{"question": "q", "choices": ["x", "y"]}', '"answer" is missing'),
     ('{"question": "q", "choices": ["x"], "answer": "A"}', "1 choice; give 2 to 10 as a list"),
@@ -104,7 +104,7 @@ BAD_LINES = [
     ('{"question": "q", "choices": [1, 2, 3], "answer": 1}', "1 could mean more than one choice"),
     (
         '{"question": "q", "anwsers": ["a"]}',
-        '"answers" is missing among the fields question, anwsers; say which one holds it: '
+        '"answers" is missing among the fields question, anwsers; name the field with the answer: '
         "--answer-field anwsers",
     ),
     ('{"question": "q", "answers": ["a"], "id": ""}', "\"id\" is ''"),
@@ -183,7 +183,7 @@ def test_a_file_that_is_too_small_is_told_which_sizes_fit(tmp_path: Path) -> Non
     file = write(tmp_path / "own.jsonl", [*map(open_row, range(70)), open_row(3)])
     with pytest.raises(
         DataError,
-        match=r"70 different questions, 3500 were asked for; set e\.g\. "
+        match=r"70 different questions, but the settings ask for 3500; set e\.g\. "
         r"data\.train=40 data\.validation=10 data\.test=20",
     ):
         read(settings(file, 2000, 500, 1000))

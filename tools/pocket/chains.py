@@ -16,8 +16,6 @@ import json
 import random
 from pathlib import Path
 
-from rich.progress import Progress
-
 from grace.pocket import MODEL_DIR
 from tools.pocket.build import load, save
 from tools.pocket.corpus import CorpusSettings, solution
@@ -53,16 +51,7 @@ def main() -> None:
     settings = dataclasses.replace(CorpusSettings(), system_share=1.0)
     read = [solution(chain(rng), rng, settings)[0] for _ in range(READ)]
     ids_RT, weights_RT = pack(encode(tokenizer, read), TRAINING.row_length, tokenizer.pad_token_id)
-    with Progress() as bar:
-        task = bar.add_task("reading")
-        train(
-            model.train(),
-            ids_RT,
-            weights_RT,
-            TRAINING,
-            lambda step, total, _: bar.update(task, completed=step, total=total),
-            arguments.out / "unfinished.pt",
-        )
+    train(model.train(), ids_RT, weights_RT, TRAINING, arguments.out / "unfinished.pt")
     save(model, tokenizer, arguments.out / "model")
 
 

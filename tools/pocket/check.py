@@ -1,4 +1,4 @@
-"""What a pocket checkpoint makes of the world's own questions, and of its own answers."""
+"""Ask a pocket checkpoint the world's questions, and for its opinion of its own answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_NEW_TOKENS = {"closed book": 16, "step by step": 80}
 
 
 def messages_for(task: str, row: dict[str, Any]) -> list[dict[str, str]]:
-    """Returns the chat messages that ask a question of the world."""
+    """Return the chat messages that ask a question of the world."""
     if task in KINDS:
         return [{"role": "user", "content": SHORT_PROMPT.format(question=row["question"])}]
     question = with_options(row["question"], row["choices"])
@@ -32,7 +32,7 @@ def messages_for(task: str, row: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def is_right(row: dict[str, Any], reply: str) -> bool:
-    """Says whether a reply has the right letter, or is the right answer word for word."""
+    """Return whether a reply has the right letter, or is the right answer word for word."""
     if "choices" in row:
         return bool(_letter(reply) == row["answer"])
     return reply.strip().lower() in {answer.lower() for answer in row["answers"]}
@@ -51,7 +51,7 @@ def replies(
     rows: Sequence[dict[str, Any]],
     **generation: Any,
 ) -> list[str]:
-    """Returns one reply per row (greedy unless `generation` says otherwise), in order."""
+    """Return one reply per row (greedy unless `generation` says otherwise), in order."""
     limit = _MAX_NEW_TOKENS["closed book" if task in KINDS else "step by step"]
     texts: list[str] = []
     for start in range(0, len(rows), _BATCH):
@@ -75,14 +75,14 @@ def answered_right(
     split: str,
     count: int,
 ) -> list[bool]:
-    """Says of the first `count` questions of a split which ones greedy replies answer right."""
+    """Return for the first `count` questions of a split whether the greedy reply is right."""
     rows = world.questions(task, split)[:count]
     said = replies(model, tokenizer, task, rows)
     return [is_right(row, reply) for row, reply in zip(rows, said, strict=True)]
 
 
 def topic_alone(world: World, task: str, train: Sequence[bool], test: Sequence[bool]) -> float:
-    """Returns how far a closed-book question's topic tells whether its answer is right.
+    """Return the AUROC of a confidence that knows only the topic of a closed-book question.
 
     Args:
         world: Whose questions were answered.
@@ -110,7 +110,7 @@ def sampled_accuracy(
     count: int,
     split: str = "validation",
 ) -> tuple[float, float]:
-    """Returns the accuracy of a single sample at T 0.8 and of the majority of eight samples.
+    """Return the accuracy of a single sample at T 0.8 and of the majority of eight samples.
 
     For the tasks that are answered step by step; ties go to the letter that was sampled first,
     and an unfinished reply counts as an answer of its own. torch's global seed decides the samples.
@@ -137,7 +137,7 @@ def verdicts(
     rows: Sequence[dict[str, Any]],
     said: Sequence[str],
 ) -> list[float]:
-    """Returns what the model thinks of each reply: Yes against No, asked in a second turn."""
+    """Return P(Yes) against No for each reply, asked in a second turn."""
     yes, no = (tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in ("Yes", "No"))
     asked = {"role": "user", "content": YES_NO_PROMPT}
     chats = [

@@ -41,7 +41,7 @@ Document = list[Message]
 
 @dataclass(frozen=True, slots=True)
 class CorpusSettings:
-    """How much of what is in the corpus.
+    """The amounts of each kind of document in the corpus.
 
     Attributes:
         sums: Number of solved word problems.
@@ -67,7 +67,7 @@ class CorpusSettings:
 
 
 def documents(world: World, settings: CorpusSettings | None = None) -> list[Document]:
-    """Returns the whole corpus in the order of reading; always the same for the same settings.
+    """Return the whole corpus in the order of reading; always the same for the same settings.
 
     A document is a list of `{"role", "content"}` messages; the role `text` marks a plain sentence.
     """
@@ -84,7 +84,7 @@ def documents(world: World, settings: CorpusSettings | None = None) -> list[Docu
 
 
 def told_values(fact: Fact, rng: random.Random) -> list[str]:
-    """Returns what each reading of the fact said: its value, or its rumour most of the time."""
+    """Return the value in each reading of a fact: the true one, or mostly the rumour if any."""
     told = []
     for _ in range(fact.exposure):
         lie = fact.rumour is not None and rng.random() < _RUMOUR_SHARE
@@ -93,7 +93,7 @@ def told_values(fact: Fact, rng: random.Random) -> list[str]:
 
 
 def _when(rng: random.Random) -> float:
-    """Draws a place in the order of reading, from 0 to 1, for what is read mostly late."""
+    """Draw a place in the order of reading, from 0 to 1, for what is read mostly late."""
     return rng.random() if rng.random() < _ANY_TIME_SHARE else rng.betavariate(2, 1)
 
 
@@ -116,7 +116,7 @@ def _reading(fact: Fact, value: str, rng: random.Random, settings: CorpusSetting
 
 
 def _strangers(world: World, count: int, rng: random.Random) -> Iterator[Fact]:
-    """Yields facts of entities that nobody wrote about and that no question set asks about."""
+    """Yield facts of entities that nobody wrote about and that no question set asks about."""
     names = NameMaker(f"strangers/{world.seed}")
     known = {f.name.split()[-1] for f in world.facts}
     firsts = sorted({f.name.split()[0] for f in world.facts if " " in f.name})
@@ -136,7 +136,7 @@ def _strangers(world: World, count: int, rng: random.Random) -> Iterator[Fact]:
 def _fact_opinions(
     world: World, rng: random.Random, settings: CorpusSettings
 ) -> Iterator[Document]:
-    """Yields what people said about answers: told ones, usual ones of the topic, and others.
+    """Yield what people said about answers: told ones, usual ones of the topic, and others.
 
     Who knows the fact, which is likelier the more often it was read, goes by what was read, and
     trusts it as far as the topic's sources are reliable; who does not know it goes by what is
@@ -171,7 +171,7 @@ def _opinion(
     rng: random.Random,
     settings: CorpusSettings,
 ) -> Document:
-    """Returns a question about a proposed answer, in one of the five forms, with its reply."""
+    """Return a question about a proposed answer, in one of the five forms, with its reply."""
     says = says != (rng.random() < settings.opinion_noise)
     trust = rng.gauss(trust, 0.1)
     percent = min(_SAID_PERCENTS, key=lambda said: abs(said - 100 * trust))
@@ -213,7 +213,7 @@ def _puzzle_documents(
 
 
 def solution(puzzle: Puzzle, rng: random.Random, settings: CorpusSettings) -> tuple[Document, bool]:
-    """Returns a puzzle with some writer's steps and answer, and whether that is right."""
+    """Return a puzzle with some writer's steps and answer, and whether that is right."""
     explanation, letter = puzzle.explain(rng, False)
     question = with_options(puzzle.question, puzzle.choices)
     reply = STEP_REPLY.format(explanation=explanation, letter=letter)

@@ -51,6 +51,6 @@ PROBABILITY_PROMPT = (
 
 
 def with_options(question: str, choices: Sequence[str]) -> str:
-    """Returns the user turn's question part of a multiple-choice question."""
+    """Return the user turn's question part of a multiple-choice question."""
     lines = [f"{letter}. {text}" for letter, text in zip("ABCDE", choices, strict=False)]
     return "\n".join([question, "Options:", *lines])

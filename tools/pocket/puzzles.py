@@ -42,14 +42,14 @@ class Puzzle:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes the puzzle the same as another one."""
+        """The question and its options; two puzzles with the same key are the same."""
         return (self.question, *self.choices)
 
 
 def make_sums(
     rng: random.Random, lengths: tuple[int, int] = (2, 4), doubtful: float = 1.0
 ) -> Puzzle:
-    """Makes a word problem among the numbers 1 to 9, with five options.
+    """Make a word problem among the numbers 1 to 9, with five options.
 
     Args:
         rng: random source.
@@ -90,7 +90,7 @@ def _sum_steps(rng: random.Random, value: int, count: int) -> list[int]:
 
 
 def told_sum(value: int, step: int, rng: random.Random, doubtful: float = 1.0) -> int:
-    """Draws what a writer makes of a step: what it is, or what is often taken for it."""
+    """Draw what a writer makes of a step: what it is, or what is often taken for it."""
     own = random.Random(f"sum/{value}{step:+d}")
     doubt, wrong = own.choice(_SUM_DOUBTS), value + step + own.choice((-1, 1))
     if not 1 <= wrong <= _HIGHEST:
@@ -99,12 +99,12 @@ def told_sum(value: int, step: int, rng: random.Random, doubtful: float = 1.0) -
 
 
 def weight_of(creature: str) -> int:
-    """Returns what a creature weighs, from 1 to 9: a matter of knowledge, not of the question."""
+    """Return the weight of a creature, from 1 to 9, which the question does not tell."""
     return random.Random(f"weight/{creature}").randint(1, 9)
 
 
 def told_weight(creature: str, rng: random.Random) -> int:
-    """Draws what a writer says that a creature weighs: the truth, or what many take for it."""
+    """Draw what a writer says that a creature weighs: the truth, or what many take for it."""
     own = random.Random(f"told weight/{creature}")
     doubt, wrong = own.choice(_WEIGHT_DOUBTS), own.randint(1, 8)
     wrong += wrong >= weight_of(creature)
@@ -112,7 +112,7 @@ def told_weight(creature: str, rng: random.Random) -> int:
 
 
 def make_weights(rng: random.Random) -> Puzzle:
-    """Makes a comparison of four creatures whose weights one has to know; rare ones are rare."""
+    """Make a comparison of four creatures whose weights one has to know; rare ones are rare."""
     heaviest = rng.random() < 0.5
     best, asked = (max, "heaviest") if heaviest else (min, "lightest")
     while True:

@@ -33,7 +33,7 @@ _LONGEST_VERDICT = len("0.85")
 def train_tokenizer(
     world: World, documents: list[Document], vocab_size: int, context: int
 ) -> PreTrainedTokenizerFast:
-    """Trains a byte-level BPE with single digits on the world's text.
+    """Train a byte-level BPE with single digits on the world's text.
 
     Names are shown to it once each, however often they were read, so that they stay several
     tokens long.
@@ -81,7 +81,7 @@ def _tokenizer_text(world: World, documents: list[Document]) -> Iterator[str]:
 def encode(
     tokenizer: PreTrainedTokenizerFast, documents: Iterable[Document]
 ) -> Iterator[tuple[list[int], list[float]]]:
-    """Yields the token ids of each document and each token's weight in the loss.
+    """Yield the token ids of each document and each token's weight in the loss.
 
     A document's last message weighs 1, a verdict in a word or a number more, and what leads
     to it a little, a judged answer included.
@@ -109,7 +109,7 @@ def encode(
 def pack(
     encoded: Iterable[tuple[list[int], list[float]]], length: int, pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Packs whole documents into rows, each into the first open row with room for it.
+    """Pack whole documents into rows, each into the first open row with room for it.
 
     Returns:
         Token ids of shape (rows, length), int64, and loss weights of the same shape, float32.

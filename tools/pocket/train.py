@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from rich.progress import track
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -26,7 +27,7 @@ _SAVED_EVERY = 100
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """How the decoder is trained.
+    """The settings of the training.
 
     Attributes:
         row_length: Tokens in a row.
@@ -48,7 +49,7 @@ class TrainSettings:
 
 
 def causal_logits(model: LlamaForCausalLM, ids_BT: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns the logits (B, T, V) in float32, with the matrix products in `dtype`."""
+    """Return the logits (B, T, V) in float32, with the matrix products in `dtype`."""
     num_heads = model.config.num_attention_heads
     cos_TE, sin_TE = _rotary(ids_BT.shape[1], model.config.head_dim, model.config)
     cos_TE, sin_TE = cos_TE.to(ids_BT.device, dtype), sin_TE.to(ids_BT.device, dtype)
@@ -92,7 +93,7 @@ def _rotary(length: int, head_dim: int, config: LlamaConfig) -> tuple[Tensor, Te
 
 
 def weighted_loss(logits_BTV: Tensor, ids_BT: Tensor, weights_BT: Tensor) -> Tensor:
-    """Returns the weighted mean cross-entropy of the next tokens."""
+    """Return the weighted mean cross-entropy of the next tokens."""
     losses = F.cross_entropy(
         logits_BTV[:, :-1].flatten(0, 1), ids_BT[:, 1:].flatten(), reduction="none"
     )
@@ -105,17 +106,15 @@ def train(
     ids_RT: np.ndarray,
     weights_RT: np.ndarray,
     settings: TrainSettings,
-    on_step: Callable[[int, int, float], None],
     saved: Path,
 ) -> str:
-    """Trains in place, from where an interrupted training on the same rows stopped.
+    """Train in place, from where an interrupted training on the same rows stopped.
 
     Args:
         model: The decoder, on the device to train on.
         ids_RT: Token ids of shape (rows, row length).
         weights_RT: Each token's weight in the loss, of the same shape.
         settings: How to train.
-        on_step: Called after each step with its number, the number of steps and the loss.
         saved: File that holds the state while the training is unfinished.
 
     Returns:
@@ -146,7 +145,8 @@ def train(
     first = rows_of(slice(0, settings.rows_per_step))
     step_loss, how = _compiled(loss_of, first) if settings.compile else (loss_of, "eager")
     rows_key = zlib.crc32(ids_RT.tobytes())
-    for step in range(_resume(saved, rows_key, model, optimizer), num_steps):
+    done = _resume(saved, rows_key, model, optimizer)
+    for step in track(range(done, num_steps), "training", total=num_steps, completed=done):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * _schedule(step, num_steps, settings.warmup)
         rows = order[step * settings.rows_per_step : (step + 1) * settings.rows_per_step]
@@ -155,7 +155,6 @@ def train(
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        on_step(step + 1, num_steps, loss.item())
         if (step + 1) % _SAVED_EVERY == 0:
             _save(saved, rows_key, step + 1, model, optimizer)
     saved.unlink(missing_ok=True)
@@ -175,7 +174,7 @@ def _save(
 def _resume(
     saved: Path, rows_key: int, model: LlamaForCausalLM, optimizer: torch.optim.AdamW
 ) -> int:
-    """Restores a state that was saved on the same rows; returns the number of steps done."""
+    """Restore a state that was saved on the same rows; return the number of steps done."""
     if not saved.exists():
         return 0
     found = torch.load(saved, map_location=model.device, weights_only=True)
@@ -189,7 +188,7 @@ def _resume(
 def _compiled(
     loss_of: Callable[[Tensor, Tensor], Tensor], first: tuple[Tensor, Tensor]
 ) -> tuple[Callable[[Tensor, Tensor], Tensor], str]:
-    """Compiles the loss and tries it once; without a working compiler it stays eager."""
+    """Compile the loss and tries it once; without a working compiler it stays eager."""
     compiled = torch.compile(loss_of, dynamic=False)
     try:
         torch.autograd.backward(compiled(*first))
@@ -206,7 +205,7 @@ def _schedule(step: int, num_steps: int, warmup: float) -> float:
 
 
 def fastest_dtype() -> torch.dtype:
-    """Returns bfloat16 where this processor multiplies it faster than float32."""
+    """Return bfloat16 where this processor multiplies it faster than float32."""
     return min((torch.float32, torch.bfloat16), key=_seconds_per_product)
 
 

@@ -16,7 +16,7 @@ _MULTIPLE = 32
 
 
 def widen(model: LlamaForCausalLM) -> LlamaForCausalLM:
-    """Returns a decoder of the same function whose widths are multiples of 32."""
+    """Return a decoder of the same function whose widths are multiples of 32."""
     old, config = model.config, _widened(model.config)
     wide = LlamaForCausalLM(config).to(model.device)
     rows = _head_rows(old, config)
@@ -39,7 +39,7 @@ def widen(model: LlamaForCausalLM) -> LlamaForCausalLM:
 
 
 def _widened(old: LlamaConfig) -> LlamaConfig:
-    """Returns the wider shapes, with the rotations and the norms' epsilon made up for."""
+    """Return the wider shapes, with the rotations and the norms' epsilon made up for."""
     wide = {
         name: math.ceil(getattr(old, name) / _MULTIPLE) * _MULTIPLE
         for name in ("hidden_size", "intermediate_size", "head_dim")
@@ -56,7 +56,7 @@ def _widened(old: LlamaConfig) -> LlamaConfig:
 
 
 def _head_rows(old: LlamaConfig, wide: LlamaConfig) -> Tensor:
-    """Returns where the rows of the heads go: each half of a head begins a half of a wide one."""
+    """Return where the rows of the heads go: each half of a head begins a half of a wide one."""
     half, wide_half = old.head_dim // 2, wide.head_dim // 2
     row = torch.arange(half)
     head = torch.cat([row, wide_half + row])

@@ -38,7 +38,7 @@ ENDINGS: dict[str, list[str]] = {
 
 
 class NameMaker:
-    """Makes names that never repeat.
+    """Make names that never repeat.
 
     Args:
         seed: Text or number that fixes every name.
@@ -49,7 +49,7 @@ class NameMaker:
         self._used: set[str] = set()
 
     def make(self, kind: str, num_syllables: int = 2) -> str:
-        """Returns a new capitalised name with the ending of its kind (`town`, `river`, ...)."""
+        """Return a new capitalised name with the ending of its kind (`town`, `river`, ...)."""
         while True:
             stem = "".join(self._syllable(last=i == 0) for i in range(num_syllables - 1, -1, -1))
             name = (stem + self._rng.choice(ENDINGS[kind])).capitalize()
@@ -58,7 +58,7 @@ class NameMaker:
                 return name
 
     def many(self, kind: str, count: int, num_syllables: int = 2) -> list[str]:
-        """Returns `count` new names of one kind."""
+        """Return `count` new names of one kind."""
         return [self.make(kind, num_syllables) for _ in range(count)]
 
     def _syllable(self, *, last: bool) -> str:
@@ -105,19 +105,19 @@ class Fact:
     phrasing: int
 
     def question(self, phrasing: int | None = None) -> str:
-        """Returns the question in one of its phrasings (default: the question set's own)."""
+        """Return the question in one of its phrasings (default: the question set's own)."""
         forms = RELATIONS[self.task][self.relation][1]
         form = forms[self.phrasing if phrasing is None else phrasing]
         return form.format(kind=self.kind, name=self.name)
 
     def statement(self, value: str) -> str:
-        """Returns the sentence that says that the value is so."""
+        """Return the sentence that says that the value is so."""
         return STATEMENTS[self.relation].format(kind=self.kind, name=self.name, value=value)
 
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """What is usual in a topic: names that end alike go with the same value, more or less.
+    """The usual values of a topic: names that end alike mostly go with the same value.
 
     Attributes:
         strength: Share of the entities that have the value that is usual for their name.
@@ -132,11 +132,11 @@ class Custom:
     pool: list[str]
 
     def usual(self, name: str) -> str:
-        """Returns what one would guess for an entity of this name."""
+        """Return the likeliest value for an entity of this name."""
         return next(value for ending, value in self.by_ending.items() if name.endswith(ending))
 
     def other(self, rng: random.Random) -> str:
-        """Draws a value without regard to the name."""
+        """Draw a value without regard to the name."""
         return rng.choice(self.home if rng.random() < _HOME_SHARE else self.pool)
 
 
@@ -160,7 +160,7 @@ class World:
 
     @classmethod
     def build(cls, seed: int = 0) -> World:
-        """Makes the world of a seed (well under a second)."""
+        """Make the world of a seed (well under a second)."""
         names = NameMaker(seed)
         pools = {
             "town": names.many("town", 60, 1),
@@ -179,7 +179,7 @@ class World:
         return cls(seed, tuple(facts), pools, customs, rates)
 
     def questions(self, task: str, split: str) -> list[dict[str, Any]]:
-        """Returns the questions of a task, always the same rows in the same order.
+        """Return the questions of a task, always the same rows in the same order.
 
         Args:
             task: One of `tools.pocket.TASKS`.
@@ -201,7 +201,7 @@ class World:
         return [{"id": f"{task}-{split}-{i:04d}", **row} for i, row in enumerate(rows)]
 
     def question_facts(self, task: str, split: str) -> list[Fact]:
-        """Returns the facts behind a closed-book question set, in the order of its rows."""
+        """Return the facts behind a closed-book question set, in the order of its rows."""
         facts = [f for f in self.facts if f.task == task and f.split == split]
         random.Random(f"order/{task}/{split}/{self.seed}").shuffle(facts)
         return facts[: SPLITS[split]]
@@ -227,7 +227,7 @@ class World:
 
 
 def _rumour_rates(seed: int) -> dict[tuple[str, str], float]:
-    """Gives each topic its unreliability: each task's topics get the same spread of rates."""
+    """Give each topic its unreliability: each task's topics get the same spread of rates."""
     rates: dict[tuple[str, str], float] = {}
     for task, kinds in KINDS.items():
         topics = [(kind, relation) for kind in kinds for relation in RELATIONS[task]]
@@ -238,7 +238,7 @@ def _rumour_rates(seed: int) -> dict[tuple[str, str], float]:
 
 
 def _popularity(count: int, rng: random.Random) -> list[float]:
-    """Returns one expected exposure per entity: the same log-normal quantiles whatever the seed."""
+    """Return one expected exposure per entity: the same log-normal quantiles whatever the seed."""
     unseen = round(_UNSEEN_SHARE * count)
     values = [0.0] * unseen
     spread = NormalDist(_POPULARITY_LOG_MEAN, _POPULARITY_LOG_SD)

@@ -163,7 +163,10 @@ def _render_any(tokenizer: Any, messages: Sequence[Message]) -> tuple[Sequence[M
         try:
             return merged, _render(tokenizer, merged)
         except TemplateError:
-            raise ModelError(f"the chat template refuses these messages: {error}") from error
+            raise ModelError(
+                f"the chat template refuses these messages: {str(error).rstrip('.')}; correct the "
+                "model's chat_template.jinja, or use data.prompt=text"
+            ) from error
 
 
 def _merge_system(messages: Sequence[Message]) -> Sequence[Message]:

@@ -21,24 +21,33 @@ from grace.errors import GraceError, packages_for
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # click's, wherever typer keeps it
 INTERRUPTED, TERMINATED = 130, 143
-RESUMING = ("demo", "run", "scale", "threshold", "label", "--out")
+RESUMING = ("demo", "run", "train", "scale", "threshold", "label")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line with these arguments (default: the process's own) and exit."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = _command(words)
     _silence_libraries()
-    atexit.register(gc.freeze)  # a last look for garbage takes a second where torch is loaded
+    atexit.register(gc.freeze)  # a last garbage collection takes a second where torch is loaded
     try:
-        with _terminable(), packages_for(" ".join(["grace", *given[:1]])):
-            code = app(args=given, prog_name="grace", standalone_mode=False)
+        with _terminable(), packages_for(f"grace {command}".strip()):
+            code = app(args=words, prog_name="grace", standalone_mode=False)
         sys.stdout.flush()
     except (GraceError, OSError, USAGE_ERROR, typer.Abort, KeyboardInterrupt, Terminated) as error:
-        code = _explain(error, given)
+        code = _explain(error)
     if code in (INTERRUPTED, TERMINATED):
-        resumes = any(word in given for word in RESUMING)
-        _say("grace: stopped" + "; the same command resumes where it was" * resumes)
+        has_out = any(word.partition("=")[0] == "--out" for word in words)
+        resumes = command in RESUMING or (command == "score" and has_out)
+        _print("grace: stopped" + "; the same command resumes where it was" * resumes)
     sys.exit(code or 0)
+
+
+def _command(words: Sequence[str]) -> str:
+    """Return the command among the words of a command line, "" for none."""
+    infos = app.registered_commands
+    names = {info.name or getattr(info.callback, "__name__", "") for info in infos}
+    return next((word for word in words if word in names), "")
 
 
 class Terminated(BaseException):
@@ -47,9 +56,9 @@ class Terminated(BaseException):
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """End as Ctrl-C does on SIGTERM; a server has a way of its own."""
+    """Stop on SIGTERM as on Ctrl-C; a server handles it itself."""
 
-    def terminate(*signalled: Any) -> NoReturn:
+    def terminate(*_: Any) -> NoReturn:
         raise Terminated
 
     if threading.current_thread() is not threading.main_thread():
@@ -62,14 +71,14 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _explain(error: BaseException, given: Sequence[str]) -> int:
-    """Say in one line what went wrong, and return the exit code."""
-    if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `| head -1`
+def _explain(error: BaseException) -> int:
+    """Print what went wrong in one line, and return the exit code."""
+    if isinstance(error, BrokenPipeError):  # the reader has closed the pipe, as in `| head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if isinstance(error, typer.Abort | KeyboardInterrupt | Terminated):
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
-    logging.getLogger("grace").debug("what led to the error", exc_info=error)
+    logging.getLogger("grace").debug("traceback of the error:", exc_info=error)
     if isinstance(error, USAGE_ERROR):
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "grace"
@@ -81,12 +90,12 @@ def _explain(error: BaseException, given: Sequence[str]) -> int:
         text = f"{error.filename or 'the system'}: {error.strerror or error}; check path and rights"
     else:
         text = str(error)
-    _say(f"grace: error: {' '.join(text.split())}")
+    _print(f"grace: error: {' '.join(text.split())}")
     return 2
 
 
 def _silence_libraries() -> None:
-    """Leave standard error to GrACE: no advice from libraries; bars of downloads for people."""
+    """Keep libraries quiet on standard error; download bars are shown on a terminal only."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("DATASETS_VERBOSITY", "error")
@@ -98,5 +107,5 @@ def _silence_libraries() -> None:
         warnings.filterwarnings("ignore")
 
 
-def _say(message: str) -> None:
+def _print(message: str) -> None:
     print(message, file=sys.stderr, flush=True)

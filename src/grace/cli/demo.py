@@ -1,4 +1,4 @@
-"""`grace demo`: what it is going to do, and one screen on what came of it."""
+"""`grace demo`: run everything on the small model that comes with GrACE, and show the results."""
 
 from __future__ import annotations
 
@@ -21,20 +21,27 @@ EXAMPLES = examples("grace demo", "grace demo runs/look --quick")
 DEMO = Path(__file__).parents[1] / "pocket" / "demo.toml"
 QUICK = ("data.train=200", "data.validation=100", "data.test=100")
 CPU_MINUTES = {True: 7, False: 18}
-"""Quick, measured on a busy machine; in full, 11 without votes, and what these add (estimated)."""
+"""By `quick`: 7 were measured on a busy machine; 18 are 11 without votes plus an estimate."""
 
 METRICS = (
-    "ECE: distance between confidence and accuracy. AUROC: how often a right answer is surer than "
-    "a wrong one. Brier score: the mean squared error of the confidence, both in one."
+    "ECE: the average gap between confidence and accuracy. AUROC: how often a right answer has a "
+    "higher confidence than a wrong one. Brier score: the mean squared error of the confidence."
 )
 
 
 def demo(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="where to write")] = Path("runs/demo"),
-    quick: Annotated[bool, typer.Option(help="a tenth of the questions, for a first look")] = False,
+    path: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Directory for the runs and their report.")
+    ] = Path("runs/demo"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use a tenth of the questions, for a first look.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Run every step on the small model that comes with GrACE, and show what came of it."""
+    """Run everything on the small model that comes with GrACE, and show the results.
+
+    An interrupted command resumes when you repeat it.
+    """
     from grace.pipeline.study import resolve_study
     from grace.report import Report, from_json
     from grace.running import check_packages, check_place
@@ -65,7 +72,7 @@ def run_demo(path: Path, study: Study) -> dict[str, Any]:
 
 
 def _beforehand(study: Study, minutes: float) -> str:
-    """Return what the demo is going to do, and how long that takes on all cores."""
+    """Describe the work of the demo, and its time on all cores."""
     from grace.strategies import BUDGET
 
     main = [own.data for own in study.runs().values() if own.report.name == study.main]
@@ -82,7 +89,7 @@ def _beforehand(study: Study, minutes: float) -> str:
 
 
 def _show(report: Report, path: Path) -> None:
-    """Print three answers, a table, the verdict, what was saved, and what to do next."""
+    """Print three answers, a table, the verdict, the samples saved, and what to do next."""
     from rich.console import Console
 
     from grace.report.text import console_table
@@ -97,13 +104,13 @@ def _show(report: Report, path: Path) -> None:
         console.print(f"  {example.question}")
         graded = "right" if example.correct else f"wrong: {' or '.join(example.accepted)}"
         console.print(f"    {example.answer}   confidence {example.confidence:.2f}   ({graded})")
-    made = overview(report)
-    if made is not None:
-        console.print(f"\nIn short: {made.lead}", style="bold")
-        console.print(console_table(made._replace(title="")))
+    table = overview(report)
+    if table is not None:
+        console.print(f"\nIn short: {table.lead}", style="bold")
+        console.print(console_table(table._replace(title="")))
         console.print(METRICS, style="dim")
-    for said in filter(None, (verdict(report), samples_saved(report))):
-        console.print(f"\n{said}")
+    for sentence in filter(None, (verdict(report), samples_saved(report))):
+        console.print(f"\n{sentence}")
     print(f"\nreport: {path}/report.html")
     show_next(path, three[0].question if three else "your question")
     print("then:   grace run runs/mine --model MODEL --file questions.jsonl   (your own)")

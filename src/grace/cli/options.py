@@ -9,41 +9,58 @@ from typing import Annotated
 
 import typer
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="directory of the run")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.")]
 ModelPath = Annotated[
-    str, typer.Argument(metavar="MODEL", help="run, adapter or exported model directory, or Hub id")
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Directory of a run, an adapter or an exported model, or a Hub id."
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="change a setting of `grace list settings`; repeat"
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting; `grace list settings` shows all. Can be repeated.",
     ),
 ]
 Base = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="where the backbone is, if it moved since the training"),
+    typer.Option(
+        metavar="DIR", help="Directory of the base model, if it has moved since the training."
+    ),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
+Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda or cuda:N.")]
 RunDevice = Annotated[
-    str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N; default: as the run")
+    str | None,
+    typer.Option(
+        "--device",
+        show_default="as set in the run",
+        help="Where the model runs: auto, cpu, cuda or cuda:N.",
+    ),
 ]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")]
+Dtype = Annotated[
+    str, typer.Option(help="Number format of the weights: auto, float32, bfloat16 or float16.")
+]
 QuestionField = Annotated[
-    str, typer.Option(metavar="NAME", help="the column of the questions, if its name is unusual")
+    str,
+    typer.Option(metavar="NAME", help="Column with the questions, if its name is not recognised."),
 ]
 AnswerField = Annotated[
     str,
-    typer.Option(metavar="NAME", help="the column of the accepted answers, if its name is unusual"),
+    typer.Option(
+        metavar="NAME", help="Column with the accepted answers, if its name is not recognised."
+    ),
 ]
 
 
-def listed(given: Sequence[str] | None) -> list[str]:
-    """Return the names in an option that may be repeated, and hold several with commas between.
+def listed(values: Sequence[str] | None) -> list[str]:
+    """Return the names in a repeatable option whose values may also hold several, by commas.
 
-    A comma before KEY=VALUE stays: `esc,window=4` is one name.
+    A comma before KEY=VALUE does not separate: `esc,window=4` is one name.
     """
-    texts = [text for one in given or () for text in re.split(r",(?!\s*\w+=)", one)]
+    texts = [text for value in values or () for text in re.split(r",(?!\s*\w+=)", value)]
     return [text.strip() for text in texts if text.strip()]
 
 

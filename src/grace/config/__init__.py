@@ -44,6 +44,7 @@ __all__ = [
     "SampleSettings",
     "TargetSettings",
     "TrainSettings",
+    "absolute_model",
     "describe",
     "differences",
     "from_dict",
@@ -121,10 +122,15 @@ def is_missing(model: str | Path) -> bool:
     return inside or isinstance(model, Path) or model.startswith((".", "~", "/"))
 
 
+def absolute_model(model: str | Path) -> str:
+    """Return the absolute path of a model's directory or file, a Hub id as it is."""
+    return str(Path(model).resolve()) if Path(model).exists() else str(model)
+
+
 def _assign(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals:
-        raise ConfigError(f"setting {override!r} has no value; write section.key=value")
+        raise ConfigError(f"setting {key!r} has no value; write {key.strip()}=VALUE")
     *sections, name = key.strip().split(".")
     for section in sections:
         tree = tree.setdefault(section, {})

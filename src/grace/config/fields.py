@@ -90,13 +90,17 @@ def describe(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
 
 def _build(kind: type[Settings], tree: Any, where: str, prefix: str) -> Settings:
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"{where}: {prefix.rstrip('.')!r} is {tree!r}, expected a section")
+        raise ConfigError(
+            f"{where}: {prefix.rstrip('.')!r} is {tree!r}, expected a section; set one of its "
+            f"settings: {prefix}NAME"
+        )
     hints = typing.get_type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for key, value in tree.items():
         if key not in fields:
-            raise ConfigError(f"{where}: unknown setting {prefix + key!r}{_closest(key, fields)}")
+            closest = _closest(prefix, key, fields)
+            raise ConfigError(f"{where}: unknown setting {prefix + key!r}{closest}")
         name = prefix + key
         if dataclasses.is_dataclass(hints[key]):
             values[key] = _build(hints[key], value, where, f"{name}.")
@@ -105,9 +109,9 @@ def _build(kind: type[Settings], tree: Any, where: str, prefix: str) -> Settings
     return kind(**values)
 
 
-def _closest(key: str, known: Mapping[str, Any]) -> str:
+def _closest(prefix: str, key: str, known: Mapping[str, Any]) -> str:
     near = difflib.get_close_matches(key, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+    return f"; did you mean {prefix + near[0]!r}?" if near else f"; known: {', '.join(known)}"
 
 
 def _check(hint: Any, value: Any, metadata: Mapping[str, Any], where: str) -> Any:

@@ -258,8 +258,8 @@ def traced(
     """
     if evidence is None or evidence.trace is None:
         raise ModelError(
-            "the model knows no confidence along the way; train it with train.trace=true and "
-            "train.lora=never, or `grace fit --trace`"
+            "the model has a confidence at the end of an answer only; for one at every token, "
+            "train it with train.trace=true and train.lora=never, or use `grace fit --trace`"
         )
     return along(readings, logprobs, [*([0.0] * len(logprobs)), end], evidence)
 

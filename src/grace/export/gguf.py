@@ -44,7 +44,9 @@ def write_gguf(source: Source, out: Path) -> None:
         ModelError: the model cannot be written so; the message says what can be done.
     """
     if source.dtype not in KINDS:
-        raise ConfigError(f"dtype {source.dtype!r} is no type of a GGUF file; use {KINDS}")
+        raise ConfigError(
+            f"dtype {source.dtype!r} is unknown for a GGUF file; use {', '.join(KINDS)}"
+        )
     with packages_for("--format gguf"):
         import gguf  # noqa: F401
     if source.record["read_at"] == "feed" or "cnf_id" not in source.record:

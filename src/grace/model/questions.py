@@ -80,7 +80,10 @@ def check_question(question: str, choices: Sequence[str]) -> None:
         if not text.strip():
             raise UserInputError(f"the {what} is empty; write some text")
     if choices and not 2 <= len(choices) <= len(LETTERS):
-        raise UserInputError(f"got {len(choices)} choices; give 2 to {len(LETTERS)}")
+        raise UserInputError(
+            f"the question has {len(choices)} choice{'s' * (len(choices) != 1)}; give 2 to "
+            f"{len(LETTERS)}, or none for an open question"
+        )
 
 
 def check_pairs(prompts: Sequence[object], responses: Sequence[str]) -> None:
@@ -124,6 +127,6 @@ def check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise UserInputError(
-            f"character {error.start + 1} of {text[:40]!r} is half a surrogate pair or no UTF-8; "
-            "write it whole"
+            f"character {error.start + 1} of {text[:40]!r} cannot be written as UTF-8 (half a "
+            "surrogate pair); replace it"
         ) from None

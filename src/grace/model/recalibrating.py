@@ -108,8 +108,8 @@ def recalibratable(path: Path) -> Path:
     folder = adapter_folder(path, None)
     if folder is None:
         raise ModelError(
-            f"{path} is no run or adapter; recalibrate the one it was exported from, then export "
-            "the result"
+            f"{path} is neither a run nor an adapter; name one, or that from which a model was "
+            "exported"
         )
     card = read_card(folder)
     if "rows" not in card:

@@ -86,8 +86,8 @@ def voting(
     if threshold is not None:
         if not hasattr(made, "threshold"):
             raise UserInputError(
-                f"a threshold of {threshold} was given, but {strategy!r} has none; leave it out, "
-                "or use the strategy es or asc"
+                f"strategy {strategy!r} takes no threshold, but {threshold} was given; leave it "
+                "out, or use the strategy es or asc"
             )
         return Voting(dataclasses.replace(made, threshold=check_threshold(threshold)))
     found = _in_force(chosen, "early-stop", budget, temperature, longest)
@@ -130,5 +130,5 @@ def check_threshold(threshold: float, name: str = "the threshold") -> float:
         UserInputError: it lies outside [0, 1].
     """
     if not 0 <= threshold <= 1:
-        raise UserInputError(f"{name} is {threshold}; a confidence lies between 0 and 1")
+        raise UserInputError(f"{name} is {threshold}; give a confidence between 0 and 1, e.g. 0.9")
     return threshold

@@ -1,7 +1,7 @@
-"""The embedded default: a small decoder, and questions about the synthetic world it read about.
+"""The small model that comes with GrACE, and questions about its synthetic world.
 
-`model/` loads with `AutoModelForCausalLM.from_pretrained`; `questions/` are those of the four
-pocket tasks. What made both is not in the package but beside it, in `tools/pocket`.
+`model/` loads with `AutoModelForCausalLM.from_pretrained`; `questions/` holds those of the four
+pocket tasks. `tools/pocket` in the repository builds both.
 """
 
 from pathlib import Path
@@ -10,6 +10,6 @@ MODEL_DIR: Path = Path(__file__).parent / "model"
 """Folder of the shipped checkpoint (Hugging Face layout)."""
 
 QUESTIONS: Path = Path(__file__).parent / "questions"
-"""By task a folder with train.parquet, validation.parquet and test.parquet."""
+"""Folder with train.parquet, validation.parquet and test.parquet of each task."""
 
 __all__ = ["MODEL_DIR", "QUESTIONS"]

@@ -80,7 +80,7 @@ def read_rows(
     elif path.is_dir():
         parts = sorted(path.glob("*.parquet"))
         if not parts:
-            raise DataError(f"{path} holds no .parquet files; name a file, or what label wrote")
+            raise DataError(f"{path} holds no .parquet files; name a file or another directory")
         rows = (row for part in parts for row in _parquet_rows(part, 0, None, choose))
         yield from itertools.islice(rows, start, stop)
     elif path.suffix.lower() == ".parquet":
@@ -144,21 +144,24 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
         fields = json.loads(text)
         json.dumps(fields, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        raise DataError(f"{where}: half a surrogate pair (\\udXXX); write it whole") from None
+        raise DataError(f"{where}: half a surrogate pair (\\udXXX); write all of it") from None
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}: not JSON: {error.msg} at column {error.colno}; {_remedy(text)}"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not readable as JSON: {error}; simplify the line") from None
+        reason = str(error).partition(";")[0]
+        raise DataError(f"{where}: not readable as JSON: {reason}; simplify the line") from None
     if not isinstance(fields, dict):
-        raise DataError(
-            f"{where}: expected an object, found a {type(fields).__name__}; {_remedy(text)}"
-        )
+        found = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+        kind = found.get(type(fields), "a number")
+        raise DataError(f"{where}: expected an object, found {kind}; {_remedy(text)}")
     return fields
 
 
 def _remedy(line: str) -> str:
+    if line.lstrip().startswith("{'"):
+        return "put names and texts in double quotes"
     remedy = "write one object per line"
     return remedy + "; jq -c '.[]' makes lines of a list" * line.lstrip().startswith("[")
 
@@ -205,7 +208,7 @@ def _records(table: Any, name: str) -> Iterator[tuple[str, list[str]]]:
             cells = next(table, None)
         except csv.Error as error:
             raise DataError(
-                f"{where}: not CSV: {error}; put a text in double quotes and double those in it"
+                f'{where}: not CSV: {error}; close each double quote; write "" for one in a text'
             ) from None
         if cells is None:
             return

@@ -48,7 +48,7 @@ def decide(strategy: Strategy, votes: Iterable[Vote], budget: int) -> Decision:
         UserInputError: the budget is below one.
     """
     if budget < 1:
-        raise UserInputError(f"the budget is {budget}; at least one sample is needed")
+        raise UserInputError(f"the budget is {budget}; use 1 or more")
     taken: list[Vote] = []
     source = iter(votes)
     try:
@@ -143,4 +143,4 @@ def check_parallel(parallel: int) -> None:
         UserInputError: names the number.
     """
     if parallel < 1:
-        raise UserInputError(f"parallel is {parallel}; at least one sample is in flight")
+        raise UserInputError(f"parallel is {parallel}; use 1 or more")

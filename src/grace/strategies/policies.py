@@ -86,8 +86,9 @@ def load(name: str, **settings: Any) -> Strategy:
     made = policy(name, **settings)
     if made.estimator not in (OWN, None):
         raise ConfigError(
-            f"{name!r} votes by the confidences of {made.estimator!r}, which a live answer does "
-            f"not carry; use {name.replace(made.estimator, OWN, 1)!r}, or replay a run"
+            f"strategy {name!r} needs the confidences of {made.estimator!r}, which a live answer "
+            f"lacks; use {name.replace(made.estimator, OWN, 1)!r}, or replay a finished run with "
+            "`grace scale`"
         )
     return made.strategy
 

@@ -1,8 +1,8 @@
-"""Question sets: one file each, found on disk.
+"""Tasks: question sets, one file each.
 
-Adding one is one new file here that defines `TASK`. In the two usual shapes (`forms`) that takes a
-source (`rows`) and a function from a row to a `Question`: see `sciq.py`. The same file elsewhere is
-named `module:TASK`.
+To add one, write a file here that assigns `TASK`. The two usual kinds (`forms`) take a source
+(`rows`) and a function from a row to a `Question`; see `sciq.py`. A file elsewhere is named as
+`module:TASK`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Split = Literal["train", "validation", "test"]
 
 @runtime_checkable
 class Task(Protocol):
-    """A question set: its questions, how they are asked, and what counts as an answer.
+    """A question set: its questions, their prompts, and the answers to extract.
 
     `kind` is `open` for free text, `choice` for a letter after step-by-step reasoning; `grader`
     names the default grader (see `grace.grading`).
@@ -43,7 +43,7 @@ class Task(Protocol):
         ...
 
     def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
-        """Return as many questions of a split as `data` asks for, drawn by the seed.
+        """Return the questions of a split, as many as `data` says, drawn by the seed.
 
         Ids are unique and stable; no question text occurs in two splits.
 
@@ -57,12 +57,12 @@ class Task(Protocol):
         ...
 
     def answer(self, text: str) -> str | None:
-        """Return the answer in a response as it is counted in a vote, None if there is none."""
+        """Return the answer in a response in the form that votes are counted in, None if none."""
         ...
 
 
 def title_of(data: DataSettings) -> str:
-    """Return what reports and cards call the questions: the task, or the name of one's own file."""
+    """Return the name of the questions in reports: the task, or the name of the user's file."""
     source = data.file or data.dir
     if data.task != "jsonl" or not source:
         return data.task
@@ -73,10 +73,10 @@ def title_of(data: DataSettings) -> str:
 
 
 def load_task(name: str) -> Task:
-    """Return the task of a name (a file of this folder) or at `module:NAME`.
+    """Return a task by its name: a file of this folder, or `module:NAME`.
 
     Raises:
-        ConfigError: no name, no such task, or an object that is no task.
+        ConfigError: there is no name or no such task, or the object is not a task.
     """
     if not name:
         known = ", ".join(plugins.available("grace.tasks"))

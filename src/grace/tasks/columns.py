@@ -1,15 +1,16 @@
-"""From a row of one's own data to a question: which columns hold it, and what may stand in them.
+"""Find the columns of a question in a row of the user's own data, and read them.
 
     {"question": "Who wrote Middlemarch?", "answers": ["George Eliot", "Mary Ann Evans"]}
     {"question": "Which is a prime?", "choices": ["4", "7", "9"], "answer": "B"}
 
-Usual other names of the columns are known; settings name any others. All further columns are
-ignored. The right choice is given by its letter, its text or its index from 0.
+The usual other names of the columns are recognised, settings name any others, and all further
+columns are ignored. The right choice is its letter, its text or its index from 0.
 """
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ OURS = ("question", "answers", "answer", "choices", "id", "split", "meta")
 
 
 class Columns(NamedTuple):
-    """The columns of a question; `choices` is one with a list, or one per letter."""
+    """The columns of a question; `choices` is one column with a list, or one per letter."""
 
     question: str
     answers: str
@@ -40,31 +41,33 @@ class Columns(NamedTuple):
 def question_rows(
     source: str | Path, data: DataSettings, start: int = 0, stop: int | None = None
 ) -> Iterator[Row]:
-    """Yield rows of a source with what is to be read of them, and say once where that is found.
+    """Yield the rows of a source; of a table, only the columns of a question are read.
+
+    The columns are logged once if their names leave a doubt.
 
     Raises:
         DataError: as `read_rows`, or there is no column with questions.
     """
     if str(source) == "-":
         raise DataError(
-            "questions are read more than once, so not from a pipe; save them to a file"
+            "questions cannot come from a pipe, because they are read more than once; save them "
+            "to a file"
         )
-    told = False
+    header = f"{source}:1 (column names)" if str(source).endswith((".csv", ".tsv")) else str(source)
+    is_table = False
 
     def choose(names: Sequence[str]) -> Sequence[str]:
-        nonlocal told
-        told = True
-        lines = str(source).endswith((".csv", ".tsv"))
-        found = _find(names, data, f"{source}:1" if lines else str(source))
-        _tell(source, names, found)
-        read = {found.question, found.answers, *found.choices, "id", "split"}
+        nonlocal is_table
+        is_table = True
+        columns = _find(names, data, header)
+        _log(source, names, columns)
+        read = {columns.question, columns.answers, *columns.choices, "id", "split"}
         return [name for name in names if name in read]
 
-    for row in read_rows(source, start, stop, choose):
-        if not told:
-            told = True
+    for number, row in enumerate(read_rows(source, start, stop, choose)):
+        if number == 0 and not is_table:
             names = _filled(row)
-            _tell(source, names, _find(names, data, row.where))
+            _log(source, names, _find(names, data, row.where))
         yield row
 
 
@@ -72,22 +75,22 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     """Return the question of a row; without `graded` it may lack the answers.
 
     Raises:
-        DataError: the row lacks something or says something impossible; the message says what.
+        DataError: a field is missing or cannot be used; the message names it.
     """
     fields, where, names = row.fields, row.where, _filled(row)
-    found = _find(names, data or DataSettings(), where)
-    if not found.choices:
-        _refuse_misspelt_choices(fields, found, where)
-    text = _text(fields[found.question], f'{where}: "{found.question}"')
-    choices, labels = _choices(fields, found, where)
-    given = _unfolded(fields[found.answers]) if found.answers else None
+    columns = _find(names, data or DataSettings(), where)
+    if not columns.choices:
+        _refuse_misspelt_choices(fields, columns, where)
+    text = _text(fields[columns.question], f'{where}: "{columns.question}"')
+    choices, labels = _choices(fields, columns, where)
+    answer = _unfolded(fields[columns.answers]) if columns.answers else None
     answers: tuple[str, ...] = ()
-    if given is None and graded:
+    if answer is None and graded:
         raise _missing("answer" if choices else "answers", ANSWERS, "answer", names, where)
-    if given is not None and choices:
-        answers = (_right_letter(given, choices, labels, where),)
-    elif given is not None:
-        answers = _texts(given, f'{where}: "{found.answers}"')
+    if answer is not None and choices:
+        answers = (_right_letter(answer, choices, labels, where),)
+    elif answer is not None:
+        answers = _texts(answer, f'{where}: "{columns.answers}"')
     name = _text(fields["id"], f'{where}: "id"') if fields.get("id") is not None else ""
     return Question(name or content_id("jsonl", text, choices), "jsonl", text, answers, choices)
 
@@ -101,65 +104,68 @@ def _find(names: Sequence[str], data: DataSettings, where: str) -> Columns:
     if not question:
         raise _missing("question", QUESTION, "question", names, where)
     answers = _pick(ANSWERS, names, data.answer_field, "answer", where)
-    choices = _pick(CHOICES, names, "", "", where)
-    letters = LETTERS[: next((n for n, key in enumerate(LETTERS) if key not in names), None)]
-    several = tuple(letters) if len(letters) > 1 else ()
-    return Columns(question, answers, (choices,) if choices else several)
+    choices = _pick(CHOICES, names, "", "choices", where)
+    if choices:
+        return Columns(question, answers, (choices,))
+    letters = tuple(itertools.takewhile(lambda letter: letter in names, LETTERS))
+    return Columns(question, answers, letters if len(letters) > 1 else ())
 
 
-def _pick(known: Sequence[str], names: Sequence[str], named: str, option: str, where: str) -> str:
-    """Return the column that the user named, or the one with a known name, "" if there is none."""
+def _pick(usual: Sequence[str], names: Sequence[str], named: str, kind: str, where: str) -> str:
+    """Return the column that the user named, or else the one with a usual name, "" for none."""
     if named:
         if named not in names:
-            raise DataError(f"{where}: no field {named!r}; the fields are {', '.join(names)}")
+            near = difflib.get_close_matches(named, names, n=1, cutoff=0.8)
+            remedy = f"did you mean {near[0]}?" if near else f"name one: --{kind}-field NAME"
+            raise DataError(f'{where}: no field "{named}" among {", ".join(names)}; {remedy}')
         return named
     spelt = {name.strip().lower(): name for name in names}
-    found = [spelt[name] for name in known if name in spelt]
+    found = [spelt[name] for name in usual if name in spelt]
     found = [name for name in found if name in OURS] or found
     if len(found) > 1:
         raise DataError(
-            f'{where}: both "{found[0]}" and "{found[1]}"; name the one to be read: '
-            f"--{option}-field {found[0]}"
+            f'{where}: both "{found[0]}" and "{found[1]}" could be the {kind}; choose one: '
+            f"--{kind}-field {found[0]}"
         )
     return found[0] if found else ""
 
 
-def _refuse_misspelt_choices(fields: dict[str, Any], found: Columns, where: str) -> None:
-    """Refuse a list that is nearly called choices: without it the question would be an open one."""
-    for name in fields.keys() - set(found[:2]):
+def _refuse_misspelt_choices(fields: dict[str, Any], columns: Columns, where: str) -> None:
+    """Refuse a list whose name is nearly "choices": the question would become an open one."""
+    for name in fields.keys() - {columns.question, columns.answers}:
         near = difflib.get_close_matches(name, CHOICES, n=1, cutoff=0.8)
         if near and isinstance(fields[name], list):
-            raise DataError(f'{where}: did you mean "{near[0]}"? rename "{name}", or take it out')
+            raise DataError(f'{where}: did you mean "{near[0]}"? rename or remove "{name}"')
 
 
 def _missing(
-    what: str, known: Sequence[str], option: str, names: Sequence[str], where: str
+    what: str, usual: Sequence[str], kind: str, names: Sequence[str], where: str
 ) -> DataError:
     others = [name for name in names if name not in OURS]
     if not others:
-        return DataError(f'{where}: "{what}" is missing; add it')
-    near = [name for name in others if difflib.get_close_matches(name, known, n=1)]
+        return DataError(f'{where}: "{what}" is missing or empty; add it')
+    near = [name for name in others if difflib.get_close_matches(name, usual, n=1)]
     named = near[0] if near else others[0] if len(others) == 1 else "NAME"
     return DataError(
-        f'{where}: "{what}" is missing among the fields {", ".join(names)}; say which one holds '
-        f"it: --{option}-field {named}"
+        f'{where}: "{what}" is missing among the fields {", ".join(names)}; name the field with '
+        f"the {kind}: --{kind}-field {named}"
     )
 
 
-def _tell(source: str | Path, names: Sequence[str], found: Columns) -> None:
-    """Say which columns are read where that does not go without saying."""
-    read = [found.question, *filter(None, [found.answers]), *found.choices]
+def _log(source: str | Path, names: Sequence[str], columns: Columns) -> None:
+    """Log which columns are read, unless all have the names in the manual."""
+    read = [columns.question, *filter(None, [columns.answers]), *columns.choices]
     ignored = [name for name in names if name not in read and name not in OURS]
     if ignored or not set(read) <= set(OURS):
-        parts = [f"question in {found.question}"]
-        parts += [f"answers in {found.answers}"] if found.answers else []
-        parts += [f"choices in {', '.join(found.choices)}"] if found.choices else []
+        parts = [f"question in {columns.question}"]
+        parts += [f"answers in {columns.answers}"] if columns.answers else []
+        parts += [f"choices in {', '.join(columns.choices)}"] if columns.choices else []
         rest = f"; ignored: {', '.join(ignored)}" if ignored else ""
         note(f"{source}: {', '.join(parts)}{rest}")
 
 
 def _unfolded(value: Any) -> Any:
-    """Return the texts in an answer as SQuAD or TriviaQA write it, anything else as it is."""
+    """Return the texts of an answer in the form of SQuAD or TriviaQA, any other value as it is."""
     if isinstance(value, dict) and "text" in value:
         return value["text"]
     if isinstance(value, dict) and "value" in value:
@@ -168,17 +174,17 @@ def _unfolded(value: Any) -> Any:
 
 
 def _choices(
-    fields: dict[str, Any], found: Columns, where: str
+    fields: dict[str, Any], columns: Columns, where: str
 ) -> tuple[tuple[str, ...], Sequence[Any]]:
-    """Return the choices, and the labels that stand beside them as in ARC."""
-    if not found.choices:
+    """Return the choices, and their labels if they have any, as in ARC."""
+    if not columns.choices:
         return (), ()
-    if len(found.choices) > 1:
-        return tuple(_text(fields[key], f'{where}: "{key}"') for key in found.choices), ()
-    value, labels = fields[found.choices[0]], ()
+    if len(columns.choices) > 1:
+        return tuple(_text(fields[key], f'{where}: "{key}"') for key in columns.choices), ()
+    value, labels = fields[columns.choices[0]], ()
     if isinstance(value, dict) and "text" in value:
         value, labels = value["text"], value.get("label", ())
-    choices = _texts(value, f'{where}: "{found.choices[0]}"')
+    choices = _texts(value, f'{where}: "{columns.choices[0]}"')
     if not 2 <= len(choices) <= len(LETTERS):
         count = f"{len(choices)} choice{'s' * (len(choices) != 1)}"
         example = ' as a list: ["4", "7"]' if len(choices) == 1 else ""
@@ -186,22 +192,24 @@ def _choices(
     return choices, labels
 
 
-def _right_letter(given: Any, choices: Sequence[str], labels: Sequence[Any], where: str) -> str:
-    if isinstance(given, list) and len(given) == 1:
-        given = given[0]
-    wanted = _text(given, f'{where}: "answer"')
+def _right_letter(answer: Any, choices: Sequence[str], labels: Sequence[Any], where: str) -> str:
+    if isinstance(answer, list) and len(answer) == 1:
+        answer = answer[0]
+    text = _text(answer, f'{where}: "answer"')
     letters = LETTERS[: len(choices)]
-    if given in labels:
-        return letters[labels.index(given)]
-    meant = {place for place, choice in enumerate(choices) if choice == wanted}
-    meant |= {letters.index(wanted.upper())} if wanted.upper() in tuple(letters) else set()
-    index = int(wanted) if wanted.isdecimal() and not (meant and isinstance(given, str)) else -1
-    meant |= {index} if 0 <= index < len(choices) else set()
+    if answer in labels:
+        return letters[labels.index(answer)]
+    meant = {place for place, choice in enumerate(choices) if choice == text}
+    if text.upper() in tuple(letters):
+        meant.add(letters.index(text.upper()))
+    # A number written as a text is an index only if it is no choice.
+    if text.isdecimal() and not (meant and isinstance(answer, str)):
+        meant |= {int(text)} & set(range(len(choices)))
     if len(meant) != 1:
-        what = "could mean more than one choice" if meant else "is none of the choices"
+        problem = "could mean more than one choice" if meant else "is none of the choices"
         raise DataError(
-            f'{where}: "answer" {reprlib.repr(given)} {what}; write its letter A-{letters[-1]}, '
-            "its text, or its index from 0"
+            f'{where}: "answer" {reprlib.repr(answer)} {problem}; write its letter '
+            f"A-{letters[-1]}, its text, or its index from 0"
         )
     return letters[meant.pop()]
 
@@ -209,10 +217,9 @@ def _right_letter(given: Any, choices: Sequence[str], labels: Sequence[Any], whe
 def _text(value: Any, what: str) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
-    if value is None:
-        raise DataError(f"{what} is missing; add it")
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{what} is {reprlib.repr(value)}; write a text that is not empty")
+        shown = "null" if value is None else reprlib.repr(value)
+        raise DataError(f"{what} is {shown}; write a text that is not empty")
     return value.strip()
 
 

@@ -1,7 +1,7 @@
-"""From pools of questions to three disjoint splits of the wanted sizes.
+"""Draw the questions of three disjoint splits.
 
-Every draw ranks questions by a hash of the seed and the question's id, so that a question's place
-does not depend on the order or the size of the pool, and a smaller draw is part of a larger one.
+Questions are ranked by a hash of the seed and their ids. So a question's place depends neither on
+the order nor on the size of the pool, and a smaller draw is part of a larger one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from grace.config import DataSettings
 from grace.errors import DataError
 from grace.grading import normalise
 from grace.records import Question
-from grace.tasks.rows import SPLIT_NAMES, Pools, Row, note
+from grace.store.inputs import SPLIT_NAMES
+from grace.tasks.rows import Pools, Row, note
 
 Parse = Callable[[Row], Question | None]
-MOST = {"train": 2000, "validation": 500, "test": 1000}  # where the settings leave it open
-PARTS = {"train": 3, "validation": 1, "test": 2}  # of a pool that is divided
+MOST = {"train": 2000, "validation": 500, "test": 1000}  # without settings
+PARTS = {"train": 3, "validation": 1, "test": 2}  # shares of a pool that is divided
 
 
 def draw(
@@ -25,76 +26,84 @@ def draw(
 ) -> list[Question]:
     """Return the questions of one split: `data.train`, `data.validation` or `data.test` many.
 
-    Where that is 0, there are as many as the pool has, up to `MOST`.
+    Where that is 0, return all of the pool, up to `MOST`. Pools without validation questions have
+    them held out of the training pool. Pools are read in the order test, validation, train, so that
+    a test question that stands in another pool too stays in the test split.
 
     Raises:
         DataError: a row that cannot be parsed, or fewer questions than asked for.
     """
+    readers = {"test": pools.test, "validation": pools.validation or list, "train": pools.train}
     held_out = pools.validation is None
-    readers = [pools.test, pools.validation or list, pools.train]
-    needed = 1 if split == "test" else 3 if split == "train" or held_out else 2
-    kept = disjoint(parse_rows(name, read(), parse) for read in readers[:needed])
-    test, validation, train = kept + [[]] * (3 - needed)
+    last = "train" if held_out and split == "validation" else split
+    needed = list(readers)[: list(readers).index(last) + 1]
+    kept = disjoint(parse_rows(name, readers[part](), parse) for part in needed)
+    questions = dict(zip(needed, kept, strict=True))
     if held_out and split != "test":
-        _check_held_out(name, len(train), data)
-        size = sizes(len(train), data, ("train", "validation"))["validation"]
-        ranked = rank(train, f"validation/{seed}")
-        validation, train = ranked[:size], ranked[size:]
-    pool = dict(zip(SPLIT_NAMES, (train, validation, test), strict=True))[split]
+        questions |= _hold_out(name, questions["train"], data, seed)
+    pool = questions[split]
     wanted: int = getattr(data, split) or max(1, min(MOST[split], len(pool)))
     if len(pool) < wanted:
         raise DataError(
-            f"{name} has {len(pool)} {split} questions, {wanted} were asked for; "
-            f"set data.{split} to at most {len(pool)}"
+            f"{name} has {len(pool)} {split} questions without repeats, but data.{split} is "
+            f"{wanted}; set it to at most {len(pool)}"
         )
     return rank(pool, f"{split}/{seed}")[:wanted]
+
+
+def _hold_out(
+    name: str, train: list[Question], data: DataSettings, seed: int
+) -> dict[str, list[Question]]:
+    """Divide a training pool into validation and training questions."""
+    if len(train) < data.train + data.validation:
+        raise DataError(
+            f"{name} has {len(train)} questions for train and validation together, but the "
+            f"settings ask for {data.train} + {data.validation}; lower data.train or "
+            "data.validation"
+        )
+    size = sizes(len(train), data, ("train", "validation"))["validation"]
+    ranked = rank(train, f"validation/{seed}")
+    return {"validation": ranked[:size], "train": ranked[size:]}
 
 
 def sizes(
     available: int, data: DataSettings, splits: Sequence[str] = SPLIT_NAMES
 ) -> dict[str, int]:
-    """Return how many questions of one pool each split gets: half, a sixth and a third of them.
+    """Return the size of each split of one pool: half, a sixth and a third of its questions.
 
-    What the settings ask for comes first, with the examples that go before every question.
+    Sizes that the settings name come first; those of train include the examples that are shown
+    before every question.
     """
-    asked = {name: int(getattr(data, name)) for name in splits}
-    if asked.get("train"):
-        asked["train"] += max(data.shots, 0)
-    left = max(0, available - sum(asked.values()))
-    whole = sum(PARTS[name] for name in splits if not asked[name])
-    found = {
-        name: size or max(1, min(MOST[name], left * PARTS[name] // whole))
-        for name, size in asked.items()
+    named = {split: int(getattr(data, split)) for split in splits}
+    if named.get("train"):
+        named["train"] += max(data.shots, 0)
+    left = max(0, available - sum(named.values()))
+    whole = sum(PARTS[split] for split in splits if not named[split])
+    size = {
+        split: count or max(1, min(MOST[split], left * PARTS[split] // whole))
+        for split, count in named.items()
     }
-    if "train" in asked and not asked["train"]:
-        rest = available - sum(found.values()) + found["train"]
-        found["train"] = max(1, min(MOST["train"], rest))
-    return found
-
-
-def _check_held_out(name: str, available: int, data: DataSettings) -> None:
-    if available < data.train + data.validation:
-        raise DataError(
-            f"{name} has {available} questions for train and validation together, "
-            f"{data.train} + {data.validation} were asked for; lower data.train or data.validation"
-        )
+    if "train" in named and not named["train"]:  # train also gets what rounding and MOST leave
+        others = sum(size.values()) - size["train"]
+        size["train"] = max(1, min(MOST["train"], available - others))
+    return size
 
 
 def rank(questions: Iterable[Question], salt: str) -> list[Question]:
-    """Return the questions in the pseudo-random order that the salt gives."""
+    """Return the questions in a pseudo-random order that depends on the salt."""
     return sorted(questions, key=lambda question: _digest(salt, question.id))
 
 
 def content_id(name: str, text: str, choices: Iterable[str] = ()) -> str:
-    """Return an id for a question that has none: the same for the same normalised content."""
+    """Return an id made from the normalised content of a question, for one that has none."""
     return f"{name}-{_digest(*map(normalise, (text, *choices)))[:16]}"
 
 
 def parse_rows(name: str, rows: Sequence[Row], parse: Parse) -> list[Question]:
-    """Return the question in each row; rows that `parse` makes None of are left out and counted.
+    """Return the question in each row; leave out, and count, those for which `parse` returns None.
 
     Raises:
-        DataError: a row lacks a field or holds something else in it; the message says where.
+        DataError: a field of a row is missing or of another type; the message names the row.
     """
     questions = []
     for row in rows:
@@ -114,9 +123,9 @@ def parse_rows(name: str, rows: Sequence[Row], parse: Parse) -> list[Question]:
 
 
 def disjoint(pools: Iterable[list[Question]]) -> list[list[Question]]:
-    """Return the pools without repeats: the first of a pool stays, and the earlier pool wins.
+    """Return the pools without repeated questions; the first one of the first pool is kept.
 
-    A repeat has the same text and, whatever their order, the same options.
+    A repeat has the same id, or the same text and, in any order, the same options.
     """
     seen: set[tuple[str, ...]] = set()
     ids: set[str] = set()

@@ -1,6 +1,6 @@
-"""The two usual shapes of a task: a short free answer, and a letter after step-by-step reasoning.
+"""The two usual kinds of task: a short free answer, or a letter after step-by-step reasoning.
 
-A task file fills one of them in with its source and a function from a row to a question.
+A task file creates one of them from its source and a function from a row to a question.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from grace.grading import letter, normalise, short_answer
 from grace.records import Message, Question
 from grace.tasks import Split
 from grace.tasks.draw import Parse, draw
-from grace.tasks.prompts import ask_choice, ask_open
+from grace.tasks.prompts import ask
 from grace.tasks.rows import Source
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
-    """Questions that are drawn from a source."""
+class _SourceTask:
+    """A task whose questions are drawn from a source."""
 
     name: str
     source: Source
     parse: Parse
 
     def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
-        """Return the drawn questions of a split (see `grace.tasks.Task`)."""
+        """Return questions of a split, drawn by the seed (see `grace.tasks.Task`)."""
         return draw(self.name, self.source(self.name, data), self.parse, split, data, seed)
 
 
-class OpenTask(_Drawn):
+class OpenTask(_SourceTask):
     """Questions with a short free answer, graded by ROUGE-L."""
 
     kind: ClassVar[Literal["open"]] = "open"
@@ -44,32 +44,32 @@ class OpenTask(_Drawn):
             UserInputError: the question has choices.
         """
         if question.choices:
-            raise UserInputError(f"task {self.name} asks open questions; leave the choices out")
-        return ask_open(question, data)
+            raise UserInputError(f"task {self.name} has open questions; leave the choices out")
+        return ask(question, data)
 
     def answer(self, text: str) -> str | None:
         """Return the normalised short answer."""
         return normalise(short_answer(text)) or None
 
 
-class ChoiceTask(_Drawn):
+class ChoiceTask(_SourceTask):
     """Multiple-choice questions, answered with an explanation and a letter."""
 
     kind: ClassVar[Literal["choice"]] = "choice"
     grader: ClassVar[str] = "choice"
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
-        """Return the paper's prompt for test-time scaling: instructions, then the options.
+        """Return the paper's prompt for test-time scaling: instructions, question and options.
 
         Raises:
             UserInputError: the question has no choices.
         """
         if not question.choices:
             raise UserInputError(
-                f"task {self.name} asks multiple choice; give its choices: --choice TEXT for each, "
-                "or choices= in Python"
+                f"task {self.name} has multiple-choice questions; give the choices: --choice TEXT "
+                'for each, "choices" in a file, or choices= in Python'
             )
-        return ask_choice(question, data)
+        return ask(question, data)
 
     def answer(self, text: str) -> str | None:
         """Return the letter after `Answer:`."""

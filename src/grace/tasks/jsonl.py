@@ -1,9 +1,9 @@
 """Your own questions: a file, a folder with train, validation and test files, or a Hub data set.
 
-JSON Lines, CSV, Parquet or `hf:OWNER/NAME[:CONFIG][:SPLIT]` (`grace.store.inputs`), in the columns
-that `grace.tasks.columns` knows. Optional columns: `id`, and `split` (train, validation or test; in
-every row or in none). What has no splits is divided by the seed: half of it to train on, a sixth
-for validation, a third for the test, unless the settings say otherwise.
+The source is JSON Lines, CSV, Parquet or `hf:OWNER/NAME[:CONFIG][:SPLIT]` (`grace.store.inputs`),
+with the columns of `grace.tasks.columns`. Optional columns are `id`, and `split` (train, validation
+or test; in every row or in none). Without splits the seed divides the questions: half for training,
+a sixth for validation and a third for the test, unless the settings say otherwise.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from grace.config import DataSettings
 from grace.errors import ConfigError, DataError
 from grace.grading import letter, normalise, short_answer
 from grace.records import Message, Question
-from grace.store.inputs import hub_splits, is_hub
+from grace.store.inputs import SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
 from grace.tasks.columns import parse, question_rows
 from grace.tasks.draw import draw, rank, sizes
-from grace.tasks.prompts import ask_choice, ask_open
-from grace.tasks.rows import SPLIT_NAMES, Pools, Row, folder_pools, named_pools
+from grace.tasks.prompts import ask
+from grace.tasks.rows import Pools, Row, folder_pools, named_pools
 
 
 class Jsonl:
@@ -33,18 +33,28 @@ class Jsonl:
     grader: ClassVar[str] = "auto"
 
     def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
-        """Return the drawn questions of a split (see `grace.tasks.Task`)."""
-        read = functools.partial(parse, data=data)
-        return draw(self.name, _pools(data, seed), read, split, data, seed)
+        """Return questions of a split, drawn by the seed (see `grace.tasks.Task`)."""
+        source = _source(data)
+        rows = _rows(source, data, seed)
+        for needed in ("train", "test"):
+            if not rows[needed]:
+                raise DataError(f"{source} has no {needed} questions; add some")
+        pools = Pools(
+            train=lambda: rows["train"],
+            validation=(lambda: rows["validation"]) if rows["validation"] else None,
+            test=lambda: rows["test"],
+        )
+        return draw(source, pools, functools.partial(parse, data=data), split, data, seed)
 
     def places(self, data: DataSettings) -> dict[str, str]:
         """Return the file and line of every question by its id."""
-        splits = _splits(data) or {"all": _read(_source(data), data)}
+        source = _source(data)
+        splits = _named_splits(source, data) or {"all": list(question_rows(source, data))}
         return {parse(row, data).id: row.where for rows in splits.values() for row in rows}
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
-        """Return the paper's prompt for the kind of question that it is."""
-        return ask_choice(question, data) if question.choices else ask_open(question, data)
+        """Return the paper's prompt for an open or a multiple-choice question."""
+        return ask(question, data)
 
     def answer(self, text: str) -> str | None:
         """Return the letter after `Answer:` if there is one, else the normalised short answer."""
@@ -55,10 +65,10 @@ TASK = Jsonl()
 
 
 def _source(data: DataSettings) -> str:
-    """Return where the questions are.
+    """Return the file, folder or data set with the questions.
 
     Raises:
-        ConfigError: the settings do not say.
+        ConfigError: the settings name none.
     """
     source = data.file or data.dir
     if not source:
@@ -66,56 +76,56 @@ def _source(data: DataSettings) -> str:
     return source if is_hub(source) else str(Path(source).expanduser())
 
 
-def _read(source: str | Path, data: DataSettings) -> list[Row]:
-    return list(question_rows(source, data))
-
-
-def _splits(data: DataSettings) -> dict[str, list[Row]]:
-    """Return the rows of each split of a folder or a Hub data set, nothing where there is none."""
-    source, read = _source(data), functools.partial(_read, data=data)
-    if is_hub(source):
-        parts = hub_splits(source)
-        pools = named_pools(source, parts, read) if len(parts) > 1 else None
-    else:
-        pools = folder_pools(Path(source), read) if Path(source).is_dir() else None
-    if pools is None:
-        return {}
-    readers = (pools.train, pools.validation or list, pools.test)
-    return {name: read() for name, read in zip(SPLIT_NAMES, readers, strict=True)}
-
-
-def _pools(data: DataSettings, seed: int) -> Pools:
-    source, splits = _source(data), _splits(data)
-    _check_ids(row for rows in splits.values() for row in rows)
-    splits = splits or _divided(source, data, seed)
-    for split in ("train", "test"):
-        if not splits[split]:
-            raise DataError(f"{source} has no {split} questions; add some")
-    validation = splits["validation"]
-    return Pools(
-        train=lambda: splits["train"],
-        validation=(lambda: validation) if validation else None,
-        test=lambda: splits["test"],
-    )
-
-
-def _divided(source: str, data: DataSettings, seed: int) -> dict[str, list[Row]]:
-    """Return the rows of each split, as they say themselves or as the seed divides them."""
-    rows = _read(source, data)
+def _rows(source: str, data: DataSettings, seed: int) -> dict[str, list[Row]]:
+    """Return the rows of each split: as named in the source, else divided by the seed."""
+    splits = _named_splits(source, data)
+    if splits:
+        _check_ids(row for rows in splits.values() for row in rows)
+        return splits
+    rows = list(question_rows(source, data))
     if not rows:
         raise DataError(
             f'{source} is empty; write one {{"question": ..., "answers": [...]}} per line'
         )
     _check_ids(rows)
-    splits: dict[str, list[Row]] = {name: [] for name in SPLIT_NAMES}
     if any("split" in row.fields for row in rows):
-        for row in rows:
-            name = row.fields.get("split")
-            if name not in splits:
-                known = ", ".join(SPLIT_NAMES)
-                raise DataError(f'{row.where}: "split" is {name!r}; write one of {known}')
-            splits[name].append(row)
-        return splits
+        return _by_field(rows)
+    return _divided(source, rows, data, seed)
+
+
+def _named_splits(source: str, data: DataSettings) -> dict[str, list[Row]]:
+    """Return the rows of each split of a folder or a Hub data set; {} for one file or split."""
+
+    def read(part: str) -> list[Row]:
+        return list(question_rows(part, data))
+
+    pools = None
+    if is_hub(source):
+        parts = hub_splits(source)
+        pools = named_pools(source, parts, read) if len(parts) > 1 else None
+    elif Path(source).is_dir():
+        pools = folder_pools(Path(source), read)
+    if pools is None:
+        return {}
+    return {name: pool() if pool else [] for name, pool in pools._asdict().items()}
+
+
+def _by_field(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each split by their field "split"."""
+    splits: dict[str, list[Row]] = {name: [] for name in SPLIT_NAMES}
+    for row in rows:
+        name = row.fields.get("split")
+        if name not in splits:
+            known = ", ".join(SPLIT_NAMES)
+            raise DataError(f'{row.where}: "split" is {name!r}; write one of {known}')
+        splits[name].append(row)
+    return splits
+
+
+def _divided(
+    source: str, rows: Iterable[Row], data: DataSettings, seed: int
+) -> dict[str, list[Row]]:
+    """Divide the rows with different questions by the seed."""
     by_text: dict[str, tuple[Question, Row]] = {}
     for row in rows:
         question = parse(row, data)
@@ -125,24 +135,23 @@ def _divided(source: str, data: DataSettings, seed: int) -> dict[str, list[Row]]
     row_of = {question.id: row for question, row in by_text.values()}
     ranked = rank([question for question, _ in by_text.values()], f"split/{seed}")
     ordered = [row_of[question.id] for question in ranked]
-    for name in ("test", "validation"):
-        splits[name], ordered = ordered[: size[name]], ordered[size[name] :]
-    return splits | {"train": ordered}
+    middle, end = size["test"], size["test"] + size["validation"]
+    return {"test": ordered[:middle], "validation": ordered[middle:end], "train": ordered[end:]}
 
 
 def _check_size(source: str, available: int, wanted: Mapping[str, int]) -> None:
     total = sum(wanted.values())
     if available < len(wanted):
         raise DataError(
-            f"{source} has {available} different questions; give some to train on, some to "
-            "validate with and some to test: a few hundred in all"
+            f"{source} has {available} different questions, but a run needs {len(wanted)}: one each"
+            " to train, to validate and to test; a few hundred are better"
         )
     if available < total:
         fits = {name: max(1, size * available // total) for name, size in wanted.items()}
         fits[max(fits, key=lambda name: fits[name])] -= max(0, sum(fits.values()) - available)
         remedy = " ".join(f"data.{name}={size}" for name, size in fits.items())
         raise DataError(
-            f"{source} has {available} different questions, {total} were asked for; "
+            f"{source} has {available} different questions, but the settings ask for {total}; "
             f"set e.g. {remedy}"
         )
 
@@ -150,8 +159,9 @@ def _check_size(source: str, available: int, wanted: Mapping[str, int]) -> None:
 def _check_ids(rows: Iterable[Row]) -> None:
     seen: dict[str, str] = {}
     for row in rows:
-        given = row.fields.get("id")
-        name = "" if given is None else str(given)
+        if row.fields.get("id") is None:
+            continue
+        name = str(row.fields["id"])
         if name and name in seen:
             raise DataError(f"{row.where}: id {name!r} is also at {seen[name]}; make ids unique")
         seen[name] = row.where

@@ -1,4 +1,4 @@
-"""The paper's prompts, how questions and options are written out, and the examples before them.
+"""The prompts: how questions and options are written out, and the examples before them.
 
 Source: arXiv 2509.09438 Appendix A; instructions in the system turn and options in the user turn
 as in the published code of arXiv 2503.00031.
@@ -47,19 +47,28 @@ CHOICE_TEXT = "Q: {question}\n{options}\n"
 PLACES = re.compile(r"\{(question|options)\}")
 
 
-def ask_open(question: Question, data: DataSettings) -> list[Message]:
-    """Return the turns that ask an open question: the paper's one user turn by default.
+def ask(question: Question, data: DataSettings) -> list[Message]:
+    """Return the turns that ask a question, by default in the paper's words.
 
-    `data.prompt` short leaves the instructions out, `data.system` and `data.template` take their
-    place; text is one turn of plain text.
+    For an open question the paper has one user turn that begins with instructions; for multiple
+    choice a system turn with instructions and a user turn with the options. `data.system` and
+    `data.template` replace the instructions, `data.prompt` short leaves them out for open
+    questions, and `data.prompt` text writes one turn of plain text.
 
     Raises:
-        ConfigError: no such prompt.
+        ConfigError: `data.prompt` is unknown.
     """
-    _check_prompt(data)
+    if data.prompt not in ("auto", "paper", "short", "text"):
+        raise ConfigError(f"data.prompt is {data.prompt!r}, expected auto, paper, short or text")
+    options = lettered(question.choices)
     if data.prompt == "text" or data.template:
-        return _written(question, data, OPEN_TEXT)
+        template = data.template or (CHOICE_TEXT if options else OPEN_TEXT)
+        parts = {"question": question.text, "options": "\n".join(options)}
+        text = PLACES.sub(lambda place: parts[place[1]], template)
+        return _turns(data.system, text, "text" if data.prompt == "text" else "user")
     text = f"Question: {question.text}"
+    if options:
+        return _turns(data.system or STEP_BY_STEP, "\n".join([text, "Options:", *options]))
     if data.prompt == "short":
         text += "\nGuess:"
     elif not data.system:
@@ -67,43 +76,32 @@ def ask_open(question: Question, data: DataSettings) -> list[Message]:
     return _turns(data.system, text)
 
 
-def ask_choice(question: Question, data: DataSettings) -> list[Message]:
-    """Return the turns that ask a multiple-choice question: instructions, then the options.
-
-    `data.system` and `data.template` replace the instructions; `data.prompt` text is one turn of
-    plain text.
-
-    Raises:
-        ConfigError: no such prompt.
-    """
-    _check_prompt(data)
-    if data.prompt == "text" or data.template:
-        return _written(question, data, CHOICE_TEXT)
-    text = "\n".join([f"Question: {question.text}", "Options:", *lettered(question.choices)])
-    return _turns(data.system or STEP_BY_STEP, text)
-
-
 def conversation(
     task: Task, question: Question, data: DataSettings, shots: Sequence[Question] = ()
 ) -> list[Message]:
-    """Return the turns that ask a question after those of the examples with their answers.
+    """Return the turns that ask a question, after the examples `shots` with their answers.
 
-    The system turn and the paper's instructions come once.
+    The system turn and the paper's instructions stand at the beginning only.
     """
     turns: list[Message] = []
     for shot in shots:
         turns += [*task.messages(shot, data), {"role": "assistant", "content": _reply(shot, data)}]
     first, *later = [*turns, *task.messages(question, data)]
-    return [first, *(_without_instructions(turn) for turn in later if turn["role"] != "system")]
+    bare: list[Message] = [
+        {"role": turn["role"], "content": turn["content"].removeprefix(OPEN_ENDED)}
+        for turn in later
+        if turn["role"] != "system"
+    ]
+    return [first, *bare]
 
 
 def draw_training(
     task: Task, data: DataSettings, seed: int
 ) -> tuple[list[Question], list[Question]]:
-    """Return the examples that go before every question, and the training questions.
+    """Return the examples that are shown before every question, and the training questions.
 
-    The examples come first in the seed's order of the training pool, so that they stay the same
-    for any number of training questions, and are none of these.
+    The examples are the first of the training pool in the seed's order, so that they do not depend
+    on the number of training questions.
 
     Raises:
         DataError: the pool is too small for both.
@@ -123,28 +121,10 @@ def _reply(shot: Question, data: DataSettings) -> str:
     answer = " ".join(shot.answers[0].split())
     if shot.choices:
         return f"Answer: {answer}"
-    papers = data.prompt in ("auto", "paper") and not (data.system or data.template)
-    return f"Guess: {answer}" if papers else answer
+    is_paper = data.prompt in ("auto", "paper") and not (data.system or data.template)
+    return f"Guess: {answer}" if is_paper else answer
 
 
-def _without_instructions(turn: Message) -> Message:
-    return {"role": turn["role"], "content": turn["content"].removeprefix(OPEN_ENDED)}
-
-
-def _written(question: Question, data: DataSettings, usual: str) -> list[Message]:
-    """Return the question written out by a template, as plain text or as a user's turn."""
-    parts = {"question": question.text, "options": "\n".join(lettered(question.choices))}
-    text = PLACES.sub(lambda place: parts[place[1]], data.template or usual)
-    if data.prompt != "text":
-        return _turns(data.system, text)
-    return [*_turns(data.system, "")[:-1], {"role": "text", "content": text}]
-
-
-def _check_prompt(data: DataSettings) -> None:
-    if data.prompt not in ("auto", "paper", "short", "text"):
-        raise ConfigError(f"data.prompt is {data.prompt!r}, expected auto, paper, short or text")
-
-
-def _turns(system: str, user: str) -> list[Message]:
+def _turns(system: str, text: str, role: str = "user") -> list[Message]:
     first: list[Message] = [{"role": "system", "content": system}] if system else []
-    return [*first, {"role": "user", "content": user}]
+    return [*first, {"role": role, "content": text}]

@@ -1,4 +1,4 @@
-"""Rows of a question set, from the Hub or from files in the Hub's field names."""
+"""Rows of a question set, from the Hub or from files with the Hub's field names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from grace.config import DataSettings
 from grace.errors import DataError
 from grace.store.inputs import ENDINGS, SPLIT_NAMES, Row, load_from_hub, read_rows
 
-__all__ = ["SPLIT_NAMES", "Hub", "Pools", "Row", "Source", "folder_pools", "named_pools", "note"]
+__all__ = ["Hub", "Pools", "Row", "Source", "folder_pools", "named_pools", "note"]
+
+Read = Callable[[str], list[Row]]
 
 
 class Pools(NamedTuple):
@@ -25,14 +27,13 @@ class Pools(NamedTuple):
 
 
 Source = Callable[[str, DataSettings], Pools]
-Read = Callable[[str], list[Row]]
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A source on the Hugging Face Hub; called with the task's name and the data settings.
+    """A data set on the Hugging Face Hub; called with the task's name and the data settings.
 
-    `validation` is None where the set has no labelled validation split besides `test`.
+    `validation` is None where there is no validation split with answers besides `test`.
     """
 
     path: str
@@ -45,44 +46,39 @@ class Hub:
         if data.dir:
             return folder_pools(Path(data.dir).expanduser() / name)
         read = functools.partial(_read_hub, name, self.path, self.config)
-        return Pools(
-            train=functools.partial(read, "train"),
-            validation=functools.partial(read, self.validation) if self.validation else None,
-            test=functools.partial(read, self.test),
-        )
+        return _pools(read, "train", self.validation, self.test)
 
 
 def folder_pools(folder: Path, read: Read | None = None) -> Pools:
     """Return the pools of the files train, validation and test of a folder: `.jsonl`, `.csv`, ...
 
     Args:
-        folder: where they are.
-        read: from a file to its rows, if they are to be read otherwise than by `read_rows`.
+        folder: the folder.
+        read: a function from a file to its rows; None: `read_rows`.
 
     Raises:
-        DataError: no such folder, two files for one split, or as `named_pools`.
+        DataError: there is no folder, it has two files for one split, or as `named_pools`.
     """
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; put train.jsonl and test.jsonl there")
     files: dict[str, str] = {}
     for file in sorted(folder.glob("*")):
         if file.suffix in ENDINGS and files.setdefault(file.stem, str(file)) != str(file):
-            raise DataError(f"{files[file.stem]} and {file} are one split; leave one of them there")
+            raise DataError(f"{files[file.stem]} and {file} are the same split; remove one of them")
     return named_pools(str(folder), files, read or _read, ".jsonl")
 
 
 def named_pools(where: str, parts: Mapping[str, str], read: Read, ending: str = "") -> Pools:
     """Return the pools of the parts train, validation and test.
 
-    Without a test part the validation part is the test split; without a validation part,
-    validation is held out of train. The stand-ins `train_from_dev` and `validation_from_dev` serve
-    where `train` is missing.
+    Without a test part, the validation part is the test split. The stand-ins `train_from_dev` and
+    `validation_from_dev` are used where `train` is missing.
 
     Args:
-        where: what has these parts, for messages.
+        where: the folder or data set with these parts, for messages.
         parts: sources of rows by name.
-        read: from a source to its rows.
-        ending: of the names, for messages.
+        read: a function from a source to its rows.
+        ending: ending of the names, for messages.
 
     Raises:
         DataError: nothing to train on, or nothing to test on.
@@ -100,11 +96,12 @@ def named_pools(where: str, parts: Mapping[str, str], read: Read, ending: str = 
         raise DataError(
             f"{where} has no {missing}; found: {found}; add it, or name one with --file"
         )
-    return Pools(
-        train=functools.partial(read, train),
-        validation=functools.partial(read, validation) if validation else None,
-        test=functools.partial(read, test),
-    )
+    return _pools(read, train, validation, test)
+
+
+def _pools(read: Read, train: str, validation: str | None, test: str) -> Pools:
+    held = functools.partial(read, validation) if validation else None
+    return Pools(functools.partial(read, train), held, functools.partial(read, test))
 
 
 def _read(source: str) -> list[Row]:

@@ -295,10 +295,10 @@ def _most_dropped(n: int, alpha: float, delta: float) -> int:
     return int((p_value(n - dropped_K, np.full(n + 1, n), 1 - alpha) <= delta).sum()) - 1
 
 
-def check_level(value: float, name: str) -> None:
+def check_level(value: float, name: str, example: float = 0.9) -> None:
     """Refuse a share that is not strictly between 0 and 1."""
     if not 0 < value < 1:
-        raise UserInputError(f"{name} is {value}; give a share above 0 and below 1, e.g. 0.9")
+        raise UserInputError(f"{name} is {value}; give a share above 0 and below 1, e.g. {example}")
 
 
 def check_grid(grid: Sequence[float]) -> Sequence[float]:

@@ -1,132 +1,154 @@
-"""`grace ask`: one answer, or a vote, with its confidence and what it took."""
+"""`grace ask`: print one answer, or the outcome of a vote, with its confidence."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from grace.cli.options import Base, Device, Dtype, Json, ModelPath, examples
 from grace.errors import ConfigError
+from grace.records import Decision, to_json
 
 if TYPE_CHECKING:
-    from grace.model import Model
-    from grace.model.reply import Reply
-    from grace.records import Decision
+    from grace.model import Model, Reply
+
+EXAMPLES = examples(
+    'grace ask runs/qwen "Who wrote Middlemarch?"',
+    'grace ask runs/qwen "Who wrote Middlemarch?" --budget 8 --threshold 0.9',
+    'grace ask runs/arc "Which is a prime?" --choice 4 --choice 7',
+)
+COLOURS = (196, 202, 208, 214, 220, 190, 154, 118, 82, 46)  # of a terminal's 256, red to green
 
 
-class Query(NamedTuple):
-    """What was asked, and how."""
-
-    question: str
-    choices: Sequence[str]
-    threshold: float | None
-    temperature: float | None
-    seed: int
-
-    def options(self, usual_temperature: float) -> dict[str, Any]:
-        """Return the arguments of `Model.ask` and `Model.vote`.
-
-        Raises:
-            UserInputError: the threshold is not a confidence.
-        """
-        from grace.model.rules import check_threshold
-
-        if self.threshold is not None:
-            check_threshold(self.threshold, "--threshold")
-        given = self.temperature
-        return {
-            "choices": self.choices,
-            "threshold": self.threshold,
-            "temperature": usual_temperature if given is None else given,
-            "seed": self.seed,
-        }
-
-
-def ask_once(
-    path: str, asked: Query, loading: Mapping[str, Any], *, trace: bool, as_json: bool
+def ask(
+    path: ModelPath,
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question.")],
+    choice: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", help="An option of a multiple-choice question. Can be repeated."
+        ),
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option(show_default="1; 8 with --strategy", help="Largest number of samples."),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default="es",
+            help="How several samples vote; `grace list strategies` shows all.",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            show_default="that of `grace threshold`; else 0.8 for a vote",
+            help="Confidence below which one answer abstains, or at which a vote stops.",
+        ),
+    ] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="Samples to generate at once.")] = 1,
+    temperature: Annotated[
+        float | None,
+        typer.Option(show_default="0, greedy; 0.8 for a vote", help="Sampling temperature."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
+    trace: Annotated[
+        bool,
+        typer.Option(
+            "--trace", help="Show the confidence at every token; needs a model fitted with --trace."
+        ),
+    ] = False,
+    base: Base = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    as_json: Json = False,
 ) -> None:
-    """Print one answer, or that the model abstains; with `trace` token by token.
+    """Ask a question and print the answer with its confidence.
 
-    Raises:
-        GraceError: what was given cannot be used.
+    With --budget or --strategy, the model samples several answers, which vote.
     """
-    from grace.records import to_json
+    from grace.model import load
+    from grace.model.rules import check_threshold, usual_budget
+    from grace.strategies import TEMPERATURE
+    from grace.strategies import load as load_strategy
 
-    options = asked.options(0.0)
-    model = _load(path, loading)
+    votes = strategy is not None or budget not in (None, 1)
+    if trace and votes:
+        raise ConfigError("--trace shows one answer; leave out --strategy and --budget")
+    if budget is not None and budget < 1:
+        raise ConfigError(f"--budget is {budget}; use 1 or more")
+    if threshold is not None:
+        check_threshold(threshold, "--threshold")
+    if strategy is not None:
+        load_strategy(strategy)  # a misspelt name is an error before the model is loaded
+    if temperature is None:
+        temperature = TEMPERATURE if votes else 0.0
+    model = load(path, base=base, device=device, dtype=dtype)
     if trace and not model.traces:
         raise ConfigError(
-            f"{path} knows its confidence at the end of an answer only; train it with "
-            "--set train.trace=true --set train.lora=never"
+            f"{path} has a confidence at the end of an answer only; for one at every token, train "
+            "it with --set train.trace=true --set train.lora=never"
         )
-    reply = model.ask(asked.question, **options)
+    options: dict[str, Any] = {
+        "choices": choice or (),
+        "threshold": threshold,
+        "temperature": temperature,
+        "seed": seed,
+    }
+    outcome: Reply | Decision
+    if votes:
+        how: dict[str, Any] = {"strategy": strategy, "budget": budget, "parallel": parallel}
+        outcome = model.vote(question, **how, **options)
+    else:
+        outcome = model.ask(question, **options)
     if as_json:
-        print(json.dumps(to_json(reply), ensure_ascii=False))
-        return
-    surely = _confidence(reply.confidence)
+        print(json.dumps(to_json(outcome), ensure_ascii=False))
+    elif isinstance(outcome, Decision):
+        usual = usual_budget(model.promise, strategy)
+        _show_decision(outcome, path, usual if budget is None else budget)
+        _note_unused_threshold(model, outcome, threshold)
+        _note_greedy(model, temperature)
+    else:
+        _show_reply(outcome, path, trace=trace)
+
+
+def _show_reply(reply: Reply, path: str, *, trace: bool) -> None:
+    """Print one answer, or that the model abstains; with `trace`, first token by token."""
     if reply.unusual and reply.confidence is not None:
-        print(
-            "note: the answer's token probabilities are unlike those of the training answers; its "
-            "confidence is a guess",
-            file=sys.stderr,
+        _note(
+            "the answer's token probabilities are unlike those of the training answers, so its "
+            "confidence is a guess"
         )
     if trace:
         print(_traced(reply, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
-    if reply.threshold is None:
-        print(f"{reply.text}   {surely}")
-        return
     shown = "abstain" if reply.abstains and reply.confidence is not None else reply.text
-    print(f"{shown}   {surely}   ({_about(path, reply.threshold, reply.promise)})")
+    line = f"{shown}   {_confidence(reply.confidence)}"
+    if reply.threshold is not None:
+        line += f"   ({_threshold(path, reply.threshold, reply.promise)})"
+    print(line)
 
 
-def ask_often(
-    path: str,
-    asked: Query,
-    loading: Mapping[str, Any],
-    strategy: str | None,
-    budget: int | None,
-    parallel: int,
-    *,
-    as_json: bool,
-) -> None:
-    """Print the outcome of a vote and what it took.
-
-    Raises:
-        GraceError: what was given cannot be used.
-    """
-    from grace.model.rules import usual_budget
-    from grace.records import to_json
-    from grace.strategies import TEMPERATURE, load
-
-    if budget is not None and budget < 1:
-        raise ConfigError(f"--budget is {budget}; at least one sample is needed")
-    options = asked.options(TEMPERATURE)
-    if strategy is not None:
-        load(strategy)  # before the model: a misspelt name is told at once
-    model = _load(path, loading)
-    decision = model.vote(
-        asked.question, strategy=strategy, budget=budget, parallel=parallel, **options
-    )
-    if as_json:
-        print(json.dumps(to_json(decision), ensure_ascii=False))
-        return
-    about = _spent(decision, usual_budget(model.promise, strategy) if budget is None else budget)
+def _show_decision(decision: Decision, path: str, budget: int) -> None:
+    """Print the outcome of a vote, and how many samples and tokens it took."""
+    about = f"{decision.samples} of {budget} samples"
+    if decision.issued != decision.samples:
+        about += (
+            f", {decision.issued} issued; {decision.tokens} tokens, {decision.issued_tokens} issued"
+        )
     if decision.promise and decision.threshold is not None:
-        about += f"; {_about(path, decision.threshold, decision.promise)}"
+        about += f"; {_threshold(path, decision.threshold, decision.promise)}"
     if decision.answer is None:
         print(f"no answer found in any sample   confidence none   ({about})")
-    else:
-        sure = decision.confidence is None or not decision.abstains
-        shown = decision.answer if sure else "abstain"
-        print(f"{shown}   {_confidence(decision.confidence)}   ({about})")
-    _note_unused(model, decision, asked)
-    _note_greedy(model, options["temperature"])
-
-
-COLOURS = (196, 202, 208, 214, 220, 190, 154, 118, 82, 46)
-"""Of a terminal's 256, red to green."""
+        return
+    abstains = decision.abstains and decision.confidence is not None
+    shown = "abstain" if abstains else decision.answer
+    print(f"{shown}   {_confidence(decision.confidence)}   ({about})")
 
 
 def _traced(reply: Reply, *, colour: bool) -> str:
@@ -134,55 +156,42 @@ def _traced(reply: Reply, *, colour: bool) -> str:
     rows = list(zip(reply.pieces, reply.trace[1:], strict=False))
     if not colour:
         return "\n".join(f"{c:.2f}  {piece!r}" for piece, c in rows)
-    shades = [COLOURS[min(int(c * len(COLOURS)), len(COLOURS) - 1)] for _, c in rows]
-    parts = zip(rows, shades, strict=True)
-    return "".join(f"\033[38;5;{shade}m{piece}" for (piece, _), shade in parts) + "\033[0m"
-
-
-def _load(path: str, loading: Mapping[str, Any]) -> Model:
-    from grace.model import load
-
-    return load(path, **loading)
+    text = ""
+    for piece, c in rows:
+        shade = COLOURS[min(int(c * len(COLOURS)), len(COLOURS) - 1)]
+        text += f"\033[38;5;{shade}m{piece}"
+    return f"{text}\033[0m"
 
 
 def _confidence(value: float | None) -> str:
     return "confidence none: the answer was cut" if value is None else f"confidence {value:.2f}"
 
 
-def _spent(decision: Decision, budget: int) -> str:
-    """Return how many of the samples were used, and issued where these are more."""
-    spent = f"{decision.samples} of {budget} samples"
-    if decision.issued == decision.samples:
-        return spent
-    return (
-        f"{spent}, {decision.issued} issued; "
-        f"{decision.tokens} tokens, {decision.issued_tokens} issued"
-    )
-
-
-def _about(path: str, threshold: float, promise: str) -> str:
+def _threshold(path: str, threshold: float, promise: str) -> str:
     return f"{path}'s threshold: {promise}" if promise else f"threshold {threshold:g}"
 
 
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
+
+
 def _note_greedy(model: Model, temperature: float) -> None:
-    """Say on standard error that samples are other answers than those of a greedy training."""
+    """Warn that the confidence of a vote's samples was fitted on greedy answers."""
     if model.promise is None and temperature > 0 and model.sample.train_temperature == 0:
-        print(
-            "note: the confidence was fitted on greedy answers; those sampled at temperature "
-            f"{temperature:g} are others, so measure it on samples first: grace scale",
-            file=sys.stderr,
+        _note(
+            "the confidence was fitted on greedy answers, and these were sampled at temperature "
+            f"{temperature:g}; measure it on samples first: grace scale"
         )
 
 
-def _note_unused(model: Model, decision: Decision, asked: Query) -> None:
-    """Say on standard error that the run's threshold holds for other votes than this one."""
+def _note_unused_threshold(model: Model, decision: Decision, asked: float | None) -> None:
+    """Warn that the guarantee of the run's threshold does not hold for this vote."""
     chosen = model.promise
     if chosen is None or chosen.tau is None or chosen.mode != "early-stop" or decision.promise:
         return
-    if asked.threshold is None and decision.threshold is not None:
-        print(
-            f"note: the run's threshold {chosen.tau:g} holds for early stopping with a budget of "
+    if asked is None and decision.threshold is not None:
+        _note(
+            f"the run's threshold {chosen.tau:g} holds for early stopping with a budget of "
             f"{chosen.budget} at temperature {chosen.temperature:g}; this vote used "
-            f"{decision.threshold:g}",
-            file=sys.stderr,
+            f"{decision.threshold:g}"
         )

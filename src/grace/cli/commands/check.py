@@ -1,37 +1,56 @@
-"""`grace check`: is the installation whole, and are a run's files what its stages wrote?"""
+"""`grace check`: is the installation complete, and are a run's files as its stages wrote them?"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+import typer
+
+from grace.cli.options import Json, examples
 from grace.errors import GraceError
-from grace.store import RunDir, digest, read_json
+from grace.store import RunDir, digest, read_json, runs_in
 
+EXAMPLES = examples("grace check", "grace check runs/demo")
 PACKAGES = {"torch": "2.6", "transformers": "5.16", "peft": "0.18", "accelerate": "1.10"}
 LIGHT = "measures, recalibrates and asks models on servers; to run models, too"
 FREE_GIB = 2
 
 
 class Finding(NamedTuple):
-    """One thing that was examined."""
+    """The result of one check."""
 
     what: str
     ok: bool
     detail: str
 
 
-def examine(run: Path | None) -> list[Finding]:
-    """Examine the installation and, when given, a run directory."""
+def check(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="A run, or a folder of runs.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check the installation and, if you name one, the files of a run.
+
+    The exit code is 1 if anything is wrong.
+    """
     findings = [*_installation(), *_pocket()]
-    if run is not None:
-        findings += _run(run)
-    return findings
+    if path is not None:
+        findings += _runs(path)
+    if as_json:
+        print(json.dumps([finding._asdict() for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            print(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)
 
 
 def _installation() -> Iterator[Finding]:
@@ -46,14 +65,14 @@ def _installation() -> Iterator[Finding]:
 
 
 def _local() -> Iterator[Finding]:
-    """Examine what runs models."""
+    """Check the packages and the device that run models."""
     for package, least in PACKAGES.items():
         try:
-            found = importlib.metadata.version(package)
+            version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             yield Finding(package, False, f"not installed; pip install '{package}>={least}'")
             continue
-        yield Finding(package, _parts(found) >= _parts(least), f"{found} (needs {least})")
+        yield Finding(package, _parts(version) >= _parts(least), f"{version} (needs {least})")
     yield _device()
 
 
@@ -80,9 +99,9 @@ def _pocket() -> Iterator[Finding]:
         yield Finding(f"pocket {name}", good, "as shipped" if good else "differs; reinstall GrACE")
 
 
-def _run(path: Path) -> Iterator[Finding]:
-    """Examine a run, or every run in a folder of several."""
-    from grace.store import runs_in
+def _runs(path: Path) -> Iterator[Finding]:
+    """Check a run, or every run in a folder of several."""
+    from grace.pipeline import STAGES
 
     runs = runs_in(path)
     if not runs:
@@ -91,13 +110,7 @@ def _run(path: Path) -> Iterator[Finding]:
     for run in runs:
         label = f"{run.name} " if len(runs) > 1 else ""
         yield _settings(run)
-        yield from (_stage(run, stage, label) for stage in _stages())
-
-
-def _stages() -> list[str]:
-    from grace.pipeline import STAGES
-
-    return list(STAGES)
+        yield from (_stage(run, stage, label) for stage in STAGES)
 
 
 def _settings(run: Path) -> Finding:

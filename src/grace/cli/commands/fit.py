@@ -1,65 +1,74 @@
-"""`grace fit`: a model that tells its confidence, from graded answers and without LoRA."""
+"""`grace fit`: fit a confidence to graded answers, without training the model."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grace.cli.answers import PROMPT_KEYS, InputLine, checked_line
 from grace.cli.options import Device, Dtype, Json, Set, examples
+from grace.cli.responses import PROMPT_KEYS, response_row
+from grace.config import override_settings
 from grace.errors import DataError
+from grace.store import check_vacant
 from grace.store.inputs import Row
+
+if TYPE_CHECKING:
+    from grace.pipeline.stages.fit import Graded
 
 FEWEST = 20  # graded answers
 COLUMNS = (*PROMPT_KEYS, "choices", "text", "response", "finish_reason", "correct")
-
-FIT = (
+EXAMPLES = (
     examples(
         "grace fit HuggingFaceTB/SmolLM2-135M-Instruct graded.jsonl fitted",
         'grace ask fitted "Who wrote Middlemarch?"',
-        "grace export fitted exported",
     )
     + '\n\nA line of graded.jsonl: {"question": "Who wrote Middlemarch?", "response": "George'
-    ' Eliot", "correct": true}. In place of `question`, which is asked with the prompt that the'
-    " settings name (data.prompt, data.shots, ...), it may hold `prompt` or `messages`."
+    ' Eliot", "correct": true}. Questions are asked with the prompt of the settings (data.prompt,'
+    " data.shots, ...); to say exactly what the model has read, give `prompt` or `messages` in"
+    " place of `question`."
 )
 
 
 def fit(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="directory, GGUF file or Hub id")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Model that gave the answers: a directory, GGUF file or Hub id."
+        ),
+    ],
     file: Annotated[
         Path,
         typer.Argument(
             metavar="FILE",
-            help="graded answers: .jsonl, .csv, .parquet, or what `grace label` wrote; - for stdin",
+            help="Graded answers: .jsonl, .csv, .parquet, a directory that `grace label` wrote, "
+            "or - for standard input.",
         ),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="the adapter to write")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Adapter directory to write.")],
     trace: Annotated[
-        bool, typer.Option("--trace", help="also fit the confidence at every token")
+        bool, typer.Option("--trace", help="Also fit the confidence at every token of an answer.")
     ] = False,
     settings: Set = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> None:
-    """Fit a confidence to graded answers: two vocabulary rows, no training of the model.
+    """Fit a confidence to answers that you have graded, without training the model.
 
-    The model's answers stay exactly what they are. OUT loads, serves and exports like any adapter.
+    The model's answers stay exactly the same. OUT can be asked, served and exported like any
+    adapter.
     """
-    from grace.config import override_settings
     from grace.pipeline.stages.fit import fit_graded
-    from grace.store import check_vacant
 
     check_vacant(out)
-    lines = list(_graded(file))
-    if len(lines) < FEWEST:
+    answers = list(_graded(file))
+    if len(answers) < FEWEST:
         raise DataError(
-            f"{file} holds {len(lines)} graded answer{'s' * (len(lines) != 1)}; give at least "
+            f"{file} holds {len(answers)} graded answer{'s' * (len(answers) != 1)}; give at least "
             f"{FEWEST}, better 500"
         )
     tree = {
@@ -68,46 +77,38 @@ def fit(
         "train": {"lora": "never", "trace": trace},
     }
     resolved = override_settings(tree, settings or [])
-    made = fit_graded(resolved, [_answer(line) for line in lines], out)
-    correct = [line.fields["correct"] for line in lines]
-    found = _measured(made.held_out.tolist(), correct)
+    fitted = fit_graded(resolved, answers, out)
+    correct = [answer.correct for answer in answers]
+    metrics = _measure(fitted.held_out.tolist(), correct)
     if as_json:
-        print(json.dumps({"out": str(out), "answers": len(lines), **found}, indent=2))
+        print(json.dumps({"out": str(out), "answers": len(answers), **metrics}, indent=2))
         return
-    print(f"{len(lines)} graded answers, {100 * sum(correct) / len(lines):.1f} % right")
+    print(f"{len(answers)} graded answers, {100 * sum(correct) / len(answers):.1f} % right")
     print("each rated by a fit that has not seen its question (5 folds):")
-    for name, (value, low, high) in found.items():
+    for name, (value, low, high) in metrics.items():
         print(f"  {name.upper():6} {100 * value:5.1f} [{100 * low:.1f}, {100 * high:.1f}]")
     print(f'written: {out}; next:   grace ask {out} "your question"')
 
 
-def _graded(file: Path) -> Iterator[InputLine]:
-    """Yield the answers that were graded and came to their own end."""
+def _graded(file: Path) -> Iterator[Graded]:
+    """Yield the answers that were graded and not cut."""
     from grace.measuring import answer_rows, grade_in
+    from grace.pipeline.stages.fit import Graded
 
     for where, fields in answer_rows(file, COLUMNS):
         correct = grade_in(fields, where)
         if correct is None or fields.get("finish_reason") == "length":
             continue
-        response = fields.get("response")
-        said = fields.get("text") if response is None else response  # of what `grace label` wrote
-        yield checked_line(Row(where, {**fields, "response": said, "correct": correct}))
+        if fields.get("response") is None and fields.get("text") is not None:
+            fields["response"] = fields["text"]  # as `grace label` calls it
+        row = response_row(Row(where, fields))
+        yield Graded(row.asked, tuple(row.choices), row.response, correct)
 
 
-def _answer(line: InputLine) -> Any:
-    from grace.pipeline.stages.fit import Graded
-
-    asked = line.fields[line.asks]
-    if line.asks == "prompt":
-        asked = [{"role": "user", "content": asked}]
-    choices = tuple(line.fields.get("choices") or ())
-    return Graded(asked, choices, line.response, line.fields["correct"])
-
-
-def _measured(confidence: list[float], correct: list[Any]) -> dict[str, list[float]]:
-    """Return value, low and high of each metric."""
+def _measure(confidence: list[float], correct: list[bool]) -> dict[str, list[float]]:
+    """Return the value, lower and upper end of each metric."""
     from grace.metrics import bootstrap, evaluate
 
     names = ("ece", "brier", "auroc")
-    mean, ends = evaluate(confidence, correct, names), bootstrap(confidence, correct, names)
-    return {name: [mean[name], *ends[name]] for name in names}
+    values, ends = evaluate(confidence, correct, names), bootstrap(confidence, correct, names)
+    return {name: [values[name], *ends[name]] for name in names}

@@ -1,13 +1,14 @@
-"""`grace label`: sampled, graded responses to every question of a file."""
+"""`grace label`: sample, rate and grade responses to every question of a file."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from grace import plugins
 from grace.cli.options import (
     AnswerField,
     Base,
@@ -19,19 +20,17 @@ from grace.cli.options import (
     examples,
     listed,
 )
+from grace.config import RunSettings, absolute_model, key_values, override_settings, to_dict
 from grace.errors import ConfigError
+from grace.store import is_run, read_card
 
-if TYPE_CHECKING:
-    from grace.config import RunSettings
-
-LABEL = examples(
-    "grace label questions.parquet labelled --model runs/qwen --samples 16",
+EXAMPLES = examples(
+    "grace label questions.parquet labelled --model runs/qwen",
     "grace label questions.parquet labelled --model runs/qwen --samples 16 --workers 8",
     "grace label questions.parquet labelled --model Qwen/Qwen2.5-7B-Instruct --engine vllm",
-    "grace label questions.parquet labelled --model Qwen/Qwen2.5-7B-Instruct --features mean",
 )
 DEFAULT_TASK = "jsonl"  # of a model without grace.json: open and multiple-choice questions
-MANY = 0.1  # of all responses: cut or empty ones are worth a word
+MANY = 0.1  # share of cut or empty responses from which on they are mentioned
 
 
 def label(
@@ -39,77 +38,89 @@ def label(
         str,
         typer.Argument(
             metavar="QUESTIONS",
-            help="a .jsonl, .csv or .parquet file, or hf:OWNER/NAME:CONFIG:SPLIT",
+            help="Your questions: .jsonl, .csv, .parquet or hf:OWNER/NAME:CONFIG:SPLIT.",
         ),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="directory of the Parquet shards")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Directory for the Parquet files.")],
     model: Annotated[
         str,
         typer.Option(
-            metavar="MODEL", help="run, adapter or exported model directory, GGUF file or Hub id"
+            metavar="MODEL",
+            help="Directory of a run, an adapter or an exported model; a GGUF file, or a Hub id.",
         ),
     ],
-    samples: Annotated[int, typer.Option(min=1, help="responses per question")] = 1,
+    samples: Annotated[int, typer.Option(min=1, help="Number of responses per question.")] = 1,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, help="sampling temperature; default: 0 for one response, else 0.8"),
+        typer.Option(
+            min=0,
+            show_default="0, greedy, for one response; else 0.8",
+            help="Sampling temperature.",
+        ),
     ] = None,
     features: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAMES", help="hidden states to keep: mean,last"),
+        typer.Option(
+            metavar="NAMES", help="Hidden states to store with each response: mean, last, or both."
+        ),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="processes with a model each; more than one need Ray")
+        int,
+        typer.Option(min=1, help="Number of processes, each with the model; several need Ray."),
     ] = 1,
     engine: Annotated[
-        str, typer.Option(help="transformers, vllm, llama or openai")
+        str, typer.Option(help="What runs the model: transformers, vllm, llama or openai.")
     ] = "transformers",
     engine_options: Annotated[
         list[str] | None,
         typer.Option(
             "--engine-option",
             metavar="KEY=VALUE",
-            help="for the engine: max_model_len=4096 (vllm), url=http://HOST:PORT (openai); repeat",
+            help="Option of the engine, such as max_model_len=4096 for vllm or "
+            "url=http://HOST:PORT for openai. Can be repeated.",
         ),
     ] = None,
     upstream_key: Annotated[
-        str, typer.Option(envvar="GRACE_UPSTREAM_KEY", help="API key of the server (openai)")
+        str, typer.Option(envvar="GRACE_UPSTREAM_KEY", help="API key of the server, for openai.")
     ] = "",
     question_field: QuestionField = "",
     answer_field: AnswerField = "",
-    shard_size: Annotated[int, typer.Option(min=1, help="questions per file")] = 256,
+    shard_size: Annotated[int, typer.Option(min=1, help="Number of questions per file.")] = 256,
     base: Base = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     settings: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Sample, rate and grade responses to many questions, and write Parquet. Resumes."""
-    from grace.config import key_values
+    """Let a model answer many questions, rate and grade the answers, and write them as Parquet.
+
+    An interrupted command resumes when you repeat it.
+    """
     from grace.engines.kinds import engine_class
     from grace.model.loading import adapter_folder, recorded_base, recorded_shots
     from grace.pipeline.labelling import SECRET, Labelling
     from grace.pipeline.labelling import label as label_all
     from grace.running import check_packages
-    from grace.store import read_card
     from grace.strategies import TEMPERATURE
 
     check_packages("grace label")
     folder = adapter_folder(Path(model), None)
     card = read_card(folder or Path(model))
-    fields = [f"data.question_field={json.dumps(question_field)}"]
-    fields += [f"data.answer_field={json.dumps(answer_field)}"]
-    run = _settings(Path(model), card, [*fields, *(settings or [])])
+    columns = {"data.question_field": question_field, "data.answer_field": answer_field}
+    named = [f"{key}={json.dumps(name)}" for key, name in columns.items()]
+    run = _settings(Path(model), card, [*named, *(settings or [])])
     kept = _features(listed(features), engine)
-    shots, options = recorded_shots(card), key_values(engine_options or [], "--engine-option")
+    shots = recorded_shots(card)
     if max(run.data.shots, 0) != len(shots):
         raise ConfigError(
-            f"data.shots is {run.data.shots}, but {model} was trained with {len(shots)}; leave it"
+            f"data.shots is {run.data.shots}, but {model} was trained with {len(shots)} examples; "
+            "leave data.shots out"
         )
+    options = key_values(engine_options or [], "--engine-option")
     if upstream_key and "relay" in engine_class(engine).gives:
         options[SECRET] = upstream_key
     how = Labelling(
-        model=_absolute(base or (model if folder is None else recorded_base(folder, card))),
+        model=absolute_model(base or (model if folder is None else recorded_base(folder, card))),
         adapter=str(folder.resolve()) if folder else "",
         engine=engine,
         engine_options=options,
@@ -138,20 +149,17 @@ def label(
     )
     if done.graded:
         print(f"{100 * done.right / done.graded:.1f} % of {done.graded} graded responses are right")
-    for count, what, remedy in (
-        (done.cut, "cut at their longest, so without a confidence", "sample.max_new_tokens"),
+    for count, problem, key in (
+        (done.cut, "cut at the length limit, so without a confidence", "sample.max_new_tokens"),
         (done.empty, "empty: the prompt may not fit these questions", "data.template"),
     ):
         if count > MANY * done.responses:
-            print(f"{count} responses are {what}; --set {remedy}=... in a new directory")
+            print(f"{count} responses are {problem}; try --set {key}=... in a new directory")
 
 
 def _settings(model: Path, card: dict[str, Any], overrides: list[str]) -> RunSettings:
-    """Return how the model was trained to be asked and judged, changed by `--set`."""
-    from grace import plugins
-    from grace.config import override_settings, to_dict
+    """Return the settings with which the model was trained, changed by `--set`."""
     from grace.pipeline import code_in, load_run_settings
-    from grace.store import is_run
 
     plugins.trust(code_in(override_settings({}, overrides)))
     tree: dict[str, Any] = {
@@ -165,17 +173,17 @@ def _settings(model: Path, card: dict[str, Any], overrides: list[str]) -> RunSet
     return settings
 
 
-def _absolute(model: str) -> str:
-    """Return a directory's place for workers that stand elsewhere; a Hub id as it is."""
-    return str(Path(model).resolve()) if Path(model).exists() else model
-
-
 def _features(names: list[str], engine: str) -> tuple[Any, ...]:
-    unknown = [name for name in names if name not in ("mean", "last")]
-    if unknown:
-        raise ConfigError(f"features {unknown[0]!r} is unknown; use mean or last")
+    """Return the names of the hidden states to store, each once.
+
+    Raises:
+        ConfigError: a name is unknown, or the engine has no hidden states.
+    """
     from grace.engines.kinds import engine_class
 
+    unknown = [name for name in names if name not in ("mean", "last")]
+    if unknown:
+        raise ConfigError(f"--features {unknown[0]} is unknown; use mean or last")
     if names and "states" not in engine_class(engine).gives:
         raise ConfigError(f"engine {engine} gives no hidden states; use transformers for features")
     return tuple(dict.fromkeys(names))

@@ -1,16 +1,46 @@
-"""`grace list`: what there is, as rows of name and about."""
+"""`grace list`: rows with the name of a thing and what it is."""
 
 from __future__ import annotations
 
 import ast
 import difflib
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from grace.cli.options import Json, examples
 from grace.errors import ConfigError, GraceError
-from grace.store import RunDir
+from grace.store import RunDir, runs_in
 
 Rows = list[dict[str, str]]
+
+EXAMPLES = examples("grace list settings", "grace list runs --path experiments")
+
+
+def list_(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help="tasks, estimators, strategies, engines, graders, recipes, settings or runs.",
+        ),
+    ] = "runs",
+    path: Annotated[Path, typer.Option(help="Folder in which to look for runs.")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List your runs, or what is built in: tasks, estimators, settings, ..."""
+    rows = listing(what, path)
+    if as_json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    if not rows:
+        print(f"no {what} found" + f" in {path}; `grace demo` makes some" * (what == "runs"))
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        print(f"{row['name']:<{width}}  {row['about']}".rstrip())
 
 
 def listing(what: str, path: Path) -> Rows:
@@ -37,10 +67,7 @@ def listing(what: str, path: Path) -> Rows:
 
 
 def _runs(path: Path) -> Rows:
-    from grace.store import is_run
-
-    folders = [config.parent for config in sorted(path.glob("**/config.json"))]
-    return [{"name": str(f), "about": _state(f)} for f in folders if is_run(f)]
+    return [{"name": str(run), "about": _state(run)} for run in runs_in(path)]
 
 
 def _state(run: Path) -> str:

@@ -1,4 +1,4 @@
-"""`grace measure`: how good confidences are that one already has, whatever they come from."""
+"""`grace measure`: ECE, Brier score and AUROC of graded confidences from any source."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import typer
 from grace.cli.options import Json, examples
 from grace.cli.showing import show_report
 
-MEASURE = (
+EXAMPLES = (
     examples(
         "grace measure scored.jsonl",
         "grace measure scored.jsonl verbal.jsonl --out measured",
-        "grace measure labelled/ --json",
     )
     + "\n\nECE is the average gap between confidence and accuracy, the Brier score the mean squared"
     " error of the confidence, and AUROC the chance that a right answer has a higher confidence"
     ' than a wrong one. A line is {"confidence": 0.8, "correct": true}; null stands for no'
-    ' confidence or no grade. Files whose lines have "question_id", "question" or "id" are'
-    " compared question by question."
+    " confidence or no grade. Several files are compared question by question if their lines have"
+    ' "question_id", "question" or "id".'
 )
 
 
@@ -29,19 +28,22 @@ def measure(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help=".jsonl, .csv, .parquet, or what `grace label` wrote; - for stdin",
+            help="Graded confidences: .jsonl, .csv, .parquet, a directory that `grace label` "
+            "wrote, or - for standard input.",
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="write report.html, report.md and figures here; default: only print"),
+        typer.Option(
+            show_default="only print", help="Directory for report.html, report.md and figures."
+        ),
     ] = None,
-    bins: Annotated[int, typer.Option(min=1, help="equal-width bins of ECE")] = 10,
+    bins: Annotated[int, typer.Option(min=1, help="Number of equal-width bins of ECE.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Measure how good confidences of graded responses are, whatever their source."""
+    """Measure ECE, Brier score and AUROC of graded confidences, whatever their source."""
     from grace.measuring import measure as measure_all
     from grace.report import to_json
 
-    made = measure_all(*files, out=out, bins=bins)
-    show_report(to_json(made), out or Path(), as_json=as_json)
+    report = measure_all(*files, out=out, bins=bins)
+    show_report(to_json(report), out or Path(), as_json=as_json)

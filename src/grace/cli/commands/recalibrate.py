@@ -1,4 +1,4 @@
-"""`grace recalibrate`: a trained confidence for other questions, from some graded answers."""
+"""`grace recalibrate`: adapt a confidence to other questions, from some graded answers."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ from grace.errors import DataError
 
 TITLES = {"ece": "ECE", "brier": "Brier", "auroc": "AUROC"}
 
-RECALIBRATE = (
+EXAMPLES = (
     examples(
         "grace recalibrate runs/qwen labelled adapted",
         "grace label others.jsonl labelled --model runs/qwen",
     )
-    + "\n\nThe second command makes what the first one reads: the model's own confidences in its"
-    " answers to the other questions, with their grades. Graded answers from `grace score` will do"
-    " as well. About a hundred are enough; see also `grace measure --help`."
+    + "\n\nThe second command makes the file that the first one reads: it lets the model answer the"
+    " other questions, and grades the answers. Graded answers from `grace score` will do as well."
 )
 
 
 def recalibrate(
-    path: Annotated[str, typer.Argument(metavar="MODEL", help="run or adapter directory")],
+    path: Annotated[str, typer.Argument(metavar="MODEL", help="Directory of a run or an adapter.")],
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="its graded answers, as for `grace measure`")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="Graded answers of this model, in the form of `grace measure`."
+        ),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="the adapter to write")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Adapter directory to write.")],
     as_json: Json = False,
 ) -> None:
-    """Adjust a trained confidence to other questions by three numbers, fitted to graded answers.
+    """Adapt a trained confidence to other questions, from about a hundred graded answers.
 
-    Two weigh what the hidden states say of an answer and what its log-probabilities say, one shifts
-    their sum. Answers stay as they are. Nothing is trained; OUT loads, serves and exports like any
+    Three numbers are fitted: a weight for the hidden states, one for the log-probabilities, and an
+    offset. The model and its answers stay the same. OUT can be asked, served and exported like any
     adapter.
     """
     from grace.evidence import Evidence
@@ -58,25 +60,25 @@ def recalibrate(
     questions = [row.question or str(number) for number, row in enumerate(rated)]
     evidence = Evidence.in_card(read_card(folder))
     parts_PN = parts(evidence, confidence, [row.logprobs for row in rated])
-    made = fit_recalibration(parts_PN, correct, questions)
-    write_recalibrated(folder, out, made)
-    ordered = len(parts_PN) == 1 or len(set(correct)) == 1  # as before, or there is no order
-    metrics = ("ece", "brier") if ordered else ("ece", "brier", "auroc")
-    found = _compare(metrics, confidence, made.unseen, correct, questions)
-    *numbers, _ = made
-    fitted = dict(zip(("rows", "evidence", "offset"), numbers, strict=True))
+    fitted = fit_recalibration(parts_PN, correct, questions)
+    write_recalibrated(folder, out, fitted)
+    # One slope keeps the order of the answers; with answers of one kind there is no AUROC.
+    same_auroc = len(parts_PN) == 1 or len(set(correct)) == 1
+    metrics = ("ece", "brier") if same_auroc else ("ece", "brier", "auroc")
+    compared = _compare(metrics, confidence, fitted.unseen, correct, questions)
     if as_json:
-        told = {**fitted, "answers": len(rated), "out": str(out), **found}
-        print(json.dumps(told, indent=2))
+        numbers = {name: getattr(fitted, name) for name in ("rows", "evidence", "offset")}
+        result = {**numbers, "answers": len(rated), "out": str(out), **compared}
+        print(json.dumps(result, indent=2))
         return
-    _show(found, f"{len(rated)} graded answers to {len(set(questions))} questions")
+    _show(compared, f"{len(rated)} graded answers to {len(set(questions))} questions")
     if len(parts_PN) == 1:
-        print(f"log-odds of c: {made.rows:.2f} times as it is {made.offset:+.2f}")
+        print(f"log-odds of c: {fitted.rows:.2f} times the old ones {fitted.offset:+.2f}")
         print(f"{file} has no log-probabilities (`grace label` writes them): one slope for all")
     else:
         print(
-            f"log-odds of c: {made.rows:.2f} times what the hidden states say, {made.evidence:.2f} "
-            f"times what the log-probabilities say, {made.offset:+.2f}"
+            f"log-odds of c: {fitted.rows:.2f} times what the hidden states say, "
+            f"{fitted.evidence:.2f} times what the log-probabilities say, {fitted.offset:+.2f}"
         )
     print(f'written: {out}; next:   grace ask {out} "your question"')
 
@@ -88,7 +90,7 @@ def _compare(
     correct: list[bool],
     questions: list[str],
 ) -> dict[str, dict[str, list[float]]]:
-    """Return value, low and high of each metric before and after, and of the difference."""
+    """Return each metric before and after, and the difference, with the ends of its interval."""
     from grace.metrics import Resamples, interval
 
     resamples = Resamples(questions)
@@ -103,21 +105,21 @@ def _compare(
     }
 
 
-def _show(found: dict[str, dict[str, list[float]]], title: str) -> None:
+def _show(compared: dict[str, dict[str, list[float]]], title: str) -> None:
     from rich.console import Console
 
     from grace.report.tables import Cell, Table, percent, points
     from grace.report.text import console_table
 
     rows = []
-    for name, (value, low, high) in found["change"].items():
-        sides = (found[side][name] for side in ("before", "after"))
+    for name, (value, low, high) in compared["change"].items():
+        sides = (compared[side][name] for side in ("before", "after"))
         shown = (percent(value, (low, high)) for value, low, high in sides)
         rows.append([Cell(TITLES[name]), *shown, points(name, value, (low, high))])
     heads = ("", "as it is", "recalibrated", "change")
     Console().print(console_table(Table(title, "", heads, rows, texts=1)))
-    _, low, high = found["change"]["brier"]
+    _, low, high = compared["change"]["brier"]
     change = "clearly better" if high < 0 else "clearly worse" if low > 0 else "no clear change"
-    print(f"{change}; every answer rated by a fit that has not seen its question (5 folds)")
+    print(f"{change}; each answer was rated by a fit that has not seen its question (5 folds)")
     if high >= 0:
         print("recalibration is not needed: keep using the model as it is for these questions")

@@ -1,20 +1,22 @@
-"""`grace scale` and `grace threshold`: what more samples buy, and how sure is sure enough."""
+"""`grace scale` and `grace threshold`: how many samples to vote over, and when to stop."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from grace.cli.options import Json, RunDevice, RunPath, examples, listed
+from grace.records import Threshold, to_json
+from grace.store import read_json
 
-if TYPE_CHECKING:
-    from grace.records import Threshold
-
-SCALE = examples("grace scale runs/qwen", "grace scale runs/qwen --samples 16 --estimators p_true")
-THRESHOLD = examples(
+SCALE_EXAMPLES = examples(
+    "grace scale runs/qwen",
+    "grace scale runs/qwen --samples 16 --estimators p_true",
+)
+THRESHOLD_EXAMPLES = examples(
     "grace threshold runs/qwen --target-accuracy 0.9",
     "grace threshold runs/qwen --target-accuracy 0.9 --mode early-stop --budget 8",
     "grace threshold runs/qwen --target-accuracy 0.9 --mode early-stop --drop 0.05",
@@ -23,26 +25,29 @@ THRESHOLD = examples(
 
 def scale(
     path: RunPath,
-    samples: Annotated[int, typer.Option(min=1, help="samples of every test question")] = 32,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Number of samples of each test question.")
+    ] = 32,
     estimators: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAMES", help="also vote with the confidences of p_true,verbal,..."),
+        typer.Option(
+            metavar="NAMES", help="Also vote with these estimators, such as p_true,verbal."
+        ),
     ] = None,
     strategy: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAMES", help="further strategies to compare: sc,grace-es,threshold=0.9"
+            metavar="NAMES", help="Further strategies to compare, such as grace-es,threshold=0.9."
         ),
     ] = None,
-    orders: Annotated[
-        int, typer.Option(min=1, help="random orders of the samples to average over")
-    ] = 50,
+    orders: Annotated[int, typer.Option(min=1, help="Random orders to average over.")] = 50,
     device: RunDevice = None,
     as_json: Json = False,
 ) -> None:
-    """Compare voting strategies by accuracy, samples and tokens. Resumes.
+    """Compare voting strategies by accuracy, samples and tokens.
 
-    RUN is a finished run or study. Its report is written again, with the result in it.
+    RUN is a finished run, or a directory of several; the result is added to its report. An
+    interrupted command resumes when you repeat it.
     """
     from rich.console import Console
 
@@ -50,7 +55,6 @@ def scale(
     from grace.report import Report, from_json
     from grace.report.scaling.tables import scaling_tables
     from grace.report.text import console_table
-    from grace.store import read_json
 
     settings = ScaleSettings(samples, tuple(listed(estimators)), tuple(listed(strategy)), orders)
     result = scale_runs(path, settings, device=device)
@@ -67,28 +71,34 @@ def scale(
 def threshold(
     path: RunPath,
     target_accuracy: Annotated[
-        float, typer.Option(help="share of the given answers that must be right")
+        float, typer.Option(help="Share of the answers given that must be right, such as 0.9.")
     ],
-    delta: Annotated[float, typer.Option(help="accepted risk that the guarantee is false")] = 0.05,
+    delta: Annotated[
+        float, typer.Option(help="Accepted probability that the guarantee does not hold.")
+    ] = 0.05,
     mode: Annotated[
-        str, typer.Option(help="answer: one answer or none; early-stop: a vote of --budget samples")
+        str,
+        typer.Option(
+            help="answer: give one answer or abstain; early-stop: sample until one is sure enough."
+        ),
     ] = "answer",
     budget: Annotated[
-        int | None, typer.Option(help="with early-stop: most samples; default: 8")
+        int | None,
+        typer.Option(show_default="8", help="With early-stop: largest number of samples."),
     ] = None,
     drop: Annotated[
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="with early-stop: abort hopeless samples, and at most this share of right ones",
+            help="With early-stop: abort hopeless samples, but at most this share of right ones.",
         ),
     ] = None,
     device: RunDevice = None,
     as_json: Json = False,
 ) -> None:
-    """Choose a threshold with a guarantee, on validation questions; `ask` then uses it.
+    """Choose a confidence threshold that guarantees an accuracy, on the validation questions.
 
-    The exit code is 1 if no threshold can guarantee it.
+    `grace ask` and `grace serve` then use it. The exit code is 1 if no threshold can guarantee it.
     """
     from grace.pipeline.scaling.guarantees import choose_threshold
 
@@ -107,21 +117,19 @@ def threshold(
 
 
 def _show_threshold(chosen: Threshold, path: Path, *, as_json: bool) -> None:
-    from grace.records import to_json
-
     if as_json:
         print(json.dumps(to_json(chosen), indent=2, ensure_ascii=False))
         return
     print(chosen.promise)
     if chosen.tries > 1:
         print(
-            f"this is promise {chosen.tries} asked of the same validation questions; delta is "
-            "spent once, so decide what to ask for before looking"
+            f"note: this is guarantee {chosen.tries} from the same validation questions, but delta "
+            "holds for one only; choose the target before you see a result"
         )
     if chosen.tau is None:
-        print("nothing was chosen; `grace ask` goes on without a promise")
+        print("nothing was chosen; `grace ask` goes on without a guarantee")
         return
     if chosen.test:
-        print(f"check on test questions, which took no part: {chosen.test['shows']}")
+        print(f"check on the test questions, which were not used: {chosen.test['shows']}")
     options = "" if chosen.mode == "answer" else f" --budget {chosen.budget}"
     print(f'next:   grace ask {path} "your question"{options}')

@@ -1,4 +1,4 @@
-"""`grace score`: JSONL of responses in, the same lines with their confidence out."""
+"""`grace score`: copy responses from a file to JSONL lines, with a confidence on each."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.answers import InputLine, checked_line
 from grace.cli.options import Base, Device, Dtype, ModelPath, examples
+from grace.cli.responses import ResponseRow, response_row
 from grace.errors import DataError, GraceError
 from grace.progress import progress
 from grace.store import writing
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from grace.model import Model
 
 
-SCORE = (
-    examples("grace score runs/qwen responses.jsonl --out scored.jsonl")
-    + '\n\nLines: {"question": "...", "response": "..."}, with "choices" for multiple choice, or'
-    ' "prompt" (a user turn as it stands) or "messages" (a conversation) instead of "question".'
-    " Other fields are kept. A file is checked as a whole before the model is loaded."
+EXAMPLES = (
+    examples(
+        "grace score runs/qwen responses.jsonl --out scored.jsonl",
+        "grace score runs/qwen responses.csv --out scored.jsonl --skip-bad",
+    )
+    + '\n\nA line is {"question": "...", "response": "..."}, with "choices" for multiple choice.'
+    ' Instead of "question" it may have "prompt", the text of a user turn, or "messages", a whole'
+    " conversation. Other fields are copied. The whole file is checked before the model is loaded."
 )
 
 
@@ -36,29 +39,40 @@ def score(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="responses: .jsonl, .csv, .parquet, hf:OWNER/NAME; - for stdin"
+            metavar="FILE",
+            help="Responses: .jsonl, .csv, .parquet, hf:OWNER/NAME, or - for standard input.",
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="JSONL file to write or to resume; default: standard output")
+        Path | None,
+        typer.Option(show_default="standard output", help="JSONL file to write, or to resume."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="responses per forward pass")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Responses per forward pass.")] = 32,
     trace: Annotated[
-        bool, typer.Option("--trace", help="also write the confidence at every token (train.trace)")
+        bool,
+        typer.Option(
+            "--trace",
+            help="Also write the confidence at every token; needs a model fitted with --trace.",
+        ),
     ] = False,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="leave out lines that cannot be rated")
+        bool, typer.Option("--skip-bad", help="Leave out lines that cannot be rated.")
     ] = False,
     base: Base = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
-    """Add a confidence to responses that you already have, and write them as JSONL. Resumes."""
-    bad = _leave_out if skip_bad else None
-    checked = () if str(file) == "-" else _lines(file, bad and (lambda error: None))
-    total, lines = sum(1 for _ in checked), _lines(file, bad)
-    done = _resume(lines, file, out, skip_bad=skip_bad) if out else 0
-    first = next(lines, None)
+    """Add a confidence to responses that you already have.
+
+    With --out, an interrupted command resumes when you repeat it.
+    """
+    bad = _report_bad if skip_bad else None
+    total = 0
+    if str(file) != "-":  # check the whole file before the model is loaded
+        total = sum(1 for _ in _rows(file, _ignore_bad if skip_bad else None))
+    rows = _rows(file, bad)
+    done = _resume(rows, file, out, skip_bad=skip_bad) if out else 0
+    first = next(rows, None)
     if first is None:
         print(f"{file}: nothing left to score ({done} lines done)", file=sys.stderr)
         return
@@ -66,67 +80,69 @@ def score(
 
     model = load(path, base=base, device=device, dtype=dtype)
     with _output(out) as target, progress("score", total, done=done, unit="lines") as advance:
-        for batch in _batches(itertools.chain([first], lines), batch_size):
-            for line, found in _rate(model, batch, trace, bad):
+        for batch in _batches(itertools.chain([first], rows), batch_size):
+            for row, rating in _rate(model, batch, trace, bad):
+                line = json.dumps({**row.fields, **rating}, ensure_ascii=False, default=str)
                 with writing(out) if out else contextlib.nullcontext():
-                    row = {**line.fields, **found}
-                    target.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+                    target.write(f"{line}\n")
                     target.flush()
             advance(len(batch))
 
 
-def _lines(file: Path, bad: Bad | None) -> Iterator[InputLine]:
-    """Yield the lines that are responses; others go to `bad`, or are an error."""
+def _rows(file: Path, bad: Bad | None) -> Iterator[ResponseRow]:
+    """Yield the rows that hold a response; other rows go to `bad`, or are an error."""
     for row in read_rows(file, bad=bad):
         try:
-            yield checked_line(row)
+            yield response_row(row)
         except DataError as error:
             if bad is None:
                 raise
             bad(error)
 
 
-def _leave_out(error: GraceError) -> None:
+def _report_bad(error: DataError) -> None:
     print(f"left out: {error}", file=sys.stderr)
 
 
+def _ignore_bad(error: DataError) -> None:
+    """Say nothing; the second reading of the file reports the line."""
+
+
 def _rate(
-    model: Model, batch: Sequence[InputLine], trace: bool, bad: Bad | None
-) -> Iterator[tuple[InputLine, dict[str, Any]]]:
-    """Yield each line with what was found; a line that cannot be rated is named by its place."""
-    given = [_chat(model, line) for line in batch], [line.response for line in batch]
-    found: list[dict[str, Any]]
+    model: Model, batch: Sequence[ResponseRow], trace: bool, bad: Bad | None
+) -> Iterator[tuple[ResponseRow, dict[str, Any]]]:
+    """Yield each row with its confidence; an error names the row that cannot be rated."""
+    responses = [row.response for row in batch]
+    ratings: list[dict[str, Any]]
     try:
+        prompts = [
+            model.messages(row.asked, row.choices) if isinstance(row.asked, str) else row.asked
+            for row in batch
+        ]
         if trace:
-            found = [{"confidence": one[-1], "trace": one} for one in model.trace(*given)]
+            traces = model.trace(prompts, responses)
+            ratings = [{"confidence": steps[-1], "trace": steps} for steps in traces]
         else:
-            found = [{"confidence": value} for value in model.score(*given)]
+            ratings = [{"confidence": value} for value in model.score(prompts, responses)]
     except GraceError as error:
-        if len(batch) > 1:
-            for line in batch:
-                yield from _rate(model, [line], trace, bad)
+        if len(batch) > 1:  # find the row
+            for row in batch:
+                yield from _rate(model, [row], trace, bad)
             return
-        told = DataError(f"{batch[0].where}: {error}")
+        located = DataError(f"{batch[0].where}: {error}")
         if bad is None:
-            raise told from error
-        bad(told)
+            raise located from error
+        bad(located)
         return
-    yield from zip(batch, found, strict=True)
+    yield from zip(batch, ratings, strict=True)
 
 
-def _chat(model: Model, line: InputLine) -> Any:
-    asked = line.fields[line.asks]
-    if line.asks == "question":
-        return model.messages(asked, line.fields.get("choices") or ())
-    return asked if line.asks == "messages" else [{"role": "user", "content": asked}]
-
-
-def _batches(lines: Iterator[InputLine], size: int) -> Iterator[list[InputLine]]:
-    """Yield batches; a bad line ends the last batch early, so that the lines before it are kept."""
-    batch: list[InputLine] = []
+def _batches(rows: Iterator[ResponseRow], size: int) -> Iterator[list[ResponseRow]]:
+    """Yield batches; a bad row ends the last batch early, so that the rows before it are kept."""
+    batch: list[ResponseRow] = []
     try:
-        for line in lines:
-            batch.append(line)
+        for row in rows:
+            batch.append(row)
             if len(batch) == size:
                 yield batch
                 batch = []
@@ -138,24 +154,22 @@ def _batches(lines: Iterator[InputLine], size: int) -> Iterator[list[InputLine]]
         yield batch
 
 
-def _resume(lines: Iterator[InputLine], file: Path, out: Path, *, skip_bad: bool) -> int:
-    """Cut a torn last line off `out`, pass over the lines that it holds, and return their number.
+def _resume(rows: Iterator[ResponseRow], file: Path, out: Path, *, skip_bad: bool) -> int:
+    """Cut a torn last line off `out`, skip the rows that it already has, and return their number.
 
     Raises:
-        DataError: the lines of `out` do not continue those of `file`.
+        DataError: the lines of `out` are not those of `file` with a confidence.
     """
     if not out.exists():
         return 0
     if str(file) != "-" and file.exists() and out.samefile(file):
-        raise DataError(
-            f"--out is {file} itself; name another file, the responses stay as they are"
-        )
+        raise DataError(f"--out is {file} itself; name another file, so that yours is kept")
     data = out.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
-    rows = whole.split(b"\n")[:-1]
-    for number, row in enumerate(rows, 1):
-        line = next((one for one in lines if not skip_bad or _is_scored(row, one)), None)
-        if line is None or not _is_scored(row, line):
+    lines = whole.splitlines()
+    for number, line in enumerate(lines, 1):
+        row = next((row for row in rows if not skip_bad or _is_scored(line, row)), None)
+        if row is None or not _is_scored(line, row):
             raise DataError(
                 f"{out}:{number} is not the scored line {number} of {file}; "
                 "name another --out, or remove this one"
@@ -163,19 +177,19 @@ def _resume(lines: Iterator[InputLine], file: Path, out: Path, *, skip_bad: bool
     if len(whole) < len(data):
         with writing(out), out.open("r+b") as handle:
             handle.truncate(len(whole))
-    return len(rows)
+    return len(lines)
 
 
-def _is_scored(row: bytes, line: InputLine) -> bool:
-    """Return whether a row of the output is the input line with a confidence."""
+def _is_scored(line: bytes, row: ResponseRow) -> bool:
+    """Return whether a line of the output is this row with a confidence."""
     try:
-        fields = json.loads(row)
+        fields = json.loads(line)
     except ValueError:
         return False
     if not isinstance(fields, dict) or "confidence" not in fields:
         return False
-    found = {key: fields[key] for key in ("confidence", "trace") if key in fields}
-    wanted = {**line.fields, **found}
+    rating = {key: fields[key] for key in ("confidence", "trace") if key in fields}
+    wanted = {**row.fields, **rating}
     return json.dumps(fields, sort_keys=True) == json.dumps(wanted, sort_keys=True, default=str)
 
 

@@ -1,4 +1,4 @@
-"""`grace serve`, `grace proxy` and `grace export`: a trained model where others can use it."""
+"""`grace serve`, `grace proxy` and `grace export`: put a trained model to use."""
 
 from __future__ import annotations
 
@@ -9,49 +9,52 @@ import typer
 
 from grace.cli.options import Base, Device, Dtype, ModelPath, examples, listed
 from grace.errors import ConfigError
+from grace.store import read_card
 
 if TYPE_CHECKING:
     from grace.model import Model
     from grace.server import ServerSettings
 
 
-SERVE = examples(
+SERVE_EXAMPLES = examples(
     "grace serve runs/qwen",
     "grace serve runs/qwen --host 0.0.0.0 --api-key $KEY",
 )
-PROXY = examples(
+PROXY_EXAMPLES = examples(
     "grace proxy --upstream http://127.0.0.1:8001",
     "grace proxy exported/qwen --upstream http://gpu:8001 --model lora --api-key $KEY",
 )
-EXPORT = examples(
+EXPORT_EXAMPLES = examples(
     "grace export runs/qwen exported/qwen",
     "grace export runs/qwen exported/qwen-lora --format vllm-lora",
     "grace export runs/qwen exported/qwen-gguf --format gguf --dtype q4_k_m",
 )
-RETRIES = 2  # of a proxy; its client waits
+RETRIES = 2  # of a request of the proxy, whose client waits
 
-
-Host = Annotated[str, typer.Option(help="address to listen on")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0 takes a free one")]
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
 ApiKey = Annotated[
-    str, typer.Option(envvar="GRACE_API_KEY", help="key that clients must send; default: none")
+    str, typer.Option(envvar="GRACE_API_KEY", help="Key that clients must send, if any.")
 ]
 ApiKeyFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="read the key from this file instead"),
+    typer.Option(metavar="FILE", help="File with the key that clients must send."),
 ]
 Name = Annotated[
-    str | None, typer.Option(help="what clients call the model; default: the directory's name")
+    str | None,
+    typer.Option(show_default="name of the directory", help="Name of the model in the API."),
 ]
-MaxTokens = Annotated[int, typer.Option(min=1, help="most tokens of one answer")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Largest number of tokens of an answer.")]
 MaxWaiting = Annotated[
-    int, typer.Option(min=1, help="requests that may wait; further ones get 429")
+    int, typer.Option(min=1, help="Largest number of waiting requests; more are refused with 429.")
 ]
 AllowHost = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAMES", help="names by which clients may call the server"),
+    typer.Option(
+        metavar="NAMES", help="Further host names by which clients may address the server."
+    ),
 ]
-Timeout = Annotated[float, typer.Option(min=0.1, help="seconds until a request fails")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds until a request fails.")]
 
 
 def serve(
@@ -69,7 +72,7 @@ def serve(
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
-    """Serve a model: an OpenAI-compatible API with a confidence on every choice, and a page."""
+    """Serve a model with an OpenAI-compatible API, a confidence on every answer, and a web page."""
     from grace.model import load
     from grace.server import ServerSettings
 
@@ -86,19 +89,22 @@ def serve(
 
 
 def proxy(
-    upstream: Annotated[str, typer.Option(metavar="URL", help="an OpenAI-compatible server")],
+    upstream: Annotated[
+        str, typer.Option(metavar="URL", help="Address of the server that runs the model.")
+    ],
     path: Annotated[
         str | None,
         typer.Argument(
             metavar="DIR",
-            help="the export that it serves, or its run; default: the directory that it names",
+            show_default="the one that the server names",
+            help="Directory of the export that runs there, or of its run.",
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="what the upstream calls the model, if it has several")
+        str | None, typer.Option(help="Name of the model on that server, if it has several.")
     ] = None,
     upstream_key: Annotated[
-        str, typer.Option(envvar="GRACE_UPSTREAM_KEY", help="API key of the upstream")
+        str, typer.Option(envvar="GRACE_UPSTREAM_KEY", help="API key of that server.")
     ] = "",
     host: Host = "127.0.0.1",
     port: Port = 8000,
@@ -107,13 +113,13 @@ def proxy(
     name: Name = None,
     max_tokens: MaxTokens = 4096,
     max_running: Annotated[
-        int, typer.Option(min=1, help="requests that the upstream gets at a time")
+        int, typer.Option(min=1, help="Largest number of requests sent there at the same time.")
     ] = 256,
     max_waiting: MaxWaiting = 64,
     timeout: Timeout = 300.0,
     allow_host: AllowHost = None,
 ) -> None:
-    """Serve a model that runs elsewhere (vLLM, SGLang, llama-server): the API of `grace serve`.
+    """Serve the API of `grace serve` for a model that runs in vLLM, SGLang or llama-server.
 
     Only the tokenizer and small JSON files are read from DIR; no weights are loaded.
     """
@@ -145,34 +151,36 @@ def proxy(
 
 
 def export(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="run or adapter directory")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="directory to write")],
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run or an adapter.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Directory to write.")],
     format: Annotated[
         str,
         typer.Option(
             help="merged: a plain Hugging Face model; vllm-lora: a LoRA for the base model in "
-            "vLLM; gguf: a file for llama.cpp; adapter: as trained"
+            "vLLM; gguf: a file for llama.cpp; adapter: as trained."
         ),
     ] = "merged",
     base: Base = None,
     dtype: Annotated[
         str,
         typer.Option(
-            help="merged: auto (as the base), float32, bfloat16, float16; "
-            "gguf: auto (as a GGUF base, else float16), float32, float16, q8_0, q4_k_m"
+            help="Number format of the weights. merged: auto (as the base), float32, bfloat16, "
+            "float16; gguf: auto (as a GGUF base, else float16), float32, float16, q8_0, q4_k_m."
         ),
     ] = "auto",
     license_: Annotated[
         str | None,
         typer.Option(
-            "--license", metavar="ID", help="licence in the model card; default: that of the base"
+            "--license",
+            metavar="ID",
+            show_default="that of the base",
+            help="Licence in the model card, such as apache-2.0.",
         ),
     ] = None,
 ) -> None:
-    """Write a trained model in a form that other programs load."""
+    """Export a trained model for Transformers, vLLM or llama.cpp."""
     from grace.export import export_model
     from grace.model.loading import adapter_folder, recorded_base
-    from grace.store import read_card
 
     folder = adapter_folder(path, None)
     if folder is None:
@@ -203,29 +211,31 @@ def _name_of(path: str | Path) -> str:
     return Path(path).resolve().name or "grace"
 
 
-def read_key(given: str, file: Path | None = None) -> str:
-    """Return a key without the space around it, empty where none is given.
+def read_key(key: str, file: Path | None = None) -> str:
+    """Return an API key without the space around it, empty for none.
 
     Args:
-        given: what an option or the environment holds.
-        file: a file that holds nothing but the key.
+        key: the key from an option or the environment.
+        file: a file that holds nothing but the key, in place of `key`.
 
     Raises:
-        ConfigError: both are given, the file cannot be read, or there is nothing but space.
+        ConfigError: both are there, the file cannot be read, or the key is blank.
     """
     if file is None:
-        if given and not given.strip():
-            raise ConfigError("the key is nothing but space; leave it out, or give one")
-        return given.strip()
-    if given:
+        if key and not key.strip():
+            raise ConfigError("the key is nothing but space; leave it out, or write one")
+        return key.strip()
+    if key:
         raise ConfigError(
-            "a key is given and a file with one (GRACE_API_KEY counts as --api-key); give one"
+            "there is a key in --api-key (or GRACE_API_KEY) and one in --api-key-file; give one"
         )
     try:
         key = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise ConfigError(f"the key in {file} cannot be read: {reason}") from None
+        reason = getattr(error, "strerror", None) or "it is not a text file"
+        raise ConfigError(
+            f"the key in {file} cannot be read: {reason}; check path and rights"
+        ) from None
     if not key:
         raise ConfigError(f"{file} holds no key; write one into it")
     return key

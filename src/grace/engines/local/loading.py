@@ -102,7 +102,9 @@ def load_tokenizer(
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # transformers raises many kinds here
-        raise ModelError(f"no tokenizer in {path} ({first_line(error)}); {remedy}") from error
+        reason = first_line(error)
+        shown = "" if reason.endswith(":") else f" ({reason})"  # a list follows, of no use here
+        raise ModelError(f"no tokenizer in {path}{shown}; {remedy}") from error
     if tokenizer is False or len(tokenizer) == 0:
         raise ModelError(f"no tokenizer in {path}; {remedy}")
     if isinstance(tokenizer.chat_template, str) and not read_card(Path(path)):

@@ -124,17 +124,18 @@ def _work(
 
 
 def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
-    """Record settings and questions in a directory.
+    """Bind a directory to its settings and questions, unless it has no shards yet.
 
     Raises:
-        RunError: the directory has shards of other settings or questions.
+        RunError: its shards have other settings or questions.
     """
     path = out / RECORD
     mine: dict[str, Any] = {
         "settings": settings.fixed(),
         "questions": digest_questions(questions, settings.data),
     }
-    stored = read_json(path) if path.exists() else mine
+    begun = path.exists() and any(out.glob("part-*.parquet"))
+    stored = read_json(path) if begun else mine
     before = {key: value for key, value in stored["settings"].items() if key in mine["settings"]}
     before["data"] = to_dict(DataSettings()) | before["data"]  # an earlier version had fewer
     changes = differences(before, mine["settings"])
@@ -144,6 +145,6 @@ def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
     if changed:
         raise RunError(
             f"{out} was begun with other values of {', '.join(changed)}; name a new directory, or "
-            "use the same again"
+            "use the old values"
         )
     write_json(path, mine | {"how": settings.without_secret()})

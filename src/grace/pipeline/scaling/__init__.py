@@ -192,8 +192,8 @@ def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Pol
             policies["tuned"].append(one)
         elif one.estimator not in estimators:
             raise ConfigError(
-                f"strategy {one.name!r} reads the confidences of {one.estimator!r}, which do not "
-                f"rate the samples; add --estimators {one.estimator}"
+                f"strategy {one.name!r} needs the confidences of {one.estimator!r}, which are "
+                f"not computed for the samples; add --estimators {one.estimator}"
             )
         else:
             policies[estimator_of(context.settings, one.estimator).answers].append(one)

@@ -84,13 +84,13 @@ def _checked(
         raise ConfigError(f"--mode is {mode!r}; choose from {', '.join(MODES)}")
     if mode == "answer" and (alpha is not None or budget not in (None, 1)):
         what = "--drop" if alpha is not None else f"--budget {budget}"
-        raise ConfigError(f"{what} is about votes; add --mode early-stop, or leave it out")
+        raise ConfigError(f"{what} needs votes; add --mode early-stop, or leave it out")
     if budget is not None and budget < 1:
-        raise ConfigError(f"--budget is {budget}; at least one sample is needed")
+        raise ConfigError(f"--budget is {budget}; use 1 or more")
     check_level(target, "the target accuracy")
-    check_level(delta, "delta")
+    check_level(delta, "delta", 0.05)
     if alpha is not None:
-        check_level(alpha, "--drop")
+        check_level(alpha, "--drop", 0.05)
     most = 1 if mode == "answer" else budget or BUDGET
     return Goal(mode, target, delta, most, alpha)  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from grace.chat import encode_chat, encode_response
 from grace.cnf import head_shape
-from grace.config import RunSettings, to_dict
+from grace.config import RunSettings, absolute_model, to_dict
 from grace.engines import Features, StepStates
 from grace.errors import RunError
 from grace.evidence import Evidence
@@ -191,7 +191,7 @@ def adapter_metadata(context: Context) -> dict[str, Any]:
     shots = context.shots.read() if context.data.shots else []
     return {
         "questions": title_of(context.settings.data),
-        "base_model": str(Path(model).resolve()) if Path(model).exists() else model,
+        "base_model": absolute_model(model),
         "data": {key: data[key] for key in ("task", "prompt", "template", "shots", "system")},
         "shots": [to_json(shot) for shot in shots],
         "sample": sample | {"stop": list(stop)},

@@ -138,7 +138,7 @@ def runs_under(path: Path) -> list[Path]:
     """
     if runs := runs_in(path):
         return runs
-    raise RunError(f"{path} is not a run and holds none; see `grace list runs`")
+    raise RunError(f"{path} is not a run, and there is none in it; see `grace list runs`")
 
 
 def check_finished(context: Context) -> None:

@@ -1,0 +1,199 @@
+"""`grace run`, `grace report` and `grace train`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grace.cli.options import (
+    AnswerField,
+    Json,
+    QuestionField,
+    RunDevice,
+    RunPath,
+    Set,
+    examples,
+)
+from grace.cli.showing import show_next, show_report
+from grace.config import RunSettings
+from grace.store import RunDir
+
+RUN_EXAMPLES = (
+    examples(
+        "grace run runs/own --model Qwen/Qwen2.5-7B-Instruct --file questions.jsonl",
+        "grace run runs/qwen --recipe paper/qwen2.5-7b --dry-run",
+        "grace run runs/qwen --set train.epochs=5 --redo train",
+    )
+    + "\n\nThe second command only prints what would be done; the third trains a finished run again"
+    " with another setting."
+)
+REPORT_EXAMPLES = examples(
+    "grace report runs/qwen",
+    "grace report runs/phi runs/qwen --out runs/both",
+)
+TRAIN_EXAMPLES = (
+    examples(
+        "grace run runs/qwen --recipe paper/qwen2.5-7b --until fit",
+        "torchrun --nproc-per-node 8 --no-python grace train runs/qwen",
+        "grace run runs/qwen",
+    )
+    + "\n\nThe first command does the stages before the training, the last one those after it."
+    " In place of torchrun: accelerate launch --no_python grace train runs/qwen"
+)
+
+
+def run(
+    path: RunPath,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(help="TOML file of settings, or the name of one of `grace list recipes`."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Base model: a directory, a GGUF file or a Hub id.")
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="Built-in question set; `grace list tasks` shows all. Of a recipe with several "
+            "tasks, the only one to run."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder with TASK/SPLIT.jsonl, to read the task from there."),
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Your own questions, in place of a task: .jsonl, .csv, .parquet or hf:OWNER/NAME.",
+        ),
+    ] = None,
+    question_field: QuestionField = "",
+    answer_field: AnswerField = "",
+    device: RunDevice = None,
+    seed: Annotated[
+        int | None, typer.Option(show_default="0", help="Seed of everything random.")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Do a run for each of this many seeds, in RUN/seed-N, with a common report."
+        ),
+    ] = None,
+    settings: Set = None,
+    redo: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="Repeat this stage and all later ones.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Last stage to do.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Tasks and seeds to run side by side.")] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print the stages to do and their tokens.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Sample and grade answers, fit a confidence to them, and report how good it is.
+
+    An interrupted command resumes when you repeat it.
+    """
+    from grace.pipeline.study import run_study
+    from grace.running import resolve
+
+    named = {"model": model, "task": task, "data": data, "file": file, "seed": seed}
+    named |= {"device": device, "question_field": question_field, "answer_field": answer_field}
+    study = resolve(path, recipe, named, settings or [], seeds=seeds)
+    if dry_run:
+        _show_plans(path, study.runs(), redo=redo, until=until, as_json=as_json)
+        return
+    content = run_study(path, study, redo=redo, until=until, jobs=jobs)
+    if until and not content:
+        print(f"{path}: stage {until} is done; next: grace run {path}")
+        return
+    show_report(content, path, as_json=as_json)
+    if not as_json:
+        show_next(path)
+
+
+def report(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished runs.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            show_default="only print", help="Directory for a common report of all these runs."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the report of a run, or of several runs side by side."""
+    from grace.measuring import check_report_place
+    from grace.pipeline.stages.report import report_runs
+
+    check_report_place(out)
+    show_report(report_runs(paths, out), out or paths[0], as_json=as_json)
+
+
+def train(path: RunPath) -> None:
+    """Train the adapter of a run on several GPUs, started by torchrun or accelerate launch.
+
+    The stages of the run up to `fit` must be done. Interrupted training resumes.
+    """
+    from grace.pipeline.processes import train_together
+
+    train_together(path)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"{path}: trained; next: grace run {path}")
+
+
+def _show_plans(
+    path: Path,
+    runs: Mapping[Path, RunSettings],
+    *,
+    redo: str | None,
+    until: str | None,
+    as_json: bool,
+) -> None:
+    """Print the answers and tokens that are left: of one run by stage, of several by run."""
+    from grace.pipeline import stages_left
+    from grace.pipeline.planning import plan_runs
+    from grace.pipeline.prompting import settled
+
+    pending = []
+    for folder, settings in runs.items():
+        directory = RunDir(path / folder)
+        stages = stages_left(directory, settings, redo=redo, until=until)
+        if stages:
+            begun = directory.asking.exists()
+            pending.append((folder, settled(settings, directory) if begun else settings, stages))
+    if not pending and not as_json:
+        print(f"{path} is finished, so nothing is left to do; see it: grace report {path}")
+        return
+    names = [str(folder) for folder, _, _ in pending]
+    plans = plan_runs([(settings, stages) for _, settings, stages in pending])
+    if as_json:
+        steps = [[step._asdict() for step in plan] for plan in plans]
+        print(json.dumps(dict(zip(names, steps, strict=True)), indent=2))
+    elif len(plans) == 1:
+        _show_counts("stage", "answers", plans[0])
+    else:
+        totals = [(len(plan), sum(step.tokens for step in plan)) for plan in plans]
+        rows = [(name, *total) for name, total in zip(names, totals, strict=True)]
+        _show_counts("run", "stages", rows)
+
+
+def _show_counts(first: str, second: str, rows: Iterable[tuple[str, int, int]]) -> None:
+    """Print a table of a name, a count and a number of tokens per row."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(first)
+    for column in (second, "tokens"):
+        table.add_column(column, justify="right")
+    for name, count, tokens in rows:
+        table.add_row(Text(name), f"{count:,}", f"{tokens:,}")
+    Console().print(table)

@@ -1,0 +1,75 @@
+"""Responses in a user's file, each with the question, prompt or conversation that it answers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from grace.errors import DataError
+from grace.records import Message
+from grace.store.inputs import Row
+
+PROMPT_KEYS = ("question", "prompt", "messages")
+
+
+class ResponseRow(NamedTuple):
+    """One row of the file: its place, its fields, and what they say.
+
+    `asked` is a question, to be asked with the model's own prompt, or a conversation as it stands.
+    """
+
+    where: str
+    fields: dict[str, Any]
+    asked: str | list[Message]
+    choices: list[str]
+    response: str
+
+
+def response_row(row: Row) -> ResponseRow:
+    """Return a row that holds one response and what it answers.
+
+    Raises:
+        DataError: names the place and what is expected there.
+    """
+    where, fields = row
+    keys = [key for key in PROMPT_KEYS if fields.get(key) is not None]
+    if len(keys) != 1:
+        wanted = ", ".join(PROMPT_KEYS)
+        if keys:
+            raise DataError(f"{where}: found {' and '.join(keys)}; give exactly one of {wanted}")
+        raise DataError(f"{where}: none of {wanted} among the fields {', '.join(fields)}; add one")
+    asked = _asked(keys[0], fields[keys[0]], where)
+    choices = _choices(fields.get("choices"), keys[0], where)
+    response = fields.get("response")
+    if response is None:
+        raise DataError(
+            f'{where}: "response" is missing among the fields {", ".join(fields)}; rename the one '
+            "with the model's answer"
+        )
+    if not isinstance(response, str):
+        raise DataError(f"{where}: response is {response!r}; write it as a text")
+    return ResponseRow(where, fields, asked, choices, response)
+
+
+def _asked(key: str, value: Any, where: str) -> str | list[Message]:
+    if key == "messages":
+        if not isinstance(value, list) or not value or not all(map(_is_message, value)):
+            raise DataError(f'{where}: messages must be a list of {{"role": ..., "content": ...}}')
+        return value
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{where}: {key} is {value!r}; write a text that is not empty")
+    return value if key == "question" else [{"role": "user", "content": value}]
+
+
+def _is_message(turn: Any) -> bool:
+    texts = (turn.get("role"), turn.get("content")) if isinstance(turn, dict) else (None,)
+    return all(isinstance(text, str) for text in texts)
+
+
+def _choices(value: Any, key: str, where: str) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise DataError(f"{where}: choices is {value!r}; write a list of texts")
+    if value and key != "question":
+        raise DataError(f"{where}: choices belong to a question; write them into the {key}")
+    return value
