@@ -1,70 +1,75 @@
-"""What engines outside PyTorch have in common, and what every engine refuses."""
+"""The base class of the engines that read log-probabilities step by step, and the context check."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from grace.cnf import Readout
-from grace.engines import Features, Sampling, units
+from grace.engines import AT_ONCE, Features, Sampling
 from grace.engines.reading import Reader, Step
 from grace.errors import DataError, ModelError
 from grace.evidence import Evidence
 from grace.records import Generation
 
 Ids = Sequence[int]
-Found = TypeVar("Found")
-Rated = TypeVar("Rated")
-Given = tuple[list[Step], list[float]]
-"""The steps of a response that are read, that of its end last, and log p of its tokens."""
+Scored = tuple[list[Step], list[float]]
+"""The steps of a response that c is read from, its end last, and the log-probabilities of its
+tokens."""
 
 
-class StepEngine:
-    """An engine that is told log-probabilities step by step, and no hidden states.
+class ReadEngine:
+    """An engine whose model is read as its `reader` says."""
 
-    Attributes: `tokenizer`, `reader` (what ends a response and how c is read) and `limit` (the most
-    tokens of a prompt with its response, None where there is no limit).
-    """
-
-    tokenizer: Any
     reader: Reader
-    limit: int | None
 
     @property
     def readout(self) -> Readout | None:
-        """Return the tokens that are read for c, None without any."""
+        """The tokens that c is read from, None if there are none."""
         return self.reader.readout
 
     @property
     def read_at(self) -> str:
-        """Return where c is read."""
+        """Where c is read: predict, feed or prompt."""
         return self.reader.read_at
 
     @property
     def evidence(self) -> Evidence | None:
-        """Return how the response's own probabilities shift c, if at all."""
+        """How the response's own probabilities shift c, if at all."""
         return self.reader.evidence
+
+
+class StepEngine(ReadEngine):
+    """Base class of the engines that return log-probabilities, but no logits or hidden states.
+
+    Attributes: `tokenizer`, `reader` (the end tokens, and how c is read) and `limit` (the context
+    in tokens, None if there is no limit).
+    """
+
+    tokenizer: Any
+    limit: int | None
 
     def plan(
         self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
     ) -> list[list[int]]:
-        """Return units of work, prompts in their order; what runs the model makes its batches."""
-        return units(len(prompts))
+        """Return units of work, prompts in their order; the model's server or library batches."""
+        starts = range(0, len(prompts), AT_ONCE)
+        return [list(range(start, min(start + AT_ONCE, len(prompts)))) for start in starts]
 
     def generate(
         self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str] | None = None
     ) -> Iterator[tuple[int, list[Generation]]]:
         """Yield (prompt index, its samples) in the order of the prompts.
 
-        Greedy samples of a prompt are equal, so one is drawn. A closed iterator stops what is still
-        being sampled.
+        Greedy samples of a prompt are equal, so only one is drawn. Closing the iterator stops the
+        samples in flight.
 
         Raises:
-            DataError: an empty prompt.
+            DataError: a prompt is empty.
             ModelError: a prompt and its response could exceed the model's context.
         """
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
@@ -72,36 +77,39 @@ class StepEngine:
         copies = sampling.num_samples if sampling.temperature == 0 else 1
         distinct = replace(sampling, num_samples=sampling.num_samples // copies)
         with closing(self._samples(prompts, keys, distinct)) as arriving:
-            for index, made in enumerate(arriving):
-                yield index, made * copies
+            for index, samples in enumerate(arriving):
+                yield index, samples * copies
 
     def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
         """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
         check_contexts(contexts, self.limit, 1)
-        found_NT = np.array(list(self._next_logprobs(contexts, tokens)), dtype=np.float64)
-        probs_NT: np.ndarray = np.exp(found_NT.reshape(len(contexts), len(tokens)))
+        logprobs_NT = np.array(list(self._next_logprobs(contexts, tokens)), dtype=np.float64)
+        probs_NT: np.ndarray = np.exp(logprobs_NT.reshape(len(contexts), len(tokens)))
         return probs_NT.astype(np.float32)
 
     def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
         """Return c of given responses (token ids without the end token).
 
         Raises:
-            ModelError: there is no `<CNF>`, or the engine cannot rate given responses.
+            ModelError: there is no `<CNF>`, or the engine cannot score given responses.
         """
         reader, pairs = self.reader, zip(prompts, responses, strict=True)
         if reader.evidence is not None:
-            return _each(self._given(prompts, responses), lambda one: reader.confidence(*one))
+            with closing(self._scored(prompts, responses)) as scored:
+                return [reader.confidence(steps, logprobs) for steps, logprobs in scored]
         contexts = [reader.place(*pair) for pair in pairs]
         check_contexts(contexts, self.limit, 1)
-        return _each(self._after(contexts), lambda step: reader.confidence([step], []))
+        with closing(self._after(contexts)) as ends:
+            return [reader.confidence([step], []) for step in ends]
 
     def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
-        """Return c at every step of given responses, that of the end last.
+        """Return c at every step of given responses, the end step last.
 
         Raises:
-            ModelError: the model knows c at the end only.
+            ModelError: the model has a confidence at the end of a response only.
         """
-        return _each(self._given(prompts, responses), lambda one: self.reader.trace(*one))
+        with closing(self._scored(prompts, responses)) as scored:
+            return [self.reader.trace(steps, logprobs) for steps, logprobs in scored]
 
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
@@ -109,16 +117,16 @@ class StepEngine:
         """Return each response's token log-probabilities and the log-probability of its end.
 
         Raises:
-            ModelError: the engine cannot rate given responses.
+            ModelError: the engine cannot score given responses.
         """
-        ends = self.reader.end_logprob
-        return _each(self._given(prompts, responses), lambda one: (one[1], ends(one[0][-1])))
+        with closing(self._scored(prompts, responses)) as scored:
+            return [(logprobs, self.reader.end_logprob(steps[-1])) for steps, logprobs in scored]
 
     def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
-        """Refuse.
+        """Refuse: there are no hidden states.
 
         Raises:
-            ModelError: always; names the engine that can.
+            ModelError: always.
         """
         raise ModelError(
             "this engine gives no hidden states; use the transformers engine for features"
@@ -131,24 +139,18 @@ class StepEngine:
         raise NotImplementedError
 
     def _next_logprobs(self, contexts: Sequence[Ids], tokens: Ids) -> Iterator[Sequence[float]]:
-        """Yield the log-probabilities of tokens after each context."""
+        """Yield the log-probabilities of some tokens after each context."""
         raise NotImplementedError
 
     def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
         """Yield the step after each context, as if it ended the response."""
         raise NotImplementedError
 
-    def _given(
+    def _scored(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
-    ) -> Generator[Given, None, None]:
-        """Yield what a response is rated by."""
+    ) -> Generator[Scored, None, None]:
+        """Yield the steps and log-probabilities of given responses."""
         raise NotImplementedError
-
-
-def _each(source: Generator[Found, None, None], rate: Callable[[Found], Rated]) -> list[Rated]:
-    """Return what becomes of everything found; an error ends what is still being found."""
-    with closing(source):
-        return [rate(found) for found in source]
 
 
 def check_contexts(
@@ -157,17 +159,17 @@ def check_contexts(
     new_tokens: int = 0,
     keys: Sequence[str] = (),
 ) -> None:
-    """Refuse what a model cannot hold.
+    """Refuse an empty context, and one that exceeds the model's context length.
 
     Args:
         contexts: token ids.
-        limit: the model's context in tokens, None where there is no limit.
-        new_tokens: how many more each may get.
-        keys: names of the contexts, for the message; without any their numbers count.
+        limit: the model's context in tokens, None if there is no limit.
+        new_tokens: how many tokens may be added to each.
+        keys: names of the contexts for the message; without any they are numbered.
 
     Raises:
-        DataError: an empty context.
-        ModelError: a context and what may follow it exceed the limit; the longest is named.
+        DataError: a context is empty.
+        ModelError: a context and its new tokens exceed the limit; the message names the longest.
     """
     lengths = list(map(len, contexts))
     names = keys or range(len(lengths))

@@ -1,4 +1,4 @@
-"""Stop texts as end tokens, so that every engine needs to know ids only."""
+"""Turn stop texts into end tokens, so that engines need ids only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from grace.errors import ModelError
 def stop_ids(tokenizer: Any, stop: Sequence[str]) -> tuple[int, ...]:
     """Return the ids of all tokens whose text contains one of the stop texts.
 
-    The shortest texts come first: they are by far the most probable. Special tokens, whose text
-    is never part of a response, are not among them.
+    The shortest tokens come first, since they are by far the most probable. Special tokens are left
+    out, since their text is never part of a response.
 
     Raises:
         ModelError: no single token contains one of the stop texts.

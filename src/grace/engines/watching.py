@@ -1,4 +1,4 @@
-"""Samples that are not worth finishing: aborted once c of what is written falls low enough."""
+"""Abort samples whose confidence falls too low while they are written."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from grace.records import Generation
 
 
 class Watch:
-    """Watches one sample while it is written.
+    """Follows the confidence of one sample while it is written.
 
     Args:
-        evidence: of the model, with a trace.
-        drop: the sample is hopeless once its confidence is below this; 0: it never is.
+        evidence: the model's evidence, with a trace.
+        drop: the confidence below which the sample is hopeless; 0: it never is.
 
     Raises:
-        UserInputError: the model knows its confidence at the end of a response only.
+        UserInputError: the model has a confidence at the end of a response only.
     """
 
     def __init__(self, evidence: Evidence | None, drop: float) -> None:
@@ -31,9 +31,9 @@ class Watch:
         self._running, self._drop, self._tokens = Running(evidence), drop, 0
 
     def hopeless(self, drawn: Drawn) -> bool:
-        """Take a step that chose a token; return whether c before that token was too low.
+        """Take the next step, and return whether c before its token was too low.
 
-        Before the first token c is that of the question, and drops nothing.
+        Before the first token c is that of the question, and does not count.
         """
         if not self._drop or drawn.ended:
             return False
@@ -44,9 +44,9 @@ class Watch:
         return low
 
     def falls(self, steps: Sequence[Step], reader: Reader) -> int:
-        """Return at how many steps of a sample so far it became hopeless, 0 if it has not.
+        """Return after how many steps of a sample c was too low, 0 if it was not.
 
-        The steps that were taken before are passed over.
+        `steps` are all steps so far; those of earlier calls are not read again.
         """
         for count in range(self._tokens, len(steps)):
             if self.hopeless(reader.drawn(steps[count])):

@@ -1,9 +1,10 @@
-"""llama-server: a request per token, which lists the probabilities of the whole vocabulary.
+"""llama-server: one request per token, which returns the probabilities of the whole vocabulary.
 
-It lists the most probable tokens only, and `<CNF>` is hardly ever among them, so all are asked for:
-some megabytes a token. They are the raw softmax, whatever the sampling, so the token is drawn here,
-and llama-server is only told where its text ends: with the end token forced by a bias, which the
-list does not show, no character is ever cut in the middle (of such a step it lists nothing).
+llama-server lists the most probable tokens only, and `<CNF>` is hardly ever among them. So all
+tokens are requested, some megabytes per step. They are the raw softmax whatever the sampling
+settings, so the token is drawn here. llama-server lists nothing for a step whose text ends within a
+character. To avoid such steps, a logit bias makes it draw the end token; the listed probabilities
+are those without the bias.
 
 Shapes: V vocabulary.
 """
@@ -17,17 +18,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grace.engines import Sampling
+from grace.engines.http.answers import UpstreamError, short
 from grace.engines.http.dialect import Json, Request
 from grace.engines.http.remote import Remote
-from grace.engines.http.said import UpstreamError, short
 from grace.engines.reading import LOWEST, Step
 
-FORCED = 1e4  # added to a logit: the token is drawn, whatever the others are
+FORCED = 1e4  # logit bias with which a token is always drawn
 ROUNDING = 1e-3  # of the sum of all probabilities
 
 
 class LlamaServer(Remote):
-    """A model on llama-server, for coroutines."""
+    """A model on llama-server (see `Remote`)."""
 
     software: ClassVar[str] = "llama-server"
     stepwise: ClassVar[bool] = True
@@ -37,7 +38,7 @@ class LlamaServer(Remote):
         return await self.after(prompt)
 
     async def steps(self, request: Request) -> AsyncGenerator[list[Step], None]:
-        """Yield the steps of one sample as they are made; closing this makes no more.
+        """Yield the steps of one sample, one request each; closing this stops the requests.
 
         Raises:
             UpstreamError: the server fails.
@@ -61,10 +62,10 @@ class LlamaServer(Remote):
         return self._step(int(logprobs_V.argmax()), logprobs_V, ids), {}
 
     def _step(self, token: int, logprobs_V: np.ndarray, ids: Sequence[int]) -> Step:
-        """Return a step.
+        """Return a step that chose a token.
 
         Raises:
-            UpstreamError: a token that is read is less probable than float32 can say.
+            UpstreamError: the probability of a token that is read is 0 in float32.
         """
         read = self.reader.readout.ids if self.reader.readout else ()
         if any(logprobs_V[i] == LOWEST for i in read):
@@ -91,26 +92,26 @@ class LlamaServer(Remote):
             (step,) = answer["completion_probabilities"]
             listed = [(entry["id"], entry["logprob"]) for entry in step["top_logprobs"]]
             ids, values = np.array(listed, dtype=np.float64).reshape(-1, 2).T
-            found_V = np.full(rows, np.nan)
-            found_V[ids.astype(int)] = np.where(values < -sys.float_info.max / 2, LOWEST, values)
+            logprobs_V = np.full(rows, np.nan)
+            logprobs_V[ids.astype(int)] = np.where(values < -sys.float_info.max / 2, LOWEST, values)
         except (AttributeError, TypeError, KeyError, ValueError, IndexError) as error:
             raise UpstreamError(
-                "the upstream sent no step as llama-server does",
+                "the upstream sent a step in another form than llama-server's",
                 "malformed",
                 said=short(str(error)),
             ) from None
-        found_V[found_V < -1e9] = LOWEST  # what float32 has for the log of 0
-        if not abs(np.exp(found_V).sum() - 1) < ROUNDING:
+        logprobs_V[logprobs_V < -1e9] = LOWEST  # the log of 0
+        if not abs(np.exp(logprobs_V).sum() - 1) < ROUNDING:
             raise UpstreamError(
                 f"the upstream listed {len(ids)} of {rows} tokens, whose probabilities do not sum "
-                "to 1; it may decode speculatively, which c cannot be read with",
+                "to 1; it may decode speculatively, so that c cannot be read",
                 "malformed",
             )
-        return found_V
+        return logprobs_V
 
 
 def draw(logprobs_V: np.ndarray, sampling: Sampling, point: float) -> int:
-    """Return a token by the inverse of the cumulative distribution at a point in [0, 1)."""
+    """Return a token by inverting the cumulative distribution at a point in [0, 1)."""
     if sampling.temperature == 0:
         return int(logprobs_V.argmax())
     scaled_V = logprobs_V / sampling.temperature

@@ -1,4 +1,4 @@
-"""Requests to an OpenAI-compatible server, with patience where it is busy and clear errors."""
+"""A client of an OpenAI-compatible server, with retries while the server is busy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from grace.engines.http.said import Json, UpstreamError, choice_of, message, parsed, short
+from grace.engines.http.answers import Json, UpstreamError, choice_of, message, parsed, short
 from grace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 CONNECT_S = 10.0
 LONGEST_WAIT_S = 30.0
-HEALTH_S = 2.0  # that a server that is well takes at most to say so
+HEALTH_S = 2.0  # longest answer of a healthy server to a health check
 FIRST_WAIT_S = 0.5
 BUSY = (429, 503)
 LONGEST_LINE = 2**22  # bytes of one event of a stream
-LARGEST_BODY = 2**26  # bytes of a whole answer; the log-probabilities of long prompts are large
-ERROR_READ = 2**16  # bytes that are read of an error
+LARGEST_BODY = 2**26  # bytes of an answer; the log-probabilities of long prompts are large
+ERROR_READ = 2**16  # bytes of an error that are read
 
 
 class Upstream:
-    """An asynchronous client of one server; use it on one event loop.
+    """An asynchronous client of one server, for one event loop.
 
     Args:
         url: the server's address, with or without `/v1`.
         api_key: sent as a bearer token; empty: none.
         timeout_s: longest silence of the server.
-        retries: how often a request is repeated when the server is busy or gone.
+        retries: how often a request is repeated if the server is busy or unreachable.
         max_in_flight: most requests at a time.
 
     Raises:
-        ConfigError: the address is none, or the HTTP client is not installed.
+        ConfigError: the address is not one of a server.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class Upstream:
         self._client = _client(api_key, timeout_s)
 
     def until(self, deadline: float) -> Upstream:
-        """Return this client for one caller, who waits until then (`time.monotonic`).
+        """Return this client for one caller, who waits until a deadline (`time.monotonic`).
 
-        Where the server asks for more patience than that, the caller hears of it at once.
+        If the server asks to wait beyond the deadline, the request fails at once.
         """
         mine = copy.copy(self)
         mine._deadline = deadline
         return mine
 
     def at_most(self, requests: int) -> None:
-        """Send fewer requests at a time from now on: as many as the server has room for."""
+        """Send at most so many requests at a time from now on."""
         self.max_in_flight = max(1, min(requests, self.max_in_flight))
         self._slots = asyncio.Semaphore(self.max_in_flight)
 
@@ -79,12 +79,12 @@ class Upstream:
         """Return the JSON at a path below the server's address.
 
         Raises:
-            UpstreamError: see there.
+            UpstreamError: the request failed.
         """
         return await self._whole("GET", path, None)
 
     async def trouble(self) -> str:
-        """Return why the server answers nothing now, empty where it does; waits for no slot."""
+        """Return why the server does not answer, empty if it does; takes no slot."""
         from httpx2 import RequestError
 
         try:
@@ -98,26 +98,26 @@ class Upstream:
         """Return the only choice of the whole answer of `/v1/completions`.
 
         Raises:
-            UpstreamError: see there.
+            UpstreamError: the request failed.
         """
         return choice_of(await self.post("/v1/completions", body))
 
     async def stream(self, body: Json) -> AsyncGenerator[Json, None]:
-        """Yield the parts of the only choice as they arrive; closing this hangs up.
+        """Yield the parts of the only choice as they arrive; closing this ends the request.
 
         Raises:
-            UpstreamError: see there; an answer without its end is `broken`.
+            UpstreamError: the request failed; `broken` if the answer breaks off.
         """
         async with aclosing(self.events("/v1/completions", body)) as answers:
             async for answer in answers:
-                if answer.get("choices") != []:  # a report of usage at the end
+                if answer.get("choices") != []:  # empty in the report of usage at the end
                     yield choice_of(answer)
 
     async def post(self, path: str, body: Json) -> Json:
-        """Return the JSON that answers a body at a path below the server's address.
+        """Send a body to a path below the server's address, and return the JSON of the answer.
 
         Raises:
-            UpstreamError: see there.
+            UpstreamError: the request failed.
         """
         return await self._whole("POST", path, body)
 
@@ -130,10 +130,10 @@ class Upstream:
                 await response.aclose()
 
     async def events(self, path: str, body: Json) -> AsyncGenerator[Json, None]:
-        """Yield the parts of a streamed answer as they arrive; closing this hangs up.
+        """Yield the parts of a streamed answer as they arrive; closing this ends the request.
 
         Raises:
-            UpstreamError: see there; an answer without its end is `broken`.
+            UpstreamError: the request failed; `broken` if the answer breaks off.
         """
         async with self._slots:
             response = await self._send("POST", path, body)
@@ -149,7 +149,7 @@ class Upstream:
                 await response.aclose()
 
     async def _send(self, method: str, path: str, body: Json | None) -> Response:
-        """Return an open response of status 200."""
+        """Return an open response with status 200."""
         from httpx2 import RequestError, TimeoutException
 
         for attempt in range(self._retries + 1):
@@ -176,7 +176,7 @@ class Upstream:
         """Return the whole body.
 
         Raises:
-            UpstreamError: it is larger than an answer can be.
+            UpstreamError: it is larger than `LARGEST_BODY`.
         """
         body = bytearray()
         async for part in self._parts(response):
@@ -188,19 +188,20 @@ class Upstream:
         return bytes(body)
 
     async def _check_stream(self, response: Response) -> None:
-        """Refuse an answer that is no stream of events.
+        """Refuse an answer that is not a stream of events.
 
         Raises:
-            UpstreamError: always then; `failed` where the answer is an error.
+            UpstreamError: it is not; `failed` if it is an error of the server.
         """
         kind = response.headers.get("content-type", "")
         if kind.split(";")[0].strip().lower() == "text/event-stream":
             return
         parsed(await self._read(response))
-        raise UpstreamError("the upstream sent a whole answer in place of a stream", "malformed")
+        raise UpstreamError("the upstream did not stream its answer", "malformed")
 
     async def _events(self, response: Response) -> AsyncGenerator[str, None]:
-        """Yield the data of server-sent events; only a line feed ends a line."""
+        """Yield the data of server-sent events."""
+        # httpx2's `aiter_lines` also splits at characters that JSON may contain, such as U+2028.
         kept = b""
         async for part in self._parts(response):
             *lines, kept = (kept + part).split(b"\n")
@@ -241,7 +242,7 @@ class Upstream:
         return UpstreamError(text, "invalid" if status in (400, 422) else "failed", said=said)
 
     async def _beginning(self, response: Response) -> bytes:
-        """Return as much of an error as is worth reading."""
+        """Return the beginning of an error's body."""
         body = b""
         async with aclosing(self._parts(response)) as parts:
             async for part in parts:
@@ -281,5 +282,5 @@ def _wait_s(attempt: int, failure: UpstreamError) -> float:
 
 
 def _seconds(value: str | None) -> float:
-    """Return the seconds of a Retry-After header; dates and nonsense count as one."""
+    """Return the seconds in a Retry-After header, 1 if it has no number."""
     return float(value) if value and value.strip().isdecimal() else 1.0

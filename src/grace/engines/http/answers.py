@@ -1,7 +1,7 @@
-"""What a server upstream says: its answers, and its errors in its own words.
+"""Parse the answers of an upstream server, and turn its errors into `UpstreamError`.
 
-An error holds the server's words cut short, and never its address. How much of them a client is
-shown is decided in `server/errors.py`.
+An error quotes the beginning of what the server said, and never its address. `server/errors.py`
+decides how much of it a client sees.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from grace.errors import GraceError
 
-WORDS_KEPT = 300  # characters of the server's own words
+QUOTED = 300  # characters of the server's message in an error
 Json = dict[str, Any]
 Why = Literal[
     "unreachable",
@@ -27,13 +27,16 @@ Why = Literal[
 
 
 class UpstreamError(GraceError):
-    """The server did not do what was asked of it; `said` are its own words, if any.
+    """A request to an upstream server failed.
 
-    `why` is `unreachable` (no connection), `busy` (429 or 503 to the end of all retries, come back
-    after `retry_after_s`), `refused` (keys, an unknown model), `invalid` or `too_large` (the
-    request, as it says), `failed` (its own error), `broken` (the connection ended within an
-    answer), `malformed` (an answer that is none) or `unsupported` (it lacks something that is
-    needed).
+    Attributes:
+        message: what happened.
+        why: `unreachable` (no connection), `busy` (429 or 503 after all retries), `refused` (keys,
+            an unknown model), `invalid` or `too_large` (it rejects the request), `failed` (an error
+            of the server), `broken` (the connection ended within an answer), `malformed` (the
+            answer cannot be parsed) or `unsupported` (the server lacks a feature that is needed).
+        said: the server's own message, empty if there is none.
+        retry_after_s: how long a busy server asks to wait.
     """
 
     def __init__(
@@ -49,16 +52,16 @@ def parsed(content: bytes | str) -> Json:
     """Return the JSON object that a server sent.
 
     Raises:
-        UpstreamError: it is none, or an error.
+        UpstreamError: it is not a JSON object, or it is an error.
     """
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise UpstreamError("the upstream sent no JSON object", "malformed", said=_raw(content))
+        raise UpstreamError("the upstream sent no JSON object", "malformed", said=_start(content))
     if value.get("error"):
-        raise UpstreamError("the upstream failed", "failed", said=_said(value))
+        raise UpstreamError("the upstream failed", "failed", said=_message(value))
     return value
 
 
@@ -66,7 +69,7 @@ def choice_of(answer: Json) -> Json:
     """Return the only choice of an answer.
 
     Raises:
-        UpstreamError: there is none, or several.
+        UpstreamError: there is no choice, or there are several.
     """
     choices = answer.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
@@ -75,27 +78,27 @@ def choice_of(answer: Json) -> Json:
 
 
 def message(content: bytes) -> str:
-    """Return what the body of an error says."""
+    """Return the message in the body of an error."""
     try:
-        return _said(json.loads(content))
+        return _message(json.loads(content))
     except (ValueError, RecursionError):
-        return _raw(content) or "(nothing)"
+        return _start(content) or "(nothing)"
 
 
-def _said(answer: Any) -> str:
-    """Return the message in an error of OpenAI's form, or what there is in its place."""
+def _message(answer: Any) -> str:
+    """Return the message in an error of OpenAI's form, or the whole answer."""
     error = answer.get("error", answer) if isinstance(answer, dict) else answer
     message = error.get("message") if isinstance(error, dict) else None
     return short(str(message or error))
 
 
-def _raw(content: bytes | str) -> str:
-    start = content[: 4 * WORDS_KEPT]
+def _start(content: bytes | str) -> str:
+    start = content[: 4 * QUOTED]
     return short(start.decode("utf-8", "replace") if isinstance(start, bytes) else start)
 
 
 def short(text: str) -> str:
     """Return the beginning of a text in one line, without control characters."""
-    line = " ".join(text[: 4 * WORDS_KEPT].split())
+    line = " ".join(text[: 4 * QUOTED].split())
     shown = "".join(char for char in line if char.isprintable())
-    return shown if len(shown) <= WORDS_KEPT else shown[:WORDS_KEPT] + "…"
+    return shown if len(shown) <= QUOTED else shown[:QUOTED] + "…"

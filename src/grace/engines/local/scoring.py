@@ -1,4 +1,4 @@
-"""What a model in this process says of given contexts and responses.
+"""Score given responses with a model in this process: probabilities, confidences, hidden states.
 
 Shapes: N sequences, B of them in a batch, C columns to read, K kept positions, V vocabulary, D
 hidden size, E tokens that are read.
@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.cnf import Readout, end_log_prob, find_readout, unread_end, without
+from grace.cnf import end_log_prob, find_readout, unread_end, without
 from grace.engines import Features, StepStates
-from grace.engines.checks import check_contexts
+from grace.engines.checks import ReadEngine, check_contexts
 from grace.engines.local.batching import group, run_batches
 from grace.engines.local.forward import Forward, Unread, begin
 from grace.engines.local.loading import eos_ids
+from grace.engines.reading import Reader
 from grace.errors import ModelError
 from grace.evidence import Evidence, confidence, traced
 
@@ -28,25 +29,24 @@ TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 65_536}
 LOGITS_IN_FLIGHT = 2**27  # entries of a float32 logits tensor: 512 MB
 
 
-class LocalReader:
-    """Reads probabilities, confidences and states from a model that sits in this process.
+class LocalScorer(ReadEngine):
+    """Scores given responses with a model in this process.
 
-    Attributes: `model`, `tokenizer`, `device`, `read_at`, `readout` (the tokens that are read for
-    c, or None), `cnf` (the id of `<CNF>`, or None), `end_ids` (every id that ends a response,
-    those of the readout last) and `limit` (the context in tokens, None where there is no limit).
+    Attributes: `model`, `forward` (calls it), `tokenizer`, `reader` (the end tokens, and how c is
+    read), `device`, `batch_size` and `limit` (the context in tokens, None if there is no limit).
 
     Args:
         model: a causal language model; it is put into evaluation mode.
-        tokenizer: its tokenizer; `<CNF>` is used when the tokenizer has it.
+        tokenizer: its tokenizer; c is read if it has `<CNF>`.
         read_at: where c is read: `predict` at the end step, `feed` at `<CNF>`'s own position (one
             more forward per response), `prompt` at the first step, before the response, which is
-            then drawn as if there were no `<CNF>`. The trace holds c at every step in any case.
+            then drawn as if there were no `<CNF>`. The trace has c at every step in any case.
         evidence: how the response's own probabilities shift the logit of `<CNF>`, if at all.
-        batch_size: rows in flight; None chooses by device.
+        batch_size: rows in flight; None: a default for the device.
         stops: ids that end a response besides those that model and tokenizer name.
 
     Raises:
-        ModelError: neither tokenizer nor model names an end token, or c cannot be read so.
+        ModelError: neither tokenizer nor model names an end token, or c cannot be read that way.
     """
 
     def __init__(
@@ -59,31 +59,35 @@ class LocalReader:
         batch_size: int | None = None,
         stops: Sequence[int] = (),
     ) -> None:
-        self.readout = find_readout(tokenizer)
-        self.cnf = self.readout.cnf if self.readout else None
+        readout = find_readout(tokenizer)
         if read_at not in ("predict", "feed", "prompt"):
             raise ModelError(f"read_at is {read_at!r}; use predict, feed or prompt")
-        if self.readout and self.cnf is None and (read_at == "feed" or evidence):
+        if readout and readout.cnf is None and (read_at == "feed" or evidence):
             raise ModelError("bin tokens are read without evidence, and at predict or prompt")
         if read_at == "prompt" and evidence:
             raise ModelError("evidence needs a response, so c cannot be read at the prompt with it")
+        eos = eos_ids(model, tokenizer, readout.ids if readout else (), stops)
+        self.reader = Reader(readout, eos, read_at, evidence)
         config = model.config.get_text_config()
         self.limit: int | None = getattr(config, "max_position_embeddings", None)
-        self.model = model.eval()
+        self.model, self.forward = model.eval(), Forward(model)
         self.tokenizer = tokenizer
-        self.read_at = read_at
-        self.evidence = evidence
-        read = self.readout.ids if self.readout else ()
-        self.silent = self.readout is not None and (read_at == "prompt" or not self.readout.ends)
-        ends = self.readout.ends if self.readout else ()
-        self.end_ids = eos_ids(model, tokenizer, read, stops) + ends
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_size = batch_size or ROWS_IN_FLIGHT.get(self.device.type, 64)
-        self._forward = Forward(model)
+
+    @property
+    def cnf(self) -> int | None:
+        """The id of `<CNF>`, None if there is none."""
+        return self.reader.cnf
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The ids that end a response, the tokenizer's EOS first and `<CNF>` last."""
+        return self.reader.stops
 
     def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
         """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
-        self._check(contexts)
+        check_contexts(contexts, self.limit)
         columns = list(tokens)
 
         def run(batch: list[int]) -> list[np.ndarray]:
@@ -95,7 +99,7 @@ class LocalReader:
         return np.array(rows, dtype=np.float32).reshape(len(contexts), len(columns))
 
     def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
-        """Return c of given responses (token ids without the end token), by one forward each.
+        """Return c of given responses (token ids without the end token), one forward each.
 
         Raises:
             ModelError: the tokenizer has no `<CNF>`.
@@ -103,30 +107,30 @@ class LocalReader:
         if self.readout is None:
             raise ModelError("the tokenizer has no <CNF>; load a trained adapter or call add_cnf")
         if self.evidence is not None:
-            read = self._read(prompts, responses)
-            return [confidence(one.readings, one.logprobs, one.end, self.evidence) for one in read]
-        contexts: Sequence[Ids] = prompts
-        if self.read_at != "prompt":
-            fed = self._fed()
-            contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
+            scores = self._scores(prompts, responses)
+            return [confidence(s.readings, s.logprobs, s.end, self.evidence) for s in scores]
+        contexts = [
+            [*self.reader.place(prompt, response), *self._fed()]
+            for prompt, response in zip(prompts, responses, strict=True)
+        ]
         probs_NE = torch.from_numpy(self.next_token_probs(contexts, self.readout.ids))
         reading_N = self.readout.reading(probs_NE.log(), torch.zeros(len(probs_NE)))
         return list(reading_N.sigmoid().tolist())
 
     def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
-        """Return c at every step of given responses, that of the end last, by one forward each.
+        """Return c at every step of given responses, the end step last, one forward each.
 
         Raises:
-            ModelError: the model knows c at the end only.
+            ModelError: the model has a confidence at the end of a response only.
         """
-        read = self._read(prompts, responses)
-        return [traced(one.readings, one.logprobs, one.end, self.evidence) for one in read]
+        scores = self._scores(prompts, responses)
+        return [traced(s.readings, s.logprobs, s.end, self.evidence) for s in scores]
 
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> list[tuple[list[float], float]]:
         """Return each response's token log-probabilities and the log-probability of its end."""
-        return [(one.logprobs, one.end_logprob) for one in self._read(prompts, responses)]
+        return [(s.logprobs, s.end_logprob) for s in self._scores(prompts, responses)]
 
     def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
         """Return the pooled hidden states of given responses."""
@@ -140,15 +144,16 @@ class LocalReader:
     ) -> tuple[Features, StepStates]:
         """Return the pooled hidden states of given responses, and those at B steps of each.
 
-        A step is the number of response tokens before it; without any B is 0.
+        A step is the number of response tokens before it. Without `steps_NB`, B is 0.
         """
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
-        self._check(contexts)
+        check_contexts(contexts, self.limit)
 
         def run(batch: list[int]) -> list[np.ndarray]:
             counts = [len(responses[i]) for i in batch]
-            given = begin(self._forward, [contexts[i] for i in batch], self.device, max(counts) + 1)
-            return pool(self._forward, given, counts, [steps_NB[i] for i in batch if steps_NB])
+            sequences = [contexts[i] for i in batch]
+            unread = begin(self.forward, sequences, self.device, keep=max(counts) + 1)
+            return pool(self.forward, unread, counts, [steps_NB[i] for i in batch if steps_NB])
 
         pooled = run_batches(self._group(contexts), run, contexts)
         size = self.model.config.get_text_config().hidden_size
@@ -160,28 +165,26 @@ class LocalReader:
     @torch.inference_mode()
     def _last_logits(self, contexts: Sequence[Ids], keep: int) -> torch.Tensor:
         """Return float32 logits at the last `keep` positions, shape (B, keep, V)."""
-        given = begin(self._forward, contexts, self.device, keep)
-        columns = (given.ids_BC, given.mask_BL, given.positions_BC)
-        cached = given.cache is not None
-        return self._forward(*columns, keep=keep, cache=given.cache, use_cache=cached)[0]
+        unread = begin(self.forward, contexts, self.device, keep)
+        columns = (unread.ids_BC, unread.mask_BL, unread.positions_BC)
+        cached = unread.cache is not None
+        return self.forward(*columns, keep=keep, cache=unread.cache, use_cache=cached)[0]
 
     def _fed(self) -> list[int]:
-        """Return what is fed after a response to read c."""
+        """Return the tokens to feed after a response before c is read."""
         return [self.cnf] if self.read_at == "feed" and self.cnf is not None else []
 
-    def _read(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[Reading]:
-        """Return the probabilities of given responses, of their ends, and what is read of c."""
+    def _scores(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[ScoredResponse]:
         fed = self._fed()
         contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
-        self._check(contexts)
+        check_contexts(contexts, self.limit)
         longest = max(map(len, responses), default=0)
 
-        def run(batch: list[int]) -> list[Reading]:
+        def run(batch: list[int]) -> list[ScoredResponse]:
             keep = max(len(responses[i]) for i in batch) + 1 + len(fed)
             logits_BKV = self._last_logits([contexts[i] for i in batch], keep=keep)
-            how = (self.end_ids, self.readout)
             return [
-                score(logits_KV[keep - len(r) - 1 - len(fed) :], r, *how, silent=self.silent)
+                score(logits_KV[keep - len(r) - 1 - len(fed) :], r, self.reader)
                 for r, logits_KV in zip([responses[i] for i in batch], logits_BKV, strict=True)
             ]
 
@@ -190,7 +193,7 @@ class LocalReader:
     def _group(
         self, contexts: Sequence[Ids], num_samples: int = 1, keep: int = 1, new_tokens: int = 0
     ) -> list[list[int]]:
-        """Return batches of indices, longest first, within the budgets of this device."""
+        """Return batches of indices, longest first, within the memory budget of this device."""
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
         return group(
             contexts,
@@ -200,15 +203,11 @@ class LocalReader:
             num_samples=num_samples,
         )
 
-    def _check(self, contexts: Sequence[Ids], new: int = 0, keys: Sequence[str] = ()) -> None:
-        """Refuse what the model cannot hold; `keys` are the names of the prompts, if any."""
-        check_contexts(contexts, self.limit, new, keys)
 
+class ScoredResponse(NamedTuple):
+    """One given response: the log-probabilities of its tokens and its end, and the readings of c.
 
-class Reading(NamedTuple):
-    """One given response: log p of its tokens and of its end, and what each step reads of c.
-
-    `end` is log p of its end in a model without the tokens that are read.
+    `end` is the log-probability of its end in a model without the tokens that are read.
     """
 
     logprobs: list[float]
@@ -218,50 +217,45 @@ class Reading(NamedTuple):
 
 
 @torch.inference_mode()
-def score(
-    logits_KV: Tensor,
-    response: Sequence[int],
-    end_ids: Sequence[int],
-    readout: Readout | None,
-    *,
-    silent: bool,
-) -> Reading:
-    """Read one response from the logits of its steps, its end, and `<CNF>` if that was fed.
+def score(logits_KV: Tensor, response: Sequence[int], reader: Reader) -> ScoredResponse:
+    """Score one response from the logits of its steps, its end, and `<CNF>` if that was fed.
 
-    With `silent` the probabilities are those of a model without the tokens that are read.
+    If the tokens that are read are never drawn, the log-probabilities are those of a model without
+    them.
     """
-    num_tokens, readings = len(response), list[float]()
+    readout, num_tokens, readings = reader.readout, len(response), list[float]()
     last_V = logits_KV[num_tokens]
     if readout is None:
-        end = float(end_log_prob(last_V, end_ids))
+        end = float(end_log_prob(last_V, reader.stops))
     else:
         read_KE = logits_KV[:, list(readout.ids)]
         readings = readout.reading(read_KE, logits_KV.logsumexp(-1)).tolist()
-        end = float(unread_end(last_V, end_ids, readout))
-        if silent:
+        end = float(unread_end(last_V, reader.stops, readout))
+        if reader.banned:
             logits_KV = without(logits_KV, readout)
-    end_logprob = float(end_log_prob(logits_KV[num_tokens], end_ids))
+    end_logprob = float(end_log_prob(logits_KV[num_tokens], reader.stops))
     tokens_K = torch.tensor(response, dtype=torch.long, device=logits_KV.device)
     steps_KV = logits_KV[:num_tokens]
     chosen_K = steps_KV.gather(1, tokens_K[:, None])[:, 0] - steps_KV.logsumexp(-1)
-    return Reading(chosen_K.tolist(), end_logprob, end, readings)
+    return ScoredResponse(chosen_K.tolist(), end_logprob, end, readings)
 
 
 @torch.inference_mode()
 def pool(
-    forward: Forward, given: Unread, counts: Sequence[int], places: Sequence[Sequence[int]] = ()
+    forward: Forward, unread: Unread, counts: Sequence[int], steps: Sequence[Sequence[int]] = ()
 ) -> list[np.ndarray]:
-    """Return states of each sequence, (3, D), or with B places of each (3 + 2 B, D).
+    """Return pooled states of each sequence, shape (3 + 2 B, D) with B steps, or (3, D).
 
-    They are the mean over the last `count` positions, the last one, and the one before those; then
-    those at the places, counted from that one, and the means from it to each of them.
+    With n the count of a sequence: the mean of its last n positions, the last position, and the one
+    before those n, which is step 0; then the states at the steps, and the means of the steps from 0
+    up to each of them.
     """
-    states_BCD = forward.states(given.ids_BC, given.mask_BL, given.positions_BC, given.cache)
+    states_BCD = forward.states(unread.ids_BC, unread.mask_BL, unread.positions_BC, unread.cache)
     pooled = []
     for row, (states_CD, n) in enumerate(zip(states_BCD.float(), counts, strict=True)):
         kept = [states_CD[-max(n, 1) :].mean(0), states_CD[-1], states_CD[-n - 1]]
         steps_KD = states_CD[len(states_CD) - n - 1 :]
-        at = places[row] if places else ()
+        at = steps[row] if steps else ()
         kept += [steps_KD[k] for k in at] + [steps_KD[: k + 1].mean(0) for k in at]
         pooled.append(torch.stack(kept).cpu().numpy())
     return pooled
