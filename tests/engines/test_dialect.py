@@ -239,7 +239,7 @@ def test_of_an_error_only_the_beginning_is_read_and_less_is_kept(
     with pytest.raises(UpstreamError) as caught:
         streamed(canned, b"Traceback\n\x1b[31m  in f\n", *[b"a" * 2**16] * 64)
     assert str(caught.value).startswith("the upstream answers 500: Traceback [31m in f aaa")
-    assert len(caught.value.said) == 301
+    assert len(caught.value.detail) == 301
 
 
 def test_only_a_line_feed_ends_an_event(canned: str) -> None:

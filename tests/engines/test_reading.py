@@ -107,7 +107,7 @@ def test_a_tokenizer_and_a_card_say_how_a_model_is_read(tokenizer: Any, tmp_path
 
 def test_a_model_without_cnf_is_sampled_and_has_no_confidence(tokenizer: Any) -> None:
     reader = Reader.of(tokenizer, {}, needs_cnf=False)
-    assert (reader.cnf, reader.asked, reader.stops) == (None, (EOS,), (EOS,))
+    assert (reader.cnf, reader.requested, reader.stops) == (None, (EOS,), (EOS,))
     steps = [
         Step(WORD, math.log(0.6), {EOS: math.log(0.1)}),
         Step(EOS, math.log(0.4), {WORD: math.log(0.3)}),

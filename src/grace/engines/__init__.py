@@ -5,6 +5,7 @@ Prompts and responses are token ids.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,6 +119,12 @@ class Opening:
     needs_cnf: bool = True
     stop: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def seed_from(*names: object, size: int = 7) -> int:
+    """Return a seed of `size` bytes that depends on the names alone."""
+    words = "\0".join(map(str, names)).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(words, digest_size=size).digest(), "little")
 
 
 class Engine(Protocol):

@@ -22,7 +22,7 @@ import torch
 
 from grace.cnf import find_readout
 from grace.engines import Capability, Opening, Sampling
-from grace.engines.checks import Scored, StepEngine, check_contexts
+from grace.engines.base import Scored, StepEngine, check_contexts
 from grace.engines.gguf.header import Header, read_header
 from grace.engines.local.draws import Draws, Part
 from grace.engines.local.loading import load_tokenizer
@@ -73,7 +73,7 @@ class LlamaEngine(StepEngine):
         self._llama, self._rows = llama, llama.n_vocab()
         self._held: list[int] = []  # the context in llama.cpp's KV cache
         read_ids = self.readout.ids if self.readout else ()
-        self._asked = [i for i in (*self.reader.eos, *read_ids) if i < self._rows]
+        self._requested = [i for i in (*self.reader.eos, *read_ids) if i < self._rows]
         if max(read_ids, default=0) >= self._rows:
             raise ModelError(
                 f"the tokenizer knows <CNF> as id {read_ids[0]}, but the file has {self._rows} "
@@ -163,9 +163,7 @@ class LlamaEngine(StepEngine):
     def _scored(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
-        pairs = list(zip(prompts, responses, strict=True))
-        check_contexts([[*p, *r] for p, r in pairs], self.limit, 1)
-        for prompt, response in pairs:
+        for prompt, response in zip(prompts, responses, strict=True):
             steps = [
                 self._step(token, _log_softmax(self._logits([*prompt, *response[:place]])))
                 for place, token in enumerate([*response, self.reader.eos[0]])
@@ -173,8 +171,8 @@ class LlamaEngine(StepEngine):
             yield steps, [step.logprob - self.reader.rest(step.logprobs) for step in steps[:-1]]
 
     def _step(self, token: int, logprobs_V: np.ndarray) -> Step:
-        asked = {i: float(logprobs_V[i]) for i in self._asked}
-        return Step(token, float(logprobs_V[token]), asked)
+        requested = {i: float(logprobs_V[i]) for i in self._requested}
+        return Step(token, float(logprobs_V[token]), requested)
 
     def _logits(self, context: Ids) -> np.ndarray:
         """Return a copy of the logits after a context, shape (V,)."""

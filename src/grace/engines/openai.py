@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 from grace.chat.saved import SavedTokenizer
 from grace.engines import Capability, Opening, Sampling
-from grace.engines.checks import Scored, StepEngine, check_contexts
+from grace.engines.base import Scored, StepEngine, check_contexts
 from grace.engines.http.answers import UpstreamError
 from grace.engines.http.background import Background, Calls, in_order
 from grace.engines.http.dialect import Names, Request
@@ -209,9 +209,7 @@ class OpenAIEngine(StepEngine):
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
         self.reader.check_given("a server")
-        pairs = list(zip(prompts, responses, strict=True))
-        check_contexts([[*p, *r] for p, r in pairs], self.limit, 1)
-        return self._in_order(self.remote.scored(*pair) for pair in pairs)
+        return self._in_order(map(self.remote.scored, prompts, responses))
 
     def _in_order(self, work: Iterable[Coroutine[Any, Any, Value]]) -> Generator[Value, None, None]:
         return self._calls.iterate(in_order(work, ahead=2 * self.max_in_flight))

@@ -35,7 +35,7 @@ class Step(NamedTuple):
     ends: bool = False
 
     @property
-    def known(self) -> dict[int, float]:
+    def listed(self) -> dict[int, float]:
         """All log-probabilities of the step, by id."""
         return {self.token: self.logprob, **self.logprobs}
 
@@ -106,10 +106,10 @@ class Reader:
                 f"the confidence is read from {how}, which only the transformers engine can do"
             )
         ends = dict.fromkeys((tokenizer.eos_token_id, *eos, *card.get("stop_ids", ())))
-        found = tuple(i for i in ends if i not in (None, *(readout.ids if readout else ())))
-        if not found:
+        unread = tuple(i for i in ends if i not in (None, *(readout.ids if readout else ())))
+        if not unread:
             raise ModelError("neither tokenizer nor model names an end token; set eos_token")
-        return cls(readout, found, read_at, Evidence.in_card(card))
+        return cls(readout, unread, read_at, Evidence.in_card(card))
 
     @property
     def cnf(self) -> int | None:
@@ -150,7 +150,7 @@ class Reader:
         return self.readout.ids if self.at_prompt or not self.readout.ends else ()
 
     @property
-    def asked(self) -> tuple[int, ...]:
+    def requested(self) -> tuple[int, ...]:
         """The ids whose log-probabilities are needed at every step.
 
         Hundreds of tokens may contain a stop text, more than an engine lists. Then p(end) is the
@@ -178,7 +178,7 @@ class Reader:
         end = self.end(step)
         if step.ends or step.token in self.stops:
             return Drawn(0, self.eos[0], self.end_logprob(step), odds, end, True)
-        logprob = min(step.logprob - self.rest(step.known), 0.0)
+        logprob = min(step.logprob - self.rest(step.listed), 0.0)
         return Drawn(0, step.token, logprob, odds, end, False)
 
     def end_logprob(self, step: Step) -> float:
@@ -189,9 +189,9 @@ class Reader:
         """Return the log-probability of ending at a step, in a model without the tokens read."""
         return _end_logprob(step, self.eos, self.readout.ids if self.readout else ())
 
-    def rest(self, known: Mapping[int, float]) -> float:
+    def rest(self, listed: Mapping[int, float]) -> float:
         """Return log p of all that may be drawn at a step, without the ids that are never drawn."""
-        return _log_rest(known, self.banned)
+        return _log_rest(listed, self.banned)
 
     def reading(self, step: Step) -> float:
         """Return the step's reading of c, in log-odds.
@@ -201,10 +201,10 @@ class Reader:
         """
         if self.readout is None:
             raise ModelError(f"the model has no {CNF_TOKEN}, so it has no confidence")
-        known = step.known
-        missing = [token for token in self.readout.ids if token not in known]
+        listed = step.listed
+        missing = [token for token in self.readout.ids if token not in listed]
         if not missing:
-            first, *others = (known[token] for token in self.readout.ids)
+            first, *others = (listed[token] for token in self.readout.ids)
             return first - others[0] if others else reading(min(first, 0.0))
         names = dict(zip(self.readout.ids, TOKENS[self.readout.head], strict=True))
         raise ModelError(
@@ -262,13 +262,15 @@ def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Generati
     )
 
 
+def ids_in(*fields: Any) -> list[int]:
+    """Return the ids in `eos_token_id` fields, each of which is an id, a list of ids, or None."""
+    return [i for ids in fields for i in ([ids] if isinstance(ids, int) else ids or ())]
+
+
 def named_ends(folder: Path) -> tuple[int, ...]:
     """Return the end tokens that generation_config.json and config.json of a model name."""
-    found: list[int] = []
-    for name in ("generation_config.json", "config.json"):
-        ids = _json(folder / name).get("eos_token_id")
-        found += [ids] if isinstance(ids, int) else list(ids or ())
-    return tuple(dict.fromkeys(found))
+    configs = (_json(folder / name) for name in ("generation_config.json", "config.json"))
+    return tuple(dict.fromkeys(ids_in(*(config.get("eos_token_id") for config in configs))))
 
 
 def named_rows(folder: Path) -> int:
@@ -285,15 +287,15 @@ def _json(file: Path) -> dict[str, Any]:
 
 def _end_logprob(step: Step, ends: Sequence[int], absent: Collection[int]) -> float:
     """Return log p(end) at a step, in a model without the ids `absent`."""
-    known = step.known
+    listed = step.listed
     ids = dict.fromkeys((*ends, step.token) if step.ends else ends)
-    end = log_sum([known[i] for i in ids if i in known and i not in absent])
-    return min(end - _log_rest(known, absent), 0.0)
+    end = log_sum([listed[i] for i in ids if i in listed and i not in absent])
+    return min(end - _log_rest(listed, absent), 0.0)
 
 
-def _log_rest(known: Mapping[int, float], absent: Iterable[int]) -> float:
+def _log_rest(listed: Mapping[int, float], absent: Iterable[int]) -> float:
     """Return log p of all tokens but some."""
-    gone = log_sum([known[i] for i in absent if i in known])
+    gone = log_sum([listed[i] for i in absent if i in listed])
     return math.log1p(-min(math.exp(gone), 1 - 1e-7))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from grace.engines import Capability, Opening, Sampling
-from grace.engines.checks import check_contexts
+from grace.engines.base import check_contexts
 from grace.engines.local.batching import attempt, out_of_memory
 from grace.engines.local.decoding import Ends, Rows, decode, generations
 from grace.engines.local.drawing import Drawing, Stream

@@ -9,14 +9,13 @@ since vLLM has random numbers of its own.
 from __future__ import annotations
 
 import gc
-import hashlib
 import itertools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from grace.engines import Capability, Opening, Sampling
-from grace.engines.checks import Scored, StepEngine, check_contexts
+from grace.engines import Capability, Opening, Sampling, seed_from
+from grace.engines.base import Scored, StepEngine, check_contexts
 from grace.engines.local.loading import load_tokenizer
 from grace.engines.reading import Reader, Step, read
 from grace.engines.stops import stop_ids
@@ -157,22 +156,20 @@ class VllmEngine(StepEngine):
 
         vLLM gives sample i of a request the seed of the request plus i.
         """
-        words = f"{sampling.seed}\0{key}".encode("utf-8", "surrogatepass")
-        seed = int.from_bytes(hashlib.blake2b(words, digest_size=7).digest(), "little")
         return _params(
-            self.reader.asked,
+            self.reader.requested,
             n=n,
             in_full=in_full,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_new_tokens,
-            seed=seed + first,
+            seed=seed_from(sampling.seed, key) + first,
             stop_token_ids=list(self.reader.stops),
             logit_bias=dict.fromkeys(self.reader.banned, BANNED) or None,
         )
 
     def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
-        outputs = self._requests.in_order(contexts, lambda _: _params(self.reader.asked))
+        outputs = self._requests.in_order(contexts, lambda _: _params(self.reader.requested))
         return (self._step(self.reader.eos[0], _last(output)) for output in outputs)
 
     def _scored(
@@ -188,8 +185,7 @@ class VllmEngine(StepEngine):
                 "changes the output head; use an export with format merged"
             )
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
-        check_contexts(contexts, self.limit, 1)
-        params = _params(self.reader.asked, prompt_logprobs=0)
+        params = _params(self.reader.requested, prompt_logprobs=0)
         outputs = self._requests.in_order(contexts, lambda _: params)
         for response, output in zip(responses, outputs, strict=True):
             rows = output.prompt_logprobs[len(output.prompt_logprobs) - len(response) :]
@@ -199,18 +195,17 @@ class VllmEngine(StepEngine):
     def _scored_stepwise(self, prompt: Ids, response: Ids) -> Scored:
         """Return what `_scored` yields of a response, with one request per step."""
         contexts = [[*prompt, *response[:place]] for place in range(len(response) + 1)]
-        check_contexts(contexts, self.limit, 1)
         tokens = [*response, self.reader.eos[0]]
-        asked = [dict.fromkeys([*self.reader.asked, token]) for token in tokens]
-        outputs = self._requests.in_order(contexts, lambda at: _params(asked[at]))
+        requested = [dict.fromkeys([*self.reader.requested, token]) for token in tokens]
+        outputs = self._requests.in_order(contexts, lambda at: _params(requested[at]))
         steps = [self._step(t, _last(output)) for t, output in zip(tokens, outputs, strict=True)]
         logprobs = [step.logprob - self.reader.rest(step.logprobs) for step in steps[:-1]]
         return steps, logprobs
 
     def _step(self, token: int, logprobs: Mapping[int, Any]) -> Step:
         """Return a step that chose a token, from vLLM's log-probabilities by id."""
-        asked = {i: logprobs[i].logprob for i in self.reader.asked}
-        return Step(token, logprobs[token].logprob, asked)
+        requested = {i: logprobs[i].logprob for i in self.reader.requested}
+        return Step(token, logprobs[token].logprob, requested)
 
 
 class VllmStream:

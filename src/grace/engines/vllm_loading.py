@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from grace.engines.reading import ids_in
 from grace.errors import ConfigError, ModelError, first_line
 from grace.store import LORA_CONFIG
 
@@ -60,11 +61,9 @@ def check_raw(llm: Any) -> None:
 
 def ends_of(config: Any) -> tuple[int, ...]:
     """Return the end tokens that a model's configurations name."""
-    found: list[int] = []
-    generation = config.try_get_generation_config()
-    for named in (generation.get("eos_token_id"), config.hf_text_config.eos_token_id):
-        found += [named] if isinstance(named, int) else list(named or ())
-    return tuple(dict.fromkeys(i for i in found if 0 <= i < config.get_vocab_size()))
+    named = config.try_get_generation_config().get("eos_token_id")
+    ends = ids_in(named, config.hf_text_config.eos_token_id)
+    return tuple(dict.fromkeys(i for i in ends if 0 <= i < config.get_vocab_size()))
 
 
 def start(

@@ -21,6 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from grace.config import is_missing
+from grace.engines.gguf.header import read_header
 from grace.errors import MissingError, ModelError, first_line
 from grace.store import CARD, digest
 from grace.store.files import sync, writing
@@ -97,21 +98,14 @@ def _unpacked(file: Path) -> Path:
             if (folder / file.stem).is_dir():
                 return folder / file.stem
         raise MissingError(str(file), "gguf")
-    _make(file, place)
-    return place
-
-
-def _make(file: Path, place: Path) -> None:
-    from grace.engines.gguf.header import read_header
-
     header = read_header(file)
     with _alone(place):
-        if place.is_dir():
-            return
-        from grace.engines.gguf.unpacking import unpack
+        if not place.is_dir():
+            from grace.engines.gguf.unpacking import unpack
 
-        with _replacing(place) as partial:
-            unpack(file, header, partial, place)
+            with _replacing(place) as partial:
+                unpack(file, header, partial, place)
+    return place
 
 
 def _version(package: str) -> str:

@@ -24,6 +24,7 @@ import numpy as np
 
 from grace.engines.gguf.header import Header
 from grace.engines.local.loading import no_progress_bar
+from grace.engines.reading import ids_in
 from grace.errors import GraceError, ModelError, first_line
 
 ENDS = ("eos", "eot", "eom")
@@ -189,13 +190,13 @@ def _set_ends(header: Header, model: Any) -> None:
     If the file's EOS is among the loader's own end tokens, those are kept, since the loader knows
     more of some models.
     """
-    own, rows = model.generation_config.eos_token_id, model.get_input_embeddings().weight.shape[0]
+    rows = model.get_input_embeddings().weight.shape[0]
     named = [header.number(f"tokenizer.ggml.{name}_token_id") for name in ENDS]
-    loaders = [own] if isinstance(own, int) else list(own or ())
+    loaders = ids_in(model.generation_config.eos_token_id)
     ends = [*(loaders if named[0] in loaders else ()), *named]
     found = [token for token in ends if token is not None and 0 <= token < rows]
-    config_ends = list(dict.fromkeys(found)) or None
-    model.generation_config.eos_token_id = model.config.eos_token_id = config_ends
+    model.generation_config.eos_token_id = list(dict.fromkeys(found)) or None
+    model.config.eos_token_id = model.generation_config.eos_token_id
 
 
 def _split_digits(file: Path, header: Header, tokenizer: Any) -> None:

@@ -35,15 +35,15 @@ class UpstreamError(GraceError):
             an unknown model), `invalid` or `too_large` (it rejects the request), `failed` (an error
             of the server), `broken` (the connection ended within an answer), `malformed` (the
             answer cannot be parsed) or `unsupported` (the server lacks a feature that is needed).
-        said: the server's own message, empty if there is none.
+        detail: the server's own message, empty if there is none.
         retry_after_s: how long a busy server asks to wait.
     """
 
     def __init__(
-        self, message: str, why: Why, *, said: str = "", retry_after_s: float = 1.0
+        self, message: str, why: Why, *, detail: str = "", retry_after_s: float = 1.0
     ) -> None:
-        super().__init__(f"{message}: {said}" if said else message)
-        self.message, self.said = message, said
+        super().__init__(f"{message}: {detail}" if detail else message)
+        self.message, self.detail = message, detail
         self.why = why
         self.retry_after_s = retry_after_s
 
@@ -59,9 +59,9 @@ def parsed(content: bytes | str) -> Json:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise UpstreamError("the upstream sent no JSON object", "malformed", said=_start(content))
+        raise UpstreamError("the upstream sent no JSON object", "malformed", detail=_start(content))
     if value.get("error"):
-        raise UpstreamError("the upstream failed", "failed", said=_message(value))
+        raise UpstreamError("the upstream failed", "failed", detail=_message(value))
     return value
 
 
@@ -73,7 +73,7 @@ def choice_of(answer: Json) -> Json:
     """
     choices = answer.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise UpstreamError("the upstream sent no choice", "malformed", said=short(str(answer)))
+        raise UpstreamError("the upstream sent no choice", "malformed", detail=short(str(answer)))
     return choices[0]
 
 

@@ -65,7 +65,7 @@ def sample_body(model: str, reader: Reader, request: Request) -> Json:
         body["seed"] = request.seed
     if reader.banned:
         body["logit_bias"] = {str(token): -100 for token in reader.banned}
-    return body | listing(reader.asked)
+    return body | listing(reader.requested)
 
 
 def listing(ids: Sequence[int]) -> Json:
@@ -98,7 +98,7 @@ class Names:
             raise UpstreamError(
                 "the upstream sent an id that is no token of the model",
                 "malformed",
-                said=short(repr(token)),
+                detail=short(repr(token)),
             )
         return token
 
@@ -113,28 +113,28 @@ class Names:
         return None
 
 
-def read_steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int]) -> list[Step]:
+def read_steps(choice: Mapping[str, Any], names: Names, requested: Sequence[int]) -> list[Step]:
     """Return the steps in a choice, or in a part of a streamed choice.
 
     Args:
         choice: the choice.
         names: checks token ids.
-        asked: the ids that every step must list.
+        requested: the ids that every step must list.
 
     Raises:
         UpstreamError: log-probabilities or ids are missing, or the server aborted the sample.
     """
     try:
-        return _steps(choice, names, asked)
+        return _steps(choice, names, requested)
     except (AttributeError, TypeError, KeyError, ValueError) as error:
         raise UpstreamError(
             "the upstream sent a choice in another form than vLLM's",
             "malformed",
-            said=short(str(error)),
+            detail=short(str(error)),
         ) from None
 
 
-def _steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int]) -> list[Step]:
+def _steps(choice: Mapping[str, Any], names: Names, requested: Sequence[int]) -> list[Step]:
     listed = choice.get("logprobs") or {}
     tokens = listed.get("tokens") or []
     values, tops = listed.get("token_logprobs") or [], listed.get("top_logprobs") or []
@@ -148,26 +148,26 @@ def _steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int]) -> lis
             "malformed",
         )
     steps = [_step(*each, names) for each in zip(ids, values, tops, strict=True)]
-    return checked_steps(steps, choice.get("finish_reason"), asked)
+    return checked_steps(steps, choice.get("finish_reason"), requested)
 
 
-def checked_steps(steps: list[Step], reason: Any, asked: Sequence[int]) -> list[Step]:
+def checked_steps(steps: list[Step], reason: Any, requested: Sequence[int]) -> list[Step]:
     """Return the steps of an answer, with the last one marked if it ended the sample.
 
     Args:
         steps: the steps.
         reason: the server's finish reason, None while the sample goes on.
-        asked: the ids that every step must list.
+        requested: the ids that every step must list.
 
     Raises:
         UpstreamError: the server aborted the sample, or a step does not list the ids.
     """
     if reason not in (None, "stop", "length"):
         raise UpstreamError(
-            "the upstream aborted a sample", "failed", said=f"finish_reason {short(repr(reason))}"
+            "the upstream aborted a sample", "failed", detail=f"finish_reason {short(repr(reason))}"
         )
     for step in steps:
-        if missing := [i for i in asked if i not in step.known]:
+        if missing := [i for i in requested if i not in step.listed]:
             raise UpstreamError(
                 f"the upstream did not list ids {missing} although it was asked for them; it may "
                 "decode speculatively, so that c cannot be read",
@@ -209,7 +209,7 @@ def prompt_logprobs(choice: Mapping[str, Any], prompt: Sequence[int], last: int)
         return [number(rows[i][str(prompt[i])]["logprob"]) for i in places]
     except (TypeError, KeyError) as error:
         raise UpstreamError(
-            "the upstream's prompt_logprobs lack a token", "malformed", said=short(str(error))
+            "the upstream's prompt_logprobs lack a token", "malformed", detail=short(str(error))
         ) from None
 
 
@@ -226,5 +226,5 @@ def number(value: Any) -> float:
         UpstreamError: the value is not a log-probability.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not value <= ROUNDING:
-        raise UpstreamError(NO_LOGPROB, "malformed", said=short(repr(value)))
+        raise UpstreamError(NO_LOGPROB, "malformed", detail=short(repr(value)))
     return min(float(max(value, -sys.float_info.max)), 0.0)

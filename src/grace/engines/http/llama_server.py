@@ -50,7 +50,7 @@ class LlamaServer(Remote):
             drawn_V = logprobs_V.copy()
             drawn_V[banned] = -np.inf
             token = draw(drawn_V, sampling, random.random())
-            yield [self._step(token, logprobs_V, self.reader.asked)]
+            yield [self._step(token, logprobs_V, self.reader.requested)]
             if token in self.reader.stops:
                 return
             context.append(token)
@@ -87,7 +87,7 @@ class LlamaServer(Remote):
             "post_sampling_probs": False,
             "cache_prompt": True,
         }
-        answer = await self.upstream.post("/completion", body)
+        answer = await self.upstream.json("/completion", body)
         try:
             (step,) = answer["completion_probabilities"]
             listed = [(entry["id"], entry["logprob"]) for entry in step["top_logprobs"]]
@@ -98,7 +98,7 @@ class LlamaServer(Remote):
             raise UpstreamError(
                 "the upstream sent a step in another form than llama-server's",
                 "malformed",
-                said=short(str(error)),
+                detail=short(str(error)),
             ) from None
         logprobs_V[logprobs_V < -1e9] = LOWEST  # the log of 0
         if not abs(np.exp(logprobs_V).sum() - 1) < ROUNDING:

@@ -55,7 +55,7 @@ async def probe(
         rows=described.get("n_vocab", 0),
     )
     remote = kind(upstream, tokenizer, names, reader, served)
-    if served.rows and any(token >= served.rows for token in reader.asked):
+    if served.rows and any(token >= served.rows for token in reader.requested):
         raise ModelError(_no_row(reader, f"it has {served.rows}"))
     if kind is SGLang:
         await _refuse_speculation(upstream)
@@ -68,7 +68,7 @@ async def probe(
         raise ModelError(
             f"{upstream.url} generated no token where one was asked for; check the server's log"
         ) from None
-    if not all(set(reader.asked) <= step.known.keys() for step in steps):
+    if not all(set(reader.requested) <= step.listed.keys() for step in steps):
         ran = f"vLLM {served.version}" if served.version else "a server"
         raise ModelError(
             f"{upstream.url} is {ran} that lists the most probable tokens only, so c cannot be "
@@ -84,7 +84,7 @@ async def _refuse_speculation(upstream: Upstream) -> None:
     Raises:
         ModelError: it decodes speculatively.
     """
-    info = await upstream.get("/get_server_info")
+    info = await upstream.json("/get_server_info")
     if info.get("speculative_algorithm"):
         raise ModelError(
             f"{upstream.url} decodes speculatively, so its log-probabilities are not those of the "
@@ -95,7 +95,7 @@ async def _refuse_speculation(upstream: Upstream) -> None:
 async def _version(upstream: Upstream) -> str:
     """Return vLLM's version, empty if the server names none."""
     try:
-        answer = await upstream.get("/version")
+        answer = await upstream.json("/version")
     except UpstreamError as error:
         if error.why in ("unreachable", "busy"):
             raise
@@ -110,7 +110,7 @@ async def model_of(upstream: Upstream, name: str | None, card: Json) -> Json:
         ModelError: the server does not have it, has several, or serves it without its LoRA.
         UpstreamError: the server cannot be reached.
     """
-    models = (await upstream.get("/v1/models")).get("data")
+    models = (await upstream.json("/v1/models")).get("data")
     if not isinstance(models, list) or not all(isinstance(m, dict) and "id" in m for m in models):
         raise UpstreamError(f"{upstream.url}/v1/models lists no models", "malformed")
     adapters = [model for model in models if model.get("parent")]
@@ -151,7 +151,7 @@ async def _of_llama_server(upstream: Upstream, found: Json) -> Json:
     llama-server handles as many requests at a time as it has slots. More connections would starve
     each other, so the client's limit is lowered.
     """
-    meta, props = found.get("meta") or {}, await upstream.get("/props")
+    meta, props = found.get("meta") or {}, await upstream.json("/props")
     file = str(props.get("model_path") or "")
     upstream.at_most(int(props.get("total_slots") or 1))
     return {
@@ -186,7 +186,7 @@ def _check_raw(steps: list[Step], vocabulary: int, remedy: str) -> None:
 def _explained(error: UpstreamError, reader: Reader, remedy: str) -> Exception:
     if error.message == NO_LOGPROB:
         return ModelError(
-            f"the server returns numbers that are no log-probabilities ({error.said}); {remedy}"
+            f"the server returns numbers that are no log-probabilities ({error.detail}); {remedy}"
         )
     if error.why != "invalid" or "vocab" not in str(error):
         return error

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from grace.engines import Sampling
-from grace.engines.checks import Scored
+from grace.engines import Sampling, seed_from
+from grace.engines.base import Scored
 from grace.engines.http.answers import UpstreamError
 from grace.engines.http.background import Calls, as_finished, in_order
 from grace.engines.http.dialect import (
@@ -98,13 +97,13 @@ class Remote:
         Raises:
             UpstreamError: the request failed.
         """
-        body, asked, seen = self._body(request), self.reader.asked, 0
+        body, requested, seen = self._body(request), self.reader.requested, 0
         if not request.stream:
-            yield self._read(await self._answer(body), 0, asked)
+            yield self._read(await self._answer(body), 0, requested)
             return
         async with aclosing(self._parts(body)) as parts:
             async for part in parts:
-                if steps := self._read(part, seen, asked):
+                if steps := self._read(part, seen, requested):
                     seen += len(steps)
                     if seen > request.sampling.max_new_tokens:
                         raise UpstreamError(
@@ -135,12 +134,12 @@ class Remote:
         for start in range(0, len(ids), MOST_IDS):
             part = ids[start : start + MOST_IDS]
             step, _ = await self._next(context, part)
-            logprobs += [step.known[i] for i in part]
+            logprobs += [step.listed[i] for i in part]
         return logprobs
 
     async def after(self, context: Ids) -> Step:
         """Return the step after a context."""
-        step, _ = await self._next(context, self.reader.asked)
+        step, _ = await self._next(context, self.reader.requested)
         return step
 
     async def confidence(self, prompt: Ids, response: Ids) -> float:
@@ -156,18 +155,18 @@ class Remote:
         If c needs the end step alone, it comes with the log-probabilities in one request. Otherwise
         each step is a request, and the server caches their common prefix.
         """
-        context, asked = [*prompt, *response], self.reader.asked
+        context, requested = [*prompt, *response], self.reader.requested
         if response and not (self.stepwise or self.served.lora or self.reader.every_step):
-            step, choice = await self._next(context, asked, prompt_logprobs=0)
+            step, choice = await self._next(context, requested, prompt_logprobs=0)
             return [step], prompt_logprobs(choice, context, len(response))
         work = (
-            self._next([*prompt, *response[:place]], [*asked, token])
+            self._next([*prompt, *response[:place]], [*requested, token])
             for place, token in enumerate(response)
         )
         async with aclosing(in_order(work, AHEAD)) as arriving:
             steps = [step async for step, _ in arriving]
         logprobs = [
-            step.known[token] - self.reader.rest(step.logprobs)
+            step.listed[token] - self.reader.rest(step.logprobs)
             for step, token in zip(steps, response, strict=True)
         ]
         return [*steps, await self.after(context)], logprobs
@@ -195,9 +194,9 @@ class Remote:
     def _parts(self, body: Json) -> AsyncGenerator[Json, None]:
         return self.upstream.stream(body)
 
-    def _read(self, answer: Json, seen: int, asked: Ids) -> list[Step]:
+    def _read(self, answer: Json, seen: int, requested: Ids) -> list[Step]:
         """Return the steps of an answer, or of a part that follows `seen` steps."""
-        return read_steps(answer, self.names, asked)
+        return read_steps(answer, self.names, requested)
 
 
 class RemoteStream:
@@ -236,5 +235,4 @@ class RemoteStream:
 
 def seed_of(sampling: Sampling, key: str, number: int) -> int:
     """Return the seed of a sample on the server; it depends on (seed, key, number) alone."""
-    words = f"{sampling.seed}\0{number}\0{key}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(words, digest_size=7).digest(), "little")
+    return seed_from(sampling.seed, number, key)

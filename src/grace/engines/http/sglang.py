@@ -31,22 +31,24 @@ class SGLang(Remote):
     async def _next(
         self, context: Sequence[int], ids: Sequence[int], **options: Any
     ) -> tuple[Step, Json]:
-        answer = await self._answer(self._asking(Request(context, GREEDY), ids))
+        answer = await self._answer(self._generate_body(Request(context, GREEDY), ids))
         return only(self._steps(answer, 0, ids)), answer
 
     async def _answer(self, body: Json) -> Json:
-        return await self.upstream.post("/generate", body)
+        return await self.upstream.json("/generate", body)
 
     def _parts(self, body: Json) -> AsyncGenerator[Json, None]:
         return self.upstream.events("/generate", body)
 
-    def _read(self, answer: Json, seen: int, asked: Sequence[int]) -> list[Step]:
-        return [self._unbiased(step) for step in self._steps(answer, seen, asked)]
+    def _read(self, answer: Json, seen: int, requested: Sequence[int]) -> list[Step]:
+        return [self._unbiased(step) for step in self._steps(answer, seen, requested)]
 
     def _body(self, request: Request) -> Json:
-        return self._asking(request, self.reader.asked, self.reader.banned)
+        return self._generate_body(request, self.reader.requested, self.reader.banned)
 
-    def _asking(self, request: Request, ids: Sequence[int], banned: Sequence[int] = ()) -> Json:
+    def _generate_body(
+        self, request: Request, ids: Sequence[int], banned: Sequence[int] = ()
+    ) -> Json:
         sampling = request.sampling
         drawn: Json = {
             "max_new_tokens": sampling.max_new_tokens,
@@ -71,7 +73,7 @@ class SGLang(Remote):
             "stream": request.stream,
         }
 
-    def _steps(self, answer: Mapping[str, Any], seen: int, asked: Sequence[int]) -> list[Step]:
+    def _steps(self, answer: Mapping[str, Any], seen: int, requested: Sequence[int]) -> list[Step]:
         """Return the steps of an answer after the first `seen`; parts of a stream may repeat those.
 
         Raises:
@@ -97,17 +99,17 @@ class SGLang(Remote):
             raise UpstreamError(
                 "the upstream sent an answer in another form than SGLang's",
                 "malformed",
-                said=short(str(error)),
+                detail=short(str(error)),
             ) from None
-        return checked_steps(steps, reason, asked)
+        return checked_steps(steps, reason, requested)
 
     def _unbiased(self, step: Step) -> Step:
         """Return a step without the effect of the bias on the banned tokens, and on the softmax."""
         banned = self.reader.banned
-        known = {i: p - BIAS if i in banned else p for i, p in step.logprobs.items()}
+        logprobs = {i: p - BIAS if i in banned else p for i, p in step.logprobs.items()}
         rest = math.log1p(
-            -math.expm1(BIAS) * sum(math.exp(known.get(i, -math.inf)) for i in banned)
+            -math.expm1(BIAS) * sum(math.exp(logprobs.get(i, -math.inf)) for i in banned)
         )
         return Step(
-            step.token, step.logprob - rest, {i: p - rest for i, p in known.items()}, step.ends
+            step.token, step.logprob - rest, {i: p - rest for i, p in logprobs.items()}, step.ends
         )

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grace.engines.http.answers import Json, UpstreamError, choice_of, message, parsed, short
 from grace.errors import ConfigError
@@ -75,13 +75,18 @@ class Upstream:
         """Close all connections."""
         await self._client.aclose()
 
-    async def get(self, path: str) -> Any:
-        """Return the JSON at a path below the server's address.
+    async def json(self, path: str, body: Json | None = None) -> Json:
+        """Return the JSON object at a path below the server's address; a body is posted.
 
         Raises:
             UpstreamError: the request failed.
         """
-        return await self._whole("GET", path, None)
+        async with self._slots:
+            response = await self._send(path, body)
+            try:
+                return parsed(await self._read(response))
+            finally:
+                await response.aclose()
 
     async def trouble(self) -> str:
         """Return why the server does not answer, empty if it does; takes no slot."""
@@ -100,7 +105,7 @@ class Upstream:
         Raises:
             UpstreamError: the request failed.
         """
-        return choice_of(await self.post("/v1/completions", body))
+        return choice_of(await self.json("/v1/completions", body))
 
     async def stream(self, body: Json) -> AsyncGenerator[Json, None]:
         """Yield the parts of the only choice as they arrive; closing this ends the request.
@@ -113,22 +118,6 @@ class Upstream:
                 if answer.get("choices") != []:  # empty in the report of usage at the end
                     yield choice_of(answer)
 
-    async def post(self, path: str, body: Json) -> Json:
-        """Send a body to a path below the server's address, and return the JSON of the answer.
-
-        Raises:
-            UpstreamError: the request failed.
-        """
-        return await self._whole("POST", path, body)
-
-    async def _whole(self, method: str, path: str, body: Json | None) -> Json:
-        async with self._slots:
-            response = await self._send(method, path, body)
-            try:
-                return parsed(await self._read(response))
-            finally:
-                await response.aclose()
-
     async def events(self, path: str, body: Json) -> AsyncGenerator[Json, None]:
         """Yield the parts of a streamed answer as they arrive; closing this ends the request.
 
@@ -136,7 +125,7 @@ class Upstream:
             UpstreamError: the request failed; `broken` if the answer breaks off.
         """
         async with self._slots:
-            response = await self._send("POST", path, body)
+            response = await self._send(path, body)
             try:
                 await self._check_stream(response)
                 async with aclosing(self._events(response)) as events:
@@ -148,10 +137,11 @@ class Upstream:
             finally:
                 await response.aclose()
 
-    async def _send(self, method: str, path: str, body: Json | None) -> Response:
+    async def _send(self, path: str, body: Json | None) -> Response:
         """Return an open response with status 200."""
         from httpx2 import RequestError, TimeoutException
 
+        method = "GET" if body is None else "POST"
         for attempt in range(self._retries + 1):
             request = self._client.build_request(method, self.url + path, json=body)
             try:
@@ -220,40 +210,39 @@ class Upstream:
             async for part in response.aiter_bytes():
                 yield part
         except RequestError as error:
-            said = short(str(error) or type(error).__name__)
+            detail = short(str(error) or type(error).__name__)
             raise UpstreamError(
-                "the upstream broke off within an answer", "broken", said=said
+                "the upstream broke off within an answer", "broken", detail=detail
             ) from None
 
     async def _refusal(self, response: Response) -> UpstreamError:
+        """Return the error in a response, of which only the beginning is read."""
+        body = b""
         try:
-            said = message(await self._beginning(response))
+            async with aclosing(self._parts(response)) as parts:
+                async for part in parts:
+                    body += part
+                    if len(body) >= ERROR_READ:
+                        break
         finally:
             await response.aclose()
+        detail = message(body[:ERROR_READ])
         status = response.status_code
         text = f"the upstream answers {status}"
         if status in BUSY:
             wanted = _seconds(response.headers.get("retry-after"))
-            return UpstreamError(text, "busy", said=said, retry_after_s=wanted)
+            return UpstreamError(text, "busy", detail=detail, retry_after_s=wanted)
         if status in (401, 403, 404):
-            return UpstreamError(text, "refused", said=said)
+            return UpstreamError(text, "refused", detail=detail)
         if status == 413:
-            return UpstreamError(text, "too_large", said=said)
-        return UpstreamError(text, "invalid" if status in (400, 422) else "failed", said=said)
-
-    async def _beginning(self, response: Response) -> bytes:
-        """Return the beginning of an error's body."""
-        body = b""
-        async with aclosing(self._parts(response)) as parts:
-            async for part in parts:
-                body += part
-                if len(body) >= ERROR_READ:
-                    break
-        return body[:ERROR_READ]
+            return UpstreamError(text, "too_large", detail=detail)
+        return UpstreamError(text, "invalid" if status in (400, 422) else "failed", detail=detail)
 
     def _unreachable(self, error: Exception) -> UpstreamError:
-        said = short(str(error) or type(error).__name__)
-        return UpstreamError(f"no answer from the upstream ({said}); is it running?", "unreachable")
+        detail = short(str(error) or type(error).__name__)
+        return UpstreamError(
+            f"no answer from the upstream ({detail}); is it running?", "unreachable"
+        )
 
 
 def _client(api_key: str, timeout_s: float) -> AsyncClient:

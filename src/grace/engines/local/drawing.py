@@ -122,7 +122,6 @@ class Stream:
     def __init__(
         self, engine: TransformersEngine, prompt: Sequence[int], sampling: Sampling, key: str
     ) -> None:
-        self._watch = Watch(engine.evidence, sampling.drop)
         self.tokens = 0
         self._engine, self._prompt, self._sampling, self._key = engine, prompt, sampling, key
         self._prefilled: Batch | None = None
@@ -149,7 +148,7 @@ class Stream:
     def _finished(self, drawing: Drawing, count: int) -> Iterator[tuple[int, Generation]]:
         """Yield (row, response) as each ends or is dropped; those that are cut come last."""
         longest, drop = self._sampling.max_new_tokens, self._sampling.drop
-        watches = [copy.deepcopy(self._watch) for _ in range(count)]
+        watches = [Watch(self._engine.evidence, drop) for _ in range(count)]
         waiting = set(range(count))
         with contextlib.closing(iter(drawing)) as running:  # type: ignore[type-var]
             for step, drawn in enumerate(running):

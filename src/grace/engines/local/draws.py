@@ -6,7 +6,6 @@ length. Shapes: R rows, T steps, V vocabulary.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.engines import Sampling
+from grace.engines import Sampling, seed_from
 
 
 class Part(NamedTuple):
@@ -77,18 +76,13 @@ def uniforms(seed: int, keys: Sequence[str], samples: range, num_steps: int) -> 
     """Return float64 draws of shape (R, T); each row depends on (seed, key, sample) alone."""
     return np.stack(
         [
-            np.random.Generator(np.random.Philox(key=_philox_key(seed, key, sample))).random(
+            np.random.Generator(np.random.Philox(key=seed_from(seed, sample, key, size=16))).random(
                 num_steps
             )
             for key in keys
             for sample in samples
         ]
     )
-
-
-def _philox_key(seed: int, key: str, sample: int) -> int:
-    words = f"{seed}\0{sample}\0{key}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(words, digest_size=16).digest(), "little")
 
 
 def _points(parts: Sequence[Part], num_steps: int) -> np.ndarray:

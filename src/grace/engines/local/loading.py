@@ -17,6 +17,7 @@ from grace.chat import with_thinking
 from grace.cnf import TOKENS, find_readout
 from grace.config import is_missing
 from grace.engines.local.adapters import load_adapter, put_rows
+from grace.engines.reading import ids_in
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
 from grace.store import ROWS, read_card
@@ -165,12 +166,10 @@ def eos_ids(
     Raises:
         ModelError: there are none.
     """
-    found: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    for config in (getattr(model, "generation_config", None), model.config):
-        named = getattr(config, "eos_token_id", None)
-        found += [named] if isinstance(named, int) else list(named or ())
+    configs = (getattr(model, "generation_config", None), model.config)
+    named = (getattr(config, "eos_token_id", None) for config in configs)
     rows = model.get_input_embeddings().weight.shape[0]
-    ends = (*found, *stops)
+    ends = (*ids_in(tokenizer.eos_token_id, *named), *stops)
     ids = tuple(dict.fromkeys(i for i in ends if 0 <= i < rows and i not in besides))
     if not ids:
         raise ModelError("neither tokenizer nor model names an end token; set eos_token")

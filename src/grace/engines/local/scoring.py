@@ -15,7 +15,7 @@ from torch import Tensor
 
 from grace.cnf import end_log_prob, find_readout, unread_end, without
 from grace.engines import Features, StepStates
-from grace.engines.checks import ReadEngine, check_contexts
+from grace.engines.base import ReadEngine, check_contexts
 from grace.engines.local.batching import group, run_batches
 from grace.engines.local.forward import Forward, Unread, begin
 from grace.engines.local.loading import eos_ids

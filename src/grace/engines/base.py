@@ -93,11 +93,11 @@ class StepEngine(ReadEngine):
         Raises:
             ModelError: there is no `<CNF>`, or the engine cannot score given responses.
         """
-        reader, pairs = self.reader, zip(prompts, responses, strict=True)
+        reader = self.reader
         if reader.evidence is not None:
-            with closing(self._scored(prompts, responses)) as scored:
+            with self._scoring(prompts, responses) as scored:
                 return [reader.confidence(steps, logprobs) for steps, logprobs in scored]
-        contexts = [reader.place(*pair) for pair in pairs]
+        contexts = [reader.place(*pair) for pair in zip(prompts, responses, strict=True)]
         check_contexts(contexts, self.limit, 1)
         with closing(self._after(contexts)) as ends:
             return [reader.confidence([step], []) for step in ends]
@@ -108,7 +108,7 @@ class StepEngine(ReadEngine):
         Raises:
             ModelError: the model has a confidence at the end of a response only.
         """
-        with closing(self._scored(prompts, responses)) as scored:
+        with self._scoring(prompts, responses) as scored:
             return [self.reader.trace(steps, logprobs) for steps, logprobs in scored]
 
     def logprobs(
@@ -119,7 +119,7 @@ class StepEngine(ReadEngine):
         Raises:
             ModelError: the engine cannot score given responses.
         """
-        with closing(self._scored(prompts, responses)) as scored:
+        with self._scoring(prompts, responses) as scored:
             return [(logprobs, self.reader.end_logprob(steps[-1])) for steps, logprobs in scored]
 
     def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
@@ -131,6 +131,14 @@ class StepEngine(ReadEngine):
         raise ModelError(
             "this engine gives no hidden states; use the transformers engine for features"
         )
+
+    def _scoring(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> closing[Generator[Scored, None, None]]:
+        """Check given responses, and return their scores; leaving the block stops the scoring."""
+        contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
+        check_contexts(contexts, self.limit, 1)
+        return closing(self._scored(prompts, responses))
 
     def _samples(
         self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
