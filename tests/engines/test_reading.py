@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from grace.cnf import Readout
-from grace.engines.reading import Reader, Step, named_ends, read
+from grace.engines.ends import named_ends
+from grace.engines.reading import Reader, Step, read
 from grace.errors import ModelError
 from grace.evidence import FEATURES, Evidence, confidence, reading
 

@@ -11,8 +11,8 @@ import torch
 import tiny_models
 from grace.cnf import Readout, add_cnf
 from grace.engines import Sampling
+from grace.engines.ends import stop_ids
 from grace.engines.reading import LISTED_ENDS, Reader, Step, read
-from grace.engines.stops import stop_ids
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 

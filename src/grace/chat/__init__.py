@@ -163,7 +163,8 @@ def _render_any(tokenizer: Any, messages: Sequence[Message]) -> tuple[Sequence[M
             return merged, _render(tokenizer, merged)
         except TemplateError:
             raise ModelError(
-                f"the chat template refuses these messages: {error}; check the order of their roles"
+                f"the chat template refuses these messages: {str(error).rstrip('.')}; correct the "
+                "model's chat_template.jinja, or use data.prompt=text"
             ) from error
 
 

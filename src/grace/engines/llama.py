@@ -23,11 +23,11 @@ import torch
 from grace.cnf import find_readout
 from grace.engines import Capability, Opening, Sampling
 from grace.engines.base import Scored, StepEngine, check_contexts
+from grace.engines.ends import named_ends, stop_ids
 from grace.engines.gguf.header import Header, read_header
 from grace.engines.local.draws import Draws, Part
 from grace.engines.local.loading import load_tokenizer
-from grace.engines.reading import Reader, Step, named_ends, read
-from grace.engines.stops import stop_ids
+from grace.engines.reading import Reader, Step, check_rows, read
 from grace.engines.watching import Watch, dropped
 from grace.errors import ConfigError, ModelError, first_line
 from grace.records import Generation
@@ -74,11 +74,8 @@ class LlamaEngine(StepEngine):
         self._held: list[int] = []  # the context in llama.cpp's KV cache
         read_ids = self.readout.ids if self.readout else ()
         self._requested = [i for i in (*self.reader.eos, *read_ids) if i < self._rows]
-        if max(read_ids, default=0) >= self._rows:
-            raise ModelError(
-                f"the tokenizer knows <CNF> as id {read_ids[0]}, but the file has {self._rows} "
-                "rows; give what `grace export --format gguf` wrote"
-            )
+        remedy = "give what `grace export --format gguf` wrote"
+        check_rows(self.readout, self._rows, "the file", remedy)
 
     @classmethod
     def open(cls, opening: Opening) -> LlamaEngine:
@@ -219,7 +216,7 @@ class LlamaStream:
         for step in engine.steps(self._prompt, self._sampling, self._key, number):
             steps.append(step)
             self.tokens += step.token not in reader.stops
-            if self._sampling.drop and watch.falls(steps, reader):
+            if watch.falls(steps, reader):
                 return dropped(steps, reader, engine.tokenizer)
         return read(steps, reader, engine.tokenizer)
 

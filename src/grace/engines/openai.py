@@ -19,14 +19,14 @@ from typing import Any, ClassVar, TypeVar
 from grace.chat.saved import SavedTokenizer
 from grace.engines import Capability, Opening, Sampling
 from grace.engines.base import Scored, StepEngine, check_contexts
+from grace.engines.ends import named_ends, named_rows, stop_ids
 from grace.engines.http.answers import UpstreamError
 from grace.engines.http.background import Background, Calls, in_order
 from grace.engines.http.dialect import Names, Request
 from grace.engines.http.probing import probe
 from grace.engines.http.remote import Remote, RemoteStream, Served, seed_of
 from grace.engines.http.upstream import Upstream
-from grace.engines.reading import Reader, Step, named_ends, named_rows
-from grace.engines.stops import stop_ids
+from grace.engines.reading import Reader, Step
 from grace.errors import ConfigError
 from grace.records import Generation
 from grace.store import read_card

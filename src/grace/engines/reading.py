@@ -1,4 +1,4 @@
-"""Where a response ends and how confident the model is there, from an engine's log-probabilities.
+"""Find the end of a response, and its confidence, in the log-probabilities of an engine.
 
 A response ends at the step that chose an end token: EOS or <CNF>. The log-probability of its end is
 that of all end tokens together. This module does not need torch.
@@ -6,11 +6,9 @@ that of all end tokens together. This module does not need torch.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.cnf import CNF_TOKEN, TOKENS, Readout, find_readout
@@ -228,6 +226,20 @@ class Reader:
         return traced([*map(self.reading, steps)], logprobs, end, self.evidence)
 
 
+def check_rows(readout: Readout | None, rows: int, model: str, remedy: str) -> None:
+    """Refuse a model without a row of the vocabulary for every token that is read.
+
+    Raises:
+        ModelError: a token has no row; the message names `model` and the `remedy`.
+    """
+    if readout is not None and max(readout.ids) >= rows:
+        name = TOKENS[readout.head][-1]
+        raise ModelError(
+            f"the tokenizer knows {name} as id {readout.ids[-1]}, but {model} has {rows} rows; "
+            f"{remedy}"
+        )
+
+
 def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
     """Return the response in the steps of one sample, up to its end token if it has one."""
     drawn: list[Drawn] = []
@@ -260,29 +272,6 @@ def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Generati
         confidence=trace[0 if reader.at_prompt else -1] if ended and reads else None,
         trace=tuple(trace),
     )
-
-
-def ids_in(*fields: Any) -> list[int]:
-    """Return the ids in `eos_token_id` fields, each of which is an id, a list of ids, or None."""
-    return [i for ids in fields for i in ([ids] if isinstance(ids, int) else ids or ())]
-
-
-def named_ends(folder: Path) -> tuple[int, ...]:
-    """Return the end tokens that generation_config.json and config.json of a model name."""
-    configs = (_json(folder / name) for name in ("generation_config.json", "config.json"))
-    return tuple(dict.fromkeys(ids_in(*(config.get("eos_token_id") for config in configs))))
-
-
-def named_rows(folder: Path) -> int:
-    """Return the vocabulary size in a model's config.json, 0 if it names none."""
-    config = _json(folder / "config.json")
-    rows: int = config.get("text_config", config).get("vocab_size") or 0
-    return rows
-
-
-def _json(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    return content
 
 
 def _end_logprob(step: Step, ends: Sequence[int], absent: Collection[int]) -> float:

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 from grace.engines import Capability, Opening, Sampling, seed_from
 from grace.engines.base import Scored, StepEngine, check_contexts
+from grace.engines.ends import stop_ids
 from grace.engines.local.loading import load_tokenizer
-from grace.engines.reading import Reader, Step, read
-from grace.engines.stops import stop_ids
+from grace.engines.reading import Reader, Step, check_rows, read
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
 from grace.engines.vllm_requests import Requests
 from grace.engines.watching import Watch, dropped
@@ -65,12 +65,8 @@ class VllmEngine(StepEngine):
         self.tokenizer = tokenizer
         ends = (*ends_of(config), *stops)
         self.reader = Reader.of(tokenizer, card or {}, ends, needs_cnf=needs_cnf)
-        cnf, rows = self.reader.cnf, config.get_vocab_size()
-        if cnf is not None and cnf >= rows:
-            raise ModelError(
-                f"the tokenizer knows <CNF> as id {cnf}, but the model has {rows} rows; give what "
-                "`grace export` wrote"
-            )
+        remedy = "give what `grace export` wrote"
+        check_rows(self.readout, config.get_vocab_size(), "the model", remedy)
         self.limit: int = config.max_model_len
         self._requests = Requests(llm.llm_engine, lora)
 
@@ -224,25 +220,25 @@ class VllmStream:
         A sample has the seed that `generate` uses for the same prompt, key and number. Closing the
         iterator aborts the others, which frees their places in the batch at once.
         """
-        engine, reader, drop = self._engine, self._engine.reader, self._sampling.drop
-        requests = engine._requests
+        engine, reader, requests = self._engine, self._engine.reader, self._engine._requests
         waiting = {requests.add(self._prompt, self._params(n)): n for n in numbers}
         written = dict.fromkeys(waiting, 0)
-        watches = {name: Watch(reader.evidence, drop) for name in waiting}
+        watches = {name: Watch(reader.evidence, self._sampling.drop) for name in waiting}
         try:
             while waiting:
                 for name, output in requests.wait(waiting):
                     (sample,) = output.outputs
                     written[name] = len(sample.token_ids)
                     steps = list(map(engine._step, sample.token_ids, sample.logprobs))
-                    hopeless = drop and watches[name].falls(steps, reader)
-                    if hopeless or output.finished:
+                    if count := watches[name].falls(steps, reader):
+                        generation = dropped(steps[:count], reader, engine.tokenizer)
+                        requests.abort([] if output.finished else [name])
+                    elif output.finished:
                         generation = read(steps, reader, engine.tokenizer)
-                        if hopeless:
-                            generation = dropped(steps[:hopeless], reader, engine.tokenizer)
-                            requests.abort([] if output.finished else [name])
-                        written[name] = len(generation.token_ids)
-                        yield waiting.pop(name), generation
+                    else:
+                        continue
+                    written[name] = len(generation.token_ids)
+                    yield waiting.pop(name), generation
         finally:
             self.tokens += sum(written.values())
             requests.abort(waiting)

@@ -48,6 +48,8 @@ class Watch:
 
         `steps` are all steps so far; those of earlier calls are not read again.
         """
+        if not self._drop:
+            return 0
         for count in range(self._tokens, len(steps)):
             if self.hopeless(reader.drawn(steps[count])):
                 return count + 1

@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from grace.cnf import count_rows
+from grace.engines.ends import ids_in
 from grace.engines.gguf.header import Header
 from grace.engines.local.loading import no_progress_bar
-from grace.engines.reading import ids_in
 from grace.errors import GraceError, ModelError, first_line
 
 ENDS = ("eos", "eot", "eom")
@@ -163,7 +164,7 @@ def _load_tokenizer(folder: Path) -> Any:
 
 def _check_vocabulary(file: Path, header: Header, model: Any, tokenizer: Any) -> None:
     """Refuse a tokenizer whose special tokens, or BOS before a text, are not the file's."""
-    tokens, rows = header.tokens, model.get_input_embeddings().weight.shape[0]
+    tokens, rows = header.tokens, count_rows(model)
     for name in ("bos", *ENDS):
         token = header.number(f"tokenizer.ggml.{name}_token_id")
         if token is None or not 0 <= token < len(tokens):
@@ -190,7 +191,7 @@ def _set_ends(header: Header, model: Any) -> None:
     If the file's EOS is among the loader's own end tokens, those are kept, since the loader knows
     more of some models.
     """
-    rows = model.get_input_embeddings().weight.shape[0]
+    rows = count_rows(model)
     named = [header.number(f"tokenizer.ggml.{name}_token_id") for name in ENDS]
     loaders = ids_in(model.generation_config.eos_token_id)
     ends = [*(loaders if named[0] in loaders else ()), *named]

@@ -122,7 +122,7 @@ class Remote:
                 drawn = map(self.reader.drawn, more)
                 tokens = sum(1 for _ in takewhile(lambda one: not one.ended, drawn))
                 arrived(tokens)
-                if request.sampling.drop and (count := watch.falls(steps, self.reader)):
+                if count := watch.falls(steps, self.reader):
                     return dropped(steps[:count], self.reader, self.tokenizer)
                 if tokens < len(more):
                     break

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from grace.engines.http.answers import Json, UpstreamError, choice_of, message, parsed, short
+from grace.engines.http.answers import Json, UpstreamError, Why, choice_of, message, parsed, short
 from grace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +21,16 @@ CONNECT_S = 10.0
 LONGEST_WAIT_S = 30.0
 HEALTH_S = 2.0  # longest answer of a healthy server to a health check
 FIRST_WAIT_S = 0.5
-BUSY = (429, 503)
+REASONS: dict[int, Why] = {  # of a status; all others are `failed`
+    429: "busy",
+    503: "busy",
+    401: "refused",
+    403: "refused",
+    404: "refused",
+    413: "too_large",
+    400: "invalid",
+    422: "invalid",
+}
 LONGEST_LINE = 2**22  # bytes of one event of a stream
 LARGEST_BODY = 2**26  # bytes of an answer; the log-probabilities of long prompts are large
 ERROR_READ = 2**16  # bytes of an error that are read
@@ -51,7 +60,7 @@ class Upstream:
         max_in_flight: int = 64,
     ) -> None:
         self.url = _checked(url)
-        self._retries, self._timeout_s = retries, timeout_s
+        self._retries = retries
         self.max_in_flight = max_in_flight
         self._deadline = math.inf
         self._slots = asyncio.Semaphore(max_in_flight)
@@ -147,7 +156,10 @@ class Upstream:
             try:
                 response = await self._client.send(request, stream=True)
             except RequestError as error:
-                failure = self._unreachable(error)
+                detail = short(str(error) or type(error).__name__)
+                failure = UpstreamError(
+                    f"no answer from the upstream ({detail}); is it running?", "unreachable"
+                )
                 if isinstance(error, TimeoutException):
                     raise failure from None
             else:
@@ -226,22 +238,13 @@ class Upstream:
                         break
         finally:
             await response.aclose()
-        detail = message(body[:ERROR_READ])
-        status = response.status_code
-        text = f"the upstream answers {status}"
-        if status in BUSY:
-            wanted = _seconds(response.headers.get("retry-after"))
-            return UpstreamError(text, "busy", detail=detail, retry_after_s=wanted)
-        if status in (401, 403, 404):
-            return UpstreamError(text, "refused", detail=detail)
-        if status == 413:
-            return UpstreamError(text, "too_large", detail=detail)
-        return UpstreamError(text, "invalid" if status in (400, 422) else "failed", detail=detail)
-
-    def _unreachable(self, error: Exception) -> UpstreamError:
-        detail = short(str(error) or type(error).__name__)
+        why = REASONS.get(response.status_code, "failed")
+        seconds = response.headers.get("retry-after", "") if why == "busy" else ""
         return UpstreamError(
-            f"no answer from the upstream ({detail}); is it running?", "unreachable"
+            f"the upstream answers {response.status_code}",
+            why,
+            detail=message(body[:ERROR_READ]),
+            retry_after_s=float(seconds) if seconds.strip().isdecimal() else 1.0,
         )
 
 
@@ -266,10 +269,5 @@ def _checked(url: str) -> str:
 
 def _wait_s(attempt: int, failure: UpstreamError) -> float:
     backoff = FIRST_WAIT_S * 2.0**attempt * random.uniform(0.5, 1.0)
-    asked = failure.retry_after_s if failure.why == "busy" else 0.0
-    return min(max(backoff, asked), LONGEST_WAIT_S)
-
-
-def _seconds(value: str | None) -> float:
-    """Return the seconds in a Retry-After header, 1 if it has no number."""
-    return float(value) if value and value.strip().isdecimal() else 1.0
+    wanted = failure.retry_after_s if failure.why == "busy" else 0.0
+    return min(max(backoff, wanted), LONGEST_WAIT_S)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from grace.cnf import find_readout, set_rows
+from grace.cnf import count_rows, find_readout, set_rows
 from grace.errors import ModelError, first_line
 from grace.store import CARD, LORA_CONFIG, ROWS
 
@@ -49,7 +49,7 @@ def load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
         _refuse_megatron(adapter)
     if "rows" not in manifest:
         raise ModelError(f"{adapter} has no 'rows' in {CARD}; export the adapter again")
-    rows, have = manifest["rows"], model.get_input_embeddings().weight.shape[0]
+    rows, have = manifest["rows"], count_rows(model)
     if have > rows:
         raise ModelError(
             f"the base model has {have} rows, but adapter {adapter} was trained on {rows}; "

@@ -162,10 +162,9 @@ class Batch:
             live_R=self.live_R[from_R],
         )
 
-    def stop(self, rows: Sequence[int]) -> None:
-        """Stop sampling these rows of the record."""
-        for row in rows:
-            self.live_R = self.live_R & (self.rows_R != row)
+    def stop(self, row: int) -> None:
+        """Stop sampling a row of the record."""
+        self.live_R = self.live_R & (self.rows_R != row)
 
     def advance(self, forward: Forward, choice: _Choice, last_R: Tensor) -> bool:
         """Feed the chosen tokens; return False once no row is left.

@@ -91,7 +91,7 @@ class Drawing:
     def stop(self, row: int) -> None:
         """Stop sampling a row."""
         assert self._batch is not None
-        self._batch.stop([row])
+        self._batch.stop(row)
 
     def generations(self) -> list[Generation]:
         """Return the responses so far, one per row; a row that was stopped counts as cut."""
@@ -147,14 +147,14 @@ class Stream:
 
     def _finished(self, drawing: Drawing, count: int) -> Iterator[tuple[int, Generation]]:
         """Yield (row, response) as each ends or is dropped; those that are cut come last."""
-        longest, drop = self._sampling.max_new_tokens, self._sampling.drop
-        watches = [Watch(self._engine.evidence, drop) for _ in range(count)]
+        longest = self._sampling.max_new_tokens
+        watches = [Watch(self._engine.evidence, self._sampling.drop) for _ in range(count)]
         waiting = set(range(count))
         with contextlib.closing(iter(drawing)) as running:  # type: ignore[type-var]
             for step, drawn in enumerate(running):
                 ended = [one.row for one in drawn if one.ended]
                 self.tokens += len(drawn) - len(ended)
-                hopeless = [one.row for one in drawn if drop and watches[one.row].hopeless(one)]
+                hopeless = [one.row for one in drawn if watches[one.row].hopeless(one)]
                 waiting -= {*ended, *hopeless}
                 yield from self._responses(drawing, ended, longest)
                 for row in hopeless:

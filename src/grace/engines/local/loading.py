@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from grace.chat import with_thinking
-from grace.cnf import TOKENS, find_readout
+from grace.cnf import count_rows, find_readout
 from grace.config import is_missing
+from grace.engines.ends import ids_in
 from grace.engines.local.adapters import load_adapter, put_rows
-from grace.engines.reading import ids_in
+from grace.engines.reading import check_rows
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
 from grace.store import ROWS, read_card
@@ -72,7 +73,8 @@ def load(
     manifest = read_card(Path(adapter or path))
     if adapter is not None:
         model = load_adapter(model, Path(adapter), manifest)
-    _check_rows(model, tokenizer, path)
+    remedy = "load the adapter that belongs to this tokenizer"
+    check_rows(find_readout(tokenizer), count_rows(model), f"the model in {path}", remedy)
     if dtype == "auto" and next(model.parameters()).dtype == torch.float16:
         model = model.to(torch.bfloat16)
     model = model.to(where).eval()
@@ -168,7 +170,7 @@ def eos_ids(
     """
     configs = (getattr(model, "generation_config", None), model.config)
     named = (getattr(config, "eos_token_id", None) for config in configs)
-    rows = model.get_input_embeddings().weight.shape[0]
+    rows = count_rows(model)
     ends = (*ids_in(tokenizer.eos_token_id, *named), *stops)
     ids = tuple(dict.fromkeys(i for i in ends if 0 <= i < rows and i not in besides))
     if not ids:
@@ -248,12 +250,3 @@ def no_progress_bar() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-def _check_rows(model: Any, tokenizer: Any, path: str | Path) -> None:
-    readout, rows = find_readout(tokenizer), model.get_input_embeddings().weight.shape[0]
-    if readout is not None and max(readout.ids) >= rows:
-        raise ModelError(
-            f"the tokenizer knows {TOKENS[readout.head][-1]} as id {readout.ids[-1]}, but the "
-            f"model in {path} has {rows} rows; load the adapter that belongs to this tokenizer"
-        )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.cnf import end_log_prob, find_readout, unread_end, without
+from grace.cnf import count_rows, end_log_prob, find_readout, unread_end, without
 from grace.engines import Features, StepStates
 from grace.engines.base import ReadEngine, check_contexts
 from grace.engines.local.batching import group, run_batches
@@ -194,7 +194,7 @@ class LocalScorer(ReadEngine):
         self, contexts: Sequence[Ids], num_samples: int = 1, keep: int = 1, new_tokens: int = 0
     ) -> list[list[int]]:
         """Return batches of indices, longest first, within the memory budget of this device."""
-        vocabulary = self.model.get_input_embeddings().weight.shape[0]
+        vocabulary = count_rows(self.model)
         return group(
             contexts,
             new_tokens=new_tokens,
