@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from scipy.special import log_softmax
 
 from grace.cnf import find_readout
 from grace.engines import Capability, Opening, Sampling
@@ -222,8 +223,7 @@ class LlamaStream:
 
 
 def _log_softmax(logits_V: np.ndarray) -> np.ndarray:
-    values_V = logits_V.astype(np.float64) - logits_V.max()
-    logprobs_V: np.ndarray = values_V - np.log(np.exp(values_V).sum())
+    logprobs_V: np.ndarray = log_softmax(logits_V.astype(np.float64))
     return logprobs_V
 
 

@@ -11,7 +11,7 @@ from grace.engines import Capability, Opening, Sampling
 from grace.engines.base import check_contexts
 from grace.engines.ends import stop_ids
 from grace.engines.local.batching import attempt, out_of_memory
-from grace.engines.local.decoding import Ends, Rows, decode, generations
+from grace.engines.local.decoding import Rows, generations
 from grace.engines.local.drawing import Drawing, Stream
 from grace.engines.local.draws import Part
 from grace.engines.local.loading import load
@@ -171,9 +171,9 @@ class TransformersEngine(LocalScorer):
         return responses
 
     def _decode(self, part: Part) -> list[list[Generation]]:
-        rows = decode(self.forward, part, Ends.of(self.reader, self.device))
-        n = part.sampling.num_samples
-        flat = self.generations(rows, [prompt for prompt in part.prompts for _ in range(n)])
+        drawing = Drawing(self, [part])
+        drawing.run()
+        flat, n = drawing.generations(), part.sampling.num_samples
         return [flat[i : i + n] for i in range(0, len(flat), n)]
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from grace.cnf import log1mexp
-from grace.engines.local.draws import Draws, Part
+from grace.engines.local.draws import Draws
 from grace.engines.local.forward import Forward, begin
 from grace.engines.reading import Drawn, Reader, response
 from grace.records import Generation
@@ -39,18 +39,6 @@ class Ends(NamedTuple):
         """Return the end tokens of a reader's model."""
         stops_E, eos_E = (torch.tensor(ids, device=device) for ids in (reader.stops, reader.eos))
         return cls(stops_E, eos_E, reader)
-
-
-def decode(forward: Forward, part: Part, ends: Ends) -> Rows:
-    """Sample all rows of a batch; each prompt is prefilled once."""
-    prompts, sampling, device = part.prompts, part.sampling, ends.stops_E.device
-    batch = Batch.prefill(forward, prompts, sampling.max_new_tokens, device)
-    record = empty(part.rows, sampling.max_new_tokens, device)
-    draws = Draws.of([part], device)
-    rows = batch.repeated([sampling.num_samples] * len(prompts))
-    for _ in steps(forward, rows, record, draws, ends):
-        pass
-    return Rows(*(tensor.cpu() for tensor in record))
 
 
 @torch.inference_mode()

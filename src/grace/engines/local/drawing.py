@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Drawing:
-    """The samples of a batch while they are drawn; iterate once.
+    """The samples of a batch while they are drawn; iterate once, or `run` to the end.
 
     The rows of one part follow those of the other. Row `i * num_samples + s` of a part is sample s
     of its prompt i, the same that `generate` returns for this prompt, key and number.
@@ -66,13 +66,16 @@ class Drawing:
     def __iter__(self) -> Iterator[list[Drawn]]:
         """Yield the outcome of each step, for the rows that are still sampled."""
         with memory_for(f"{len(self._prompts)} {self._remedy}"):
-            counts = [part.sampling.num_samples for part in self._parts for _ in part.prompts]
-            batch = self._batch = self._prefill().repeated(counts)
-            draws = Draws.of(self._parts, self._engine.device)
-            running = steps(self._engine.forward, batch, self._record, draws, self._ends)
-            with contextlib.closing(running):
+            batch = self._start()
+            with contextlib.closing(self._steps(batch)) as running:
                 for step in running:
                     yield at_step(self._record, batch.rows_R[batch.live_R].tolist(), step)
+
+    def run(self) -> None:
+        """Draw all samples; an error of running out of memory is raised as it is."""
+        for _ in self._steps(self._start()):
+            pass
+        self._batch = None  # frees the KV cache
 
     def most_probable(self, row: int, count: int) -> list[tuple[int, float]]:
         """Return the most probable tokens of the step just yielded with their log-probabilities.
@@ -106,6 +109,15 @@ class Drawing:
         record = Rows(*(tensor[list(rows)].cpu() for tensor in self._record))
         prompts = [self._prompts[row] for row in rows]
         return self._engine.generations(cut(record, longest), prompts)
+
+    def _start(self) -> Batch:
+        counts = [part.sampling.num_samples for part in self._parts for _ in part.prompts]
+        self._batch = self._prefill().repeated(counts)
+        return self._batch
+
+    def _steps(self, batch: Batch) -> Generator[int, None, None]:
+        draws = Draws.of(self._parts, self._engine.device)
+        return steps(self._engine.forward, batch, self._record, draws, self._ends)
 
     def _prefilled(self) -> Batch:
         prompts = [prompt for part in self._parts for prompt in part.prompts]
