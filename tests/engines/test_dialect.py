@@ -153,8 +153,9 @@ def test_prompt_logprobs_are_those_of_the_given_tokens() -> None:
     assert prompt_logprobs({"prompt_logprobs": rows}, [4, 5, 6], 2) == [-1.0, -2.0]
     with pytest.raises(UpstreamError, match="needs to score a given response"):
         prompt_logprobs({}, [4, 5, 6], 2)
-    with pytest.raises(UpstreamError, match="lack a token"):
-        prompt_logprobs({"prompt_logprobs": rows}, [4, 7, 6], 2)
+    for wrong in (rows, 7, {"a": 1, "b": 2, "c": 3}):
+        with pytest.raises(UpstreamError, match="lack a token"):
+            prompt_logprobs({"prompt_logprobs": wrong}, [4, 7, 6], 2)
 
 
 class Canned(BaseHTTPRequestHandler):

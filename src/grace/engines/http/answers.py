@@ -6,7 +6,9 @@ decides how much of it a client sees.
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from grace.errors import GraceError
@@ -46,6 +48,15 @@ class UpstreamError(GraceError):
         self.message, self.detail = message, detail
         self.why = why
         self.retry_after_s = retry_after_s
+
+
+@contextlib.contextmanager
+def parsing(failure: str) -> Iterator[None]:
+    """Turn an answer of an unexpected form into an `UpstreamError` with this message."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise UpstreamError(failure, "malformed", detail=short(str(error))) from None
 
 
 def parsed(content: bytes | str) -> Json:

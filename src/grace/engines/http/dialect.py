@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from grace.engines import Sampling
-from grace.engines.http.answers import UpstreamError, short
+from grace.engines.http.answers import UpstreamError, parsing, short
 from grace.engines.reading import Reader, Step
 
 PREFIX = "token_id:"
@@ -124,30 +124,20 @@ def read_steps(choice: Mapping[str, Any], names: Names, requested: Sequence[int]
     Raises:
         UpstreamError: log-probabilities or ids are missing, or the server aborted the sample.
     """
-    try:
-        return _steps(choice, names, requested)
-    except (AttributeError, TypeError, KeyError, ValueError) as error:
-        raise UpstreamError(
-            "the upstream sent a choice in another form than vLLM's",
-            "malformed",
-            detail=short(str(error)),
-        ) from None
-
-
-def _steps(choice: Mapping[str, Any], names: Names, requested: Sequence[int]) -> list[Step]:
-    listed = choice.get("logprobs") or {}
-    tokens = listed.get("tokens") or []
-    values, tops = listed.get("token_logprobs") or [], listed.get("top_logprobs") or []
-    ids = choice.get("token_ids")
-    ids = map(names.find, tokens) if ids is None else map(names.checked, ids)
-    ids = [token for token in ids if token is not None]
-    if not len(ids) == len(values) == len(tops):
-        raise UpstreamError(
-            f"the upstream sent {len(tokens)} tokens, {len(values)} log-probabilities and "
-            f"{len(tops)} lists of them for {len(ids)} token ids",
-            "malformed",
-        )
-    steps = [_step(*each, names) for each in zip(ids, values, tops, strict=True)]
+    with parsing("the upstream sent a choice in another form than vLLM's"):
+        listed = choice.get("logprobs") or {}
+        tokens = listed.get("tokens") or []
+        values, tops = listed.get("token_logprobs") or [], listed.get("top_logprobs") or []
+        ids = choice.get("token_ids")
+        ids = map(names.find, tokens) if ids is None else map(names.checked, ids)
+        ids = [token for token in ids if token is not None]
+        if not len(ids) == len(values) == len(tops):
+            raise UpstreamError(
+                f"the upstream sent {len(tokens)} tokens, {len(values)} log-probabilities and "
+                f"{len(tops)} lists of them for {len(ids)} token ids",
+                "malformed",
+            )
+        steps = [_step(*each, names) for each in zip(ids, values, tops, strict=True)]
     return checked_steps(steps, choice.get("finish_reason"), requested)
 
 
@@ -198,19 +188,15 @@ def prompt_logprobs(choice: Mapping[str, Any], prompt: Sequence[int], last: int)
         UpstreamError: the server did not return them.
     """
     rows = choice.get("prompt_logprobs")
-    if rows is None or len(rows) != len(prompt):
-        raise UpstreamError(
-            "the upstream returned no prompt_logprobs, which the evidence of this model needs to "
-            "score a given response; use vLLM, or the transformers engine",
-            "unsupported",
-        )
-    try:
+    with parsing("the upstream's prompt_logprobs lack a token"):
+        if rows is None or len(rows) != len(prompt):
+            raise UpstreamError(
+                "the upstream returned no prompt_logprobs, which the evidence of this model needs "
+                "to score a given response; use vLLM, or the transformers engine",
+                "unsupported",
+            )
         places = range(len(prompt) - last, len(prompt))
         return [number(rows[i][str(prompt[i])]["logprob"]) for i in places]
-    except (TypeError, KeyError) as error:
-        raise UpstreamError(
-            "the upstream's prompt_logprobs lack a token", "malformed", detail=short(str(error))
-        ) from None
 
 
 def _step(token: int, value: Any, top: Any, names: Names) -> Step:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grace.engines import Sampling
-from grace.engines.http.answers import UpstreamError, short
+from grace.engines.http.answers import UpstreamError, parsing
 from grace.engines.http.dialect import Json, Request
 from grace.engines.http.remote import Remote
 from grace.engines.reading import LOWEST, Step
@@ -88,18 +88,12 @@ class LlamaServer(Remote):
             "cache_prompt": True,
         }
         answer = await self.upstream.json("/completion", body)
-        try:
+        with parsing("the upstream sent a step in another form than llama-server's"):
             (step,) = answer["completion_probabilities"]
             listed = [(entry["id"], entry["logprob"]) for entry in step["top_logprobs"]]
             ids, values = np.array(listed, dtype=np.float64).reshape(-1, 2).T
             logprobs_V = np.full(rows, np.nan)
             logprobs_V[ids.astype(int)] = np.where(values < -sys.float_info.max / 2, LOWEST, values)
-        except (AttributeError, TypeError, KeyError, ValueError, IndexError) as error:
-            raise UpstreamError(
-                "the upstream sent a step in another form than llama-server's",
-                "malformed",
-                detail=short(str(error)),
-            ) from None
         logprobs_V[logprobs_V < -1e9] = LOWEST  # the log of 0
         if not abs(np.exp(logprobs_V).sum() - 1) < ROUNDING:
             raise UpstreamError(

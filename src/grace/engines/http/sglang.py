@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from grace.engines import Sampling
-from grace.engines.http.answers import UpstreamError, short
+from grace.engines.http.answers import parsing
 from grace.engines.http.dialect import Json, Request, checked_steps, number, only
 from grace.engines.http.remote import Remote
 from grace.engines.reading import Step
@@ -79,7 +79,7 @@ class SGLang(Remote):
         Raises:
             UpstreamError: log-probabilities are missing, or the server aborted the sample.
         """
-        try:
+        with parsing("the upstream sent an answer in another form than SGLang's"):
             meta = answer["meta_info"]
             new = meta["completion_tokens"] - seen
             drawn = meta["output_token_logprobs"][-new:] if new else []
@@ -95,12 +95,6 @@ class SGLang(Remote):
                 for (logprob, token, _), others in zip(drawn, listed, strict=True)
             ]
             reason = (meta.get("finish_reason") or {}).get("type")
-        except (AttributeError, TypeError, KeyError, ValueError) as error:
-            raise UpstreamError(
-                "the upstream sent an answer in another form than SGLang's",
-                "malformed",
-                detail=short(str(error)),
-            ) from None
         return checked_steps(steps, reason, requested)
 
     def _unbiased(self, step: Step) -> Step:
