@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Engine",
     "Features",
+    "Ids",
     "ModelEngine",
     "Opening",
     "SampleStream",
@@ -31,6 +32,9 @@ __all__ = [
 
 GREEDY_BELOW = 1e-5  # the temperature below which vLLM is greedy, too
 AT_ONCE = 256  # prompts in a unit of work of engines that make their own batches
+
+Ids = Sequence[int]
+"""Token ids."""
 
 Capability = Literal["states", "training", "relay"]
 """What an engine offers beyond samples and probabilities: hidden states; a model that can be
@@ -136,36 +140,26 @@ class Engine(Protocol):
         ...
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        *,
-        keys: Sequence[str] | None = None,
+        self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str] | None = None
     ) -> Iterator[tuple[int, list[Generation]]]:
         """Yield (prompt index, its samples) as batches complete, in a fixed order."""
         ...
 
-    def next_token_probs(
-        self, contexts: Sequence[Sequence[int]], tokens: Sequence[int]
-    ) -> np.ndarray:
+    def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
         """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
         ...
 
-    def confidences(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[float]:
+    def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
         """Return c of given responses (token ids without the end token)."""
         ...
 
     def logprobs(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> list[tuple[list[float], float]]:
         """Return each response's token log-probabilities and the log-probability of its end."""
         ...
 
-    def features(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> Features:
+    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
         """Return the pooled hidden states of given responses."""
         ...
 
@@ -193,13 +187,11 @@ class StreamingEngine(Engine, Protocol):
         """The most tokens of a prompt with its response, None if there is no limit."""
         ...
 
-    def traces(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[list[float]]:
+    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
         """Return c at every step of given responses, the end step last."""
         ...
 
-    def stream(self, prompt: Sequence[int], sampling: Sampling, key: str = "0") -> SampleStream:
+    def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> SampleStream:
         """Return the samples of one prompt, which can be started one by one."""
         ...
 
@@ -224,7 +216,7 @@ class ModelEngine(StreamingEngine, Protocol):
         ...
 
     def plan(
-        self, prompts: Sequence[Sequence[int]], num_samples: int = 1, max_new_tokens: int = 64
+        self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
     ) -> list[list[int]]:
         """Return units of work as lists of prompt indices; they depend on the arguments alone."""
         ...

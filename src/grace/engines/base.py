@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from grace.cnf import Readout
-from grace.engines import AT_ONCE, Features, Sampling
+from grace.engines import AT_ONCE, Features, Ids, Sampling
 from grace.engines.reading import Reader, Step
 from grace.errors import DataError, ModelError
 from grace.evidence import Evidence
 from grace.records import Generation
 
-Ids = Sequence[int]
 Scored = tuple[list[Step], list[float]]
 """The steps of a response that c is read from, its end last, and the log-probabilities of its
 tokens."""
@@ -162,7 +161,7 @@ class StepEngine(ReadEngine):
 
 
 def check_contexts(
-    contexts: Sequence[Sequence[int]],
+    contexts: Sequence[Ids],
     limit: int | None,
     new_tokens: int = 0,
     keys: Sequence[str] = (),

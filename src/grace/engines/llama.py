@@ -22,7 +22,7 @@ import torch
 from scipy.special import log_softmax
 
 from grace.cnf import find_readout
-from grace.engines import Capability, Opening, Sampling
+from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import Scored, StepEngine, check_contexts
 from grace.engines.ends import named_ends, stop_ids
 from grace.engines.gguf.header import Header, read_header
@@ -33,8 +33,6 @@ from grace.engines.watching import Watch, dropped
 from grace.errors import ConfigError, ModelError, first_line
 from grace.records import Generation
 from grace.store import read_card
-
-Ids = Sequence[int]
 
 LONGEST = 4096  # default of n_ctx at most, since llama.cpp allocates the whole context at once
 DIGEST = "grace.adapter_digest"  # key in the file: the digest of the adapter with its rows
@@ -65,7 +63,7 @@ class LlamaEngine(StepEngine):
         tokenizer: Any,
         card: dict[str, Any] | None = None,
         *,
-        ends: Sequence[int] = (),
+        ends: Ids = (),
         needs_cnf: bool = True,
     ) -> None:
         self.tokenizer = tokenizer

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from grace.chat.saved import SavedTokenizer
-from grace.engines import Capability, Opening, Sampling
+from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import Scored, StepEngine, check_contexts
 from grace.engines.ends import named_ends, named_rows, stop_ids
 from grace.engines.http.answers import UpstreamError
@@ -31,7 +31,6 @@ from grace.errors import ConfigError
 from grace.records import Generation
 from grace.store import read_card
 
-Ids = Sequence[int]
 Value = TypeVar("Value")
 
 
@@ -63,7 +62,7 @@ class OpenAIEngine(StepEngine):
         tokenizer: Any,
         card: dict[str, Any] | None = None,
         *,
-        eos: Sequence[int] = (),
+        eos: Ids = (),
         rows: int = 0,
         model: str | None = None,
         needs_cnf: bool = True,

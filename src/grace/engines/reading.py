@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from grace.cnf import CNF_TOKEN, TOKENS, Readout, find_readout
+from grace.engines import Ids
 from grace.errors import ModelError
 from grace.evidence import Evidence, along, confidence, reading, traced
 from grace.records import Generation
@@ -74,7 +75,7 @@ class Reader:
         cls,
         tokenizer: Any,
         card: Mapping[str, Any],
-        eos: Sequence[int] = (),
+        eos: Ids = (),
         *,
         needs_cnf: bool = True,
     ) -> Reader:
@@ -119,7 +120,7 @@ class Reader:
         """Whether c is read before the response."""
         return self.read_at == "prompt"
 
-    def place(self, prompt: Sequence[int], response: Sequence[int]) -> list[int]:
+    def place(self, prompt: Ids, response: Ids) -> list[int]:
         """Return the context after which c is read, for a model without evidence."""
         return [*prompt] if self.at_prompt else [*prompt, *response]
 
@@ -274,7 +275,7 @@ def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Generati
     )
 
 
-def _end_logprob(step: Step, ends: Sequence[int], absent: Collection[int]) -> float:
+def _end_logprob(step: Step, ends: Ids, absent: Collection[int]) -> float:
     """Return log p(end) at a step, in a model without the ids `absent`."""
     listed = step.listed
     ids = dict.fromkeys((*ends, step.token) if step.ends else ends)

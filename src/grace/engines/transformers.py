@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from grace.engines import Capability, Opening, Sampling
+from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import check_contexts
 from grace.engines.ends import stop_ids
 from grace.engines.local.batching import attempt, out_of_memory
@@ -18,8 +18,6 @@ from grace.engines.local.loading import load
 from grace.engines.local.scoring import LocalScorer
 from grace.errors import ConfigError
 from grace.records import Generation
-
-Ids = Sequence[int]
 
 
 class TransformersEngine(LocalScorer):

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from grace.engines import Capability, Opening, Sampling, seed_from
+from grace.engines import Capability, Ids, Opening, Sampling, seed_from
 from grace.engines.base import Scored, StepEngine, check_contexts
 from grace.engines.ends import stop_ids
 from grace.engines.local.loading import load_tokenizer
@@ -25,8 +25,6 @@ from grace.engines.watching import Watch, dropped
 from grace.errors import ConfigError, ModelError
 from grace.records import Generation
 from grace.store import LORA_CONFIG, read_card
-
-Ids = Sequence[int]
 
 MOST_IDS = 128  # ids whose log-probabilities vLLM returns per step
 BANNED = -100.0  # the lowest logit bias that vLLM accepts
@@ -57,7 +55,7 @@ class VllmEngine(StepEngine):
         *,
         lora: Any = None,
         needs_cnf: bool = True,
-        stops: Sequence[int] = (),
+        stops: Ids = (),
     ) -> None:
         check_version()
         check_raw(llm)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from grace.engines import Ids
 from grace.errors import ModelError
 
 
@@ -23,7 +24,7 @@ class Requests:
         self._outputs: dict[str, Any] = {}  # the latest output of every request
 
     def in_order(
-        self, prompts: Sequence[Sequence[int]], params: Callable[[int], Any], samples: int = 1
+        self, prompts: Sequence[Ids], params: Callable[[int], Any], samples: int = 1
     ) -> Iterator[Any]:
         """Yield the finished output of each prompt, in their order.
 
@@ -48,7 +49,7 @@ class Requests:
         finally:
             self.abort(running)
 
-    def add(self, prompt: Sequence[int], params: Any) -> str:
+    def add(self, prompt: Ids, params: Any) -> str:
         """Start a request and return its name."""
         name = f"grace-{next(self._numbers)}"
         inputs = {"prompt_token_ids": list(prompt)}

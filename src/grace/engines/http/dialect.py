@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from grace.engines import Sampling
+from grace.engines import Ids, Sampling
 from grace.engines.http.answers import UpstreamError, parsing, short
 from grace.engines.reading import Reader, Step
 
@@ -32,7 +32,7 @@ class Request(NamedTuple):
         stream: whether the server answers token by token.
     """
 
-    prompt: Sequence[int]
+    prompt: Ids
     sampling: Sampling
     seed: int | None = None
     stream: bool = False
@@ -68,7 +68,7 @@ def sample_body(model: str, reader: Reader, request: Request) -> Json:
     return body | listing(reader.requested)
 
 
-def listing(ids: Sequence[int]) -> Json:
+def listing(ids: Ids) -> Json:
     """Return the fields that ask for the log-probabilities of these ids."""
     return {"logprobs": 1, "logprob_token_ids": list(ids)}
 
@@ -113,7 +113,7 @@ class Names:
         return None
 
 
-def read_steps(choice: Mapping[str, Any], names: Names, requested: Sequence[int]) -> list[Step]:
+def read_steps(choice: Mapping[str, Any], names: Names, requested: Ids) -> list[Step]:
     """Return the steps in a choice, or in a part of a streamed choice.
 
     Args:
@@ -141,7 +141,7 @@ def read_steps(choice: Mapping[str, Any], names: Names, requested: Sequence[int]
     return checked_steps(steps, choice.get("finish_reason"), requested)
 
 
-def checked_steps(steps: list[Step], reason: Any, requested: Sequence[int]) -> list[Step]:
+def checked_steps(steps: list[Step], reason: Any, requested: Ids) -> list[Step]:
     """Return the steps of an answer, with the last one marked if it ended the sample.
 
     Args:
@@ -181,7 +181,7 @@ def only(steps: Sequence[Step]) -> Step:
     return steps[0]
 
 
-def prompt_logprobs(choice: Mapping[str, Any], prompt: Sequence[int], last: int) -> list[float]:
+def prompt_logprobs(choice: Mapping[str, Any], prompt: Ids, last: int) -> list[float]:
     """Return the log-probabilities of the last tokens of a prompt.
 
     Raises:

@@ -12,12 +12,12 @@ Shapes: V vocabulary.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any, ClassVar
 
 import numpy as np
 
-from grace.engines import Sampling
+from grace.engines import Ids, Sampling
 from grace.engines.http.answers import UpstreamError, parsing
 from grace.engines.http.dialect import Json, Request
 from grace.engines.http.remote import Remote
@@ -33,7 +33,7 @@ class LlamaServer(Remote):
     software: ClassVar[str] = "llama-server"
     stepwise: ClassVar[bool] = True
 
-    async def first(self, prompt: Sequence[int], temperature: float) -> Step:
+    async def first(self, prompt: Ids, temperature: float) -> Step:
         """Return the step after a prompt."""
         return await self.after(prompt)
 
@@ -55,13 +55,11 @@ class LlamaServer(Remote):
                 return
             context.append(token)
 
-    async def _next(
-        self, context: Sequence[int], ids: Sequence[int], **options: Any
-    ) -> tuple[Step, Json]:
+    async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
         logprobs_V = await self._logprobs(context)
         return self._step(int(logprobs_V.argmax()), logprobs_V, ids), {}
 
-    def _step(self, token: int, logprobs_V: np.ndarray, ids: Sequence[int]) -> Step:
+    def _step(self, token: int, logprobs_V: np.ndarray, ids: Ids) -> Step:
         """Return a step that chose a token.
 
         Raises:
@@ -74,7 +72,7 @@ class LlamaServer(Remote):
             )
         return Step(token, float(logprobs_V[token]), {i: float(logprobs_V[i]) for i in ids})
 
-    async def _logprobs(self, context: Sequence[int]) -> np.ndarray:
+    async def _logprobs(self, context: Ids) -> np.ndarray:
         """Return log p of every token after a context, shape (V,)."""
         rows = self.served.rows
         body = {

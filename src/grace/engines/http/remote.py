@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from grace.engines import Sampling, seed_from
+from grace.engines import Ids, Sampling, seed_from
 from grace.engines.base import Scored
 from grace.engines.http.answers import UpstreamError
 from grace.engines.http.background import Calls, as_finished, in_order
@@ -27,7 +27,6 @@ from grace.engines.reading import Reader, Step, read
 from grace.engines.watching import Watch, dropped
 from grace.records import Generation
 
-Ids = Sequence[int]
 AHEAD = 16  # requests in flight for the tokens of one response
 MOST_IDS = 128  # ids that vLLM lists per step
 

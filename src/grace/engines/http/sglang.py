@@ -8,10 +8,10 @@ so the bias that keeps tokens from being drawn is subtracted again.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, ClassVar
 
-from grace.engines import Sampling
+from grace.engines import Ids, Sampling
 from grace.engines.http.answers import parsing
 from grace.engines.http.dialect import Json, Request, checked_steps, number, only
 from grace.engines.http.remote import Remote
@@ -28,9 +28,7 @@ class SGLang(Remote):
     remedy: ClassVar[str] = "start the server with SGLANG_RETURN_ORIGINAL_LOGPROB=1"
     stepwise: ClassVar[bool] = True
 
-    async def _next(
-        self, context: Sequence[int], ids: Sequence[int], **options: Any
-    ) -> tuple[Step, Json]:
+    async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
         answer = await self._answer(self._generate_body(Request(context, GREEDY), ids))
         return only(self._steps(answer, 0, ids)), answer
 
@@ -40,15 +38,13 @@ class SGLang(Remote):
     def _parts(self, body: Json) -> AsyncGenerator[Json, None]:
         return self.upstream.events("/generate", body)
 
-    def _read(self, answer: Json, seen: int, requested: Sequence[int]) -> list[Step]:
+    def _read(self, answer: Json, seen: int, requested: Ids) -> list[Step]:
         return [self._unbiased(step) for step in self._steps(answer, seen, requested)]
 
     def _body(self, request: Request) -> Json:
         return self._generate_body(request, self.reader.requested, self.reader.banned)
 
-    def _generate_body(
-        self, request: Request, ids: Sequence[int], banned: Sequence[int] = ()
-    ) -> Json:
+    def _generate_body(self, request: Request, ids: Ids, banned: Ids = ()) -> Json:
         sampling = request.sampling
         drawn: Json = {
             "max_new_tokens": sampling.max_new_tokens,
@@ -73,7 +69,7 @@ class SGLang(Remote):
             "stream": request.stream,
         }
 
-    def _steps(self, answer: Mapping[str, Any], seen: int, requested: Sequence[int]) -> list[Step]:
+    def _steps(self, answer: Mapping[str, Any], seen: int, requested: Ids) -> list[Step]:
         """Return the steps of an answer after the first `seen`; parts of a stream may repeat those.
 
         Raises:

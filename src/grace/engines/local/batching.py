@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 
+from grace.engines import Ids
 from grace.engines.local.forward import shared
 from grace.errors import ModelError
 
@@ -19,7 +20,7 @@ Result = TypeVar("Result")
 
 
 def group(
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequence[Ids],
     *,
     max_rows: int,
     max_tokens: int,
@@ -53,7 +54,7 @@ def group(
 def run_batches(
     batches: Sequence[list[int]],
     run: Callable[[list[int]], list[Result]],
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequence[Ids],
 ) -> list[Result]:
     """Run batches of indices, halving a batch if memory runs out; return the results by index.
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from grace.cnf import log1mexp
+from grace.engines import Ids
 from grace.engines.local.draws import Draws
 from grace.engines.local.forward import Forward, begin
 from grace.engines.reading import Drawn, Reader, response
@@ -109,7 +110,7 @@ class Batch:
     def prefill(
         cls,
         forward: Forward,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Ids],
         longest: int,
         device: torch.device,
     ) -> Batch:

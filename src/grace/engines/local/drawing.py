@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from grace.engines import Sampling
+from grace.engines import Ids, Sampling
 from grace.engines.local.batching import memory_for
 from grace.engines.local.decoding import Batch, Ends, Rows, at_step, cut, empty, steps
 from grace.engines.local.draws import Draws, Part
@@ -132,7 +132,7 @@ class Stream:
     """
 
     def __init__(
-        self, engine: TransformersEngine, prompt: Sequence[int], sampling: Sampling, key: str
+        self, engine: TransformersEngine, prompt: Ids, sampling: Sampling, key: str
     ) -> None:
         self.tokens = 0
         self._engine, self._prompt, self._sampling, self._key = engine, prompt, sampling, key

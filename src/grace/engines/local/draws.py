@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.engines import Sampling, seed_from
+from grace.engines import Ids, Sampling, seed_from
 
 
 class Part(NamedTuple):
     """Prompts with the same sampling settings; `keys` name them for the random numbers."""
 
-    prompts: Sequence[Sequence[int]]
+    prompts: Sequence[Ids]
     sampling: Sampling
     keys: Sequence[str]
 

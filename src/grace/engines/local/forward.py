@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from grace.engines import Ids
+
 SHORTEST = 16  # shared tokens that are worth a call of their own
-Ids = Sequence[int]
 
 
 class Forward:
@@ -99,7 +100,7 @@ class Forward:
 
 
 def left_pad(
-    sequences: Sequence[Sequence[int]], device: torch.device, pad: int
+    sequences: Sequence[Ids], device: torch.device, pad: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return ids, mask and positions, each (B, L), padded on the left."""
     length = max(map(len, sequences))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grace.cnf import count_rows, end_log_prob, find_readout, unread_end, without
-from grace.engines import Features, StepStates
+from grace.engines import Features, Ids, StepStates
 from grace.engines.base import ReadEngine, check_contexts
 from grace.engines.local.batching import group, run_batches
 from grace.engines.local.forward import Forward, Unread, begin
@@ -23,7 +23,6 @@ from grace.engines.reading import Reader
 from grace.errors import ModelError
 from grace.evidence import Evidence, confidence, traced
 
-Ids = Sequence[int]
 ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 128}
 TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 65_536}
 LOGITS_IN_FLIGHT = 2**27  # entries of a float32 logits tensor: 512 MB
@@ -57,7 +56,7 @@ class LocalScorer(ReadEngine):
         *,
         evidence: Evidence | None = None,
         batch_size: int | None = None,
-        stops: Sequence[int] = (),
+        stops: Ids = (),
     ) -> None:
         readout = find_readout(tokenizer)
         if read_at not in ("predict", "feed", "prompt"):
@@ -140,7 +139,7 @@ class LocalScorer(ReadEngine):
         self,
         prompts: Sequence[Ids],
         responses: Sequence[Ids],
-        steps_NB: Sequence[Sequence[int]] = (),
+        steps_NB: Sequence[Ids] = (),
     ) -> tuple[Features, StepStates]:
         """Return the pooled hidden states of given responses, and those at B steps of each.
 
@@ -217,7 +216,7 @@ class ScoredResponse(NamedTuple):
 
 
 @torch.inference_mode()
-def score(logits_KV: Tensor, response: Sequence[int], reader: Reader) -> ScoredResponse:
+def score(logits_KV: Tensor, response: Ids, reader: Reader) -> ScoredResponse:
     """Score one response from the logits of its steps, its end, and `<CNF>` if that was fed.
 
     If the tokens that are read are never drawn, the log-probabilities are those of a model without
@@ -242,7 +241,7 @@ def score(logits_KV: Tensor, response: Sequence[int], reader: Reader) -> ScoredR
 
 @torch.inference_mode()
 def pool(
-    forward: Forward, unread: Unread, counts: Sequence[int], steps: Sequence[Sequence[int]] = ()
+    forward: Forward, unread: Unread, counts: Ids, steps: Sequence[Ids] = ()
 ) -> list[np.ndarray]:
     """Return pooled states of each sequence, shape (3 + 2 B, D) with B steps, or (3, D).
 
