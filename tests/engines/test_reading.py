@@ -9,7 +9,8 @@ import pytest
 
 from grace.cnf import Readout
 from grace.engines.ends import named_ends
-from grace.engines.reading import Reader, Step, read
+from grace.engines.reading import Reader, Step
+from grace.engines.responses import read
 from grace.errors import ModelError
 from grace.evidence import FEATURES, Evidence, confidence, reading
 

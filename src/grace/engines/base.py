@@ -1,28 +1,26 @@
-"""The base class of the engines that read log-probabilities step by step, and the context check."""
+"""The base classes of the engines, and the check that prompts fit the model's context."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from grace.cnf import Readout
 from grace.engines import AT_ONCE, Features, Ids, Sampling
-from grace.engines.reading import Reader, Step
+from grace.engines.reading import NO_CNF, Reader, Scored, Step
 from grace.errors import DataError, ModelError
-from grace.evidence import Evidence
+from grace.evidence import Evidence, sigmoid
 from grace.records import Generation
 
-Scored = tuple[list[Step], list[float]]
-"""The steps of a response that c is read from, its end last, and the log-probabilities of its
-tokens."""
+Value = TypeVar("Value")
 
 
-class ReadEngine:
-    """An engine whose model is read as its `reader` says."""
+class BaseEngine:
+    """Base class of all engines: scores given responses, and tells how c is read (`reader`)."""
 
     reader: Reader
 
@@ -41,8 +39,59 @@ class ReadEngine:
         """How the response's own probabilities shift c, if at all."""
         return self.reader.evidence
 
+    def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
+        """Return c of given responses (token ids without the end token).
 
-class StepEngine(ReadEngine):
+        Raises:
+            ModelError: there is no `<CNF>`, or the engine cannot score given responses.
+        """
+        if self.readout is None:
+            raise ModelError(NO_CNF)
+        if self.evidence is not None:
+            return self._each(prompts, responses, self.reader.confidence)
+        pairs = zip(prompts, responses, strict=True)
+        return self._confidences_after([self.reader.place(*pair) for pair in pairs])
+
+    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
+        """Return c at every step of given responses, the end step last.
+
+        Raises:
+            ModelError: the model has a confidence at the end of a response only.
+        """
+        return self._each(prompts, responses, self.reader.trace)
+
+    def logprobs(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> list[tuple[list[float], float]]:
+        """Return each response's token log-probabilities and the log-probability of its end.
+
+        Raises:
+            ModelError: the engine cannot score given responses.
+        """
+        return self._each(prompts, responses, lambda one: ([*one.logprobs], one.end_logprob))
+
+    def _each(
+        self,
+        prompts: Sequence[Ids],
+        responses: Sequence[Ids],
+        rate: Callable[[Scored], Value],
+    ) -> list[Value]:
+        """Return a value of each response; an error stops the scoring of the others."""
+        with closing(self._scored(prompts, responses)) as scored:
+            return [rate(one) for one in scored]
+
+    def _scored(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> Generator[Scored, None, None]:
+        """Yield given responses with their log-probabilities and readings."""
+        raise NotImplementedError
+
+    def _confidences_after(self, contexts: Sequence[Ids]) -> list[float]:
+        """Return c as it is read after each context, for a model without evidence."""
+        raise NotImplementedError
+
+
+class StepEngine(BaseEngine):
     """Base class of the engines that return log-probabilities, but no logits or hidden states.
 
     Attributes: `tokenizer`, `reader` (the end tokens, and how c is read) and `limit` (the context
@@ -86,41 +135,6 @@ class StepEngine(ReadEngine):
         probs_NT: np.ndarray = np.exp(logprobs_NT.reshape(len(contexts), len(tokens)))
         return probs_NT.astype(np.float32)
 
-    def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
-        """Return c of given responses (token ids without the end token).
-
-        Raises:
-            ModelError: there is no `<CNF>`, or the engine cannot score given responses.
-        """
-        reader = self.reader
-        if reader.evidence is not None:
-            with self._scoring(prompts, responses) as scored:
-                return [reader.confidence(steps, logprobs) for steps, logprobs in scored]
-        contexts = [reader.place(*pair) for pair in zip(prompts, responses, strict=True)]
-        check_contexts(contexts, self.limit, 1)
-        with closing(self._after(contexts)) as ends:
-            return [reader.confidence([step], []) for step in ends]
-
-    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
-        """Return c at every step of given responses, the end step last.
-
-        Raises:
-            ModelError: the model has a confidence at the end of a response only.
-        """
-        with self._scoring(prompts, responses) as scored:
-            return [self.reader.trace(steps, logprobs) for steps, logprobs in scored]
-
-    def logprobs(
-        self, prompts: Sequence[Ids], responses: Sequence[Ids]
-    ) -> list[tuple[list[float], float]]:
-        """Return each response's token log-probabilities and the log-probability of its end.
-
-        Raises:
-            ModelError: the engine cannot score given responses.
-        """
-        with self._scoring(prompts, responses) as scored:
-            return [(logprobs, self.reader.end_logprob(steps[-1])) for steps, logprobs in scored]
-
     def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
         """Refuse: there are no hidden states.
 
@@ -131,13 +145,17 @@ class StepEngine(ReadEngine):
             "this engine gives no hidden states; use the transformers engine for features"
         )
 
-    def _scoring(
+    def _scored(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
-    ) -> closing[Generator[Scored, None, None]]:
-        """Check given responses, and return their scores; leaving the block stops the scoring."""
+    ) -> Generator[Scored, None, None]:
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
         check_contexts(contexts, self.limit, 1)
-        return closing(self._scored(prompts, responses))
+        return self._score(prompts, responses)
+
+    def _confidences_after(self, contexts: Sequence[Ids]) -> list[float]:
+        check_contexts(contexts, self.limit, 1)
+        with closing(self._after(contexts)) as steps:
+            return [sigmoid(self.reader.reading(step)) for step in steps]
 
     def _samples(
         self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
@@ -153,10 +171,10 @@ class StepEngine(ReadEngine):
         """Yield the step after each context, as if it ended the response."""
         raise NotImplementedError
 
-    def _scored(
+    def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
-        """Yield the steps and log-probabilities of given responses."""
+        """Yield given responses, each of which fits the context."""
         raise NotImplementedError
 
 

@@ -23,13 +23,13 @@ from scipy.special import log_softmax
 
 from grace.cnf import find_readout
 from grace.engines import Capability, Ids, Opening, Sampling
-from grace.engines.base import Scored, StepEngine, check_contexts
+from grace.engines.base import StepEngine, check_contexts
 from grace.engines.ends import named_ends, stop_ids
 from grace.engines.gguf.header import Header, read_header
 from grace.engines.local.draws import Draws, Part
 from grace.engines.local.loading import load_tokenizer
-from grace.engines.reading import Reader, Step, check_rows, read
-from grace.engines.watching import Watch, dropped
+from grace.engines.reading import Reader, Scored, Step, check_rows
+from grace.engines.responses import Watch, dropped, read
 from grace.errors import ConfigError, ModelError, first_line
 from grace.records import Generation
 from grace.store import read_card
@@ -156,7 +156,7 @@ class LlamaEngine(StepEngine):
     def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
         return (self._step(self.reader.eos[0], _log_softmax(self._logits(c))) for c in contexts)
 
-    def _scored(
+    def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
         for prompt, response in zip(prompts, responses, strict=True):
@@ -164,7 +164,8 @@ class LlamaEngine(StepEngine):
                 self._step(token, _log_softmax(self._logits([*prompt, *response[:place]])))
                 for place, token in enumerate([*response, self.reader.eos[0]])
             ]
-            yield steps, [step.logprob - self.reader.rest(step.logprobs) for step in steps[:-1]]
+            logprobs = [step.logprob - self.reader.rest(step.logprobs) for step in steps[:-1]]
+            yield self.reader.scored(steps, logprobs)
 
     def _step(self, token: int, logprobs_V: np.ndarray) -> Step:
         requested = {i: float(logprobs_V[i]) for i in self._requested}

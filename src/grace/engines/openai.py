@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 from grace.chat.saved import SavedTokenizer
 from grace.engines import Capability, Ids, Opening, Sampling
-from grace.engines.base import Scored, StepEngine, check_contexts
+from grace.engines.base import StepEngine, check_contexts
 from grace.engines.ends import named_ends, named_rows, stop_ids
 from grace.engines.http.answers import UpstreamError
 from grace.engines.http.background import Background, Calls, in_order
@@ -26,7 +26,7 @@ from grace.engines.http.dialect import Names, Request
 from grace.engines.http.probing import probe
 from grace.engines.http.remote import Remote, RemoteStream, Served, seed_of
 from grace.engines.http.upstream import Upstream
-from grace.engines.reading import Reader, Step
+from grace.engines.reading import Reader, Scored, Step
 from grace.errors import ConfigError
 from grace.records import Generation
 from grace.store import read_card
@@ -204,7 +204,7 @@ class OpenAIEngine(StepEngine):
     def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
         return self._in_order(self.remote.after(context) for context in contexts)
 
-    def _scored(
+    def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
         self.reader.check_given("a server")

@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from grace.cnf import CNF_TOKEN, TOKENS, Readout, find_readout
+from grace.cnf import TOKENS, Readout, find_readout
 from grace.engines import Ids
 from grace.errors import ModelError
-from grace.evidence import Evidence, along, confidence, reading, traced
-from grace.records import Generation
+from grace.evidence import Evidence, confidence, reading, traced
 
 LOWEST = -9999.0  # log-probability of 0 in JSON, which has no infinity
+NO_CNF = "the model has no <CNF>, so it has no confidence; load a trained adapter or an export"
 LISTED_ENDS = 126  # end tokens that are asked for: engines list 128 ids, and others hardly count
 
 
@@ -52,6 +52,22 @@ class Drawn(NamedTuple):
     reading: float
     end: float
     ended: bool
+
+
+class Scored(NamedTuple):
+    """A given response with its log-probabilities and the readings of c.
+
+    Attributes:
+        logprobs: log-probabilities of its tokens.
+        end_logprob: log-probability of its end, as it is drawn.
+        end: log-probability of its end, in a model without the tokens that are read.
+        readings: readings of c in log-odds, that of the end step last.
+    """
+
+    logprobs: Sequence[float]
+    end_logprob: float
+    end: float
+    readings: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +136,14 @@ class Reader:
         """Whether c is read before the response."""
         return self.read_at == "prompt"
 
+    @property
+    def fed(self) -> list[int]:
+        """The tokens to feed after a response before c is read."""
+        return [self.cnf] if self.read_at == "feed" and self.cnf is not None else []
+
     def place(self, prompt: Ids, response: Ids) -> list[int]:
         """Return the context after which c is read, for a model without evidence."""
-        return [*prompt] if self.at_prompt else [*prompt, *response]
+        return [*prompt] if self.at_prompt else [*prompt, *response, *self.fed]
 
     def check_given(self, engine: str) -> None:
         """Refuse to score given responses where `<CNF>` is never drawn.
@@ -199,7 +220,7 @@ class Reader:
             ModelError: there is no c, or the engine left out an id that it was asked for.
         """
         if self.readout is None:
-            raise ModelError(f"the model has no {CNF_TOKEN}, so it has no confidence")
+            raise ModelError(NO_CNF)
         listed = step.listed
         missing = [token for token in self.readout.ids if token not in listed]
         if not missing:
@@ -212,19 +233,22 @@ class Reader:
             "as a server"
         )
 
-    def confidence(self, steps: Sequence[Step], logprobs: Sequence[float]) -> float:
-        """Return c from the steps that are read and the log-probabilities of the tokens."""
-        end = self.end(steps[-1])
-        return confidence([*map(self.reading, steps)], logprobs, end, self.evidence)
+    def scored(self, steps: Sequence[Step], logprobs: Sequence[float]) -> Scored:
+        """Return a response from the steps that are read, its end step last, and its tokens."""
+        readings = [] if self.readout is None else [*map(self.reading, steps)]
+        return Scored(logprobs, self.end_logprob(steps[-1]), self.end(steps[-1]), readings)
 
-    def trace(self, steps: Sequence[Step], logprobs: Sequence[float]) -> list[float]:
+    def confidence(self, scored: Scored) -> float:
+        """Return c of a given response."""
+        return confidence(scored.readings, scored.logprobs, scored.end, self.evidence)
+
+    def trace(self, scored: Scored) -> list[float]:
         """Return c at every step of a given response, the end step last.
 
         Raises:
             ModelError: the model has a confidence at the end of a response only.
         """
-        end = self.end(steps[-1])
-        return traced([*map(self.reading, steps)], logprobs, end, self.evidence)
+        return traced(scored.readings, scored.logprobs, scored.end, self.evidence)
 
 
 def check_rows(readout: Readout | None, rows: int, model: str, remedy: str) -> None:
@@ -239,40 +263,6 @@ def check_rows(readout: Readout | None, rows: int, model: str, remedy: str) -> N
             f"the tokenizer knows {name} as id {readout.ids[-1]}, but {model} has {rows} rows; "
             f"{remedy}"
         )
-
-
-def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
-    """Return the response in the steps of one sample, up to its end token if it has one."""
-    drawn: list[Drawn] = []
-    for step in steps:
-        drawn.append(reader.drawn(step))
-        if drawn[-1].ended:
-            break
-    return response(drawn, reader, tokenizer)
-
-
-def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Generation:
-    """Return the response that the steps of one sample have chosen.
-
-    Without an end step the response was cut, and has no confidence. Without `<CNF>` it has neither
-    confidence nor trace.
-    """
-    ended = bool(drawn) and drawn[-1].ended
-    reads = reader.readout is not None
-    written = drawn[: len(drawn) - ended]
-    logprobs, ends = [one.logprob for one in written], [one.end for one in drawn]
-    readings = [one.reading for one in drawn]
-    trace = along(readings, logprobs, ends, reader.evidence) if reads else []
-    tokens = tuple(one.token for one in written)
-    return Generation(
-        text=tokenizer.decode(list(tokens), skip_special_tokens=True),
-        token_ids=tokens,
-        finish_reason="stop" if ended else "length",
-        logprobs=tuple(logprobs),
-        end_logprob=drawn[-1].logprob if ended else None,
-        confidence=trace[0 if reader.at_prompt else -1] if ended and reads else None,
-        trace=tuple(trace),
-    )
 
 
 def _end_logprob(step: Step, ends: Ids, absent: Collection[int]) -> float:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from grace.engines import Capability, Ids, Opening, Sampling, seed_from
-from grace.engines.base import Scored, StepEngine, check_contexts
+from grace.engines.base import StepEngine, check_contexts
 from grace.engines.ends import stop_ids
 from grace.engines.local.loading import load_tokenizer
-from grace.engines.reading import Reader, Step, check_rows, read
+from grace.engines.reading import Reader, Scored, Step, check_rows
+from grace.engines.responses import Watch, dropped, read
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
 from grace.engines.vllm_requests import Requests
-from grace.engines.watching import Watch, dropped
 from grace.errors import ConfigError, ModelError
 from grace.records import Generation
 from grace.store import LORA_CONFIG, read_card
@@ -166,12 +166,12 @@ class VllmEngine(StepEngine):
         outputs = self._requests.in_order(contexts, lambda _: _params(self.reader.requested))
         return (self._step(self.reader.eos[0], _last(output)) for output in outputs)
 
-    def _scored(
+    def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
         self.reader.check_given("vLLM")
         if self.reader.every_step:
-            yield from map(self._scored_stepwise, prompts, responses)
+            yield from map(self._score_stepwise, prompts, responses)
             return
         if self._requests.lora is not None:
             raise ModelError(
@@ -184,17 +184,17 @@ class VllmEngine(StepEngine):
         for response, output in zip(responses, outputs, strict=True):
             rows = output.prompt_logprobs[len(output.prompt_logprobs) - len(response) :]
             logprobs = [row[token].logprob for token, row in zip(response, rows, strict=True)]
-            yield [self._step(self.reader.eos[0], _last(output))], logprobs
+            yield self.reader.scored([self._step(self.reader.eos[0], _last(output))], logprobs)
 
-    def _scored_stepwise(self, prompt: Ids, response: Ids) -> Scored:
-        """Return what `_scored` yields of a response, with one request per step."""
+    def _score_stepwise(self, prompt: Ids, response: Ids) -> Scored:
+        """Score a response with one request per step."""
         contexts = [[*prompt, *response[:place]] for place in range(len(response) + 1)]
         tokens = [*response, self.reader.eos[0]]
         requested = [dict.fromkeys([*self.reader.requested, token]) for token in tokens]
         outputs = self._requests.in_order(contexts, lambda at: _params(requested[at]))
         steps = [self._step(t, _last(output)) for t, output in zip(tokens, outputs, strict=True)]
         logprobs = [step.logprob - self.reader.rest(step.logprobs) for step in steps[:-1]]
-        return steps, logprobs
+        return self.reader.scored(steps, logprobs)
 
     def _step(self, token: int, logprobs: Mapping[int, Any]) -> Step:
         """Return a step that chose a token, from vLLM's log-probabilities by id."""

@@ -9,7 +9,6 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 from grace.engines import Ids, Sampling, seed_from
-from grace.engines.base import Scored
 from grace.engines.http.answers import UpstreamError
 from grace.engines.http.background import Calls, as_finished, in_order
 from grace.engines.http.dialect import (
@@ -23,8 +22,9 @@ from grace.engines.http.dialect import (
     sample_body,
 )
 from grace.engines.http.upstream import Upstream
-from grace.engines.reading import Reader, Step, read
-from grace.engines.watching import Watch, dropped
+from grace.engines.reading import Reader, Scored, Step
+from grace.engines.responses import Watch, dropped, read
+from grace.evidence import sigmoid
 from grace.records import Generation
 
 AHEAD = 16  # requests in flight for the tokens of one response
@@ -145,11 +145,11 @@ class Remote:
         """Return c of a given response (token ids without the end token)."""
         reader = self.reader
         if reader.evidence is None:
-            return reader.confidence([await self.after(reader.place(prompt, response))], [])
-        return reader.confidence(*await self.scored(prompt, response))
+            return sigmoid(reader.reading(await self.after(reader.place(prompt, response))))
+        return reader.confidence(await self.scored(prompt, response))
 
     async def scored(self, prompt: Ids, response: Ids) -> Scored:
-        """Return the steps of a given response, and the log-probabilities of its tokens.
+        """Return a given response with its log-probabilities and readings.
 
         If c needs the end step alone, it comes with the log-probabilities in one request. Otherwise
         each step is a request, and the server caches their common prefix.
@@ -157,7 +157,8 @@ class Remote:
         context, requested = [*prompt, *response], self.reader.requested
         if response and not (self.stepwise or self.served.lora or self.reader.every_step):
             step, choice = await self._next(context, requested, prompt_logprobs=0)
-            return [step], prompt_logprobs(choice, context, len(response))
+            logprobs = prompt_logprobs(choice, context, len(response))
+            return self.reader.scored([step], logprobs)
         work = (
             self._next([*prompt, *response[:place]], [*requested, token])
             for place, token in enumerate(response)
@@ -168,7 +169,7 @@ class Remote:
             step.listed[token] - self.reader.rest(step.logprobs)
             for step, token in zip(steps, response, strict=True)
         ]
-        return [*steps, await self.after(context)], logprobs
+        return self.reader.scored([*steps, await self.after(context)], logprobs)
 
     async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
         body = {

@@ -22,7 +22,8 @@ from grace.cnf import log1mexp
 from grace.engines import Ids
 from grace.engines.local.draws import Draws
 from grace.engines.local.forward import Forward, begin
-from grace.engines.reading import Drawn, Reader, response
+from grace.engines.reading import Drawn, Reader
+from grace.engines.responses import response
 from grace.records import Generation
 
 COMPACT_BELOW = 0.8  # drop finished rows once fewer than this share are left

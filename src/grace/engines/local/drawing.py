@@ -20,7 +20,7 @@ from grace.engines.local.batching import memory_for
 from grace.engines.local.decoding import Batch, Ends, Rows, at_step, cut, empty, steps
 from grace.engines.local.draws import Draws, Part
 from grace.engines.reading import Drawn
-from grace.engines.watching import Watch
+from grace.engines.responses import Watch
 from grace.records import Generation
 
 if TYPE_CHECKING:

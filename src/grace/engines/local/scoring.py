@@ -6,8 +6,8 @@ hidden size, E tokens that are read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Generator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,20 +15,20 @@ from torch import Tensor
 
 from grace.cnf import count_rows, end_log_prob, find_readout, unread_end, without
 from grace.engines import Features, Ids, StepStates
-from grace.engines.base import ReadEngine, check_contexts
+from grace.engines.base import BaseEngine, check_contexts
 from grace.engines.local.batching import group, run_batches
 from grace.engines.local.forward import Forward, Unread, begin
 from grace.engines.local.loading import eos_ids
-from grace.engines.reading import Reader
+from grace.engines.reading import Reader, Scored
 from grace.errors import ModelError
-from grace.evidence import Evidence, confidence, traced
+from grace.evidence import Evidence
 
 ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 128}
 TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 65_536}
 LOGITS_IN_FLIGHT = 2**27  # entries of a float32 logits tensor: 512 MB
 
 
-class LocalScorer(ReadEngine):
+class LocalScorer(BaseEngine):
     """Scores given responses with a model in this process.
 
     Attributes: `model`, `forward` (calls it), `tokenizer`, `reader` (the end tokens, and how c is
@@ -97,40 +97,6 @@ class LocalScorer(ReadEngine):
         rows = run_batches(self._group(contexts), run, contexts)
         return np.array(rows, dtype=np.float32).reshape(len(contexts), len(columns))
 
-    def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
-        """Return c of given responses (token ids without the end token), one forward each.
-
-        Raises:
-            ModelError: the tokenizer has no `<CNF>`.
-        """
-        if self.readout is None:
-            raise ModelError("the tokenizer has no <CNF>; load a trained adapter or call add_cnf")
-        if self.evidence is not None:
-            scores = self._scores(prompts, responses)
-            return [confidence(s.readings, s.logprobs, s.end, self.evidence) for s in scores]
-        contexts = [
-            [*self.reader.place(prompt, response), *self._fed()]
-            for prompt, response in zip(prompts, responses, strict=True)
-        ]
-        probs_NE = torch.from_numpy(self.next_token_probs(contexts, self.readout.ids))
-        reading_N = self.readout.reading(probs_NE.log(), torch.zeros(len(probs_NE)))
-        return list(reading_N.sigmoid().tolist())
-
-    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
-        """Return c at every step of given responses, the end step last, one forward each.
-
-        Raises:
-            ModelError: the model has a confidence at the end of a response only.
-        """
-        scores = self._scores(prompts, responses)
-        return [traced(s.readings, s.logprobs, s.end, self.evidence) for s in scores]
-
-    def logprobs(
-        self, prompts: Sequence[Ids], responses: Sequence[Ids]
-    ) -> list[tuple[list[float], float]]:
-        """Return each response's token log-probabilities and the log-probability of its end."""
-        return [(s.logprobs, s.end_logprob) for s in self._scores(prompts, responses)]
-
     def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
         """Return the pooled hidden states of given responses."""
         return self.states(prompts, responses)[0]
@@ -169,17 +135,21 @@ class LocalScorer(ReadEngine):
         cached = unread.cache is not None
         return self.forward(*columns, keep=keep, cache=unread.cache, use_cache=cached)[0]
 
-    def _fed(self) -> list[int]:
-        """Return the tokens to feed after a response before c is read."""
-        return [self.cnf] if self.read_at == "feed" and self.cnf is not None else []
+    def _confidences_after(self, contexts: Sequence[Ids]) -> list[float]:
+        assert self.readout is not None
+        probs_NE = torch.from_numpy(self.next_token_probs(contexts, self.readout.ids))
+        reading_N = self.readout.reading(probs_NE.log(), torch.zeros(len(probs_NE)))
+        return list(reading_N.sigmoid().tolist())
 
-    def _scores(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[ScoredResponse]:
-        fed = self._fed()
+    def _scored(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> Generator[Scored, None, None]:
+        fed = self.reader.fed
         contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
         check_contexts(contexts, self.limit)
         longest = max(map(len, responses), default=0)
 
-        def run(batch: list[int]) -> list[ScoredResponse]:
+        def run(batch: list[int]) -> list[Scored]:
             keep = max(len(responses[i]) for i in batch) + 1 + len(fed)
             logits_BKV = self._last_logits([contexts[i] for i in batch], keep=keep)
             return [
@@ -187,7 +157,7 @@ class LocalScorer(ReadEngine):
                 for r, logits_KV in zip([responses[i] for i in batch], logits_BKV, strict=True)
             ]
 
-        return run_batches(self._group(contexts, keep=longest + 1 + len(fed)), run, contexts)
+        yield from run_batches(self._group(contexts, keep=longest + 1 + len(fed)), run, contexts)
 
     def _group(
         self, contexts: Sequence[Ids], num_samples: int = 1, keep: int = 1, new_tokens: int = 0
@@ -203,20 +173,8 @@ class LocalScorer(ReadEngine):
         )
 
 
-class ScoredResponse(NamedTuple):
-    """One given response: the log-probabilities of its tokens and its end, and the readings of c.
-
-    `end` is the log-probability of its end in a model without the tokens that are read.
-    """
-
-    logprobs: list[float]
-    end_logprob: float
-    end: float
-    readings: list[float]
-
-
 @torch.inference_mode()
-def score(logits_KV: Tensor, response: Ids, reader: Reader) -> ScoredResponse:
+def score(logits_KV: Tensor, response: Ids, reader: Reader) -> Scored:
     """Score one response from the logits of its steps, its end, and `<CNF>` if that was fed.
 
     If the tokens that are read are never drawn, the log-probabilities are those of a model without
@@ -236,7 +194,7 @@ def score(logits_KV: Tensor, response: Ids, reader: Reader) -> ScoredResponse:
     tokens_K = torch.tensor(response, dtype=torch.long, device=logits_KV.device)
     steps_KV = logits_KV[:num_tokens]
     chosen_K = steps_KV.gather(1, tokens_K[:, None])[:, 0] - steps_KV.logsumexp(-1)
-    return ScoredResponse(chosen_K.tolist(), end_logprob, end, readings)
+    return Scored(chosen_K.tolist(), end_logprob, end, readings)
 
 
 @torch.inference_mode()

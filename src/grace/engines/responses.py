@@ -1,14 +1,48 @@
-"""Abort samples whose confidence falls too low while they are written."""
+"""Turn the steps of a sample into a response, or abort it when its confidence falls too low."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from grace.engines.reading import Drawn, Reader, Step, read
+from grace.engines.reading import Drawn, Reader, Step
 from grace.errors import UserInputError
-from grace.evidence import Evidence, Running
+from grace.evidence import Evidence, Running, along
 from grace.records import Generation
+
+
+def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
+    """Return the response in the steps of one sample, up to its end token if it has one."""
+    drawn: list[Drawn] = []
+    for step in steps:
+        drawn.append(reader.drawn(step))
+        if drawn[-1].ended:
+            break
+    return response(drawn, reader, tokenizer)
+
+
+def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Generation:
+    """Return the response that the steps of one sample have chosen.
+
+    Without an end step the response was cut, and has no confidence. Without `<CNF>` it has neither
+    confidence nor trace.
+    """
+    ended = bool(drawn) and drawn[-1].ended
+    reads = reader.readout is not None
+    written = drawn[: len(drawn) - ended]
+    logprobs, ends = [one.logprob for one in written], [one.end for one in drawn]
+    readings = [one.reading for one in drawn]
+    trace = along(readings, logprobs, ends, reader.evidence) if reads else []
+    tokens = tuple(one.token for one in written)
+    return Generation(
+        text=tokenizer.decode(list(tokens), skip_special_tokens=True),
+        token_ids=tokens,
+        finish_reason="stop" if ended else "length",
+        logprobs=tuple(logprobs),
+        end_logprob=drawn[-1].logprob if ended else None,
+        confidence=trace[0 if reader.at_prompt else -1] if ended and reads else None,
+        trace=tuple(trace),
+    )
 
 
 class Watch:
