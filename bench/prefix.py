@@ -27,10 +27,10 @@ from grace.chat import encode_chat
 from grace.cnf import CnfTokens, add_cnf
 from grace.config import DataSettings, TrainSettings
 from grace.engines import Sampling
-from grace.engines.ends import stop_ids
 from grace.engines.gguf import resolve_model
 from grace.engines.local import forward
 from grace.engines.local.cache import RoomyLayer
+from grace.engines.stops import stop_ids
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence
 from grace.records import Question

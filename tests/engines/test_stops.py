@@ -11,9 +11,9 @@ import torch
 import tiny_models
 from grace.cnf import Readout, add_cnf
 from grace.engines import Sampling
-from grace.engines.ends import stop_ids
 from grace.engines.reading import LISTED_ENDS, Reader, Step
 from grace.engines.responses import read
+from grace.engines.stops import stop_ids
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 

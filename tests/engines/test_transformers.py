@@ -473,7 +473,9 @@ def test_a_prompt_beyond_the_context_is_refused_with_the_lengths(tiny):
     engine = engine_of(tiny)
     fits = dataclasses.replace(GREEDY, max_new_tokens=6)
     generate(engine, [[5] * 250], fits)
-    match = "prompt 2 has 252 tokens and may get 6 more, .* context is 256; .* max_new_tokens to 4$"
+    match = (
+        "prompt 2 has 252 tokens and its answer up to 6, .* context is 256; .* max_new_tokens to 4$"
+    )
     with pytest.raises(ModelError, match=match):
         generate(engine, [[5], [5] * 251, [5] * 252, [5] * 251], fits)
     with pytest.raises(ModelError, match="context is 256"):

@@ -46,7 +46,9 @@ class SavedTokenizer:
             named = {name: _text(config[name]) for name in NAMED if config.get(name)}
             self.chat_template = _chat_template(folder, config)
         except Exception as error:  # tokenizers raises bare ones
-            raise ModelError(f"the tokenizer in {folder} cannot be read ({error})") from error
+            raise ModelError(
+                f"the tokenizer in {folder} cannot be read ({error}); copy it again from the export"
+            ) from error
         self.backend_tokenizer.no_truncation()
         self.backend_tokenizer.no_padding()
         self.backend_tokenizer.add_special_tokens(list(named.values()))

@@ -202,9 +202,11 @@ def check_contexts(
         raise DataError(f"prompt {names[lengths.index(0)]} has no tokens; give it at least one")
     longest = max(lengths, default=0)
     if limit is not None and longest + new_tokens > limit:
-        room = limit - longest
+        room, place = limit - longest, names[lengths.index(longest)]
+        which = f"prompt {place}" if keys or len(lengths) > 1 else "the prompt"
+        answer = f" and its answer up to {new_tokens}" if new_tokens else ""
         fits = f" or lower max_new_tokens to {room}" if new_tokens and room > 0 else ""
         raise ModelError(
-            f"prompt {names[lengths.index(longest)]} has {longest} tokens and may get {new_tokens} "
-            f"more, but the model's context is {limit}; shorten it{fits}"
+            f"{which} has {longest} tokens{answer}, but the model's context is {limit}; shorten it"
+            f"{fits}"
         )

@@ -24,12 +24,12 @@ from scipy.special import log_softmax
 from grace.cnf import find_readout
 from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import StepEngine, check_contexts
-from grace.engines.ends import named_ends, stop_ids
 from grace.engines.gguf.header import Header, read_header
 from grace.engines.local.draws import Draws, Part
 from grace.engines.local.loading import load_tokenizer
 from grace.engines.reading import Reader, Scored, Step, check_rows
 from grace.engines.responses import Watch, dropped, read
+from grace.engines.stops import named_ends, stop_ids
 from grace.errors import ConfigError, ModelError, first_line
 from grace.records import Generation
 from grace.store import read_card

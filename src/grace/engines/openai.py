@@ -19,7 +19,6 @@ from typing import Any, ClassVar, TypeVar
 from grace.chat.saved import SavedTokenizer
 from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import StepEngine, check_contexts
-from grace.engines.ends import named_ends, named_rows, stop_ids
 from grace.engines.http.answers import UpstreamError
 from grace.engines.http.background import Background, Calls, in_order
 from grace.engines.http.dialect import Names, Request
@@ -27,6 +26,7 @@ from grace.engines.http.probing import probe
 from grace.engines.http.remote import Remote, RemoteStream, Served, seed_of
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, Scored, Step
+from grace.engines.stops import named_ends, named_rows, stop_ids
 from grace.errors import ConfigError
 from grace.records import Generation
 from grace.store import read_card

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import check_contexts
-from grace.engines.ends import stop_ids
 from grace.engines.local.batching import attempt, out_of_memory
 from grace.engines.local.decoding import Rows, generations
 from grace.engines.local.drawing import Drawing, Stream
 from grace.engines.local.draws import Part
 from grace.engines.local.loading import load
 from grace.engines.local.scoring import LocalScorer
+from grace.engines.stops import stop_ids
 from grace.errors import ConfigError
 from grace.records import Generation
 

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from grace.engines import Capability, Ids, Opening, Sampling, seed_from
 from grace.engines.base import StepEngine, check_contexts
-from grace.engines.ends import stop_ids
 from grace.engines.local.loading import load_tokenizer
 from grace.engines.reading import Reader, Scored, Step, check_rows
 from grace.engines.responses import Watch, dropped, read
+from grace.engines.stops import stop_ids
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
 from grace.engines.vllm_requests import Requests
 from grace.errors import ConfigError, ModelError

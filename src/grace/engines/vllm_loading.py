@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from grace.engines.ends import ids_in
+from grace.engines.stops import ids_in
 from grace.errors import ConfigError, ModelError, first_line
 from grace.store import LORA_CONFIG
 

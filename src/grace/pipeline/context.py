@@ -100,7 +100,7 @@ class Engines:
 
     def asked(self, data: DataSettings) -> TransformersEngine:
         """Return the backbone as it came, with what ends an answer to questions asked so."""
-        from grace.engines.ends import stop_ids
+        from grace.engines.stops import stop_ids
         from grace.engines.transformers import TransformersEngine
 
         settings, base = dataclasses.replace(self._settings, data=data), self.base

@@ -19,19 +19,7 @@ from grace.errors import ModelError
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 TOKENS = "tokenizer.ggml.tokens"
-FORMATS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+FORMATS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}  # of `struct`, by GGUF type
 STRING, ARRAY = 8, 9
 
 

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from grace.cnf import count_rows
-from grace.engines.ends import ids_in
 from grace.engines.gguf.header import Header
 from grace.engines.local.loading import no_progress_bar
+from grace.engines.stops import ids_in
 from grace.errors import GraceError, ModelError, first_line
 
 ENDS = ("eos", "eot", "eom")

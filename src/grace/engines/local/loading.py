@@ -16,9 +16,9 @@ import torch
 from grace.chat import with_thinking
 from grace.cnf import count_rows, find_readout
 from grace.config import is_missing
-from grace.engines.ends import ids_in
 from grace.engines.local.adapters import load_adapter, put_rows
 from grace.engines.reading import check_rows
+from grace.engines.stops import ids_in
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
 from grace.store import ROWS, read_card

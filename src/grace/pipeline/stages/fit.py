@@ -189,7 +189,7 @@ def write_rows_adapter(
 
 def adapter_metadata(context: Context) -> dict[str, Any]:
     """Return the entries of grace.json that let `grace.load` ask questions as in training."""
-    from grace.engines.ends import stop_ids
+    from grace.engines.stops import stop_ids
 
     model, stop = context.settings.model.path, context.engines.asking.stop
     asked, sample = to_dict(context.data), to_dict(context.settings.sample)
