@@ -51,7 +51,8 @@ def traced(run: Path) -> tuple[TransformersEngine, TransformersEngine]:
     """Return the model of a run with its trace, and without."""
     with_it = grace.load(run).engine
     without = copy.copy(with_it)
-    without.evidence = dataclasses.replace(with_it.evidence, trace=None)
+    evidence = dataclasses.replace(with_it.evidence, trace=None)
+    without.reader = dataclasses.replace(with_it.reader, evidence=evidence)
     return with_it, without
 
 

@@ -92,7 +92,7 @@ def measure(model: Path, pairs: int, rows: int) -> None:
         lora=False,
     )
     engine = VllmEngine(llm, llm.get_tokenizer())
-    asked = {"logprob_token_ids": [*engine.reader.asked]}
+    asked = {"logprob_token_ids": [*engine.reader.requested]}
     dice = random.Random(0)
     print(f"vLLM {vllm.__version__}, {model.name}, {rows} requests of {TOKENS} tokens")
     compare(

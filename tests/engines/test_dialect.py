@@ -14,6 +14,7 @@ import pytest
 
 from grace.cnf import Readout
 from grace.engines import Sampling
+from grace.engines.http.answers import UpstreamError
 from grace.engines.http.dialect import (
     Names,
     Request,
@@ -21,7 +22,6 @@ from grace.engines.http.dialect import (
     read_steps,
     sample_body,
 )
-from grace.engines.http.said import UpstreamError
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader
 
@@ -151,10 +151,11 @@ def test_rounding_above_0_counts_as_0_and_a_huge_loss_as_none() -> None:
 def test_prompt_logprobs_are_those_of_the_given_tokens() -> None:
     rows = [None, {"5": {"logprob": -1.0}}, {"8": {"logprob": -0.1}, "6": {"logprob": -2.0}}]
     assert prompt_logprobs({"prompt_logprobs": rows}, [4, 5, 6], 2) == [-1.0, -2.0]
-    with pytest.raises(UpstreamError, match="needs to rate a given response"):
+    with pytest.raises(UpstreamError, match="needs to score a given response"):
         prompt_logprobs({}, [4, 5, 6], 2)
-    with pytest.raises(UpstreamError, match="lack a token"):
-        prompt_logprobs({"prompt_logprobs": rows}, [4, 7, 6], 2)
+    for wrong in (rows, 7, {"a": 1, "b": 2, "c": 3}):
+        with pytest.raises(UpstreamError, match="lack a token"):
+            prompt_logprobs({"prompt_logprobs": wrong}, [4, 7, 6], 2)
 
 
 class Canned(BaseHTTPRequestHandler):
@@ -239,7 +240,7 @@ def test_of_an_error_only_the_beginning_is_read_and_less_is_kept(
     with pytest.raises(UpstreamError) as caught:
         streamed(canned, b"Traceback\n\x1b[31m  in f\n", *[b"a" * 2**16] * 64)
     assert str(caught.value).startswith("the upstream answers 500: Traceback [31m in f aaa")
-    assert len(caught.value.said) == 301
+    assert len(caught.value.detail) == 301
 
 
 def test_only_a_line_feed_ends_an_event(canned: str) -> None:

@@ -80,7 +80,7 @@ def test_c_with_evidence_follows_from_c_without(answered):
     for prompt, ours, plain in answered[2]:
         if answered[0].evidence.share:  # the readings of all steps count: here the last alone
             continue
-        (read,) = answered[0]._read([prompt], [plain.token_ids])
+        (read,) = answered[0]._scored([prompt], [plain.token_ids])
         shift = EVIDENCE.of(plain.logprobs, read.end)
         odds = plain.confidence / (1 - plain.confidence) * np.exp(shift)
         odds **= EVIDENCE.slope
@@ -116,10 +116,10 @@ def test_c_of_a_pair_follows_from_its_readings_and_the_tokens_before(answered):
     if engine.readout.head != "pair":
         return
     for prompt, ours, _ in rows:
-        (read,) = engine._read([prompt], [ours.token_ids])
+        (read,) = engine._scored([prompt], [ours.token_ids])
         assert len(read.readings) == len(ours.token_ids) + 1
         for k, c in enumerate(ours.trace):
-            (start,) = engine._read([prompt], [ours.token_ids[:k]])
+            (start,) = engine._scored([prompt], [ours.token_ids[:k]])
             wanted = confidence(read.readings[: k + 1], ours.logprobs[:k], start.end, BLEND)
             assert c == pytest.approx(wanted, abs=1e-5)
         assert ours.trace[-1] == ours.confidence

@@ -179,7 +179,7 @@ def test_a_folder_with_one_file_means_that_file(tmp_path: Path) -> None:
     file, _, _ = write(tmp_path)
     assert resolve_model(str(tmp_path)) == resolve_model(str(file))
     (tmp_path / "other.GGUF").write_bytes(file.read_bytes())
-    refused(tmp_path, r"holds 2 GGUF files \(other.GGUF, tiny.gguf\); name one of them")
+    refused(tmp_path, r"has 2 GGUF files \(other.GGUF, tiny.gguf\); name one of them")
     (tmp_path / "config.json").write_text("{}")
     assert resolve_model(str(tmp_path)) == str(tmp_path)
 
@@ -366,7 +366,7 @@ def test_a_file_of_a_newer_format_or_with_unknown_types_is_refused(tmp_path: Pat
     file, _, _ = write(tmp_path)
     whole = file.read_bytes()
     file.write_bytes(whole[:4] + (9).to_bytes(4, "little") + whole[8:])
-    refused(file, "of GGUF version 9, and versions 2 and 3 are read")
+    refused(file, "has GGUF version 9, but only versions 2 and 3 are supported")
     name = b"output_norm.weight"
     at = whole.index(name) + len(name) + 4 + 8
     file.write_bytes(whole[:at] + (250).to_bytes(4, "little") + whole[at + 4 :])

@@ -146,7 +146,7 @@ def test_the_lines_of_the_card_give_the_same_answer_and_c(
         ids = engine.tokenizer.encode(prompt, add_special_tokens=False)
         ((_, (own,)),) = engine.generate([ids], Sampling(max_new_tokens=200))
         answer, c = names["ask"](engine._llama, text)
-        engine._known = []  # llama.cpp was used besides
+        engine._held = []  # the KV cache has something else now
         if own.finish_reason == "stop":
             assert answer.strip() == own.text.strip()
             assert c == pytest.approx(own.confidence, abs=1e-6)

@@ -84,7 +84,7 @@ def test_half_precision_keeps_the_adapter_apart_and_the_head_in_float32(tiny, tm
     half = TransformersEngine.load(base, adapter=adapter, dtype="bfloat16")
     rows = [p for n, p in half.model.named_parameters() if "trainable_tokens_delta" in n]
     assert rows and all(p.dtype == torch.float32 for p in rows)
-    logits, _ = half._forward(torch.tensor([PROMPTS[0]]), None, torch.arange(4)[None])
+    logits, _ = half.forward(torch.tensor([PROMPTS[0]]), None, torch.arange(4)[None])
     assert (logits.bfloat16().float() != logits).any(), "the logits were rounded to bfloat16"
     assert half.confidences(PROMPTS, RESPONSES) == pytest.approx(exact, abs=0.08)
     [(_, [got]), *_] = half.generate(PROMPTS, Sampling(max_new_tokens=4))
@@ -225,7 +225,7 @@ def test_a_model_without_an_end_token_is_refused(tiny, tmp_path):
     [
         ({"dtype": "int4"}, "dtype 'int4' is unknown; use auto, float32"),
         ({"device": "gpu0"}, "device 'gpu0' is unknown; use auto"),
-        ({"device": "cuda:99"}, "device 'cuda:99' is not there"),
+        ({"device": "cuda:99"}, "device 'cuda:99' does not exist"),
         ({"device": "meta"}, "device 'meta' is unknown; use auto"),
     ],
 )

@@ -125,7 +125,7 @@ def test_answers_to_one_prompt_share_it_but_what_is_asked_of_them_is_read() -> N
 def test_a_shorter_sequence_has_its_padding_in_front(tokenizer: Any) -> None:
     engine = engine_of("llama_untied")
     prompts = [[*range(20, 60), 9, 9, 9, 9], [*range(20, 60), 8], [*range(20, 60)]]
-    given = begin(engine._forward, prompts, engine.device, keep=1)
+    given = begin(engine.forward, prompts, engine.device, keep=1)
     assert given.ids_BC.tolist() == [[9, 9, 9, 9], [57, 58, 59, 8], [56, 57, 58, 59]]
     assert given.positions_BC[:, -1].tolist() == [43, 40, 39]
     assert given.mask_BL is not None

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from grace.cnf import Readout
-from grace.engines.reading import Reader, Step, named_ends, read
+from grace.engines.reading import Reader, Step
+from grace.engines.responses import read
+from grace.engines.stops import named_ends
 from grace.errors import ModelError
 from grace.evidence import FEATURES, Evidence, confidence, reading
 
@@ -107,7 +109,7 @@ def test_a_tokenizer_and_a_card_say_how_a_model_is_read(tokenizer: Any, tmp_path
 
 def test_a_model_without_cnf_is_sampled_and_has_no_confidence(tokenizer: Any) -> None:
     reader = Reader.of(tokenizer, {}, needs_cnf=False)
-    assert (reader.cnf, reader.asked, reader.stops) == (None, (EOS,), (EOS,))
+    assert (reader.cnf, reader.requested, reader.stops) == (None, (EOS,), (EOS,))
     steps = [
         Step(WORD, math.log(0.6), {EOS: math.log(0.1)}),
         Step(EOS, math.log(0.4), {WORD: math.log(0.3)}),

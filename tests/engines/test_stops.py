@@ -11,7 +11,8 @@ import torch
 import tiny_models
 from grace.cnf import Readout, add_cnf
 from grace.engines import Sampling
-from grace.engines.reading import LISTED_ENDS, Reader, Step, read
+from grace.engines.reading import LISTED_ENDS, Reader, Step
+from grace.engines.responses import read
 from grace.engines.stops import stop_ids
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
@@ -79,19 +80,19 @@ def test_other_engines_know_the_stop_ids_from_grace_json(tokenizer: Any) -> None
     stops = stop_ids(tokenizer, ["e"])
     reader = Reader.of(tokenizer, {"stop_ids": list(stops)}, needs_cnf=False)
     assert reader.stops == (tokenizer.eos_token_id, *stops)
-    assert len(reader.asked) == min(LISTED_ENDS, 1 + len(stops))
+    assert len(reader.requested) == min(LISTED_ENDS, 1 + len(stops))
 
 
 def test_a_response_of_another_engine_ends_at_a_stop_token_that_it_did_not_list(
     tokenizer: Any,
 ) -> None:
     reader = Reader(Readout((319,)), (3, *range(20, 190)))
-    assert reader.asked == (3, *range(20, 19 + LISTED_ENDS), 319)
-    listed = {i: -9.0 for i in reader.asked}
+    assert reader.requested == (3, *range(20, 19 + LISTED_ENDS), 319)
+    listed = {i: -9.0 for i in reader.requested}
     steps = [Step(200, -0.5, listed), Step(189, -0.2, listed), Step(201, -0.1, listed)]
     made = read(steps, reader, tokenizer)
     assert (made.token_ids, made.finish_reason) == ((200,), "stop")
-    total = np.exp(-0.2) + len(reader.asked) * np.exp(-9.0)
+    total = np.exp(-0.2) + len(reader.requested) * np.exp(-9.0)
     assert made.end_logprob == pytest.approx(np.log(total))
     assert made.confidence == pytest.approx(np.exp(-9.0))
 

@@ -265,6 +265,24 @@ def test_prompts_that_do_not_fit_are_refused_by_name() -> None:
         both.fast.next_token_probs([[]], [5])
 
 
+def test_given_responses_that_do_not_fit_are_refused_by_name_before_any_is_scored() -> None:
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    add_cnf(model, tokenizer, head="pair")
+    llm = fake_vllm.llm(model, max_model_len=15)
+    engine = VllmEngine(llm, tokenizer)
+    with pytest.raises(ModelError, match="prompt 1 has 23 tokens"):
+        engine.logprobs([[5], [5] * 20], [[6], [6, 7, 8]])
+    assert llm.llm_engine.asked == []
+
+
+def test_a_pair_needs_a_row_for_both_of_its_tokens() -> None:
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    add_cnf(model, tokenizer, head="pair")
+    model.resize_token_embeddings(321, mean_resizing=False)
+    with pytest.raises(ModelError, match="knows <NOC> as id 321, but the model has 321 rows"):
+        VllmEngine(fake_vllm.llm(model), tokenizer)
+
+
 def test_without_vllm_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ConfigError, match="pip install vllm"):

@@ -131,5 +131,5 @@ def test_rows_of_another_width_are_refused_in_a_line(tmp_path: Path) -> None:
     adapter = fitted("llama_tied", tmp_path)
     assert load_file(adapter / "rows.safetensors")["rows"].shape == (2, 32)
     save_file({"rows": np.zeros((2, 16), np.float32)}, adapter / "rows.safetensors")
-    with pytest.raises(ModelError, match=r"shape \(2, 16\).*width of 32"):
+    with pytest.raises(ModelError, match=r"shape \(2, 16\).*hidden size of 32"):
         TransformersEngine.load(tmp_path / "base", adapter=adapter)

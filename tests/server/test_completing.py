@@ -192,7 +192,7 @@ def test_running_out_of_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPat
     def full(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(type(engine._forward), "__call__", full)
+    monkeypatch.setattr(type(engine.forward), "__call__", full)
     with pytest.raises(ModelError, match="6 samples at a time; ask for fewer"):
         list(engine.draw([Part(PROMPTS, SAMPLING, ["0", "1"])]))
 

@@ -81,7 +81,7 @@ def test_with_evidence_training_validation_and_the_engine_read_the_same_c(
     c = engine.confidences(*contexts)
     assert np.mean(c) == pytest.approx(seen[-1]["eval_mean_c"], abs=1e-5)
     assert engine.evidence == evidence
-    engine.evidence = None
+    engine.reader = dataclasses.replace(engine.reader, evidence=None)
     assert abs(np.mean(engine.confidences(*contexts)) - np.mean(c)) > 1e-3
 
 

@@ -1,16 +1,17 @@
-"""From messages to token ids, so that text from a user is always text.
+"""Encode messages as token ids, treating everything that a user writes as plain text.
 
-A chat template writes special tokens (role markers, end of turn). A user may write the same
-strings, `<CNF>` among them. Only those of the template may become special ids; inside a content
-they are encoded like any other characters.
+A chat template writes special tokens (role markers, end of turn). A user may type the same strings,
+`<CNF>` among them. Only the template's own become special ids; inside a message they are encoded
+like any other characters.
 
-How: the template is rendered once with placeholders for the contents, which shows what the
-template itself wrote. Its special strings are replaced by secret aliases that a copy of the
-tokenizer knows (`plain`); then that copy, told to treat every true special token as text, encodes
-the whole chat in one go. Contents are thus encoded in place, with their real neighbours.
+To tell the two apart, the template is first rendered with placeholders in place of the messages.
+What remains is what the template itself wrote. Its special strings are replaced by secret aliases
+that a copy of the tokenizer recognises (`grace.chat.plain`). That copy treats every real special
+token as text, and encodes the whole chat at once, so that the tokens of a message still depend on
+the characters next to it.
 
-`context`, where it is given, is the model's: a text that certainly exceeds it is refused before it
-is tokenised (`plain`).
+All functions take the model's `context`, in tokens: a text that certainly exceeds it is refused
+before it is tokenised.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ def has_chat_template(tokenizer: Any) -> bool:
 
 
 def with_thinking(template: str, thinking: bool) -> str:
-    """Return a chat template that has the model reason before it answers, or answer at once.
+    """Return a chat template with reasoning switched on or off.
 
-    One that knows neither `enable_thinking` (as Qwen3's) nor `thinking` (as Granite's) is returned
-    as it is. The choice is part of the template, so whatever is saved with it, and every engine
-    that renders it, asks in the same way.
+    A template that uses neither `enable_thinking` (Qwen3) nor `thinking` (Granite) is returned
+    unchanged. The switch is written into the template, so that it is saved with the model and
+    every engine renders the same prompt.
     """
-    known = [name for name in SWITCHES if re.search(rf"\b{name}\b", template)]
+    switches = [name for name in SWITCHES if re.search(rf"\b{name}\b", template)]
     choice = "true" if thinking else "false"
-    return "".join(f"{{% set {name} = {choice} %}}" for name in known) + template
+    return "".join(f"{{% set {name} = {choice} %}}" for name in switches) + template
 
 
 def encode_chat(
@@ -52,57 +53,55 @@ def encode_chat(
     """Return the token ids of a chat, up to where the assistant's answer starts.
 
     With a chat template the ids are those of `apply_chat_template(add_generation_prompt=True)`,
-    except that a special token's string inside a content is plain text. Without one, the layout
-    is system, blank line, user, newline, after the BOS that the tokenizer adds, if it adds one.
-    A template that refuses a system turn gets the system text at the head of the first user turn.
+    except that the string of a special token inside a message is plain text. Without a template,
+    the layout is BOS (if the tokenizer adds one), system, blank line, user, newline. Where a
+    template refuses a system message, its text is put in front of the first user message.
 
-    A turn of the role `text` stands for itself: the chat is then laid out as if there were no
-    template, nothing follows that turn, and an answer to it comes after a space, with a newline.
+    A message with the role `text` is a prompt without a template: the chat is laid out as plain
+    text, nothing is added after that message, and an answer to it follows after a space.
 
     Raises:
-        DataError: no message, or a role other than system, user, assistant and text.
+        DataError: there is no message, or a role is not system, user, assistant or text.
         ModelError: the template refuses the messages, the tokenizer cannot split special tokens,
             or the chat is longer than the context.
     """
     _check(messages)
     plain = plain_tokenizer(tokenizer)
     if is_text(messages) or not has_chat_template(tokenizer):
-        return encode_prompt(tokenizer, _written_out(messages), context=context)
+        return encode_prompt(tokenizer, _without_template(messages), context=context)
     messages, rendered = _render_any(tokenizer, messages)
     plain.refuse_longer(rendered, context)
     skeleton = _render(tokenizer, _with_placeholders(messages))
     if _is_harmless(plain, messages, rendered, skeleton):
         return list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
-    literals, contents = _split(skeleton, messages)
-    return plain.encode(_interleave(literals, _as_rendered(rendered, literals, contents)))
+    return plain.encode(_parts(skeleton, rendered, messages))
 
 
 def is_text(messages: Sequence[Message]) -> bool:
-    """Return whether a chat is plain text rather than turns for a template."""
+    """Return whether a chat is plain text, not turns for a template."""
     return any(message["role"] == "text" for message in messages)
 
 
 def encode_response(
     tokenizer: Any, messages: Sequence[Message], text: str, *, context: int | None = None
 ) -> list[int]:
-    """Return the token ids of a response to a chat, as it follows the chat's own ids.
+    """Return the token ids of a response to a chat, which follow those of `encode_chat`.
 
-    After a turn of the role `text` a response begins with the space that `encode_chat` leaves to
-    it.
+    After a message with the role `text`, a response begins with a space.
 
     Raises:
-        ModelError: it is longer than the context.
+        ModelError: the response is longer than the context.
     """
-    lead = _lead(messages[-1]["content"]) if messages[-1]["role"] == "text" else ""
-    spaced = text if text[:1].isspace() else lead + text
+    space = _space_after(messages[-1]["content"]) if messages[-1]["role"] == "text" else ""
+    spaced = text if text[:1].isspace() else space + text
     return encode_text(tokenizer, spaced, context=context)
 
 
 def encode_text(tokenizer: Any, text: str, *, context: int | None = None) -> list[int]:
-    """Return the token ids of plain text: no special id for any string in it, no BOS.
+    """Return the token ids of plain text, without BOS and without special tokens.
 
     Raises:
-        ModelError: it is longer than the context.
+        ModelError: the text is longer than the context.
     """
     plain = plain_tokenizer(tokenizer)
     plain.refuse_longer(text, context)
@@ -110,40 +109,37 @@ def encode_text(tokenizer: Any, text: str, *, context: int | None = None) -> lis
 
 
 def encode_prompt(tokenizer: Any, text: str, *, context: int | None = None) -> list[int]:
-    """Return the token ids of a raw prompt: plain text after the BOS, where there is one.
+    """Return the token ids of a prompt without a template: BOS, if the tokenizer adds it, and text.
 
     Raises:
-        ModelError: it is longer than the context.
+        ModelError: the text is longer than the context.
     """
-    return _bos(tokenizer) + encode_text(tokenizer, text, context=context)
+    added = tokenizer("", add_special_tokens=True)["input_ids"]
+    bos = [tokenizer.bos_token_id] if tokenizer.bos_token_id in added else []
+    return bos + encode_text(tokenizer, text, context=context)
 
 
 def _check(messages: Sequence[Message]) -> None:
     if not messages:
-        raise DataError("a chat has no message; give at least one from the user")
+        raise DataError("the chat has no message; give at least one with the role user")
     for message in messages:
         if message["role"] not in ROLES:
             raise DataError(f"role {message['role']!r} is unknown; use one of {', '.join(ROLES)}")
 
 
-def _written_out(messages: Sequence[Message]) -> str:
-    """Return a chat without a template: one turn after the other."""
-    text, after = "", ""
-    for role, content in ((message["role"], message["content"]) for message in messages):
-        lead = _lead(text) if (role, after) == ("assistant", "text") else ""
-        text += lead + content + {"system": "\n\n", "text": ""}.get(role, "\n")
-        after = role
+def _without_template(messages: Sequence[Message]) -> str:
+    text, last_role = "", ""
+    for message in messages:
+        role = message["role"]
+        space = _space_after(text) if (role, last_role) == ("assistant", "text") else ""
+        text += space + message["content"] + {"system": "\n\n", "text": ""}.get(role, "\n")
+        last_role = role
     return text
 
 
-def _lead(text: str) -> str:
-    """Return what stands between a question written out as text and its answer."""
+def _space_after(text: str) -> str:
+    """Return the space between a prompt of the role `text` and its answer."""
     return "" if text[-1:].isspace() else " "
-
-
-def _bos(tokenizer: Any) -> list[int]:
-    added = tokenizer("", add_special_tokens=True)["input_ids"]
-    return [tokenizer.bos_token_id] if tokenizer.bos_token_id in added else []
 
 
 def _render(tokenizer: Any, messages: Sequence[Message]) -> str:
@@ -153,7 +149,10 @@ def _render(tokenizer: Any, messages: Sequence[Message]) -> str:
 
 
 def _render_any(tokenizer: Any, messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
-    """Render the chat; where the template refuses a system turn, merge it into the user's."""
+    """Render a chat; where the template refuses it, with the system message merged into the next.
+
+    Returns the messages as they were rendered, and the text.
+    """
     from jinja2 import TemplateError
 
     try:
@@ -186,20 +185,31 @@ def _with_placeholders(messages: Sequence[Message]) -> list[Message]:
 def _is_harmless(
     plain: PlainTokenizer, messages: Sequence[Message], rendered: str, skeleton: str
 ) -> bool:
-    """Return whether every special string in the rendered chat is the template's own."""
+    """Return whether the template wrote every special string in the rendered chat."""
     if any(plain.special.search(message["content"]) for message in messages):
         return False
     return plain.special.findall(rendered) == plain.special.findall(skeleton)
 
 
-def _split(skeleton: str, messages: Sequence[Message]) -> tuple[list[str], list[str]]:
-    """Return what the template wrote around the contents, and the contents in its order."""
+def _parts(skeleton: str, rendered: str, messages: Sequence[Message]) -> list[tuple[str, bool]]:
+    """Return the pieces of a rendered chat, and for each whether the template wrote it.
+
+    Args:
+        skeleton: the chat with placeholders in place of the messages.
+        rendered: the chat itself.
+        messages: its messages, by the numbers of the placeholders.
+    """
     pieces = PLACEHOLDERS.split(skeleton)
-    return pieces[::2], [messages[int(i)]["content"] for i in pieces[1::2]]
+    literals, contents = pieces[::2], [messages[int(i)]["content"] for i in pieces[1::2]]
+    parts = [(literals[0], True)]
+    contents = _as_rendered(rendered, literals, contents)
+    for content, literal in zip(contents, literals[1:], strict=True):
+        parts += [(content, False), (literal, True)]
+    return parts
 
 
-def _as_rendered(rendered: str, literals: Sequence[str], contents: Sequence[str]) -> Sequence[str]:
-    """Return the contents as the template trimmed them, or unchanged if it did more to them."""
+def _as_rendered(rendered: str, literals: Sequence[str], contents: list[str]) -> list[str]:
+    """Return the contents trimmed as the template trims them, unchanged if it did more to them."""
     at, forms = len(literals[0]), []
     for content, literal in zip(contents, literals[1:], strict=True):
         for form in (content, content.strip(), content.rstrip(), content.lstrip()):
@@ -210,10 +220,3 @@ def _as_rendered(rendered: str, literals: Sequence[str], contents: Sequence[str]
         forms.append(form)
         at += len(form) + len(literal)
     return forms
-
-
-def _interleave(literals: Sequence[str], contents: Sequence[str]) -> list[tuple[str, bool]]:
-    parts = [(literals[0], True)]
-    for content, literal in zip(contents, literals[1:], strict=True):
-        parts += [(content, False), (literal, True)]
-    return parts

@@ -1,10 +1,9 @@
-"""A copy of a tokenizer that reads special tokens as text, and knows secret aliases for them.
+"""A copy of a tokenizer that encodes special tokens as text, and has secret aliases for them.
 
-It also knows how long a text can be before it certainly has more tokens than a model takes:
-tokenising a megabyte takes seconds. Where every character of a text ends up in some token, and a
-token stands for at most L characters, a text of N characters has at least N / L tokens; that is
-known without tokenising. Some tokenizers drop characters, or fuse unknown ones without end: for
-them nothing is known beforehand.
+The copy also refuses a text that certainly has more tokens than a model's context without
+tokenising it, which takes seconds for a megabyte. If every character ends up in some token, and no
+token stands for more than L characters, a text of N characters has at least N / L tokens. Some
+tokenizers drop characters, or fuse any number of unknown ones; they have no such bound.
 """
 
 from __future__ import annotations
@@ -22,22 +21,35 @@ from grace.errors import ModelError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-ALIAS = f"\ue0f0{secrets.token_hex(16)}"  # no text holds it but by guessing 128 bits
+ALIAS = f"\ue0f0{secrets.token_hex(16)}"  # to write it into a text, one would guess 128 bits
 Json = dict[str, Any]
 
 
 class PlainTokenizer(NamedTuple):
-    """The copy, and what it was made of."""
+    """A copy of a tokenizer that keeps text from becoming special tokens.
+
+    Attributes:
+        backend: the copy, with one added token per alias.
+        special: matches the string of any special token, the longest first.
+        aliases: the alias of each special token's string.
+        real_ids: the id of the special token behind each alias's id.
+        forbidden: ids of special tokens, which plain text must not be encoded as.
+        bound: the least number of tokens of a text, None if there is no bound.
+    """
 
     backend: Tokenizer
-    special: re.Pattern[str]  # any special token's string, the longest that fits
-    aliases: dict[str, str]  # special token's string -> its alias
-    real_ids: dict[int, int]  # alias id -> special id
-    forbidden: frozenset[int]  # special ids; none may come out of text
+    special: re.Pattern[str]
+    aliases: dict[str, str]
+    real_ids: dict[int, int]
+    forbidden: frozenset[int]
     bound: Bound | None
 
     def encode(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
-        """Encode parts of one text; special strings count only where the flag is true."""
+        """Encode the parts of one text; special tokens are encoded as such in trusted parts only.
+
+        Args:
+            parts: pieces of the text, each with whether it is trusted.
+        """
         text = "".join(
             self.special.sub(lambda match: self.aliases[match.group()], part) if trusted else part
             for part, trusted in parts
@@ -51,10 +63,10 @@ class PlainTokenizer(NamedTuple):
         return ids
 
     def refuse_longer(self, text: str, context: int | None) -> None:
-        """Refuse a text that certainly has more tokens than a context, without tokenising it.
+        """Refuse a text that certainly has more tokens than the context, without tokenising it.
 
         Raises:
-            ModelError: it has.
+            ModelError: it has more.
         """
         if context is None or self.bound is None:
             return
@@ -66,17 +78,18 @@ class PlainTokenizer(NamedTuple):
             )
 
     def _ids(self, text: str) -> list[int]:
+        # A batch of one, since only batches let other threads run meanwhile.
         (encoded,) = self.backend.encode_batch_fast([text], add_special_tokens=False)
-        ids: list[int] = encoded.ids  # of a batch: other threads may run meanwhile
+        ids: list[int] = encoded.ids
         return ids
 
     def _spell(self, token: int) -> list[int]:
-        """Encode a special token's string character by character (its model knows it whole)."""
+        """Encode a special token's string character by character, where BPE merges it to the id."""
         word = self.backend.id_to_token(token) or ""
         ids = [i for char in word for i in self._ids(char)]
         if self.forbidden.intersection(ids):
             raise ModelError(
-                f"the tokenizer cannot write {word!r} as text; remove it from the text"
+                f"the tokenizer cannot encode {word!r} as plain text; remove it from the text"
             )
         return ids
 
@@ -86,10 +99,10 @@ _copying = threading.Lock()
 
 
 def plain_tokenizer(tokenizer: Any) -> PlainTokenizer:
-    """Return the plain copy of a tokenizer, kept until its vocabulary changes.
+    """Return the plain copy of a tokenizer, cached until the vocabulary changes.
 
     Raises:
-        ModelError: it is not backed by the tokenizers library.
+        ModelError: the tokenizer is not backed by the tokenizers library.
     """
     with _copying:
         size, copy = _copies.get(tokenizer, (None, None))
@@ -100,16 +113,17 @@ def plain_tokenizer(tokenizer: Any) -> PlainTokenizer:
 
 
 def _copy(tokenizer: Any) -> PlainTokenizer:
-    """Copy the backend, with one ordinary added token as the alias of each special one."""
     from tokenizers import AddedToken, Tokenizer
 
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         kind = type(tokenizer).__name__
-        raise ModelError(f"{kind} is not backed by the tokenizers library; save it as a fast one")
+        raise ModelError(
+            f"{kind} is not backed by the tokenizers library; save the tokenizer as a fast one"
+        )
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
-    limit = bound(backend)  # before the aliases, which are long
+    least = bound(backend)  # before the aliases are added, which are long
     special = {i: t for i, t in tokenizer.added_tokens_decoder.items() if t.special}
     aliases = {token.content: f"{ALIAS}{i}\ue0f0" for i, token in special.items()}
     backend.add_tokens(
@@ -119,7 +133,7 @@ def _copy(tokenizer: Any) -> PlainTokenizer:
                 single_word=token.single_word,
                 lstrip=token.lstrip,
                 rstrip=token.rstrip,
-                normalized=False,  # else a normalizer could change the alias itself
+                normalized=False,  # otherwise a normalizer could change the alias
             )
             for token in special.values()
         ]
@@ -132,15 +146,15 @@ def _copy(tokenizer: Any) -> PlainTokenizer:
         aliases,
         {vocabulary[aliases[token.content]]: i for i, token in special.items()},
         frozenset(special) - {tokenizer.unk_token_id},
-        limit,
+        least,
     )
 
 
 def _any_of(strings: Iterable[str]) -> str:
-    """Return a regular expression for any of these strings, the longest that fits.
+    """Return a regular expression that matches any of these strings, the longest possible.
 
-    At every character at most one branch goes on, so that a search takes time in proportion to the
-    text, whatever it holds and however many strings there are.
+    It is a trie: at every character at most one branch matches, so that the time of a search is
+    linear in the text, however many strings there are.
     """
     tails: dict[str, list[str]] = {}
     ends = False
@@ -154,21 +168,21 @@ def _any_of(strings: Iterable[str]) -> str:
     return f"(?:{'|'.join(branches)})" + "?" * ends if branches else ""
 
 
-# What changes characters one by one, or depends on no more than their neighbours.
+# Normalizers that map characters one by one, or by their neighbours alone.
 NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Prepend", "Replace"}
 NORMALIZERS |= {"ByteLevel", "Sequence"}
-# What splits a text; `behavior` says if the places of the splits are dropped.
+# Pre-tokenizers that split a text and keep all of it, unless their `behavior` is "removed".
 SPLITTERS = {"ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "UnicodeScripts"}
 SPLITTERS |= {"Sequence"}
 
 
 class Bound(NamedTuple):
-    """What a tokenizer can do at most.
+    """The least number of tokens that a tokenizer needs for a text.
 
     Attributes:
-        longest: most characters that one token stands for.
-        strips: some token swallows the white space around it.
-        lost: characters that have no token.
+        longest: most characters of one token.
+        strips: whether some token absorbs the white space around it.
+        lost: characters without a token, which are dropped.
     """
 
     longest: int
@@ -176,7 +190,7 @@ class Bound(NamedTuple):
     lost: str = ""
 
     def least_tokens(self, backend: Tokenizer, text: str) -> int:
-        """Return a number of tokens that the text has at least."""
+        """Return a lower bound of the number of tokens of a text."""
         if len(text) > self.longest and backend.normalizer is not None:
             text = backend.normalizer.normalize_str(text)
         kept = "".join(text.split()) if self.strips else text
@@ -185,18 +199,15 @@ class Bound(NamedTuple):
 
 
 def bound(backend: Tokenizer) -> Bound | None:
-    """Return the bound of a tokenizer, None where it has none."""
-    normalizer, splitter = _state(backend.normalizer), _state(backend.pre_tokenizer)
-    parts = [*_parts(normalizer, "normalizers"), *_parts(splitter, "pretokenizers")]
-    if any(str(part.get("behavior")).lower() == "removed" for part in parts):
-        return None
-    kinds = {part["type"] for part in _parts(splitter, "pretokenizers")}
-    if not {part["type"] for part in _parts(normalizer, "normalizers")} <= NORMALIZERS:
-        return None
-    if not kinds <= SPLITTERS:
+    """Return the bound of a tokenizer, None if it has none."""
+    normalizers = list(_parts(backend.normalizer, "normalizers"))
+    splitters = list(_parts(backend.pre_tokenizer, "pretokenizers"))
+    maps, splits = ({part["type"] for part in parts} for parts in (normalizers, splitters))
+    drops = any(str(part.get("behavior")).lower() == "removed" for part in splitters)
+    if drops or not maps <= NORMALIZERS or not splits <= SPLITTERS:
         return None
     vocabulary = backend.get_vocab()
-    lost = _lost(backend, vocabulary, in_bytes="ByteLevel" in {part["type"] for part in parts})
+    lost = _lost(backend, vocabulary, in_bytes="ByteLevel" in maps | splits)
     if lost is None:
         return None
     added = backend.get_added_tokens_decoder().values()
@@ -205,7 +216,7 @@ def bound(backend: Tokenizer) -> Bound | None:
 
 
 def _lost(backend: Tokenizer, vocabulary: dict[str, int], *, in_bytes: bool) -> str | None:
-    """Return the characters for which the model has no token, None if they cannot be listed."""
+    """Return the characters that have no token and are dropped, None if they cannot be listed."""
     from tokenizers import models
 
     model = backend.model
@@ -213,14 +224,14 @@ def _lost(backend: Tokenizer, vocabulary: dict[str, int], *, in_bytes: bool) -> 
         return None
     if in_bytes:
         lost = "".join(c for c in map(chr, range(0xC0)) if _last_byte(c) not in vocabulary)
-        return lost if lost.isascii() else None  # other characters end with one of these bytes
+        return lost if lost.isascii() else None  # all others end with a byte from 0x80 to 0xBF
     if model.byte_fallback:
         return "" if all(f"<0x{byte:02X}>" in vocabulary for byte in range(256)) else None
     return "" if model.unk_token in vocabulary and not model.fuse_unk else None
 
 
 def _last_byte(character: str) -> str:
-    """Return the last byte of a character as byte-level tokenizers write it."""
+    """Return the last byte of a character, as byte-level tokenizers spell it."""
     from tokenizers import pre_tokenizers
 
     splitter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -228,16 +239,10 @@ def _last_byte(character: str) -> str:
     return str(written[-1])
 
 
-def _state(component: Any) -> Json | None:
-    if component is None:
-        return None
-    state: Json = json.loads(component.__getstate__())
-    return state
-
-
-def _parts(component: Json | None, children: str) -> Iterator[Json]:
-    """Yield a component and all that it consists of."""
-    if component is not None:
-        yield component
-        for child in component.get(children, ()):
-            yield from _parts(child, children)
+def _parts(component: Any, children: str) -> Iterator[Json]:
+    """Yield the settings of a normalizer or pre-tokenizer, and of each one in a sequence."""
+    waiting: list[Json] = [] if component is None else [json.loads(component.__getstate__())]
+    while waiting:
+        part = waiting.pop()
+        waiting += part.get(children, [])
+        yield part

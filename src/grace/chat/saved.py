@@ -1,6 +1,7 @@
-"""The tokenizer of a saved model, by `tokenizers` and `jinja2` alone: for where no model is loaded.
+"""Load the tokenizer of a saved model without transformers, for clients of a server.
 
-It has those methods of a tokenizer of transformers that a client needs, and gives the same ids.
+`SavedTokenizer` needs `tokenizers` and `jinja2` only. It has the methods of a transformers
+tokenizer that a client needs, and returns the same ids.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 
 
 class SavedTokenizer:
-    """What tokenizer.json, tokenizer_config.json and chat_template.jinja of a directory say.
+    """The tokenizer in tokenizer.json, tokenizer_config.json and chat_template.jinja.
+
+    Attributes: `chat_template`, `backend_tokenizer`, and `bos_token_id`, `eos_token_id` and
+    `unk_token_id`, which are None if there is no such token.
 
     Raises:
         ModelError: there is no tokenizer.json, or one of the files cannot be read.
@@ -34,7 +38,7 @@ class SavedTokenizer:
         file = folder / "tokenizer.json"
         if not file.is_file():
             raise ModelError(
-                f"no {file.name} in {folder}; give what `grace export` wrote, or a run"
+                f"no {file.name} in {folder}; give what `grace export` wrote, or a run directory"
             )
         try:
             self.backend_tokenizer: Tokenizer = Tokenizer.from_file(str(file))
@@ -42,29 +46,19 @@ class SavedTokenizer:
             named = {name: _text(config[name]) for name in NAMED if config.get(name)}
             self.chat_template = _chat_template(folder, config)
         except Exception as error:  # tokenizers raises bare ones
-            raise ModelError(f"the tokenizer in {folder} cannot be read ({error})") from error
+            raise ModelError(
+                f"the tokenizer in {folder} cannot be read ({error}); copy it again from the export"
+            ) from error
         self.backend_tokenizer.no_truncation()
         self.backend_tokenizer.no_padding()
         self.backend_tokenizer.add_special_tokens(list(named.values()))
         self._named = named
+        ids = {name: self.backend_tokenizer.token_to_id(token) for name, token in named.items()}
+        self.bos_token_id, self.eos_token_id = ids.get("bos_token"), ids.get("eos_token")
+        self.unk_token_id = ids.get("unk_token")
 
     def __len__(self) -> int:
         return self.backend_tokenizer.get_vocab_size()
-
-    @property
-    def bos_token_id(self) -> int | None:
-        """Return the id of the token that begins a text, None without one."""
-        return self._id("bos_token")
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """Return the id of the token that ends a text, None without one."""
-        return self._id("eos_token")
-
-    @property
-    def unk_token_id(self) -> int | None:
-        """Return the id of the token for what has none, None without one."""
-        return self._id("unk_token")
 
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
@@ -72,11 +66,11 @@ class SavedTokenizer:
         return self.backend_tokenizer.get_added_tokens_decoder()
 
     def get_added_vocab(self) -> dict[str, int]:
-        """Return the ids of the added tokens, by their text."""
+        """Return the ids of the added tokens, by their strings."""
         return {token.content: id for id, token in self.added_tokens_decoder.items()}
 
     def get_vocab(self) -> dict[str, int]:
-        """Return the id of every token, by its text."""
+        """Return the ids of all tokens, by their strings."""
         return self.backend_tokenizer.get_vocab()
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -84,14 +78,14 @@ class SavedTokenizer:
         return self.backend_tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> dict[str, list[int]]:
-        """Return the `input_ids` of a text, in which special tokens count."""
+        """Return the `input_ids` of a text; strings of special tokens become their ids."""
         encoded = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return {"input_ids": encoded.ids}
 
     def apply_chat_template(
         self, chat: Sequence[dict[str, Any]], *, tokenize: bool, add_generation_prompt: bool
     ) -> str:
-        """Return the text of a chat; `tokenize` is False.
+        """Return the text of a chat; `tokenize` must be False.
 
         Raises:
             jinja2.TemplateError: the template refuses the chat.
@@ -102,11 +96,6 @@ class SavedTokenizer:
             documents=None,
             add_generation_prompt=add_generation_prompt,
             **self._named,
-        )
-
-    def _id(self, name: str) -> int | None:
-        return (
-            self.backend_tokenizer.token_to_id(self._named[name]) if name in self._named else None
         )
 
     @cached_property
@@ -124,23 +113,26 @@ def _text(token: Any) -> str:
 
 
 def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
-    """Return the chat template: the file's, else the configuration's only or default one."""
+    """Return the template of chat_template.jinja, or of the configuration if there is no file.
+
+    Of several templates in the configuration, the one named `default` counts.
+    """
     file = folder / "chat_template.jinja"
-    found = file.read_text("utf-8") if file.is_file() else config.get("chat_template")
-    if isinstance(found, list):
-        found = {entry["name"]: entry["template"] for entry in found}.get("default")
-    return found
+    template = file.read_text("utf-8") if file.is_file() else config.get("chat_template")
+    if isinstance(template, list):
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    return template
 
 
 def _compiled(template: str) -> Template:
-    """Compile a chat template as transformers does: sandboxed, since a model brings it."""
+    """Compile a chat template in a sandbox, with the extensions and names of transformers."""
     import jinja2
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
     from jinja2.utils import Namespace
 
     class Generation(Extension):
-        """`{% generation %}` marks what training learns; here it means nothing."""
+        """`{% generation %}`, which marks the text to train on and is ignored here."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -148,21 +140,21 @@ def _compiled(template: str) -> Template:
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    class Kept(Namespace):
-        """A namespace without names that Python gives a meaning to."""
+    class PublicNamespace(Namespace):
+        """A namespace that refuses names with a leading underscore."""
 
-        def __init__(*args: Any, **names: Any) -> None:
-            self, *given = args
+        def __init__(*args: Any, **names: Any) -> None:  # `self` may be a name, too
+            self, *values = args
             Namespace.__init__(self)
-            for name, value in dict(*given, **names).items():
+            for name, value in dict(*values, **names).items():
                 self[name] = value
 
         def __setitem__(self, name: str, value: Any) -> None:
             if name.startswith("_"):
-                refuse(f"a chat template must not set {name!r}")
+                raise_exception(f"a chat template must not set {name!r}")
             super().__setitem__(name, value)
 
-    def refuse(message: str) -> NoReturn:
+    def raise_exception(message: str) -> NoReturn:
         raise jinja2.TemplateError(message)
 
     def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
@@ -173,9 +165,9 @@ def _compiled(template: str) -> Template:
     )
     sandbox.filters["tojson"] = to_json
     sandbox.globals |= {
-        "raise_exception": refuse,
+        "raise_exception": raise_exception,
         "strftime_now": lambda form: datetime.datetime.now().strftime(form),
-        "dict": lambda *given, **names: dict(*given, **names),
-        "namespace": Kept,
+        "dict": lambda *values, **names: dict(*values, **names),
+        "namespace": PublicNamespace,
     }
     return sandbox.from_string(template)

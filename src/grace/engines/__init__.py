@@ -1,10 +1,11 @@
-"""What GrACE asks of an engine: sample, read probabilities, read hidden states.
+"""The interface of the engines: sample responses, return probabilities, return hidden states.
 
-Prompts and responses are token ids; text is for people.
+Prompts and responses are token ids.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Engine",
     "Features",
+    "Ids",
     "ModelEngine",
     "Opening",
     "SampleStream",
@@ -28,22 +30,25 @@ __all__ = [
     "StreamingEngine",
 ]
 
-GREEDY_BELOW = 1e-5  # as vLLM has it
-AT_ONCE = 256  # prompts in a unit of work of an engine that makes its own batches
+GREEDY_BELOW = 1e-5  # the temperature below which vLLM is greedy, too
+AT_ONCE = 256  # prompts in a unit of work of engines that make their own batches
+
+Ids = Sequence[int]
+"""Token ids."""
 
 Capability = Literal["states", "training", "relay"]
-"""What an engine gives beyond samples and probabilities: hidden states; a model that can be
-trained; `relay`: it runs on a server, and this process has no model."""
+"""What an engine offers beyond samples and probabilities: hidden states; a model that can be
+trained; `relay`: the model runs on a server, not in this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How responses are drawn.
+    """How responses are sampled.
 
-    `temperature` 0 is greedy, and one below `GREEDY_BELOW` counts as 0. Sample number s of a prompt
-    with a key depends on (seed, key, s) alone, so `first_sample` goes on where an earlier call
-    stopped. `max_new_tokens` counts the end token. A stream aborts a sample once c of what is
-    written falls below `drop`; `generate` finishes every sample.
+    A `temperature` below `GREEDY_BELOW` counts as 0, which is greedy. Sample number s of a prompt
+    depends on (seed, the prompt's key, s) alone, so a later call can continue at `first_sample`.
+    `max_new_tokens` includes the end token. A stream aborts a sample once c of what is written
+    falls below `drop`; `generate` finishes every sample.
     """
 
     num_samples: int = 1
@@ -55,14 +60,14 @@ class Sampling:
     drop: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.temperature < GREEDY_BELOW:  # logits divided by it would overflow
+        if self.temperature < GREEDY_BELOW:  # dividing logits by it would overflow
             object.__setattr__(self, "temperature", 0.0)
 
 
 class Features(NamedTuple):
     """Last-layer hidden states (after the final norm) of N responses, float32.
 
-    An empty response has the state of the last prompt token in all three.
+    For an empty response, all three are the state of the last prompt token.
     """
 
     mean_ND: np.ndarray  # mean over the response tokens
@@ -77,35 +82,35 @@ class StepStates(NamedTuple):
     """
 
     at_NBD: np.ndarray  # at the step
-    mean_NBD: np.ndarray  # mean over all steps up to there
+    mean_NBD: np.ndarray  # mean over all steps up to and including it
 
 
 class SampleStream(Protocol):
-    """Samples of one prompt; `tokens` counts what was generated, those of stopped ones too."""
+    """Samples of one prompt; `tokens` counts all tokens generated, those of stopped samples too."""
 
     tokens: int
 
     def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
-        """Yield (number, response) as each finishes; closing it stops the rest."""
+        """Yield (number, response) as each finishes; closing the generator stops the rest."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """Which model an engine opens, and how (see `grace.engines.kinds.load_engine`).
+    """The settings with which an engine loads a model (see `grace.engines.kinds.load_engine`).
 
     Attributes:
-        path: a model directory or Hub id; for openai, what the server serves, as it was exported.
+        path: a model directory or Hub id; for openai, the export that the server serves.
         adapter: an adapter directory; for vllm, an export with format vllm-lora; not for llama.
         device: auto, cpu, cuda or cuda:N; vLLM chooses by itself.
         dtype: auto, float32, bfloat16 or float16.
         trust_remote_code: run Python code that comes with the model.
-        thinking: let a model that came without a card reason before it answers (`grace.chat`).
+        thinking: let a model without a grace.json reason before it answers (`grace.chat`).
         batch_size: rows in flight; None: the engine's own choice.
-        needs_cnf: refuse a model without `<CNF>`, where the engine does not train one.
+        needs_cnf: refuse a model without `<CNF>`, if the engine cannot train one.
         stop: texts that end a response, besides those that the model was trained with.
-        options: the engine's own: further arguments of `vllm.LLM` or `llama_cpp.Llama`; for openai
-            `url`, and what `OpenAIEngine.connect` takes.
+        options: of one engine: further arguments of `vllm.LLM` or `llama_cpp.Llama`; for openai
+            `url`, and the arguments of `OpenAIEngine.connect`.
     """
 
     path: str | Path
@@ -120,13 +125,14 @@ class Opening:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def units(count: int) -> list[list[int]]:
-    """Return the plan of an engine that makes its own batches: prompts in their order."""
-    return [list(range(at, min(at + AT_ONCE, count))) for at in range(0, count, AT_ONCE)]
+def seed_from(*names: object, size: int = 7) -> int:
+    """Return a seed of `size` bytes that depends on the names alone."""
+    words = "\0".join(map(str, names)).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(words, digest_size=size).digest(), "little")
 
 
 class Engine(Protocol):
-    """A language model that samples responses and says how probable things are."""
+    """A language model that samples responses and returns probabilities."""
 
     @property
     def tokenizer(self) -> Any:
@@ -134,46 +140,36 @@ class Engine(Protocol):
         ...
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        *,
-        keys: Sequence[str] | None = None,
+        self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str] | None = None
     ) -> Iterator[tuple[int, list[Generation]]]:
         """Yield (prompt index, its samples) as batches complete, in a fixed order."""
         ...
 
-    def next_token_probs(
-        self, contexts: Sequence[Sequence[int]], tokens: Sequence[int]
-    ) -> np.ndarray:
+    def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
         """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
         ...
 
-    def confidences(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[float]:
+    def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
         """Return c of given responses (token ids without the end token)."""
         ...
 
     def logprobs(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> list[tuple[list[float], float]]:
         """Return each response's token log-probabilities and the log-probability of its end."""
         ...
 
-    def features(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> Features:
+    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
         """Return the pooled hidden states of given responses."""
         ...
 
 
 class StreamingEngine(Engine, Protocol):
-    """An engine that says how it is read, and whose samples stop when a vote is decided."""
+    """An engine that tells how its c is read, and can stop samples when a vote is decided."""
 
     @property
     def readout(self) -> Readout | None:
-        """The tokens that are read for c, None where there are none."""
+        """The tokens that c is read from, None if there are none."""
         ...
 
     @property
@@ -188,22 +184,20 @@ class StreamingEngine(Engine, Protocol):
 
     @property
     def limit(self) -> int | None:
-        """The most tokens of a prompt with its response, None where there is no limit."""
+        """The most tokens of a prompt with its response, None if there is no limit."""
         ...
 
-    def traces(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> list[list[float]]:
-        """Return c at every step of given responses, that of the end last."""
+    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
+        """Return c at every step of given responses, the end step last."""
         ...
 
-    def stream(self, prompt: Sequence[int], sampling: Sampling, key: str = "0") -> SampleStream:
-        """Return what starts samples of one prompt and yields each as it finishes."""
+    def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> SampleStream:
+        """Return the samples of one prompt, which can be started one by one."""
         ...
 
 
 class ModelEngine(StreamingEngine, Protocol):
-    """What a file of this folder assigns to `ENGINE`: an engine that opens models itself."""
+    """An engine that loads models itself: the class that a file of this folder names `ENGINE`."""
 
     gives: ClassVar[frozenset[Capability]]
 
@@ -212,17 +206,17 @@ class ModelEngine(StreamingEngine, Protocol):
         """Load a model, or connect to the server that runs it.
 
         Raises:
-            ConfigError: a setting that the engine does not have.
+            ConfigError: the engine does not have one of the settings.
             ModelError: the model cannot be loaded; the message says what to do.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the model, or of the server."""
+        """Free the model, or close the connections to the server."""
         ...
 
     def plan(
-        self, prompts: Sequence[Sequence[int]], num_samples: int = 1, max_new_tokens: int = 64
+        self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
     ) -> list[list[int]]:
-        """Return units of work, the indices of their prompts; it depends on the arguments alone."""
+        """Return units of work as lists of prompt indices; they depend on the arguments alone."""
         ...

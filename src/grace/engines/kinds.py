@@ -1,7 +1,7 @@
-"""The engines by name.
+"""Load an engine by its name.
 
-An engine is a file of this folder that assigns `ENGINE`, a class with what
-`grace.engines.ModelEngine` asks of it, or one of your own that is named `module:NAME`.
+An engine is a file of this folder that assigns `ENGINE`, a class with the methods of
+`grace.engines.ModelEngine`. An engine of your own is named `module:NAME`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
 
     Args:
         kind: name of the engine, see `grace list engines`; or `module:NAME`.
-        path: a model directory or Hub id; for openai, what the server serves, as it was exported.
-        settings: those of `grace.engines.Opening`; others are the engine's own options.
+        path: a model directory or Hub id; for openai, the export that the server serves.
+        settings: those of `grace.engines.Opening`; all others are the engine's own options.
 
     Raises:
-        ConfigError: no such engine, or a setting that it does not have.
+        ConfigError: there is no such engine, or it does not have one of the settings.
         ModelError: the model cannot be loaded; the message says what to do.
     """
     common = {field.name for field in dataclasses.fields(Opening)} & settings.keys()
-    given = {name: settings.pop(name) for name in common}
-    engine: ModelEngine = engine_class(kind).open(Opening(path=path, **given, options=settings))
-    return engine
+    named = {name: settings.pop(name) for name in common}
+    return engine_class(kind).open(Opening(path=path, **named, options=settings))
 
 
 def engine_class(kind: str) -> type[ModelEngine]:
     """Return the class of an engine, without opening a model.
 
     Raises:
-        ConfigError: no such engine.
+        ConfigError: there is no such engine.
     """
-    found: type[ModelEngine] = plugins.load("grace.engines", kind)
-    return found
+    engine: type[ModelEngine] = plugins.load("grace.engines", kind)
+    return engine

@@ -1,14 +1,16 @@
-"""A GGUF file in this process: llama.cpp computes logits, and everything is read off them here.
+"""A GGUF file in this process, run by llama.cpp.
 
-llama-cpp-python gives all logits of a step, so tokens are drawn as the transformers engine draws
-them, with the same random numbers: with the same weights both give the same samples. One token of
-one sequence is computed at a time; what a context shares with the one before is not computed again.
+llama-cpp-python returns all logits of a step. Tokens are drawn from them as in the transformers
+engine, with the same random numbers, so that the same weights give the same samples. One token of
+one sequence is computed at a time; the prefix that a context shares with the last one is reused.
 
 Shapes: V vocabulary.
 """
 
 from __future__ import annotations
 
+import itertools
+import operator
 import os
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
@@ -17,32 +19,30 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from scipy.special import log_softmax
 
 from grace.cnf import find_readout
-from grace.engines import Capability, Opening, Sampling
-from grace.engines.checks import Given, StepEngine, check_contexts
+from grace.engines import Capability, Ids, Opening, Sampling
+from grace.engines.base import StepEngine, check_contexts
 from grace.engines.gguf.header import Header, read_header
 from grace.engines.local.draws import Draws, Part
 from grace.engines.local.loading import load_tokenizer
-from grace.engines.reading import Reader, Step, named_ends, read
-from grace.engines.stops import stop_ids
-from grace.engines.watching import Watch, dropped
+from grace.engines.reading import Reader, Scored, Step, check_rows
+from grace.engines.responses import Watch, dropped, read
+from grace.engines.stops import named_ends, stop_ids
 from grace.errors import ConfigError, ModelError, first_line
 from grace.records import Generation
 from grace.store import read_card
 
-Ids = Sequence[int]
-
-LONGEST = 4096  # tokens of a context, where n_ctx is not set: the memory for it is taken at once
-DIGEST = "grace.adapter_digest"  # in the file: which adapter its rows are from
+LONGEST = 4096  # default of n_ctx at most, since llama.cpp allocates the whole context at once
+DIGEST = "grace.adapter_digest"  # key in the file: the digest of the adapter with its rows
 CPU = torch.device("cpu")
 
 
 class LlamaEngine(StepEngine):
-    """Samples from, and reads, a model that llama.cpp runs in this process.
+    """Samples from a model that llama.cpp runs in this process, and scores responses.
 
-    Attributes: `tokenizer`, `reader` (what ends a response and how c is read), `readout` (the
-    tokens that are read) and `limit` (the most tokens of a prompt with its response).
+    See `StepEngine`.
 
     Args:
         llama: a `llama_cpp.Llama` with the model.
@@ -52,7 +52,7 @@ class LlamaEngine(StepEngine):
         needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
 
     Raises:
-        ModelError: no `<CNF>`, or no row for it.
+        ModelError: there is no `<CNF>`, or no row for it.
     """
 
     gives: ClassVar[frozenset[Capability]] = frozenset()
@@ -63,21 +63,18 @@ class LlamaEngine(StepEngine):
         tokenizer: Any,
         card: dict[str, Any] | None = None,
         *,
-        ends: Sequence[int] = (),
+        ends: Ids = (),
         needs_cnf: bool = True,
     ) -> None:
         self.tokenizer = tokenizer
         self.reader = Reader.of(tokenizer, card or {}, ends, needs_cnf=needs_cnf)
         self.limit: int = llama.n_ctx()
         self._llama, self._rows = llama, llama.n_vocab()
-        self._known: list[int] = []  # the context that llama.cpp holds
+        self._held: list[int] = []  # the context in llama.cpp's KV cache
         read_ids = self.readout.ids if self.readout else ()
-        self._asked = [i for i in (*self.reader.eos, *read_ids) if i < self._rows]
-        if max(read_ids, default=0) >= self._rows:
-            raise ModelError(
-                f"the tokenizer knows <CNF> as id {read_ids[0]}, but the file has {self._rows} "
-                "rows; give what `grace export --format gguf` wrote"
-            )
+        self._requested = [i for i in (*self.reader.eos, *read_ids) if i < self._rows]
+        remedy = "give what `grace export --format gguf` wrote"
+        check_rows(self.readout, self._rows, "the file", remedy)
 
     @classmethod
     def open(cls, opening: Opening) -> LlamaEngine:
@@ -87,19 +84,19 @@ class LlamaEngine(StepEngine):
         `n_gpu_layers`.
 
         Raises:
-            ConfigError: llama-cpp-python is not installed, or a device or type, which the file and
-                the options say.
-            ModelError: an adapter, a file of another export than grace.json, or one that llama.cpp
-                cannot load.
+            ConfigError: llama-cpp-python is not installed, or a device or dtype is set.
+            ModelError: there is an adapter, the file does not belong to the grace.json beside it,
+                or llama.cpp cannot load it.
         """
         if (opening.device, opening.dtype) not in (("auto", "auto"), ("cpu", "auto")):
             raise ConfigError(
-                "the type is the file's own, and the device llama.cpp's; leave device and dtype at "
-                "auto, and for a GPU give n_gpu_layers=-1"
+                f"the llama engine cannot set device {opening.device!r} and dtype "
+                f"{opening.dtype!r}; leave device and dtype at auto, and for a GPU use "
+                "n_gpu_layers=-1"
             )
         if opening.adapter is not None:
             raise ModelError(
-                f"{opening.adapter} is an adapter, which llama.cpp cannot load; write one file: "
+                f"{opening.adapter} is an adapter, which llama.cpp cannot load; export it first: "
                 "grace export RUN DIR --format gguf"
             )
         file = _file_of(Path(opening.path))
@@ -115,30 +112,30 @@ class LlamaEngine(StepEngine):
         return cls(llama, tokenizer, card, ends=ends, needs_cnf=opening.needs_cnf)
 
     def close(self) -> None:
-        """Let go of the model and its memory."""
+        """Free the model and its memory."""
         self._llama.close()
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> LlamaStream:
-        """Return what makes samples of one prompt, one after the other.
+        """Return the samples of one prompt, which are drawn one after the other.
 
         Raises:
-            DataError: an empty prompt.
+            DataError: the prompt is empty.
             ModelError: the prompt and a response could exceed the context.
         """
         check_contexts([prompt], self.limit, sampling.max_new_tokens, [key])
         return LlamaStream(self, prompt, sampling, key)
 
     def steps(self, prompt: Ids, sampling: Sampling, key: str, number: int) -> Iterator[Step]:
-        """Yield the steps of one sample, that of its end last unless it is cut."""
+        """Yield the steps of one sample, its end step last unless it is cut."""
         alone = replace(sampling, num_samples=1, first_sample=number)
         draws, row_R = Draws.of([Part([prompt], alone, [key])], CPU), torch.zeros(1).long()
         context, banned = list(prompt), list(self.reader.banned)
         for count in range(sampling.max_new_tokens):
             logits_V = self._logits(context)
-            step_logprobs = _log_softmax(logits_V)
+            logprobs_V = _log_softmax(logits_V)
             logits_V[banned] = -np.inf
             token = int(draws.choose(torch.from_numpy(logits_V)[None], row_R, count))
-            yield self._step(token, step_logprobs)
+            yield self._step(token, logprobs_V)
             if token in self.reader.stops:
                 return
             context.append(token)
@@ -159,49 +156,46 @@ class LlamaEngine(StepEngine):
     def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
         return (self._step(self.reader.eos[0], _log_softmax(self._logits(c))) for c in contexts)
 
-    def _given(
+    def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
-    ) -> Generator[Given, None, None]:
-        pairs = list(zip(prompts, responses, strict=True))
-        check_contexts([[*p, *r] for p, r in pairs], self.limit, 1)
-        for prompt, response in pairs:
+    ) -> Generator[Scored, None, None]:
+        for prompt, response in zip(prompts, responses, strict=True):
             steps = [
                 self._step(token, _log_softmax(self._logits([*prompt, *response[:place]])))
                 for place, token in enumerate([*response, self.reader.eos[0]])
             ]
-            yield steps, [step.logprob - self.reader.rest(step.logprobs) for step in steps[:-1]]
+            logprobs = [step.logprob - self.reader.rest(step.logprobs) for step in steps[:-1]]
+            yield self.reader.scored(steps, logprobs)
 
     def _step(self, token: int, logprobs_V: np.ndarray) -> Step:
-        known = {i: float(logprobs_V[i]) for i in self._asked}
-        return Step(token, float(logprobs_V[token]), known)
+        requested = {i: float(logprobs_V[i]) for i in self._requested}
+        return Step(token, float(logprobs_V[token]), requested)
 
     def _logits(self, context: Ids) -> np.ndarray:
-        """Return the logits after a context, shape (V,); the caller may change them."""
+        """Return a copy of the logits after a context, shape (V,)."""
         import llama_cpp
 
-        shared = 0
-        for known, token in zip(self._known, context[:-1], strict=False):
-            if known != token:
-                break
-            shared += 1
-        self._known, self._llama.n_tokens = [], shared
+        # The last token is always computed, since its logits are needed.
+        alike = map(operator.eq, self._held, context[:-1])
+        shared = sum(1 for _ in itertools.takewhile(bool, alike))
+        self._held, self._llama.n_tokens = [], shared
         try:
             self._llama.eval(list(context[shared:]))
         except RuntimeError as error:
             raise ModelError(
                 f"llama.cpp cannot compute a context of {len(context)} tokens "
-                f"({first_line(error)}); give it less memory to use, e.g. n_ctx=1024"
+                f"({first_line(error)}); let it use less memory, e.g. n_ctx=1024"
             ) from error
-        self._known = list(context)
+        self._held = list(context)
         pointer = llama_cpp.llama_get_logits_ith(self._llama.ctx, -1)
         logits_V: np.ndarray = np.ctypeslib.as_array(pointer, shape=(self._rows,)).copy()
         return logits_V
 
 
 class LlamaStream:
-    """Samples of one prompt, one after the other: a vote that is decided has cost no token more.
+    """Samples of one prompt, drawn one after the other, so that none is in vain when a vote stops.
 
-    `tokens` counts the response tokens that were generated, those of stopped samples too.
+    `tokens` counts the response tokens generated so far, those of stopped samples too.
     """
 
     def __init__(self, engine: LlamaEngine, prompt: Ids, sampling: Sampling, key: str) -> None:
@@ -209,9 +203,9 @@ class LlamaStream:
         self._engine, self._prompt, self._sampling, self._key = engine, prompt, sampling, key
 
     def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
-        """Make these samples; yield (number, response) as each finishes.
+        """Draw these samples; yield (number, response) as each finishes.
 
-        A sample is the one that `generate` gives the same prompt, key and number.
+        A sample is the one that `generate` returns for the same prompt, key and number.
         """
         for number in numbers:
             yield number, self._sample(number)
@@ -222,48 +216,47 @@ class LlamaStream:
         for step in engine.steps(self._prompt, self._sampling, self._key, number):
             steps.append(step)
             self.tokens += step.token not in reader.stops
-            if self._sampling.drop and watch.falls(steps, reader):
+            if watch.falls(steps, reader):
                 return dropped(steps, reader, engine.tokenizer)
         return read(steps, reader, engine.tokenizer)
 
 
 def _log_softmax(logits_V: np.ndarray) -> np.ndarray:
-    values_V = logits_V.astype(np.float64) - logits_V.max()
-    found: np.ndarray = values_V - np.log(np.exp(values_V).sum())
-    return found
+    logprobs_V: np.ndarray = log_softmax(logits_V.astype(np.float64))
+    return logprobs_V
 
 
 def _file_of(path: Path) -> Path:
-    """Return the GGUF file that a path means.
+    """Return the GGUF file at a path, or the only one in a directory.
 
     Raises:
-        ModelError: there is none, or several.
+        ModelError: there is none, or there are several.
     """
     files = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
     if len(files) != 1 or files[0].suffix != ".gguf":
         has = f"{len(files)} GGUF files" if path.is_dir() else "no GGUF file"
         raise ModelError(
-            f"{path} has {has}; the engine llama takes one: grace export RUN DIR --format gguf"
+            f"{path} has {has}; the llama engine needs one: grace export RUN DIR --format gguf"
         )
     return files[0]
 
 
 def _check_file(file: Path, header: Header, tokenizer: Any, card: dict[str, Any]) -> None:
-    """Refuse a file that is not the one that tokenizer and grace.json are for.
+    """Refuse a file that does not belong to the tokenizer and the grace.json beside it.
 
     Raises:
-        ModelError: says what differs.
+        ModelError: it has other tokens, or the rows of another adapter.
     """
     readout, tokens = find_readout(tokenizer), header.tokens
     names = tokenizer.convert_ids_to_tokens(list(readout.ids)) if readout else []
     for token, name in zip(readout.ids if readout else (), names, strict=True):
         if token >= len(tokens) or tokens[token] != name:
             raise ModelError(f"{file} has no {name} as token {token}; export it again")
-    made, wanted = header.text(DIGEST), card.get("adapter_digest")
-    if wanted and made != wanted:
+    wanted = card.get("adapter_digest")
+    if wanted and header.text(DIGEST) != wanted:
         raise ModelError(
-            f"{file} holds the rows of another adapter than its grace.json is of, so c would be "
-            "read by the wrong weights; export it again"
+            f"{file} has the rows of another adapter than the grace.json beside it, so c would be "
+            "read with the wrong weights; export it again"
         )
 
 
@@ -276,8 +269,8 @@ def _load(file: Path, header: Header, options: dict[str, Any]) -> Any:
             "llama-cpp-python"
         ) from None
     trained = header.number(f"{header.text('general.architecture')}.context_length") or LONGEST
-    exact = {"type_k": 0, "type_v": 0, "swa_full": True}  # a cache in float32, of all positions
-    cores = os.environ.get("OMP_NUM_THREADS", "")  # PyTorch's limit is llama.cpp's
+    exact = {"type_k": 0, "type_v": 0, "swa_full": True}  # a float32 KV cache of all positions
+    cores = os.environ.get("OMP_NUM_THREADS", "")  # the limit of PyTorch holds for llama.cpp, too
     threads = int(cores) if cores.isdecimal() else os.cpu_count()
     usual = {
         "n_ctx": min(trained, LONGEST),

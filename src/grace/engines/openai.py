@@ -1,7 +1,8 @@
-"""An exported model behind a server: vLLM 0.26 or later, SGLang, or llama-server.
+"""An exported model on a server: vLLM 0.26 or later, SGLang, or llama-server.
 
-Prompts are sent as token ids, so no text in them becomes a special token. A request is one sample.
-Greedy responses are the transformers engine's; sampled ones have the server's random numbers.
+Prompts are sent as token ids, so no text in them becomes a special token. Each sample is a request.
+Greedy responses are those of the transformers engine; sampled ones differ, since the server has
+random numbers of its own.
 """
 
 from __future__ import annotations
@@ -16,42 +17,40 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from grace.chat.saved import SavedTokenizer
-from grace.engines import Capability, Opening, Sampling
-from grace.engines.checks import Given, StepEngine, check_contexts
+from grace.engines import Capability, Ids, Opening, Sampling
+from grace.engines.base import StepEngine, check_contexts
+from grace.engines.http.answers import UpstreamError
 from grace.engines.http.background import Background, Calls, in_order
 from grace.engines.http.dialect import Names, Request
 from grace.engines.http.probing import probe
 from grace.engines.http.remote import Remote, RemoteStream, Served, seed_of
-from grace.engines.http.said import UpstreamError
 from grace.engines.http.upstream import Upstream
-from grace.engines.reading import Reader, Step, named_ends, named_rows
-from grace.engines.stops import stop_ids
+from grace.engines.reading import Reader, Scored, Step
+from grace.engines.stops import named_ends, named_rows, stop_ids
 from grace.errors import ConfigError
 from grace.records import Generation
 from grace.store import read_card
 
-Ids = Sequence[int]
 Value = TypeVar("Value")
 
 
 class OpenAIEngine(StepEngine):
-    """Samples from, and reads, a model that a server runs.
+    """Samples from a model on a server, and scores responses (see `StepEngine`).
 
-    Attributes: `tokenizer`, `reader` (what ends a response and how c is read), `readout`,
-    `served` (what the server can do) and `remote` (the same model for coroutines; see `wait`).
+    Attributes besides: `served` (the server's description of the model) and `remote` (the same
+    model for coroutines; see `wait`).
 
     Args:
-        upstream: the server.
+        upstream: the connection to the server.
         tokenizer: the tokenizer with `<CNF>`.
         card: the content of the model's grace.json.
         eos: ids that end a response besides the tokenizer's EOS and the stop ids of `card`.
-        rows: of the model's vocabulary, where it is known to be larger than the tokenizer's.
-        model: what the server calls the model; None: the only one that it has.
+        rows: size of the model's vocabulary, if it is larger than the tokenizer's.
+        model: the server's name of the model; None: the only one that it has.
         needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
 
     Raises:
-        ModelError: no `<CNF>`, or the server would return other numbers than c; the message says
-            which.
+        ModelError: there is no `<CNF>`, or the server would return other numbers than c.
         UpstreamError: the server cannot be reached or does not have the model.
     """
 
@@ -63,7 +62,7 @@ class OpenAIEngine(StepEngine):
         tokenizer: Any,
         card: dict[str, Any] | None = None,
         *,
-        eos: Sequence[int] = (),
+        eos: Ids = (),
         rows: int = 0,
         model: str | None = None,
         needs_cnf: bool = True,
@@ -97,15 +96,21 @@ class OpenAIEngine(StepEngine):
         stop: Sequence[str] = (),
         **options: Any,
     ) -> OpenAIEngine:
-        """Return the engine of a server that serves an export.
+        """Connect to a server that serves an export.
 
         Args:
             url: the server's address, with or without `/v1`.
-            folder: what the server serves, or its run's adapter: for its tokenizer and JSON files.
-            model: what the server calls the model; None: the only one that it has.
+            folder: the export, or the adapter that it was made from; its tokenizer and JSON files
+                are read.
+            model: the server's name of the model; None: the only one that it has.
             needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
             stop: texts that end a response, besides those that the model was trained with.
-            options: of `Upstream`.
+            options: further arguments of `Upstream`.
+
+        Raises:
+            ModelError: there is no tokenizer with `<CNF>`, or the server would return other
+                numbers than c.
+            UpstreamError: the server cannot be reached or does not have the model.
         """
         place = Path(folder)
         card = read_card(place)
@@ -123,16 +128,21 @@ class OpenAIEngine(StepEngine):
 
     @classmethod
     def open(cls, opening: Opening) -> OpenAIEngine:
-        """Connect to the server that the option `url` names; GRACE_UPSTREAM_KEY may hold its key.
+        """Connect to the server at the option `url`, with the key in GRACE_UPSTREAM_KEY if any.
 
         Raises:
-            ConfigError: no url, or a device or type, which are the server's own.
+            ConfigError: there is no url, or a device or dtype, which the server has set.
         """
         if (opening.device, opening.dtype) != ("auto", "auto"):
-            raise ConfigError("device and dtype are the server's own; leave both at auto")
+            raise ConfigError(
+                f"device {opening.device!r} and dtype {opening.dtype!r} cannot be set for a "
+                "server, which has its own; leave both at auto"
+            )
         options = dict(opening.options)
         if not (url := options.pop("url", "")):
-            raise ConfigError("engine openai needs the address of a server: url=http://HOST:PORT")
+            raise ConfigError(
+                "the openai engine needs the address of a server: url=http://HOST:PORT"
+            )
         if key := os.environ.get("GRACE_UPSTREAM_KEY"):
             options.setdefault("api_key", key)
         if opening.batch_size:
@@ -142,13 +152,13 @@ class OpenAIEngine(StepEngine):
 
     @property
     def max_in_flight(self) -> int:
-        """Return how many requests the server is sent at a time."""
+        """The most requests to the server at a time."""
         return self._upstream.max_in_flight
 
     def caller(self, deadline: float) -> OpenAIEngine:
-        """Return this engine for one caller, who waits until then at most (`time.monotonic`).
+        """Return this engine for one caller, who waits until a deadline (`time.monotonic`).
 
-        `cancel` stops it.
+        `cancel` stops the caller's requests.
         """
         mine = copy.copy(self)
         mine._calls = Calls(self._background)
@@ -156,27 +166,27 @@ class OpenAIEngine(StepEngine):
         return mine
 
     def cancel(self) -> None:
-        """Hang up on everything that this caller waits for (see `caller`)."""
+        """End all requests of this caller (see `caller`)."""
         self._calls.cancel()
 
     def wait(self, coroutine: Coroutine[Any, Any, Value]) -> Value:
-        """Wait for a coroutine on the event loop of the server's connections."""
+        """Run a coroutine on the event loop of the connections, and return its value."""
         return self._calls.run(coroutine)
 
     def reachable(self) -> Future[str]:
-        """Find out whether the server answers; the result is what is wrong, or nothing."""
+        """Check whether the server answers; the result is what is wrong, empty if nothing is."""
         return self._background.start(self._upstream.trouble())
 
     def close(self) -> None:
-        """Close all connections; the engine and its callers are of no use after this."""
+        """Close all connections; the engine and its callers cannot be used afterwards."""
         self._calls.run(self._upstream.close())
         self._background.close()
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> RemoteStream:
-        """Return what starts samples of one prompt and yields each as it finishes.
+        """Return the samples of one prompt, which can be started one by one.
 
         Raises:
-            DataError: an empty prompt.
+            DataError: the prompt is empty.
             ModelError: the prompt and a response could exceed the model's context.
         """
         check_contexts([prompt], self.limit, sampling.max_new_tokens, [key])
@@ -194,17 +204,14 @@ class OpenAIEngine(StepEngine):
     def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
         return self._in_order(self.remote.after(context) for context in contexts)
 
-    def _given(
+    def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
-    ) -> Generator[Given, None, None]:
+    ) -> Generator[Scored, None, None]:
         self.reader.check_given("a server")
-        pairs = list(zip(prompts, responses, strict=True))
-        check_contexts([[*p, *r] for p, r in pairs], self.limit, 1)
-        return self._in_order(self.remote.given(*pair) for pair in pairs)
+        return self._in_order(map(self.remote.scored, prompts, responses))
 
     def _in_order(self, work: Iterable[Coroutine[Any, Any, Value]]) -> Generator[Value, None, None]:
-        ahead = 2 * self.max_in_flight
-        return self._calls.iterate(in_order(work, ahead))
+        return self._calls.iterate(in_order(work, ahead=2 * self.max_in_flight))
 
     async def _drawn(self, prompt: Ids, key: str, sampling: Sampling) -> list[Generation]:
         """Return all samples of a prompt, a request each."""

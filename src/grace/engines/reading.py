@@ -1,32 +1,31 @@
-"""Where a response ends and what c is there, from the log-probabilities that an engine returns.
+"""Find the end of a response, and its confidence, in the log-probabilities of an engine.
 
-A response ends at the step that chose an end token, EOS or <CNF>; the log-probability of its end is
-that of both together. No torch is needed.
+A response ends at the step that chose an end token: EOS or <CNF>. The log-probability of its end is
+that of all end tokens together. This module does not need torch.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.cnf import CNF_TOKEN, TOKENS, Readout, find_readout
+from grace.cnf import TOKENS, Readout, find_readout
+from grace.engines import Ids
 from grace.errors import ModelError
-from grace.evidence import Evidence, along, confidence, reading, traced
-from grace.records import Generation
+from grace.evidence import Evidence, confidence, reading, traced
 
-LOWEST = -9999.0  # of a log-probability in JSON, for minus infinity
-LISTED_ENDS = 126  # end tokens that an engine lists, which lists 128 ids; others hardly count
+LOWEST = -9999.0  # log-probability of 0 in JSON, which has no infinity
+NO_CNF = "the model has no <CNF>, so it has no confidence; load a trained adapter or an export"
+LISTED_ENDS = 126  # end tokens that are asked for: engines list 128 ids, and others hardly count
 
 
 class Step(NamedTuple):
-    """What an engine says of one step, at temperature 1 and before top-p.
+    """One step of an engine: the chosen token and log-probabilities at temperature 1, before top-p.
 
-    `logprobs` are of the ids that it was asked for. `ends`: the engine ended the sample here, on
-    an id that it takes for an end.
+    `logprobs` has those of the ids that the engine was asked for. `ends` is true if the engine
+    ended the sample here, at an id that it takes for an end token.
     """
 
     token: int
@@ -34,11 +33,16 @@ class Step(NamedTuple):
     logprobs: Mapping[int, float]
     ends: bool = False
 
+    @property
+    def listed(self) -> dict[int, float]:
+        """All log-probabilities of the step, by id."""
+        return {self.token: self.logprob, **self.logprobs}
+
 
 class Drawn(NamedTuple):
-    """What one step chose for one row: a token, or (`ended`) that the response ends here.
+    """The outcome of one step for one row: a token, or (`ended`) the end of the response.
 
-    `reading` is what the step reads of c, in log-odds; `end` the log-probability of ending here,
+    `reading` is the step's reading of c, in log-odds. `end` is the log-probability of ending here,
     in a model without the tokens that are read.
     """
 
@@ -50,13 +54,31 @@ class Drawn(NamedTuple):
     ended: bool
 
 
+class Scored(NamedTuple):
+    """A given response with its log-probabilities and the readings of c.
+
+    Attributes:
+        logprobs: log-probabilities of its tokens.
+        end_logprob: log-probability of its end, as it is drawn.
+        end: log-probability of its end, in a model without the tokens that are read.
+        readings: readings of c in log-odds, that of the end step last.
+    """
+
+    logprobs: Sequence[float]
+    end_logprob: float
+    end: float
+    readings: Sequence[float]
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What ends the responses of a model, and how its c is read.
+    """The end tokens of a model, and how its confidence is read.
 
-    `eos` are the ids that end a response besides `<CNF>`, the tokenizer's first. `read_at` is
-    `predict`, or `prompt`, where `<CNF>` ends nothing and is no part of what is drawn. `readout`
-    are the tokens that are read, None where there are none: such a model is sampled, without c.
+    Attributes:
+        readout: the tokens that are read; None: the model can be sampled, but has no confidence.
+        eos: ids that end a response besides `<CNF>`, the tokenizer's EOS first.
+        read_at: where c is read: `predict`, `feed`, or `prompt`, where `<CNF>` is never drawn.
+        evidence: how the response's own probabilities shift c, if at all.
     """
 
     readout: Readout | None
@@ -69,11 +91,11 @@ class Reader:
         cls,
         tokenizer: Any,
         card: Mapping[str, Any],
-        eos: Sequence[int] = (),
+        eos: Ids = (),
         *,
         needs_cnf: bool = True,
     ) -> Reader:
-        """Return how a model is read, from its tokenizer and its grace.json.
+        """Return the reader of a model, from its tokenizer and its grace.json.
 
         Args:
             tokenizer: the tokenizer with `<CNF>`.
@@ -88,37 +110,43 @@ class Reader:
         readout = find_readout(tokenizer)
         if readout is None and needs_cnf:
             raise ModelError(
-                "the tokenizer has no <CNF>, so the model cannot say how sure it is; give what "
+                "the tokenizer has no <CNF>, so the model has no confidence; give what "
                 "`grace export` wrote"
             )
         read_at = card.get("read_at", "predict")
         bins = readout is not None and readout.cnf is None
         if readout and (bins or read_at == "feed"):
             how = "ten bin tokens" if bins else "<CNF>'s own position (read_at=feed)"
-            raise ModelError(f"c is read from {how}, which only the transformers engine can do")
+            raise ModelError(
+                f"the confidence is read from {how}, which only the transformers engine can do"
+            )
         ends = dict.fromkeys((tokenizer.eos_token_id, *eos, *card.get("stop_ids", ())))
-        found = tuple(i for i in ends if i not in (None, *(readout.ids if readout else ())))
-        if not found:
+        unread = tuple(i for i in ends if i not in (None, *(readout.ids if readout else ())))
+        if not unread:
             raise ModelError("neither tokenizer nor model names an end token; set eos_token")
-        evidence = Evidence.in_card(card)
-        return cls(readout, found, read_at, evidence)
+        return cls(readout, unread, read_at, Evidence.in_card(card))
 
     @property
     def cnf(self) -> int | None:
-        """Return the id of `<CNF>`, None where there is none."""
+        """The id of `<CNF>`, None if there is none."""
         return self.readout.cnf if self.readout else None
 
     @property
     def at_prompt(self) -> bool:
-        """Return whether c is read before the response."""
+        """Whether c is read before the response."""
         return self.read_at == "prompt"
 
-    def place(self, prompt: Sequence[int], response: Sequence[int]) -> list[int]:
-        """Return the context after which c is read, of a model without evidence."""
-        return [*prompt] if self.at_prompt else [*prompt, *response]
+    @property
+    def fed(self) -> list[int]:
+        """The tokens to feed after a response before c is read."""
+        return [self.cnf] if self.read_at == "feed" and self.cnf is not None else []
+
+    def place(self, prompt: Ids, response: Ids) -> list[int]:
+        """Return the context after which c is read, for a model without evidence."""
+        return [*prompt] if self.at_prompt else [*prompt, *response, *self.fed]
 
     def check_given(self, engine: str) -> None:
-        """Refuse to read given responses where `<CNF>` is no part of what is drawn.
+        """Refuse to score given responses where `<CNF>` is never drawn.
 
         Raises:
             ModelError: c is read at the prompt.
@@ -131,173 +159,128 @@ class Reader:
 
     @property
     def stops(self) -> tuple[int, ...]:
-        """Return the ids at which an engine must stop."""
+        """The ids at which an engine must stop."""
         return self.eos if self.readout is None or self.banned else (*self.eos, *self.readout.ids)
 
     @property
     def banned(self) -> tuple[int, ...]:
-        """Return the ids that are read and must never be drawn."""
+        """The ids that are read and must never be drawn."""
         if self.readout is None:
             return ()
         return self.readout.ids if self.at_prompt or not self.readout.ends else ()
 
     @property
-    def asked(self) -> tuple[int, ...]:
-        """Return the ids whose log-probabilities are needed at every step.
+    def requested(self) -> tuple[int, ...]:
+        """The ids whose log-probabilities are needed at every step.
 
-        A stop text may be in hundreds of tokens, more than an engine lists; then p(end) is the sum
-        over the first, which are the shortest, and over the one that is drawn.
+        Hundreds of tokens may contain a stop text, more than an engine lists. Then p(end) is the
+        sum over the first ones, which are the shortest, and the one that is drawn.
         """
         listed = self.eos[:LISTED_ENDS]
         return listed if self.readout is None else (*listed, *self.readout.ids)
 
     @property
     def every_step(self) -> bool:
-        """Return whether given responses are read step by step, not at their end alone.
+        """Whether given responses are read step by step, not at their end alone.
 
-        c of a pair may need the readings of all steps, and the tokens of a response are as
-        probable as in a model without the pair.
+        c of a pair may depend on the readings of all steps, and the probabilities of a response's
+        tokens are those of a model without the pair.
         """
         return self.readout is not None and self.readout.head == "pair"
 
     def drawn(self, step: Step) -> Drawn:
-        """Return what a step means here.
+        """Return the outcome of a step.
 
         Raises:
             ModelError: the engine left out an id that it was asked for.
         """
         odds = 0.0 if self.readout is None else self.reading(step)
-        known = {step.token: step.logprob, **step.logprobs}
-        stops = (*self.stops, step.token) if step.ends else self.stops
-        if step.token in stops:
-            return Drawn(0, self.eos[0], self.end_logprob(step), odds, self.end(step), True)
-        logprob = min(step.logprob - self.rest(known), 0.0)
-        return Drawn(0, step.token, logprob, odds, self.end(step), False)
+        end = self.end(step)
+        if step.ends or step.token in self.stops:
+            return Drawn(0, self.eos[0], self.end_logprob(step), odds, end, True)
+        logprob = min(step.logprob - self.rest(step.listed), 0.0)
+        return Drawn(0, step.token, logprob, odds, end, False)
 
     def end_logprob(self, step: Step) -> float:
         """Return the log-probability that a response ends at a step, as it is drawn."""
-        known = {step.token: step.logprob, **step.logprobs}
-        stops = (*self.stops, step.token) if step.ends else self.stops
-        end = log_sum([known[i] for i in dict.fromkeys(stops) if i in known])
-        return min(end - self.rest(known), 0.0)
-
-    def rest(self, known: Mapping[int, float]) -> float:
-        """Return log p of all that may be drawn at a step: without what is read and never drawn."""
-        return _without(known, self.banned)
+        return _end_logprob(step, self.stops, self.banned)
 
     def end(self, step: Step) -> float:
-        """Return the log-probability of ending at a step, in a model without what is read."""
-        known = {step.token: step.logprob, **step.logprobs}
-        read = self.readout.ids if self.readout else ()
-        ends = (*self.eos, step.token) if step.ends else self.eos
-        end = log_sum([known[i] for i in dict.fromkeys(ends) if i in known and i not in read])
-        return min(end - _without(known, read), 0.0)
+        """Return the log-probability of ending at a step, in a model without the tokens read."""
+        return _end_logprob(step, self.eos, self.readout.ids if self.readout else ())
+
+    def rest(self, listed: Mapping[int, float]) -> float:
+        """Return log p of all that may be drawn at a step, without the ids that are never drawn."""
+        return _log_rest(listed, self.banned)
 
     def reading(self, step: Step) -> float:
-        """Return what a step reads of c, in log-odds.
+        """Return the step's reading of c, in log-odds.
 
         Raises:
             ModelError: there is no c, or the engine left out an id that it was asked for.
         """
         if self.readout is None:
-            raise ModelError(f"the model has no {CNF_TOKEN}, so it has no confidence")
-        known = {step.token: step.logprob, **step.logprobs}
-        missing = [token for token in self.readout.ids if token not in known]
+            raise ModelError(NO_CNF)
+        listed = step.listed
+        missing = [token for token in self.readout.ids if token not in listed]
         if not missing:
-            first, *others = (known[token] for token in self.readout.ids)
+            first, *others = (listed[token] for token in self.readout.ids)
             return first - others[0] if others else reading(min(first, 0.0))
         names = dict(zip(self.readout.ids, TOKENS[self.readout.head], strict=True))
         raise ModelError(
             f"the engine returned no log-probability of {names[missing[0]]} (id {missing[0]}) "
-            "although it was asked for; it needs vLLM 0.22 in process or 0.26 as a server"
+            "although it was asked for; use vLLM 0.22 or later in this process, or 0.26 or later "
+            "as a server"
         )
 
-    def confidence(self, steps: Sequence[Step], logprobs: Sequence[float]) -> float:
-        """Return c from the steps that are read and the log-probabilities of the tokens."""
-        end = self.end(steps[-1])
-        return confidence([*map(self.reading, steps)], logprobs, end, self.evidence)
+    def scored(self, steps: Sequence[Step], logprobs: Sequence[float]) -> Scored:
+        """Return a response from the steps that are read, its end step last, and its tokens."""
+        readings = [] if self.readout is None else [*map(self.reading, steps)]
+        return Scored(logprobs, self.end_logprob(steps[-1]), self.end(steps[-1]), readings)
 
-    def trace(self, steps: Sequence[Step], logprobs: Sequence[float]) -> list[float]:
-        """Return c at every step of a given response, that of its end last.
+    def confidence(self, scored: Scored) -> float:
+        """Return c of a given response."""
+        return confidence(scored.readings, scored.logprobs, scored.end, self.evidence)
+
+    def trace(self, scored: Scored) -> list[float]:
+        """Return c at every step of a given response, the end step last.
 
         Raises:
-            ModelError: the model knows c at the end only.
+            ModelError: the model has a confidence at the end of a response only.
         """
-        end = self.end(steps[-1])
-        return traced([*map(self.reading, steps)], logprobs, end, self.evidence)
+        return traced(scored.readings, scored.logprobs, scored.end, self.evidence)
 
 
-def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
-    """Return the response in the steps of one sample, cut where it ends.
+def check_rows(readout: Readout | None, rows: int, model: str, remedy: str) -> None:
+    """Refuse a model without a row of the vocabulary for every token that is read.
 
-    One that never ends counts as cut at its longest. Without `<CNF>` there is no confidence.
+    Raises:
+        ModelError: a token has no row; the message names `model` and the `remedy`.
     """
-    drawn: list[Drawn] = []
-    for step in steps:
-        drawn.append(reader.drawn(step))
-        if drawn[-1].ended:
-            break
-    reads = reader.readout is not None
-    return response(drawn, tokenizer, reader.read_at, reader.evidence, reads=reads)
+    if readout is not None and max(readout.ids) >= rows:
+        name = TOKENS[readout.head][-1]
+        raise ModelError(
+            f"the tokenizer knows {name} as id {readout.ids[-1]}, but {model} has {rows} rows; "
+            f"{remedy}"
+        )
 
 
-def response(
-    drawn: Sequence[Drawn], tokenizer: Any, read_at: str, evidence: Evidence | None, *, reads: bool
-) -> Generation:
-    """Return the response that steps have chosen; one without an end was cut.
-
-    Args:
-        drawn: the steps of one sample, that of its end last.
-        tokenizer: for its text.
-        read_at: where c is read.
-        evidence: how the response's own probabilities shift c, if at all.
-        reads: the model has something to read c from.
-    """
-    ended = bool(drawn) and drawn[-1].ended
-    written = drawn[: len(drawn) - ended]
-    logprobs, ends = [one.logprob for one in written], [one.end for one in drawn]
-    trace = along([one.reading for one in drawn], logprobs, ends, evidence) if reads else []
-    tokens = tuple(one.token for one in written)
-    return Generation(
-        text=tokenizer.decode(list(tokens), skip_special_tokens=True),
-        token_ids=tokens,
-        finish_reason="stop" if ended else "length",
-        logprobs=tuple(logprobs),
-        end_logprob=drawn[-1].logprob if ended else None,
-        confidence=trace[0 if read_at == "prompt" else -1] if ended and reads else None,
-        trace=tuple(trace),
-    )
+def _end_logprob(step: Step, ends: Ids, absent: Collection[int]) -> float:
+    """Return log p(end) at a step, in a model without the ids `absent`."""
+    listed = step.listed
+    ids = dict.fromkeys((*ends, step.token) if step.ends else ends)
+    end = log_sum([listed[i] for i in ids if i in listed and i not in absent])
+    return min(end - _log_rest(listed, absent), 0.0)
 
 
-def named_ends(folder: Path) -> tuple[int, ...]:
-    """Return the ids that a model directory names as ends, in the order of its two configs."""
-    found: list[int] = []
-    for name in ("generation_config.json", "config.json"):
-        ids = _json(folder / name).get("eos_token_id")
-        found += [ids] if isinstance(ids, int) else list(ids or ())
-    return tuple(dict.fromkeys(found))
-
-
-def named_rows(folder: Path) -> int:
-    """Return the size of the vocabulary that a model directory names, 0 where it names none."""
-    config = _json(folder / "config.json")
-    found: int = config.get("text_config", config).get("vocab_size") or 0
-    return found
-
-
-def _json(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return found
-
-
-def _without(known: Mapping[int, float], ids: Iterable[int]) -> float:
+def _log_rest(listed: Mapping[int, float], absent: Iterable[int]) -> float:
     """Return log p of all tokens but some."""
-    silent = log_sum([known[i] for i in ids if i in known])
-    return math.log1p(-min(math.exp(silent), 1 - 1e-7))
+    gone = log_sum([listed[i] for i in absent if i in listed])
+    return math.log1p(-min(math.exp(gone), 1 - 1e-7))
 
 
 def log_sum(values: Sequence[float]) -> float:
-    """Return the log of the sum of probabilities given by their logs."""
+    """Return the log of the sum of probabilities given as logs."""
     top = max(values, default=-math.inf)
     if top == -math.inf:
         return top
@@ -305,5 +288,5 @@ def log_sum(values: Sequence[float]) -> float:
 
 
 def log_of(probability: float) -> float:
-    """Return the log of a probability, `LOWEST` of one that is 0."""
+    """Return the log of a probability, `LOWEST` for 0."""
     return max(math.log(probability), LOWEST) if probability > 0 else LOWEST

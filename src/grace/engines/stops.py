@@ -1,8 +1,10 @@
-"""Stop texts as end tokens, so that every engine needs to know ids only."""
+"""The end tokens of a model: those that its configurations name, and those with a stop text."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from grace.errors import ModelError
@@ -11,8 +13,8 @@ from grace.errors import ModelError
 def stop_ids(tokenizer: Any, stop: Sequence[str]) -> tuple[int, ...]:
     """Return the ids of all tokens whose text contains one of the stop texts.
 
-    The shortest texts come first: they are by far the most probable. Special tokens, whose text
-    is never part of a response, are not among them.
+    The shortest tokens come first, since they are by far the most probable. Special tokens are left
+    out, since their text is never part of a response.
 
     Raises:
         ModelError: no single token contains one of the stop texts.
@@ -32,3 +34,26 @@ def stop_ids(tokenizer: Any, stop: Sequence[str]) -> tuple[int, ...]:
             )
         found.update(holding)
     return tuple(sorted(found, key=lambda token: (len(texts[token]), token)))
+
+
+def ids_in(*fields: Any) -> list[int]:
+    """Return the ids in `eos_token_id` fields, each of which is an id, a list of ids, or None."""
+    return [i for ids in fields for i in ([ids] if isinstance(ids, int) else ids or ())]
+
+
+def named_ends(folder: Path) -> tuple[int, ...]:
+    """Return the end tokens that generation_config.json and config.json of a model name."""
+    configs = (_json(folder / name) for name in ("generation_config.json", "config.json"))
+    return tuple(dict.fromkeys(ids_in(*(config.get("eos_token_id") for config in configs))))
+
+
+def named_rows(folder: Path) -> int:
+    """Return the vocabulary size in a model's config.json, 0 if it names none."""
+    config = _json(folder / "config.json")
+    rows: int = config.get("text_config", config).get("vocab_size") or 0
+    return rows
+
+
+def _json(file: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    return content

@@ -1,7 +1,4 @@
-"""The reference engine: any causal language model that transformers can run.
-
-Shapes: B sequences in a batch, K kept positions, V vocabulary, D hidden size, N responses.
-"""
+"""The reference engine: any causal language model that transformers can run."""
 
 from __future__ import annotations
 
@@ -10,24 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
-from grace.engines import Capability, Opening, Sampling
+from grace.engines import Capability, Ids, Opening, Sampling
+from grace.engines.base import check_contexts
 from grace.engines.local.batching import attempt, out_of_memory
-from grace.engines.local.decoding import Ends, Rows, decode, generations
+from grace.engines.local.decoding import Rows, generations
 from grace.engines.local.drawing import Drawing, Stream
 from grace.engines.local.draws import Part
 from grace.engines.local.loading import load
-from grace.engines.local.reader import LocalReader
+from grace.engines.local.scoring import LocalScorer
 from grace.engines.stops import stop_ids
 from grace.errors import ConfigError
 from grace.records import Generation
 
-Ids = Sequence[int]
 
-
-class TransformersEngine(LocalReader):
-    """Samples from, and reads, a model that sits in this process (see `LocalReader`)."""
+class TransformersEngine(LocalScorer):
+    """Samples from a model in this process, and scores responses (see `LocalScorer`)."""
 
     gives: ClassVar[frozenset[Capability]] = frozenset({"states", "training"})
 
@@ -43,6 +37,9 @@ class TransformersEngine(LocalReader):
         """Load a model directory or Hub id; `options` are those of `local.loading.load`.
 
         `stop` are texts that end a response, besides those that the model was trained with.
+
+        Raises:
+            ModelError: the model cannot be loaded.
         """
         loaded = load(path, **options)
         return cls(
@@ -56,14 +53,15 @@ class TransformersEngine(LocalReader):
 
     @classmethod
     def open(cls, opening: Opening) -> TransformersEngine:
-        """Load a model directory or Hub id, with an adapter on top if any.
+        """Load a model directory or Hub id, with an adapter on top if there is one.
 
         Raises:
-            ConfigError: options, which this engine has none of.
+            ConfigError: there are options, which this engine does not have.
         """
         if opening.options:
             raise ConfigError(
-                f"{', '.join(opening.options)}: options for another engine: vllm, llama or openai"
+                f"the transformers engine has no {', '.join(opening.options)}; use them as "
+                "options for another engine: vllm, llama or openai"
             )
         return cls.load(
             opening.path,
@@ -77,15 +75,15 @@ class TransformersEngine(LocalReader):
         )
 
     def close(self) -> None:
-        """Do nothing: the model goes with the last reference to it."""
+        """Do nothing: the model is freed with the last reference to it."""
 
     def plan(
         self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
     ) -> list[list[int]]:
-        """Return batches of prompt indices: longest first, within the row and token budgets.
+        """Return batches of prompt indices, longest first, within the memory budget.
 
-        The plan depends on the arguments alone; a batch is a unit of work whose result does not
-        depend on the batches before it.
+        The plan depends on the arguments alone. The results of a batch do not depend on the batches
+        before it.
         """
         return self._group(prompts, num_samples, new_tokens=max_new_tokens)
 
@@ -98,14 +96,14 @@ class TransformersEngine(LocalReader):
     ) -> Iterator[tuple[int, list[Generation]]]:
         """Yield (prompt index, its samples) batch by batch, in the order of `plan`.
 
-        `keys` name the prompts for the random numbers; by default a prompt's position does.
+        `keys` name the prompts for the random numbers; by default these are their positions.
 
         Raises:
-            DataError: an empty prompt.
+            DataError: a prompt is empty.
             ModelError: a prompt and its response could exceed the model's context.
         """
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
-        self._check(prompts, sampling.max_new_tokens, keys)
+        check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
         for batch in self.plan(prompts, sampling.num_samples, sampling.max_new_tokens):
             batch_keys = [keys[i] for i in batch]
             results = self.generate_batch([prompts[i] for i in batch], sampling, keys=batch_keys)
@@ -114,11 +112,11 @@ class TransformersEngine(LocalReader):
     def generate_batch(
         self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str]
     ) -> list[list[Generation]]:
-        """Return the samples of each prompt of one unit of `plan`, in parts if need be."""
-        self._check(prompts, sampling.max_new_tokens, keys)
+        """Return the samples of each prompt of a batch of `plan`, in parts if memory runs out."""
+        check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
         count, rows = sampling.num_samples, len(prompts) * sampling.num_samples
         if rows <= self.batch_size:
-            result = attempt(lambda: self._decode(prompts, sampling, keys))
+            result = attempt(lambda: self._decode(Part(prompts, sampling, keys)))
             if result is not None:
                 return result
         if len(prompts) > 1:
@@ -138,52 +136,43 @@ class TransformersEngine(LocalReader):
         return [before + after for before, after in zip(*parts, strict=True)]
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> Stream:
-        """Return what starts samples of one prompt and yields each as it finishes (see `Stream`).
+        """Return the samples of one prompt, which can be started one by one (see `Stream`).
 
         Raises:
-            DataError: an empty prompt.
+            DataError: the prompt is empty.
             ModelError: the prompt and a response could exceed the model's context.
         """
-        self._check([prompt], sampling.max_new_tokens, [key])
-        ends, evidence = self._ends(), self.evidence
-        return Stream(self._forward, prompt, sampling, key, ends, self._generations, evidence)
+        check_contexts([prompt], self.limit, sampling.max_new_tokens, [key])
+        return Stream(self, prompt, sampling, key)
 
     def draw(self, parts: Sequence[Part]) -> Drawing:
         """Return the samples of a batch to iterate over token by token (see `Drawing`).
 
         Raises:
-            DataError: an empty prompt.
+            DataError: a prompt is empty.
             ModelError: a prompt and its response could exceed the model's context.
         """
         for part in parts:
-            self._check(part.prompts, part.sampling.max_new_tokens)
-        return Drawing(self._forward, parts, self._ends(), self._generations)
+            check_contexts(part.prompts, self.limit, part.sampling.max_new_tokens)
+        return Drawing(self, parts)
 
-    def _decode(
-        self, prompts: Sequence[Ids], sampling: Sampling, keys: Sequence[str]
-    ) -> list[list[Generation]]:
-        rows = decode(self._forward, prompts, keys, sampling, self._ends(), self.device)
-        n = sampling.num_samples
-        made = self._generations(rows, [prompt for prompt in prompts for _ in range(n)])
-        return [made[i : i + n] for i in range(0, len(made), n)]
-
-    def _ends(self) -> Ends:
-        """Return what ends a response now, and how c is read."""
-        read = self.readout.ids if self.readout else ()
-        unread = [token for token in self.end_ids if token not in read]
-        ids_E, unread_E = (torch.tensor(ids, device=self.device) for ids in (self.end_ids, unread))
-        return Ends(ids_E, unread_E, self.end_ids[0], self.readout, self.silent)
-
-    def _generations(self, rows: Rows, prompts: Sequence[Ids]) -> list[Generation]:
-        reads = self.readout is not None
-        made = generations(rows, self.tokenizer, self.read_at, self.evidence, reads=reads)
+    def generations(self, rows: Rows, prompts: Sequence[Ids]) -> list[Generation]:
+        """Return the response of each row of a record, from the prompt of each row."""
+        responses = generations(rows, self.reader, self.tokenizer)
         if self.read_at != "feed":
-            return made
-        ended = [row for row, one in enumerate(made) if one.finish_reason == "stop"]
-        given = [prompts[row] for row in ended], [made[row].token_ids for row in ended]
-        for row, c in zip(ended, self.confidences(*given), strict=True):
-            made[row] = made[row]._replace(confidence=c)
-        return made
+            return responses
+        ended = [row for row, one in enumerate(responses) if one.finish_reason == "stop"]
+        texts = [responses[row].token_ids for row in ended]
+        confidences = self.confidences([prompts[row] for row in ended], texts)
+        for row, c in zip(ended, confidences, strict=True):
+            responses[row] = responses[row]._replace(confidence=c)
+        return responses
+
+    def _decode(self, part: Part) -> list[list[Generation]]:
+        drawing = Drawing(self, [part])
+        drawing.run()
+        flat, n = drawing.generations(), part.sampling.num_samples
+        return [flat[i : i + n] for i in range(0, len(flat), n)]
 
 
 ENGINE = TransformersEngine

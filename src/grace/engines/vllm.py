@@ -1,41 +1,37 @@
-"""vLLM in this process: the log-probability of `<CNF>` comes with the tokens, in one request.
+"""vLLM in this process.
 
-No plugin and no second request: `SamplingParams.logprob_token_ids` names the ids whose raw
-log-probabilities every step returns (vLLM 0.22 or later). vLLM's random numbers are its own, so
-sampled responses are others than the transformers engine's; greedy ones are the same.
+The log-probability of `<CNF>` comes with the tokens, without a plugin or a second request:
+`SamplingParams.logprob_token_ids` names the ids whose raw log-probabilities every step returns
+(vLLM 0.22 or later). Greedy responses are those of the transformers engine; sampled ones differ,
+since vLLM has random numbers of its own.
 """
 
 from __future__ import annotations
 
 import gc
-import hashlib
 import itertools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from grace.engines import Capability, Opening, Sampling
-from grace.engines.checks import Given, StepEngine, check_contexts
+from grace.engines import Capability, Ids, Opening, Sampling, seed_from
+from grace.engines.base import StepEngine, check_contexts
 from grace.engines.local.loading import load_tokenizer
-from grace.engines.reading import Reader, Step, read
+from grace.engines.reading import Reader, Scored, Step, check_rows
+from grace.engines.responses import Watch, dropped, read
 from grace.engines.stops import stop_ids
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
-from grace.engines.vllm_requests import Requests, VllmStream, last
+from grace.engines.vllm_requests import Requests
 from grace.errors import ConfigError, ModelError
 from grace.records import Generation
 from grace.store import LORA_CONFIG, read_card
 
-Ids = Sequence[int]
-
-MOST_IDS = 128  # that vLLM returns log-probabilities of per step
-BANNED = -100.0  # the lowest logit bias that vLLM takes
+MOST_IDS = 128  # ids whose log-probabilities vLLM returns per step
+BANNED = -100.0  # the lowest logit bias that vLLM accepts
 
 
 class VllmEngine(StepEngine):
-    """Samples from, and reads, a model that vLLM runs.
-
-    Attributes: `tokenizer`, `reader` (what ends a response and how c is read) and `readout` (the
-    token that is read).
+    """Samples from a model that vLLM runs, and scores responses (see `StepEngine`).
 
     Args:
         llm: a `vllm.LLM` with the model.
@@ -46,8 +42,7 @@ class VllmEngine(StepEngine):
         stops: ids that end a response besides those that model, tokenizer and card name.
 
     Raises:
-        ModelError: no `<CNF>`, or the engine would return other numbers than c; the message says
-            which.
+        ModelError: there is no `<CNF>`, or vLLM would return other numbers than c.
     """
 
     gives: ClassVar[frozenset[Capability]] = frozenset()
@@ -60,7 +55,7 @@ class VllmEngine(StepEngine):
         *,
         lora: Any = None,
         needs_cnf: bool = True,
-        stops: Sequence[int] = (),
+        stops: Ids = (),
     ) -> None:
         check_version()
         check_raw(llm)
@@ -68,12 +63,8 @@ class VllmEngine(StepEngine):
         self.tokenizer = tokenizer
         ends = (*ends_of(config), *stops)
         self.reader = Reader.of(tokenizer, card or {}, ends, needs_cnf=needs_cnf)
-        cnf, rows = self.reader.cnf, config.get_vocab_size()
-        if cnf is not None and cnf >= rows:
-            raise ModelError(
-                f"the tokenizer knows <CNF> as id {cnf}, but the model has {rows} rows; "
-                " give what `grace export` wrote"
-            )
+        remedy = "give what `grace export` wrote"
+        check_rows(self.readout, config.get_vocab_size(), "the model", remedy)
         self.limit: int = config.max_model_len
         self._requests = Requests(llm.llm_engine, lora)
 
@@ -81,18 +72,18 @@ class VllmEngine(StepEngine):
     def open(cls, opening: Opening) -> VllmEngine:
         """Load an export (a merged model or a LoRA), or a model to sample from.
 
-        `opening.path` is the base of a LoRA where `opening.adapter` is set; the options are further
-        arguments of `vllm.LLM`, such as `tensor_parallel_size`. The output head runs in float32,
-        where this vLLM can do it.
+        With `opening.adapter`, `opening.path` is the base model of the LoRA. The options are
+        further arguments of `vllm.LLM`, such as `tensor_parallel_size`. The output head runs in
+        float32 if this vLLM supports it.
 
         Raises:
-            ConfigError: vLLM is not installed, or a device, which vLLM chooses by itself.
-            ModelError: vLLM cannot load it, or not so that c is right.
+            ConfigError: vLLM is not installed, or a device is set, which vLLM chooses by itself.
+            ModelError: vLLM cannot load the model, or would return other numbers than c.
         """
         if opening.device != "auto":
             raise ConfigError(
-                f"device is {opening.device!r}, but vLLM takes what CUDA_VISIBLE_DEVICES shows it; "
-                "leave device at auto"
+                f"device is {opening.device!r}, but vLLM runs on the devices in "
+                "CUDA_VISIBLE_DEVICES; leave device at auto"
             )
         check_version()
         path, code = opening.adapter or opening.path, opening.trust_remote_code
@@ -100,12 +91,12 @@ class VllmEngine(StepEngine):
         lora = (folder / LORA_CONFIG).is_file()
         if lora and card.get("format") != "vllm-lora":
             raise ModelError(
-                f"{path} is an adapter with a trained row, which vLLM cannot load; write one that "
-                "it can: grace export RUN DIR (or with --format vllm-lora)"
+                f"{path} is an adapter with a trained row, which vLLM cannot load; export it "
+                "first: grace export RUN DIR (or with --format vllm-lora)"
             )
         tokenizer = load_tokenizer(path, trust_remote_code=code, thinking=opening.thinking)
         needs = opening.needs_cnf
-        Reader.of(tokenizer, card, needs_cnf=needs)  # refuses before a model loads for minutes
+        Reader.of(tokenizer, card, needs_cnf=needs)  # fails before the model loads for minutes
         base = opening.path if opening.adapter else card.get("base_model")
         rows = {"max_num_seqs": opening.batch_size} if opening.batch_size else {}
         options = {**rows, **opening.options, "tokenizer": str(path), "trust_remote_code": code}
@@ -115,38 +106,30 @@ class VllmEngine(StepEngine):
         return cls(llm, tokenizer, card, lora=request, needs_cnf=needs, stops=stops)
 
     def close(self) -> None:
-        """Let go of vLLM, so that its memory is free for another model."""
+        """Free the memory of vLLM for another model."""
         del self._requests
         gc.collect()
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> VllmStream:
-        """Return what starts samples of one prompt and yields each as it finishes.
+        """Return the samples of one prompt, which can be started one by one.
 
         Raises:
-            DataError: an empty prompt.
+            DataError: the prompt is empty.
             ModelError: the prompt and a response could exceed the model's context.
         """
         check_contexts([prompt], self.limit, sampling.max_new_tokens, [key])
-        return VllmStream(
-            self._requests,
-            prompt,
-            lambda number: self._drawing(sampling, key, number, in_full=False),
-            self._step,
-            self.reader,
-            self.tokenizer,
-            sampling.drop,
-        )
+        return VllmStream(self, prompt, sampling, key)
 
     def _samples(
         self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
     ) -> Generator[list[Generation], None, None]:
-        """Yield the samples of each prompt: one request, so it is read once."""
+        """Yield the samples of each prompt, one request each, so that it is prefilled once."""
         count = sampling.num_samples
 
-        def ask(index: int) -> Any:
-            return self._drawing(sampling, keys[index], sampling.first_sample, n=count)
+        def params(index: int) -> Any:
+            return self._sampling_params(sampling, keys[index], sampling.first_sample, n=count)
 
-        for output in self._requests.in_order(prompts, ask, count):
+        for output in self._requests.in_order(prompts, params, count):
             yield list(map(self._generation, output.outputs))
 
     def _generation(self, sample: Any) -> Generation:
@@ -157,93 +140,140 @@ class VllmEngine(StepEngine):
         columns = []
         for part in parts:
             outputs = self._requests.in_order(contexts, lambda _, part=part: _params(part))  # type: ignore[misc]
-            columns.append([[last(o)[i].logprob for i in part] for o in outputs])
+            columns.append([[_last(output)[i].logprob for i in part] for output in outputs])
         return map(list, map(itertools.chain.from_iterable, zip(*columns, strict=True)))
 
-    def _drawing(
+    def _sampling_params(
         self, sampling: Sampling, key: str, first: int, *, n: int = 1, in_full: bool = True
     ) -> Any:
-        """Return vLLM's parameters of `n` samples from number `first` on.
+        """Return vLLM's parameters for `n` samples from number `first` on.
 
         vLLM gives sample i of a request the seed of the request plus i.
         """
-        words = f"{sampling.seed}\0{key}".encode("utf-8", "surrogatepass")
-        seed = int.from_bytes(hashlib.blake2b(words, digest_size=7).digest(), "little")
-        reader = self.reader
         return _params(
-            reader.asked,
+            self.reader.requested,
             n=n,
             in_full=in_full,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_new_tokens,
-            seed=seed + first,
-            stop_token_ids=list(reader.stops),
-            logit_bias=dict.fromkeys(reader.banned, BANNED) or None,
+            seed=seed_from(sampling.seed, key) + first,
+            stop_token_ids=list(self.reader.stops),
+            logit_bias=dict.fromkeys(self.reader.banned, BANNED) or None,
         )
 
     def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
-        outputs = self._requests.in_order(contexts, lambda _: _params(self.reader.asked))
-        return (self._step(self.reader.eos[0], last(output)) for output in outputs)
+        outputs = self._requests.in_order(contexts, lambda _: _params(self.reader.requested))
+        return (self._step(self.reader.eos[0], _last(output)) for output in outputs)
 
-    def _given(
+    def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
-    ) -> Generator[Given, None, None]:
+    ) -> Generator[Scored, None, None]:
         self.reader.check_given("vLLM")
         if self.reader.every_step:
-            yield from map(self._walk, prompts, responses)
+            yield from map(self._score_stepwise, prompts, responses)
             return
         if self._requests.lora is not None:
             raise ModelError(
-                "vLLM does not return log-probabilities of given responses where a LoRA changes "
-                "the output head; use an export with format merged"
+                "vLLM does not return log-probabilities of given responses with a LoRA that "
+                "changes the output head; use an export with format merged"
             )
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
-        check_contexts(contexts, self.limit, 1)
-        params = _params(self.reader.asked, prompt_logprobs=0)
+        params = _params(self.reader.requested, prompt_logprobs=0)
         outputs = self._requests.in_order(contexts, lambda _: params)
         for response, output in zip(responses, outputs, strict=True):
-            given = output.prompt_logprobs[len(output.prompt_logprobs) - len(response) :]
-            pairs = zip(response, given, strict=True)
-            logprobs = [known[token].logprob for token, known in pairs]
-            yield [self._step(self.reader.eos[0], last(output))], logprobs
+            rows = output.prompt_logprobs[len(output.prompt_logprobs) - len(response) :]
+            logprobs = [row[token].logprob for token, row in zip(response, rows, strict=True)]
+            yield self.reader.scored([self._step(self.reader.eos[0], _last(output))], logprobs)
 
-    def _walk(self, prompt: Ids, response: Ids) -> Given:
-        """Return what `_given` yields of a response, by a request per step on one prefix."""
+    def _score_stepwise(self, prompt: Ids, response: Ids) -> Scored:
+        """Score a response with one request per step."""
         contexts = [[*prompt, *response[:place]] for place in range(len(response) + 1)]
-        check_contexts(contexts, self.limit, 1)
         tokens = [*response, self.reader.eos[0]]
-        named = [dict.fromkeys([*self.reader.asked, token]) for token in tokens]
-        found = map(last, self._requests.in_order(contexts, lambda at: _params(named[at])))
-        steps = [self._step(token, known) for token, known in zip(tokens, found, strict=True)]
+        requested = [dict.fromkeys([*self.reader.requested, token]) for token in tokens]
+        outputs = self._requests.in_order(contexts, lambda at: _params(requested[at]))
+        steps = [self._step(t, _last(output)) for t, output in zip(tokens, outputs, strict=True)]
         logprobs = [step.logprob - self.reader.rest(step.logprobs) for step in steps[:-1]]
-        return steps, logprobs
+        return self.reader.scored(steps, logprobs)
 
-    def _step(self, token: int, known: Mapping[int, Any]) -> Step:
+    def _step(self, token: int, logprobs: Mapping[int, Any]) -> Step:
         """Return a step that chose a token, from vLLM's log-probabilities by id."""
-        return Step(token, known[token].logprob, {i: known[i].logprob for i in self.reader.asked})
+        requested = {i: logprobs[i].logprob for i in self.reader.requested}
+        return Step(token, logprobs[token].logprob, requested)
+
+
+class VllmStream:
+    """Samples of one prompt, a request each; vLLM prefills the prompt once, as they share it.
+
+    `tokens` counts the response tokens generated so far, those of stopped samples too.
+    """
+
+    def __init__(self, engine: VllmEngine, prompt: Ids, sampling: Sampling, key: str) -> None:
+        self.tokens = 0
+        self._engine, self._prompt, self._sampling, self._key = engine, prompt, sampling, key
+
+    def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
+        """Sample these numbers side by side; yield (number, response) as each finishes.
+
+        A sample has the seed that `generate` uses for the same prompt, key and number. Closing the
+        iterator aborts the others, which frees their places in the batch at once.
+        """
+        engine, reader, requests = self._engine, self._engine.reader, self._engine._requests
+        waiting = {requests.add(self._prompt, self._params(n)): n for n in numbers}
+        written = dict.fromkeys(waiting, 0)
+        watches = {name: Watch(reader.evidence, self._sampling.drop) for name in waiting}
+        try:
+            while waiting:
+                for name, output in requests.wait(waiting):
+                    (sample,) = output.outputs
+                    written[name] = len(sample.token_ids)
+                    steps = list(map(engine._step, sample.token_ids, sample.logprobs))
+                    if count := watches[name].falls(steps, reader):
+                        generation = dropped(steps[:count], reader, engine.tokenizer)
+                        requests.abort([] if output.finished else [name])
+                    elif output.finished:
+                        generation = read(steps, reader, engine.tokenizer)
+                    else:
+                        continue
+                    written[name] = len(generation.token_ids)
+                    yield waiting.pop(name), generation
+        finally:
+            self.tokens += sum(written.values())
+            requests.abort(waiting)
+
+    def _params(self, number: int) -> Any:
+        return self._engine._sampling_params(self._sampling, self._key, number, in_full=False)
 
 
 def _params(
-    asked: Iterable[int],
+    ids: Iterable[int],
     *,
     temperature: float = 0.0,
     max_tokens: int = 1,
     in_full: bool = True,
     **more: Any,
 ) -> Any:
-    """Return the parameters of a request that also returns the log-probabilities of some ids."""
+    """Return vLLM's parameters for a request that returns the log-probabilities of these ids.
+
+    `in_full`: the request returns its output when it is finished, not after every step.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     return SamplingParams(
         temperature=temperature,
         max_tokens=max_tokens,
-        logprob_token_ids=list(asked),
+        logprob_token_ids=list(ids),
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY if in_full else RequestOutputKind.CUMULATIVE,
         **more,
     )
+
+
+def _last(output: Any) -> Mapping[int, Any]:
+    """Return the log-probabilities by id of the last step of a request's only sample."""
+    logprobs: Mapping[int, Any] = output.outputs[0].logprobs[-1]
+    return logprobs
 
 
 ENGINE = VllmEngine

@@ -1,4 +1,4 @@
-"""Starting vLLM so that what it returns is c, and refusing where it would not be."""
+"""Start vLLM so that c can be read, and refuse settings with which c would be wrong."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+from grace.engines.stops import ids_in
 from grace.errors import ConfigError, ModelError, first_line
 from grace.store import LORA_CONFIG
 
-OLDEST = (0, 22)  # before it, log-probabilities of single ids depend on the temperature
+OLDEST = (0, 22)  # older ones return log-probabilities that depend on the temperature
 # On a CPU vLLM 0.32 dies in a seeded sample whose prompt it splits between two steps.
 WHOLE_PROMPTS = 32_768  # tokens of a step
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what max_lora_rank takes
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values of max_lora_rank that vLLM accepts
 
 
 def check_version() -> None:
-    """Refuse where vLLM is missing or too old.
+    """Refuse a vLLM that is missing or too old.
 
     Raises:
         ConfigError: vLLM is not installed.
@@ -30,8 +31,8 @@ def check_version() -> None:
             f"the vllm engine needs vLLM ({first_line(error)}); pip install vllm, in an "
             "environment of its own, as it pins torch and transformers"
         ) from None
-    found = re.match(r"(\d+)\.(\d+)", vllm.__version__)
-    if found and (int(found[1]), int(found[2])) < OLDEST:
+    match = re.match(r"(\d+)\.(\d+)", vllm.__version__)
+    if match and (int(match[1]), int(match[2])) < OLDEST:
         raise ModelError(
             f"vLLM {vllm.__version__} returns log-probabilities that depend on the temperature, "
             "so c would be wrong; install 0.22 or later"
@@ -42,7 +43,7 @@ def check_raw(llm: Any) -> None:
     """Refuse a vLLM whose log-probabilities are not those of the model at temperature 1.
 
     Raises:
-        ModelError: processed log-probabilities, or speculative decoding.
+        ModelError: its log-probabilities are processed, or it decodes speculatively.
     """
     config = llm.llm_engine.vllm_config
     mode = config.model_config.logprobs_mode
@@ -59,12 +60,10 @@ def check_raw(llm: Any) -> None:
 
 
 def ends_of(config: Any) -> tuple[int, ...]:
-    """Return the ids that a model's configs name as ends."""
-    found: list[int] = []
-    generation = config.try_get_generation_config()
-    for named in (generation.get("eos_token_id"), config.hf_text_config.eos_token_id):
-        found += [named] if isinstance(named, int) else list(named or ())
-    return tuple(dict.fromkeys(i for i in found if 0 <= i < config.get_vocab_size()))
+    """Return the end tokens that a model's configurations name."""
+    named = config.try_get_generation_config().get("eos_token_id")
+    ends = ids_in(named, config.hf_text_config.eos_token_id)
+    return tuple(dict.fromkeys(i for i in ends if 0 <= i < config.get_vocab_size()))
 
 
 def start(
@@ -73,15 +72,29 @@ def start(
     """Return a `vllm.LLM`, and the request for the LoRA in `folder`, None without one.
 
     Raises:
-        ModelError: vLLM cannot load it.
+        ModelError: vLLM cannot load the model.
     """
+    from vllm import LLM
+
     options = {"logprobs_mode": "raw_logprobs", **_types(dtype), **options}
+    request = None
     if lora:
-        options = {**_lora_options(folder), **options}
-    return _start(model, options), _lora_request(folder) if lora else None
+        from vllm.lora.request import LoRARequest
+
+        rank = json.loads((folder / LORA_CONFIG).read_text(encoding="utf-8"))["r"]
+        most = next((allowed for allowed in LORA_RANKS if allowed >= rank), rank)
+        options = {"enable_lora": True, "max_loras": 1, "max_lora_rank": most, **options}
+        request = LoRARequest(folder.name, 1, str(folder.absolute()))
+    try:
+        return LLM(model=model, **options), request
+    except Exception as error:  # vLLM raises many kinds here
+        raise ModelError(
+            f"vLLM cannot load {model} ({first_line(error)}); its own log says more"
+        ) from error
 
 
 def _types(dtype: str) -> dict[str, Any]:
+    """Return vLLM's options for a dtype, with the output head in float32."""
     import torch
 
     cpu: dict[str, Any] = {}
@@ -90,26 +103,3 @@ def _types(dtype: str) -> dict[str, Any]:
         dtype = "float32" if dtype == "auto" else dtype
     exact = {} if dtype == "float32" else {"hf_overrides": {"head_dtype": "float32"}}
     return {"dtype": dtype, **exact, **cpu}
-
-
-def _lora_options(folder: Path) -> dict[str, Any]:
-    rank = json.loads((folder / LORA_CONFIG).read_text(encoding="utf-8"))["r"]
-    most = next((known for known in LORA_RANKS if known >= rank), rank)
-    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": most}
-
-
-def _lora_request(folder: Path) -> Any:
-    from vllm.lora.request import LoRARequest
-
-    return LoRARequest(folder.name, 1, str(folder.absolute()))
-
-
-def _start(model: str, options: dict[str, Any]) -> Any:
-    from vllm import LLM
-
-    try:
-        return LLM(model=model, **options)
-    except Exception as error:  # vLLM raises many kinds here
-        raise ModelError(
-            f"vLLM cannot load {model} ({first_line(error)}); its own log says more"
-        ) from error

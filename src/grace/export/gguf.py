@@ -18,7 +18,7 @@ import numpy as np
 from grace.cnf import TOKENS, find_readout
 from grace.engines.llama import DIGEST
 from grace.engines.local.loading import load, load_tokenizer
-from grace.engines.reading import named_ends
+from grace.engines.stops import named_ends
 from grace.errors import ConfigError, ModelError, first_line, packages_for
 from grace.export.forms import Source, end_ids, trained_rows
 from grace.export.gguf_llama import (

@@ -10,7 +10,8 @@ from typing import Any
 from grace.chat import encode_chat
 from grace.config import DataSettings, SampleSettings, from_dict
 from grace.engines.local.loading import load_tokenizer
-from grace.engines.reading import LISTED_ENDS, named_ends
+from grace.engines.reading import LISTED_ENDS
+from grace.engines.stops import named_ends
 from grace.evidence import Evidence
 from grace.records import Question, from_json
 from grace.tasks import load_task

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from grace.engines import AT_ONCE, Sampling, StreamingEngine
-from grace.engines.checks import check_contexts
+from grace.engines.base import check_contexts
 from grace.model.rules import Voting
 from grace.records import Decision, Generation, Vote
 from grace.strategies import Strategy, Waves, check_parallel, chosen, decide, stopped

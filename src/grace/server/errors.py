@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 
-from grace.engines.http.said import UpstreamError
+from grace.engines.http.answers import UpstreamError
 from grace.errors import GraceError, ModelError, UserInputError
 
 RETRY_AFTER_S = 1

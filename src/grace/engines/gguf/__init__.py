@@ -1,12 +1,12 @@
-"""Models in GGUF files: unpacked once, by transformers' own loader, into a cache.
+"""Convert models in GGUF files once into Hugging Face directories, in a cache.
 
-What comes out is a plain float32 Hugging Face directory, so everything else in GrACE knows nothing
-of GGUF. Its place is named after the digest of the file and the versions of what unpacked it:
+transformers' own loader unpacks a file into a plain float32 directory, so the rest of GrACE never
+sees GGUF. The directory is named after the digest of the file and the versions of the packages:
 
     ~/.cache/grace/gguf/<digest>-1-transformers-5.23.0-gguf-0.19.0/<name of the file>/
 
-The directory is renamed into its place when it is whole, by a process that holds a lock; a kill
-leaves a partial one beside it, which the next process removes.
+A process that holds a lock fills a partial directory, and renames it when it is complete. If that
+process is killed, the next one removes the partial directory.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from grace.config import is_missing
-from grace.errors import MissingError, ModelError
+from grace.engines.gguf.header import read_header
+from grace.errors import MissingError, ModelError, first_line
 from grace.store import CARD, digest
 from grace.store.files import sync, writing
 
 SUFFIX = ".gguf"
-OURS = 1  # to be raised when `unpacking` makes something else of the same file
+OURS = 1  # version of `unpacking`; raise it when the same file gives another directory
 POCKET = Path(__file__).parents[2] / "pocket" / "model"
 
 
 def resolve_model(path: str) -> str:
-    """Return the directory behind what a user calls a model, unpacking a GGUF file if need be.
+    """Return the directory of a model, after unpacking its GGUF file if it is one.
 
     Args:
         path: the built-in name `pocket`, a GGUF file, a folder with one, or anything else (a
-            model directory, an export, a Hub id), which is returned as it is.
+            model directory, an export, a Hub id), which is returned unchanged.
 
     Raises:
-        ModelError: a GGUF file that is missing, damaged, or not supported; no model of the Hub.
-        MissingError: the package that reads GGUF is not installed.
+        ModelError: the GGUF file is missing, damaged or not supported, or the Hub does not have
+            the model.
+        MissingError: the package gguf is not installed.
     """
     if path == "pocket":
         return str(POCKET)
@@ -50,24 +52,24 @@ def resolve_model(path: str) -> str:
 
 
 def _check_hub(name: str) -> None:
-    """Ask the Hub once for a model that is not cached; transformers would ask for a minute."""
+    """Ask the Hub once for a model that is not cached; transformers would retry for a minute."""
     import huggingface_hub
 
     try:
         if huggingface_hub.try_to_load_from_cache(name, "config.json") is None:
             huggingface_hub.model_info(name, timeout=10)
-    except Exception as error:  # of the network, or a name that is none
+    except Exception as error:  # network errors, invalid names
         raise ModelError(
             f"there is no folder or run {name} here, and the Hugging Face Hub does not have it or "
-            f"cannot be reached ({str(error).partition(chr(10))[0]}); check the name"
+            f"cannot be reached ({first_line(error)}); check the name"
         ) from error
 
 
 def gguf_file(path: Path) -> Path | None:
-    """Return the GGUF file that a path means, None where it means anything else.
+    """Return the GGUF file at a path, or the only one in a folder; None for anything else.
 
     Raises:
-        ModelError: it does not exist, or the folder has several.
+        ModelError: the file does not exist, or the folder has several.
     """
     if path.suffix.lower() == SUFFIX and not path.is_dir():
         if not path.exists():
@@ -78,12 +80,12 @@ def gguf_file(path: Path) -> Path | None:
     files = sorted(file for file in path.iterdir() if file.suffix.lower() == SUFFIX)
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
-        raise ModelError(f"{path} holds {len(files)} GGUF files ({names}); name one of them")
+        raise ModelError(f"{path} has {len(files)} GGUF files ({names}); name one of them")
     return files[0] if files else None
 
 
 def _unpacked(file: Path) -> Path:
-    """Return the directory of a GGUF file's model, which is made if it is not there."""
+    """Return the directory of a GGUF file's model, unpacking the file if there is none."""
     try:
         name = f"{digest(file)[:16]}-{OURS}-transformers-{_version('transformers')}-gguf-"
     except OSError as error:
@@ -91,30 +93,23 @@ def _unpacked(file: Path) -> Path:
     place = cache_folder() / f"{name}{_version('gguf')}" / file.stem
     if place.is_dir():
         return place
-    if not _version("gguf"):  # gone since it unpacked the file, perhaps
+    if not _version("gguf"):  # it may have been uninstalled since it unpacked the file
         for folder in sorted(cache_folder().glob(f"{name}*")):
             if (folder / file.stem).is_dir():
                 return folder / file.stem
         raise MissingError(str(file), "gguf")
-    _make(file, place)
+    header = read_header(file)
+    with _alone(place):
+        if not place.is_dir():
+            from grace.engines.gguf.unpacking import unpack
+
+            with _replacing(place) as partial:
+                unpack(file, header, partial, place)
     return place
 
 
-def _make(file: Path, place: Path) -> None:
-    from grace.engines.gguf.header import read_header
-
-    header = read_header(file)
-    with _alone(place):
-        if place.is_dir():
-            return
-        from grace.engines.gguf.unpacking import unpack
-
-        with _replacing(place) as partial:
-            unpack(file, header, partial, place)
-
-
 def _version(package: str) -> str:
-    """Return the version of a package without importing it, nothing if it is not there."""
+    """Return the version of a package without importing it, empty if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -122,28 +117,28 @@ def _version(package: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Return the user's cache folder for models of GGUF files (`XDG_CACHE_HOME`, ~/.cache)."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))  # the standard: ignored if not absolute
+    """Return the cache folder for models of GGUF files, in `XDG_CACHE_HOME` or ~/.cache."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))  # to be ignored if relative, says XDG
     return (named if named.is_absolute() else Path.home() / ".cache") / "grace" / "gguf"
 
 
 @contextlib.contextmanager
 def _alone(place: Path) -> Iterator[None]:
-    """Keep other processes from making the same directory; they wait, then find it."""
+    """Hold the lock of a directory; other processes wait, and then find it complete."""
     with writing(place):
         lock = (place.parent / f".{place.name}.lock").open("a")
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            print(f"{place} is being made by another process; waiting", file=sys.stderr, flush=True)
+            print(f"another process is writing {place}; waiting", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 @contextlib.contextmanager
 def _replacing(place: Path) -> Iterator[Path]:
-    """Yield a directory to fill, which then gets its name in one step, or is removed."""
+    """Yield a partial directory to fill, then rename it; on an error, remove it."""
     partial = place.with_name(f".{place.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:

@@ -1,7 +1,7 @@
-"""What a GGUF file says of itself and where its tensors lie, read without the tensors.
+"""Read the header of a GGUF file: its metadata, and the places of its tensors.
 
-Every length in the file is checked against the file's own size, so a damaged file is refused in
-milliseconds whatever its numbers say.
+Every length is checked against the size of the file, so that a damaged file is refused within
+milliseconds.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -19,24 +19,12 @@ from grace.errors import ModelError
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 TOKENS = "tokenizer.ggml.tokens"
-FORMATS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+FORMATS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}  # of `struct`, by GGUF type
 STRING, ARRAY = 8, 9
 
 
 class Tensor(NamedTuple):
-    """One tensor: its GGUF name, its element count, its storage type and its place in the data."""
+    """A tensor: its GGUF name, its element count, its storage type and its offset in the data."""
 
     name: str
     elements: int
@@ -45,9 +33,9 @@ class Tensor(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The metadata of a file, its tensors, and where their data begins.
+    """The metadata of a file, its tensors, and the offset of their data.
 
-    Of arrays only the length is kept, except for the tokens of the vocabulary.
+    Arrays in the metadata are represented by their length, except for the vocabulary's tokens.
     """
 
     metadata: dict[str, Any]
@@ -56,7 +44,7 @@ class Header(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """How many numbers the tensors hold."""
+        """The number of parameters in all tensors."""
         return sum(tensor.elements for tensor in self.tensors)
 
     @property
@@ -66,21 +54,22 @@ class Header(NamedTuple):
         return tokens if isinstance(tokens, list) else []
 
     def text(self, key: str) -> str | None:
-        """Return what the metadata say as text under a key, if they do."""
+        """Return the string under a key of the metadata, None if there is none."""
         value = self.metadata.get(key)
         return value if isinstance(value, str) else None
 
     def number(self, key: str) -> int | None:
-        """Return the integer under a key of the metadata, if there is one."""
+        """Return the integer under a key of the metadata, None if there is none."""
         value = self.metadata.get(key)
         return value if isinstance(value, int) else None
 
 
 def read_header(path: Path) -> Header:
-    """Return what stands before the tensors of a GGUF file.
+    """Return the header of a GGUF file.
 
     Raises:
-        ModelError: it is not a GGUF file, of another version, damaged, or a part of one.
+        ModelError: it is not a GGUF file, has another version, is damaged, or is one of several
+            parts.
     """
     try:
         with path.open("rb") as file:
@@ -94,7 +83,7 @@ def read_header(path: Path) -> Header:
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from None
     except (struct.error, _Damaged) as error:
-        raise ModelError(f"{path} is cut short or damaged ({error}); get it again") from None
+        raise ModelError(f"{path} is cut short or damaged ({error}); download it again") from None
     if (parts := header.number("split.count") or 1) > 1:
         raise ModelError(
             f"{path} is one of {parts} parts; join them first: llama-gguf-split --merge FIRST-PART "
@@ -108,7 +97,7 @@ class _Damaged(Exception):
 
 
 class _Cursor:
-    """Reads little-endian values one after the other, and never beyond the end."""
+    """Reads little-endian values one after the other, never beyond the end of the file."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data = data
@@ -121,7 +110,7 @@ class _Cursor:
         return value
 
     def skip(self, count: int) -> int:
-        """Pass over so many bytes, and return where they began."""
+        """Skip `count` bytes, and return the offset where they start."""
         start = self.at
         if count > len(self.data) - start:
             raise _Damaged(f"{count} bytes announced, {len(self.data) - start} left")
@@ -134,7 +123,7 @@ class _Cursor:
         return self.data[start : self.at].decode("utf-8", errors="replace")
 
     def value(self, kind: int, keep: bool) -> Any:
-        """Return the next value; of an array its length, or all of it where it is to be kept."""
+        """Return the next value; for an array its length, or all of it if `keep` is set."""
         if kind == STRING:
             return self.text()
         if kind in FORMATS:
@@ -158,8 +147,8 @@ def _parse(cursor: _Cursor, path: Path) -> Header:
     version = cursor.take("I")
     if version not in VERSIONS:
         raise ModelError(
-            f"{path} is of GGUF version {version}, and versions 2 and 3 are read; convert it again "
-            "with llama.cpp"
+            f"{path} has GGUF version {version}, but only versions 2 and 3 are supported; convert "
+            "it again with llama.cpp"
         )
     tensor_count, metadata_count = cursor.take("Q"), cursor.take("Q")
     metadata = {}

@@ -1,9 +1,8 @@
-"""From a GGUF file to a float32 Hugging Face directory, and what is checked on the way.
+"""Unpack a GGUF file into a float32 Hugging Face directory, and check that nothing was lost.
 
-transformers' loader takes what it knows from the metadata and says nothing of the rest. So what
-decides how a model is asked and where its answers end is compared with the file: the weights are
-all there, rotary positions are scaled as they were, the vocabulary has the file's ids, BOS comes
-where the file says, the chat template is the file's, and all its ends are ends.
+transformers' loader silently ignores metadata that it does not know. So everything that decides how
+the model is prompted and where its answers end is compared with the file: all weights, the scaling
+of rotary positions, the ids of the vocabulary, BOS, the chat template, and all end tokens.
 """
 
 from __future__ import annotations
@@ -23,18 +22,20 @@ from typing import Any
 
 import numpy as np
 
+from grace.cnf import count_rows
 from grace.engines.gguf.header import Header
 from grace.engines.local.loading import no_progress_bar
+from grace.engines.stops import ids_in
 from grace.errors import GraceError, ModelError, first_line
 
 ENDS = ("eos", "eot", "eom")
-"""The tokens that end a response: of the text, of a turn, of a message before a tool's answer."""
+"""The end tokens: end of text, end of turn, end of a message before a tool's answer."""
 
 ONE_DIGIT = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
-"""Pre-tokenizers that split numbers into digits before GPT-2's rule, which transformers misses."""
+"""Pre-tokenizers that split numbers into digits before GPT-2's rule; transformers does not."""
 
 PLAIN = ("default", "gpt-2", "gpt2", "mpt", "olmo")
-"""Pre-tokenizers that are GPT-2's rule alone."""
+"""Pre-tokenizers with GPT-2's rule alone."""
 
 DIVISORS = "rope_freqs.weight"
 LLAMA_3 = {
@@ -46,10 +47,10 @@ LLAMA_3 = {
 
 
 def unpack(file: Path, header: Header, out: Path, place: Path) -> None:
-    """Write the model of a GGUF file to the directory `out`, to be kept at `place`.
+    """Write the model of a GGUF file to the directory `out`, which is renamed to `place` later.
 
     Raises:
-        ModelError: it is damaged or cut short, or transformers cannot read it, or not faithfully.
+        ModelError: the file is damaged or cut short, or transformers cannot read all of it.
     """
     _check_size(file, header)
     start = time.monotonic()
@@ -83,7 +84,7 @@ def _say(message: str) -> None:
 
 
 def _check_size(file: Path, header: Header) -> None:
-    """Refuse a file that ends before its last tensor, or has one of an unknown type."""
+    """Refuse a file that ends before its last tensor, or has a tensor of an unknown type."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     end = header.data_start
@@ -98,13 +99,16 @@ def _check_size(file: Path, header: Header) -> None:
         end = max(end, header.data_start + tensor.offset + tensor.elements // block * size)
     layers = header.number(f"{header.text('general.architecture')}.block_count") or 0
     if layers > len(header.tensors):
-        raise ModelError(f"{file} announces {layers:,} layers for {len(header.tensors)} tensors")
+        raise ModelError(
+            f"{file} announces {layers:,} layers for {len(header.tensors)} tensors; download it "
+            "again"
+        )
     if (have := file.stat().st_size) < end:
-        raise ModelError(f"{file} is cut short: {have:,} of {end:,} bytes; get it again")
+        raise ModelError(f"{file} is cut short: {have:,} of {end:,} bytes; download it again")
 
 
 def _minutes(header: Header) -> int:
-    """Return about how long it takes: the metadata cost more than the weights."""
+    """Return a rough estimate of the time; the vocabulary takes longer than the weights."""
     listed = len(header.tokens) * (2 if header.number("tokenizer.ggml.scores") is None else 3)
     merging = 0.0 if header.number("tokenizer.ggml.merges") else 2.4e-4 * len(header.tokens)
     return math.ceil((15 + 1.2e-4 * listed + merging + 6e-8 * header.elements) / 60)
@@ -112,9 +116,10 @@ def _minutes(header: Header) -> int:
 
 @contextlib.contextmanager
 def _loading(file: Path) -> Iterator[Path]:
-    """Yield a folder with the file alone; what transformers fails at becomes one line.
+    """Yield a folder with the file alone, and turn errors of transformers into a `ModelError`.
 
-    No other file beside it takes part, and bars appear on a terminal only.
+    Otherwise transformers would also read the files beside it. Progress bars are shown on a
+    terminal only.
     """
     quiet = contextlib.nullcontext()
     if not sys.stderr.isatty():
@@ -142,9 +147,10 @@ def _load_model(file: Path, folder: Path) -> Any:
     )
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
-            f"{file} lacks {len(missing)} of the model's tensors ({missing[0]}, ...); get it again"
+            f"{file} lacks {len(missing)} of the model's tensors ({missing[0]}, ...); download it "
+            "again"
         )
-    # Without these three it cannot be saved: it would still count as quantized.
+    # Otherwise transformers takes it for quantized, and refuses to save it.
     del model.config.quantization_config
     model.hf_quantizer, model.is_quantized = None, False
     return model
@@ -157,8 +163,8 @@ def _load_tokenizer(folder: Path) -> Any:
 
 
 def _check_vocabulary(file: Path, header: Header, model: Any, tokenizer: Any) -> None:
-    """Refuse a tokenizer whose special tokens or first token are not the file's."""
-    tokens, rows = header.tokens, model.get_input_embeddings().weight.shape[0]
+    """Refuse a tokenizer whose special tokens, or BOS before a text, are not the file's."""
+    tokens, rows = header.tokens, count_rows(model)
     for name in ("bos", *ENDS):
         token = header.number(f"tokenizer.ggml.{name}_token_id")
         if token is None or not 0 <= token < len(tokens):
@@ -180,21 +186,22 @@ def _check_vocabulary(file: Path, header: Header, model: Any, tokenizer: Any) ->
 
 
 def _set_ends(header: Header, model: Any) -> None:
-    """Let every end that the file names end a response, and none that it does not.
+    """Set the end tokens of a model to all those that the file names.
 
-    The loader's own ends stay where the file's EOS is among them: of some models it knows more.
+    If the file's EOS is among the loader's own end tokens, those are kept, since the loader knows
+    more of some models.
     """
-    known, rows = model.generation_config.eos_token_id, model.get_input_embeddings().weight.shape[0]
+    rows = count_rows(model)
     named = [header.number(f"tokenizer.ggml.{name}_token_id") for name in ENDS]
-    loaders = [known] if isinstance(known, int) else list(known or ())
+    loaders = ids_in(model.generation_config.eos_token_id)
     ends = [*(loaders if named[0] in loaders else ()), *named]
     found = [token for token in ends if token is not None and 0 <= token < rows]
-    config_ends = list(dict.fromkeys(found)) or None
-    model.generation_config.eos_token_id = model.config.eos_token_id = config_ends
+    model.generation_config.eos_token_id = list(dict.fromkeys(found)) or None
+    model.config.eos_token_id = model.generation_config.eos_token_id
 
 
 def _split_digits(file: Path, header: Header, tokenizer: Any) -> None:
-    """Mend the splitting of numbers; say where a way of splitting is not known."""
+    """Split numbers into digits if the file's pre-tokenizer does; print a note if it is unknown."""
     from tokenizers import pre_tokenizers
 
     kind = header.text("tokenizer.ggml.pre")
@@ -202,19 +209,19 @@ def _split_digits(file: Path, header: Header, tokenizer: Any) -> None:
     if header.text("tokenizer.ggml.model") != "gpt2" or kind is None or kind in PLAIN:
         return
     if json.loads(backend.to_str())["pre_tokenizer"]["type"] != "ByteLevel":
-        return  # transformers knows it
+        return  # transformers has set the right one
     if kind in ONE_DIGIT:
         digits = pre_tokenizers.Digits(individual_digits=True)
         backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
     else:
         _say(
             f"{file.name}: transformers does not know how it splits words ({kind!r}); rare words "
-            "may become other tokens than those it was trained on"
+            "may become other tokens than in training"
         )
 
 
 def _card(file: Path, header: Header) -> str:
-    """Return a model card: where it comes from, and the licence for the cards of exports."""
+    """Return a model card with the source, and the licence, which exports copy."""
     licence = header.text("general.license") or "other"
     return f"""---
 license: {json.dumps(licence)}
@@ -226,18 +233,18 @@ The weights of `{file.name}`, unpacked to float32 by transformers {version("tran
 
 
 def scale_positions(file: Path, header: Header, config: Any) -> None:
-    """Set in a model's config how its rotary positions are scaled, if they are.
+    """Set the scaling of rotary positions in a model's config.
 
-    Llama 3.1 and later divide low rotary frequencies by a factor. A file holds the divisors
-    themselves, one per frequency; they are turned back into the settings they were made of.
+    Llama 3.1 and later divide low rotary frequencies by a factor. A file has the divisors of all
+    frequencies; the settings that give these divisors are put into the config.
 
     Raises:
-        ModelError: they are scaled in a way that cannot be told from the file.
+        ModelError: the scaling cannot be derived from the file.
     """
     scaling = header.text(f"{header.text('general.architecture')}.rope.scaling.type")
     divisors = _divisors(file, header)
-    known = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if known != "default" or (divisors is None and scaling in (None, "none")):
+    kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if kind != "default" or (divisors is None and scaling in (None, "none")):
         return
     if divisors is not None and _set_llama_3(config, divisors):
         return
@@ -249,7 +256,7 @@ def scale_positions(file: Path, header: Header, config: Any) -> None:
 
 
 def _divisors(file: Path, header: Header) -> np.ndarray | None:
-    """Return what each rotary frequency is divided by, None if the file does not say."""
+    """Return the divisor of each rotary frequency, None if the file has none."""
     for tensor in header.tensors:
         if tensor.name == DIVISORS:
             start = header.data_start + tensor.offset
@@ -258,7 +265,7 @@ def _divisors(file: Path, header: Header) -> np.ndarray | None:
 
 
 def _set_llama_3(config: Any, divisors: np.ndarray) -> bool:
-    """Scale as Llama 3.1 does, and return whether that gives these divisors."""
+    """Set the scaling of Llama 3.1, and return whether it gives these divisors."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     theta = config.rope_parameters["rope_theta"]

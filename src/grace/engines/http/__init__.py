@@ -1,1 +1,1 @@
-"""A model on a server: requests, what its API says, and samples as they arrive."""
+"""A model on a server: the client, the APIs of the servers, and samples as they arrive."""

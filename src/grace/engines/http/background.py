@@ -1,4 +1,4 @@
-"""Coroutines on an event loop in a thread of its own, for code that waits for them."""
+"""Run coroutines on an event loop in a background thread, for code that is not asynchronous."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Background:
 
 
 class Calls:
-    """What one caller waits for; another thread can cancel it all."""
+    """The coroutines that one caller waits for; another thread can cancel them all."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
@@ -61,7 +61,7 @@ class Calls:
             self._end(future)
 
     def iterate(self, source: AsyncGenerator[Value, None]) -> Generator[Value, None, None]:
-        """Yield what arrives; closing this closes the source, and returns once it is closed.
+        """Yield the values of a source; closing this closes the source and waits for it.
 
         Raises:
             CancelledError: `cancel` was called before or meanwhile.
@@ -76,14 +76,14 @@ class Calls:
         future = self._start(pump())
         future.add_done_callback(lambda _: arrived.put(()))
         try:
-            while found := arrived.get():
-                yield found[0]
+            while item := arrived.get():
+                yield item[0]
             future.result()
         finally:
             self._end(future)
 
     def cancel(self) -> None:
-        """Cancel what is waited for, and whatever will be; return once it has ended."""
+        """Cancel all present and future coroutines; return once they have ended."""
         with self._lock:
             self._cancelled = True
             waiting = list(self._waiting)
@@ -107,7 +107,7 @@ class Calls:
 
 
 async def _cancelled_ended() -> None:
-    """Return once no task is left that was cancelled and still runs."""
+    """Return once every cancelled task has ended."""
     while tasks := [task for task in asyncio.all_tasks() if task.cancelling()]:
         await asyncio.wait(tasks)
 
@@ -124,7 +124,7 @@ async def as_finished(
             for task in done:
                 yield task.result()
     finally:
-        await _give_up(started)
+        await _cancel(started)
 
 
 async def in_order(
@@ -132,7 +132,7 @@ async def in_order(
 ) -> AsyncGenerator[Value, None]:
     """Yield the values of coroutines in order, `ahead` of them running at a time.
 
-    Closing this cancels those that run; further ones are never made.
+    Closing this cancels those that run, and takes no more from `coroutines`.
     """
     running: deque[asyncio.Task[Value]] = deque()
     try:
@@ -143,11 +143,11 @@ async def in_order(
         while running:
             yield await running.popleft()
     finally:
-        await _give_up(running)
+        await _cancel(running)
 
 
-async def _give_up(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel what still runs, and hear of every error, so that none is reported as forgotten."""
+async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
+    # asyncio logs an exception that nobody retrieves.
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,8 +1,8 @@
-"""The completions API of an OpenAI-compatible server: what is asked of it, and what it answers.
+"""Requests to vLLM's completions API, and how its answers are read.
 
-vLLM 0.26 and later lists the log-probabilities of any token ids (`logprob_token_ids`), in place of
-the most probable tokens. A server that lists those only is refused (`grace.engines.http.probing`):
-`<CNF>` is hardly ever among them.
+vLLM 0.26 and later lists the log-probabilities of any token ids (`logprob_token_ids`). A server
+that lists the most probable tokens only is refused (`grace.engines.http.probing`), since `<CNF>` is
+hardly ever among them.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from grace.engines import Sampling
-from grace.engines.http.said import UpstreamError, short
+from grace.engines import Ids, Sampling
+from grace.engines.http.answers import UpstreamError, parsing, short
 from grace.engines.reading import Reader, Step
 
 PREFIX = "token_id:"
-NO_LOGPROB = "the upstream gave what is no log-probability"
-ROUNDING = 1e-3  # that a log-probability may be above 0
+NO_LOGPROB = "the upstream sent a value that is no log-probability"
+ROUNDING = 1e-3  # how far rounding may put a log-probability above 0
 Json = dict[str, Any]
 
 
 class Request(NamedTuple):
-    """One sample of one prompt.
+    """A request for one sample of one prompt.
 
     Attributes:
         prompt: token ids.
         sampling: temperature, top-p and length.
-        seed: of the server's random numbers; None: it takes its own.
-        stream: answer token by token.
+        seed: seed of the server's random numbers; None: the server picks one.
+        stream: whether the server answers token by token.
     """
 
-    prompt: Sequence[int]
+    prompt: Ids
     sampling: Sampling
     seed: int | None = None
     stream: bool = False
 
 
 def sample_body(model: str, reader: Reader, request: Request) -> Json:
-    """Return the body that asks for one sample.
+    """Return the body of a request for one sample.
 
-    Whatever a server would otherwise take from the model's generation config (a top-k, a
-    repetition penalty) is set to what changes nothing.
+    Settings that a server would otherwise take from the model's generation_config.json, such as a
+    top-k or a repetition penalty, are switched off.
     """
     sampling = request.sampling
     body: Json = {
@@ -65,104 +65,102 @@ def sample_body(model: str, reader: Reader, request: Request) -> Json:
         body["seed"] = request.seed
     if reader.banned:
         body["logit_bias"] = {str(token): -100 for token in reader.banned}
-    return body | listing(reader.asked)
+    return body | listing(reader.requested)
 
 
-def listing(ids: Sequence[int]) -> Json:
-    """Return what asks for the log-probabilities of ids."""
+def listing(ids: Ids) -> Json:
+    """Return the fields that ask for the log-probabilities of these ids."""
     return {"logprobs": 1, "logprob_token_ids": list(ids)}
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The ids behind the tokens that a server names, `token_id:7`.
+    """Checks the ids of tokens that a server sends, as numbers or as names (`token_id:7`).
 
     Attributes:
-        rows: of the model's vocabulary, which may be padded.
+        rows: size of the model's vocabulary, which may be padded.
     """
 
     rows: int
 
     @classmethod
     def of(cls, tokenizer: Any, rows: int = 0) -> Names:
-        """Return the names of at least `rows` ids and the tokenizer's own."""
+        """Return the names of the tokenizer's ids, and of at least `rows` ids."""
         return cls(max(rows, 1 + max(tokenizer.get_vocab().values(), default=-1)))
 
     def checked(self, token: Any) -> int:
-        """Return an id that a server has sent.
+        """Return a token id that a server has sent.
 
         Raises:
             UpstreamError: the model has no such token.
         """
         if type(token) is not int or not 0 <= token < self.rows:
             raise UpstreamError(
-                "the upstream gave an id that is no token of the model", "malformed",
-                said=short(repr(token)),
-            )  # fmt: skip
+                "the upstream sent an id that is no token of the model",
+                "malformed",
+                detail=short(repr(token)),
+            )
         return token
 
     def find(self, name: str) -> int | None:
-        """Return the id of a token, None where the server names it by its text.
+        """Return the id in a token's name, None if the name is the token's text.
 
         Raises:
-            UpstreamError: it is named by an id that the model does not have.
+            UpstreamError: the model does not have this id.
         """
         if name.startswith(PREFIX) and name[len(PREFIX) :].lstrip("-").isdecimal():
             return self.checked(int(name[len(PREFIX) :]))
         return None
 
 
-def read_steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int]) -> list[Step]:
-    """Return the steps in a choice, or in a part of one that streams.
+def read_steps(choice: Mapping[str, Any], names: Names, requested: Ids) -> list[Step]:
+    """Return the steps in a choice, or in a part of a streamed choice.
 
     Args:
         choice: the choice.
-        names: the ids behind the names of tokens.
-        asked: the ids that every step must list.
+        names: checks token ids.
+        requested: the ids that every step must list.
 
     Raises:
-        UpstreamError: log-probabilities or ids are missing, or the server has given up.
+        UpstreamError: log-probabilities or ids are missing, or the server aborted the sample.
     """
-    try:
-        return _steps(choice, names, asked)
-    except (AttributeError, TypeError, KeyError, ValueError) as error:
-        raise UpstreamError(
-            "the upstream sent no choice as vLLM does", "malformed", said=short(str(error))
-        ) from None
+    with parsing("the upstream sent a choice in another form than vLLM's"):
+        listed = choice.get("logprobs") or {}
+        tokens = listed.get("tokens") or []
+        values, tops = listed.get("token_logprobs") or [], listed.get("top_logprobs") or []
+        ids = choice.get("token_ids")
+        ids = map(names.find, tokens) if ids is None else map(names.checked, ids)
+        ids = [token for token in ids if token is not None]
+        if not len(ids) == len(values) == len(tops):
+            raise UpstreamError(
+                f"the upstream sent {len(tokens)} tokens, {len(values)} log-probabilities and "
+                f"{len(tops)} lists of them for {len(ids)} token ids",
+                "malformed",
+            )
+        steps = [_step(*each, names) for each in zip(ids, values, tops, strict=True)]
+    return checked_steps(steps, choice.get("finish_reason"), requested)
 
 
-def _steps(choice: Mapping[str, Any], names: Names, asked: Sequence[int]) -> list[Step]:
-    listed = choice.get("logprobs") or {}
-    tokens = listed.get("tokens") or []
-    values, tops = listed.get("token_logprobs") or [], listed.get("top_logprobs") or []
-    ids = choice.get("token_ids")
-    ids = map(names.find, tokens) if ids is None else map(names.checked, ids)
-    ids = [token for token in ids if token is not None]
-    if not len(ids) == len(values) == len(tops):
-        raise UpstreamError(
-            f"the upstream gave {len(tokens)} tokens, {len(values)} log-probabilities and "
-            f"{len(tops)} lists of them for {len(ids)} token ids",
-            "malformed",
-        )
-    steps = [_step(*each, names) for each in zip(ids, values, tops, strict=True)]
-    return checked_steps(steps, choice.get("finish_reason"), asked)
+def checked_steps(steps: list[Step], reason: Any, requested: Ids) -> list[Step]:
+    """Return the steps of an answer, with the last one marked if it ended the sample.
 
-
-def checked_steps(steps: list[Step], reason: Any, asked: Sequence[int]) -> list[Step]:
-    """Return the steps of an answer, of which `reason` says how it ended, if it did.
+    Args:
+        steps: the steps.
+        reason: the server's finish reason, None while the sample goes on.
+        requested: the ids that every step must list.
 
     Raises:
-        UpstreamError: the server has given up, or a step does not list the ids asked for.
+        UpstreamError: the server aborted the sample, or a step does not list the ids.
     """
     if reason not in (None, "stop", "length"):
         raise UpstreamError(
-            "the upstream gave up a sample", "failed", said=f"finish_reason {short(repr(reason))}"
+            "the upstream aborted a sample", "failed", detail=f"finish_reason {short(repr(reason))}"
         )
     for step in steps:
-        if missing := [i for i in asked if i != step.token and i not in step.logprobs]:
+        if missing := [i for i in requested if i not in step.listed]:
             raise UpstreamError(
                 f"the upstream did not list ids {missing} although it was asked for them; it may "
-                "decode speculatively, which c cannot be read with",
+                "decode speculatively, so that c cannot be read",
                 "malformed",
             )
     if reason == "stop" and steps:
@@ -171,38 +169,34 @@ def checked_steps(steps: list[Step], reason: Any, asked: Sequence[int]) -> list[
 
 
 def only(steps: Sequence[Step]) -> Step:
-    """Return the step of an answer of one token.
+    """Return the only step of an answer.
 
     Raises:
-        UpstreamError: there are more, or none.
+        UpstreamError: there is not exactly one.
     """
     if len(steps) != 1:
         raise UpstreamError(
-            f"the upstream made {len(steps)} tokens where 1 was asked for", "malformed"
+            f"the upstream generated {len(steps)} tokens where 1 was asked for", "malformed"
         )
     return steps[0]
 
 
-def prompt_logprobs(choice: Mapping[str, Any], prompt: Sequence[int], last: int) -> list[float]:
+def prompt_logprobs(choice: Mapping[str, Any], prompt: Ids, last: int) -> list[float]:
     """Return the log-probabilities of the last tokens of a prompt.
 
     Raises:
         UpstreamError: the server did not return them.
     """
     rows = choice.get("prompt_logprobs")
-    if rows is None or len(rows) != len(prompt):
-        raise UpstreamError(
-            "the upstream returned no prompt_logprobs, which the evidence of this model needs to "
-            "rate a given response; use vLLM, or the transformers engine",
-            "unsupported",
-        )
-    try:
+    with parsing("the upstream's prompt_logprobs lack a token"):
+        if rows is None or len(rows) != len(prompt):
+            raise UpstreamError(
+                "the upstream returned no prompt_logprobs, which the evidence of this model needs "
+                "to score a given response; use vLLM, or the transformers engine",
+                "unsupported",
+            )
         places = range(len(prompt) - last, len(prompt))
         return [number(rows[i][str(prompt[i])]["logprob"]) for i in places]
-    except (TypeError, KeyError) as error:
-        raise UpstreamError(
-            "the upstream's prompt_logprobs lack a token", "malformed", said=short(str(error))
-        ) from None
 
 
 def _step(token: int, value: Any, top: Any, names: Names) -> Step:
@@ -215,8 +209,8 @@ def number(value: Any) -> float:
     """Return a log-probability; one that rounding has put above 0 counts as 0.
 
     Raises:
-        UpstreamError: it is none.
+        UpstreamError: the value is not a log-probability.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not value <= ROUNDING:
-        raise UpstreamError(NO_LOGPROB, "malformed", said=short(repr(value)))
+        raise UpstreamError(NO_LOGPROB, "malformed", detail=short(repr(value)))
     return min(float(max(value, -sys.float_info.max)), 0.0)

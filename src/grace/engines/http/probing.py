@@ -1,24 +1,23 @@
-"""What a server is asked before it is used, so that nothing it would get wrong goes unnoticed."""
+"""Test a server before it is used, and refuse it if the confidences would be wrong."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from grace.cnf import CNF_TOKEN
+from grace.engines.http.answers import UpstreamError
 from grace.engines.http.dialect import NO_LOGPROB, Json, Names
 from grace.engines.http.llama_server import LlamaServer
 from grace.engines.http.remote import Remote, Served
-from grace.engines.http.said import UpstreamError
 from grace.engines.http.sglang import SGLang
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, Step
 from grace.errors import ModelError
 
-TEMPERATURES = (0.0, 0.25, 2.0)  # servers take no more than 2
-LEEWAY = 0.25  # of a log-probability, and a fiftieth of it: what half precision can move
+TEMPERATURES = (0.0, 0.25, 2.0)  # servers accept no more than 2
+LEEWAY = 0.25  # tolerance of a log-probability, plus 2 % of it: the error of half precision
 KINDS: dict[str, type[Remote]] = {"llamacpp": LlamaServer, "sglang": SGLang}  # by `owned_by`
 
 
@@ -30,30 +29,34 @@ async def probe(
     card: Json,
     model: str | None = None,
 ) -> Remote:
-    """Return the model on a server, whichever software that runs, after three requests to it.
+    """Return the model on a server of any software, after three test requests.
 
     Args:
-        upstream: the server.
-        reader: how c is read.
-        names: the ids behind the tokens that it names.
+        upstream: the connection.
+        reader: the end tokens, and how c is read.
+        names: checks token ids.
         tokenizer: the tokenizer with `<CNF>`.
         card: the content of the model's grace.json.
-        model: what the server calls the model; None: the only one that it has.
+        model: the server's name of the model; None: the only one that it has.
 
     Raises:
         ModelError: the server would return other numbers than c.
-        UpstreamError: it cannot be reached or does not have the model.
+        UpstreamError: the server cannot be reached or does not have the model.
     """
-    found = await model_of(upstream, model, card)
-    kind = KINDS.get(str(found.get("owned_by")), Remote)
-    version = await _version(upstream) if kind is Remote else ""
-    context, rows = found.get("max_model_len"), found.get("n_vocab", 0)
-    context = context if isinstance(context, int) else None
-    lora, root = bool(found.get("parent")), str(found.get("root") or "")
-    served = Served(found["id"], context, version, lora, root, rows)
+    described = await model_of(upstream, model, card)
+    kind = KINDS.get(str(described.get("owned_by")), Remote)
+    context = described.get("max_model_len")
+    served = Served(
+        described["id"],
+        context=context if isinstance(context, int) else None,
+        version=await _version(upstream) if kind is Remote else "",
+        lora=bool(described.get("parent")),
+        root=str(described.get("root") or ""),
+        rows=described.get("n_vocab", 0),
+    )
     remote = kind(upstream, tokenizer, names, reader, served)
-    if rows and any(token >= rows for token in reader.asked):
-        raise ModelError(_no_row(reader, f"it has {rows}"))
+    if served.rows and any(token >= served.rows for token in reader.requested):
+        raise ModelError(_no_row(reader, f"it has {served.rows}"))
     if kind is SGLang:
         await _refuse_speculation(upstream)
     prompt = [tokenizer.bos_token_id or reader.eos[0]]
@@ -62,9 +65,11 @@ async def probe(
     except UpstreamError as error:
         raise _explained(error, reader, remote.remedy) from None
     except ValueError:
-        raise ModelError(f"{upstream.url} makes no token where one is asked for") from None
-    if not all(set(reader.asked) <= {step.token, *step.logprobs} for step in steps):
-        ran = f"vLLM {version}" if version else "a server"
+        raise ModelError(
+            f"{upstream.url} generated no token where one was asked for; check the server's log"
+        ) from None
+    if not all(set(reader.requested) <= step.listed.keys() for step in steps):
+        ran = f"vLLM {served.version}" if served.version else "a server"
         raise ModelError(
             f"{upstream.url} is {ran} that lists the most probable tokens only, so c cannot be "
             "read; use vLLM 0.26 or later, which lists any token (logprob_token_ids)"
@@ -74,13 +79,13 @@ async def probe(
 
 
 async def _refuse_speculation(upstream: Upstream) -> None:
-    """Refuse an SGLang that decodes speculatively: its log-probabilities are then not the model's.
+    """Refuse an SGLang that decodes speculatively, since its log-probabilities are not the model's.
 
     Raises:
-        ModelError: it does.
+        ModelError: it decodes speculatively.
     """
-    said = await upstream.get("/get_server_info")
-    if said.get("speculative_algorithm"):
+    info = await upstream.json("/get_server_info")
+    if info.get("speculative_algorithm"):
         raise ModelError(
             f"{upstream.url} decodes speculatively, so its log-probabilities are not those of the "
             "model; start it without --speculative-algorithm"
@@ -88,40 +93,40 @@ async def _refuse_speculation(upstream: Upstream) -> None:
 
 
 async def _version(upstream: Upstream) -> str:
-    """Return vLLM's version, empty where the server has none."""
+    """Return vLLM's version, empty if the server names none."""
     try:
-        said = await upstream.get("/version")
+        answer = await upstream.json("/version")
     except UpstreamError as error:
         if error.why in ("unreachable", "busy"):
             raise
         return ""
-    return str(said.get("version", ""))
+    return str(answer.get("version", ""))
 
 
 async def model_of(upstream: Upstream, name: str | None, card: Json) -> Json:
-    """Return what a server says of a model, or of the only one that fits grace.json.
+    """Return a server's description of a model, or of the only one that fits grace.json.
 
     Raises:
-        ModelError: it does not have it, has several, or serves it without its LoRA.
-        UpstreamError: it cannot be reached.
+        ModelError: the server does not have it, has several, or serves it without its LoRA.
+        UpstreamError: the server cannot be reached.
     """
-    said = (await upstream.get("/v1/models")).get("data")
-    if not isinstance(said, list) or not all(isinstance(m, dict) and "id" in m for m in said):
+    models = (await upstream.json("/v1/models")).get("data")
+    if not isinstance(models, list) or not all(isinstance(m, dict) and "id" in m for m in models):
         raise UpstreamError(f"{upstream.url}/v1/models lists no models", "malformed")
-    adapters = [model for model in said if model.get("parent")]
+    adapters = [model for model in models if model.get("parent")]
     lora = card.get("format") == "vllm-lora"
-    fitting = adapters if lora and adapters else said
+    fitting = adapters if lora and adapters else models
     if name is not None:
-        fitting = [model for model in said if model["id"] == name]
+        fitting = [model for model in models if model["id"] == name]
     if len(fitting) != 1:
-        have = ", ".join(str(model["id"]) for model in said) or "none"
+        have = ", ".join(str(model["id"]) for model in models) or "none"
         which = f"does not have {name!r}" if name is not None else "has several models"
         raise ModelError(f"{upstream.url} {which}; name one of its models (--model): {have}")
     found: Json = fitting[0]
     if found.get("owned_by") == "library":
         raise ModelError(
-            f"{upstream.url} is Ollama, which lists the 20 most probable tokens at most, so it "
-            f"cannot say how probable {CNF_TOKEN} is; serve the file with llama-server"
+            f"{upstream.url} is Ollama, which lists the 20 most probable tokens at most, so the "
+            f"probability of {CNF_TOKEN} cannot be read; serve the file with llama-server"
         )
     if found.get("owned_by") == "grace":
         raise ModelError(
@@ -133,36 +138,34 @@ async def model_of(upstream: Upstream, name: str | None, card: Json) -> Json:
     if lora and "parent" in found and not found["parent"]:
         raise ModelError(
             f"{upstream.url} serves {found['id']!r} without its LoRA, and so without {CNF_TOKEN}; "
-            f"start it with --enable-lora --lora-modules NAME=DIR and give --model NAME"
+            f"start it with --enable-lora --lora-modules NAME=DIR and use --model NAME"
         )
-    return found | {"max_model_len": found.get("max_model_len") or _longest(said)}
+    # vLLM names the context of the base model, not that of its LoRAs.
+    longest = next((m["max_model_len"] for m in models if m.get("max_model_len")), None)
+    return found | {"max_model_len": found.get("max_model_len") or longest}
 
 
 async def _of_llama_server(upstream: Upstream, found: Json) -> Json:
-    """Return what llama-server says of its file, in vLLM's words; `root` is the file's folder.
+    """Return llama-server's description of its file, with vLLM's keys; `root` is its folder.
 
-    It answers as many requests at a time as it has slots; more connections would starve each other.
+    llama-server handles as many requests at a time as it has slots. More connections would starve
+    each other, so the client's limit is lowered.
     """
-    said, props = found.get("meta") or {}, await upstream.get("/props")
+    meta, props = found.get("meta") or {}, await upstream.json("/props")
     file = str(props.get("model_path") or "")
     upstream.at_most(int(props.get("total_slots") or 1))
     return {
-        "max_model_len": said.get("n_ctx"),
-        "n_vocab": said.get("n_vocab", 0),
+        "max_model_len": meta.get("n_ctx"),
+        "n_vocab": meta.get("n_vocab", 0),
         "root": str(Path(file).parent) if Path(file).is_file() else "",
     }
 
 
-def _longest(models: Sequence[Json]) -> Any:
-    """Return the context of the server's base model; of its LoRAs it does not say."""
-    return next((m["max_model_len"] for m in models if m.get("max_model_len")), None)
-
-
 def _check_raw(steps: list[Step], vocabulary: int, remedy: str) -> None:
-    """Refuse what are no log-probabilities at temperature 1.
+    """Refuse steps whose numbers are no log-probabilities at temperature 1.
 
     Raises:
-        ModelError: says what they are.
+        ModelError: they are impossible, or depend on the temperature.
     """
     greedy, *others = steps
     if not -math.log(vocabulary) - LEEWAY <= greedy.logprob <= 1e-3:
@@ -182,7 +185,9 @@ def _check_raw(steps: list[Step], vocabulary: int, remedy: str) -> None:
 
 def _explained(error: UpstreamError, reader: Reader, remedy: str) -> Exception:
     if error.message == NO_LOGPROB:
-        return ModelError(f"the server returns no log-probabilities but {error.said}; {remedy}")
+        return ModelError(
+            f"the server returns numbers that are no log-probabilities ({error.detail}); {remedy}"
+        )
     if error.why != "invalid" or "vocab" not in str(error):
         return error
     return ModelError(_no_row(reader, str(error)))

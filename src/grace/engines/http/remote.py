@@ -1,15 +1,15 @@
-"""One model on one server, for coroutines: samples step by step, and c of given responses."""
+"""A model on a server, as coroutines: samples step by step, and c of given responses."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from grace.engines import Sampling
+from grace.engines import Ids, Sampling, seed_from
+from grace.engines.http.answers import UpstreamError
 from grace.engines.http.background import Calls, as_finished, in_order
 from grace.engines.http.dialect import (
     Json,
@@ -21,29 +21,28 @@ from grace.engines.http.dialect import (
     read_steps,
     sample_body,
 )
-from grace.engines.http.said import UpstreamError
 from grace.engines.http.upstream import Upstream
-from grace.engines.reading import Reader, Step, read
-from grace.engines.watching import Watch, dropped
+from grace.engines.reading import Reader, Scored, Step
+from grace.engines.responses import Watch, dropped, read
+from grace.evidence import sigmoid
 from grace.records import Generation
 
-Ids = Sequence[int]
-AHEAD = 16  # requests for the tokens of one response at a time
-MOST_IDS = 128  # that vLLM lists per step
+AHEAD = 16  # requests in flight for the tokens of one response
+MOST_IDS = 128  # ids that vLLM lists per step
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a server said of itself.
+    """A server's description of its model.
 
     Attributes:
-        model: what it calls the model.
-        context: longest prompt with its response in tokens, None if it did not say.
-        version: of vLLM, empty if it did not say.
-        lora: the model is a LoRA. Asked for the log-probabilities of a prompt with a LoRA that
-            changes the output head, vLLM 0.32 dies, so each token is a request of its own then.
-        root: where it has the model from, empty if it did not say.
-        rows: of the model's vocabulary, 0 if it did not say.
+        model: the server's name of the model.
+        context: longest prompt with its response in tokens, None if unknown.
+        version: version of vLLM, empty if unknown.
+        lora: whether the model is a LoRA. vLLM 0.32 crashes when asked for the log-probabilities of
+            a prompt with a LoRA that changes the output head, so each token is a request then.
+        root: the directory of the model on the server, empty if unknown.
+        rows: size of the model's vocabulary, 0 if unknown.
     """
 
     model: str
@@ -56,10 +55,18 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A model on a server of vLLM, or on one that its subclass knows.
+    """A model on a vLLM server; subclasses are for other servers.
 
-    `remedy` is what makes the server return raw log-probabilities; `stepwise`: it returns no
-    log-probabilities of given responses, so that each of their tokens is a request.
+    Attributes:
+        software: name of the server software.
+        remedy: how to make the server return raw log-probabilities.
+        stepwise: whether each token of a given response takes a request, since the server returns
+            no log-probabilities of prompts.
+        upstream: the connection.
+        tokenizer: the tokenizer with `<CNF>`.
+        names: checks token ids.
+        reader: the end tokens, and how c is read.
+        served: the server's description of the model.
     """
 
     software: ClassVar[str] = "vLLM"
@@ -73,38 +80,40 @@ class Remote:
     served: Served
 
     async def first(self, prompt: Ids, temperature: float) -> Step:
-        """Return the step after a prompt, drawn at a temperature; it may lack what was asked for.
+        """Return the step after a prompt, at a temperature; it may lack ids that were asked for.
 
         Raises:
-            ValueError: there is none.
-            UpstreamError: the server fails.
+            ValueError: the server generated no token.
+            UpstreamError: the request failed.
         """
         sampling = Sampling(temperature=temperature, max_new_tokens=1)
         (step,) = self._read(await self._answer(self._body(Request(prompt, sampling, 0))), 0, ())
         return step
 
     async def steps(self, request: Request) -> AsyncGenerator[list[Step], None]:
-        """Yield the steps of one sample as they arrive; closing this hangs up.
+        """Yield the steps of one sample as they arrive; closing this ends the request.
 
         Raises:
-            UpstreamError: the server fails.
+            UpstreamError: the request failed.
         """
-        body, asked, seen = self._body(request), self.reader.asked, 0
+        body, requested, seen = self._body(request), self.reader.requested, 0
         if not request.stream:
-            yield self._read(await self._answer(body), 0, asked)
+            yield self._read(await self._answer(body), 0, requested)
             return
         async with aclosing(self._parts(body)) as parts:
             async for part in parts:
-                if steps := self._read(part, seen, asked):
+                if steps := self._read(part, seen, requested):
                     seen += len(steps)
                     if seen > request.sampling.max_new_tokens:
-                        raise UpstreamError("the upstream sent more tokens than asked", "malformed")
+                        raise UpstreamError(
+                            "the upstream sent more tokens than asked for", "malformed"
+                        )
                     yield steps
 
     async def generation(
         self, request: Request, arrived: Callable[[int], None] = lambda _: None
     ) -> Generation:
-        """Return one sample; `arrived` is told how many tokens have come in."""
+        """Return one sample; `arrived` is called with the number of tokens of each part."""
         watch, steps = Watch(self.reader.evidence, request.sampling.drop), list[Step]()
         async with aclosing(self.steps(request)) as arriving:
             async for more in arriving:
@@ -112,7 +121,7 @@ class Remote:
                 drawn = map(self.reader.drawn, more)
                 tokens = sum(1 for _ in takewhile(lambda one: not one.ended, drawn))
                 arrived(tokens)
-                if request.sampling.drop and (count := watch.falls(steps, self.reader)):
+                if count := watch.falls(steps, self.reader):
                     return dropped(steps[:count], self.reader, self.tokenizer)
                 if tokens < len(more):
                     break
@@ -120,46 +129,47 @@ class Remote:
 
     async def next_logprobs(self, context: Ids, ids: Ids) -> list[float]:
         """Return the log-probabilities of tokens after a context, temperature 1."""
-        found: list[float] = []
+        logprobs: list[float] = []
         for start in range(0, len(ids), MOST_IDS):
             part = ids[start : start + MOST_IDS]
             step, _ = await self._next(context, part)
-            found += _listed(step, part)
-        return found
+            logprobs += [step.listed[i] for i in part]
+        return logprobs
 
     async def after(self, context: Ids) -> Step:
         """Return the step after a context."""
-        step, _ = await self._next(context, self.reader.asked)
+        step, _ = await self._next(context, self.reader.requested)
         return step
 
     async def confidence(self, prompt: Ids, response: Ids) -> float:
         """Return c of a given response (token ids without the end token)."""
         reader = self.reader
         if reader.evidence is None:
-            return reader.confidence([await self.after(reader.place(prompt, response))], [])
-        return reader.confidence(*await self.given(prompt, response))
+            return sigmoid(reader.reading(await self.after(reader.place(prompt, response))))
+        return reader.confidence(await self.scored(prompt, response))
 
-    async def given(self, prompt: Ids, response: Ids) -> tuple[list[Step], list[float]]:
-        """Return the steps of a response and the log-probabilities of its tokens.
+    async def scored(self, prompt: Ids, response: Ids) -> Scored:
+        """Return a given response with its log-probabilities and readings.
 
-        The last step is the one after it. Where c needs the last alone, it comes with the
-        response's log-probabilities in one request; else each step is one, on a shared prefix.
+        If c needs the end step alone, it comes with the log-probabilities in one request. Otherwise
+        each step is a request, and the server caches their common prefix.
         """
-        context, asked = [*prompt, *response], self.reader.asked
+        context, requested = [*prompt, *response], self.reader.requested
         if response and not (self.stepwise or self.served.lora or self.reader.every_step):
-            step, choice = await self._next(context, asked, prompt_logprobs=0)
-            return [step], prompt_logprobs(choice, context, len(response))
+            step, choice = await self._next(context, requested, prompt_logprobs=0)
+            logprobs = prompt_logprobs(choice, context, len(response))
+            return self.reader.scored([step], logprobs)
         work = (
-            self._next([*prompt, *response[:place]], [*asked, token])
+            self._next([*prompt, *response[:place]], [*requested, token])
             for place, token in enumerate(response)
         )
         async with aclosing(in_order(work, AHEAD)) as arriving:
             steps = [step async for step, _ in arriving]
         logprobs = [
-            _listed(step, [token])[0] - self.reader.rest(step.logprobs)
+            step.listed[token] - self.reader.rest(step.logprobs)
             for step, token in zip(steps, response, strict=True)
         ]
-        return [*steps, await self.after(context)], logprobs
+        return self.reader.scored([*steps, await self.after(context)], logprobs)
 
     async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
         body = {
@@ -176,7 +186,6 @@ class Remote:
         return only(self._read(choice, 0, ids)), choice
 
     def _body(self, request: Request) -> Json:
-        """Return what asks for one sample."""
         return sample_body(self.served.model, self.reader, request)
 
     async def _answer(self, body: Json) -> Json:
@@ -185,19 +194,13 @@ class Remote:
     def _parts(self, body: Json) -> AsyncGenerator[Json, None]:
         return self.upstream.stream(body)
 
-    def _read(self, answer: Json, seen: int, asked: Ids) -> list[Step]:
-        """Return the steps of an answer, or of a part after `seen` steps; all list these ids."""
-        return read_steps(answer, self.names, asked)
-
-
-def _listed(step: Step, ids: Ids) -> list[float]:
-    """Return the log-probabilities of ids at a step that lists them."""
-    found = {step.token: step.logprob, **step.logprobs}
-    return [found[i] for i in ids]
+    def _read(self, answer: Json, seen: int, requested: Ids) -> list[Step]:
+        """Return the steps of an answer, or of a part that follows `seen` steps."""
+        return read_steps(answer, self.names, requested)
 
 
 class RemoteStream:
-    """Samples of one prompt.
+    """Samples of one prompt, a request each.
 
     `tokens` counts the response tokens that have arrived, those of stopped samples too.
     """
@@ -212,10 +215,10 @@ class RemoteStream:
     def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
         """Sample these numbers side by side; yield (number, response) as each finishes.
 
-        Closing the iterator hangs up on the rest.
+        Closing the iterator ends the other requests.
 
         Raises:
-            UpstreamError: the server fails.
+            UpstreamError: a request failed.
         """
         running = self._calls.iterate(as_finished(map(self._sample, numbers)))
         with closing(running):
@@ -231,6 +234,5 @@ class RemoteStream:
 
 
 def seed_of(sampling: Sampling, key: str, number: int) -> int:
-    """Return the server's seed of a sample; it depends on (seed, key, number) alone."""
-    words = f"{sampling.seed}\0{number}\0{key}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(words, digest_size=7).digest(), "little")
+    """Return the seed of a sample on the server; it depends on (seed, key, number) alone."""
+    return seed_from(sampling.seed, number, key)

@@ -1,52 +1,50 @@
 """SGLang: its own `/generate`, which lists the log-probabilities of any token ids.
 
-They are those of the model only where the server runs with SGLANG_RETURN_ORIGINAL_LOGPROB=1; else
-the temperature has changed them, which a request at the start shows. A logit bias changes them in
-any case, so tokens that are read and never drawn get one of known size, which is taken off again.
+They are raw only if the server runs with SGLANG_RETURN_ORIGINAL_LOGPROB=1; otherwise they depend on
+the temperature, which `grace.engines.http.probing` notices. A logit bias changes them in any case,
+so the bias that keeps tokens from being drawn is subtracted again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, ClassVar
 
-from grace.engines import Sampling
+from grace.engines import Ids, Sampling
+from grace.engines.http.answers import parsing
 from grace.engines.http.dialect import Json, Request, checked_steps, number, only
 from grace.engines.http.remote import Remote
-from grace.engines.http.said import UpstreamError, short
 from grace.engines.reading import Step
 
 GREEDY = Sampling(max_new_tokens=1)
-BIAS = -30.0  # never drawn in practice, and float32 still says 1e-5 of what is read
+BIAS = -30.0  # never drawn in practice, while float32 still has 1e-5 of precision
 
 
 class SGLang(Remote):
-    """A model on SGLang, for coroutines."""
+    """A model on SGLang (see `Remote`)."""
 
     software: ClassVar[str] = "SGLang"
     remedy: ClassVar[str] = "start the server with SGLANG_RETURN_ORIGINAL_LOGPROB=1"
     stepwise: ClassVar[bool] = True
 
-    async def _next(
-        self, context: Sequence[int], ids: Sequence[int], **options: Any
-    ) -> tuple[Step, Json]:
-        answer = await self._answer(self._asking(Request(context, GREEDY), ids))
+    async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
+        answer = await self._answer(self._generate_body(Request(context, GREEDY), ids))
         return only(self._steps(answer, 0, ids)), answer
 
     async def _answer(self, body: Json) -> Json:
-        return await self.upstream.post("/generate", body)
+        return await self.upstream.json("/generate", body)
 
     def _parts(self, body: Json) -> AsyncGenerator[Json, None]:
         return self.upstream.events("/generate", body)
 
-    def _read(self, answer: Json, seen: int, asked: Sequence[int]) -> list[Step]:
-        return [self._unbiased(step) for step in self._steps(answer, seen, asked)]
+    def _read(self, answer: Json, seen: int, requested: Ids) -> list[Step]:
+        return [self._unbiased(step) for step in self._steps(answer, seen, requested)]
 
     def _body(self, request: Request) -> Json:
-        return self._asking(request, self.reader.asked, self.reader.banned)
+        return self._generate_body(request, self.reader.requested, self.reader.banned)
 
-    def _asking(self, request: Request, ids: Sequence[int], banned: Sequence[int] = ()) -> Json:
+    def _generate_body(self, request: Request, ids: Ids, banned: Ids = ()) -> Json:
         sampling = request.sampling
         drawn: Json = {
             "max_new_tokens": sampling.max_new_tokens,
@@ -71,13 +69,13 @@ class SGLang(Remote):
             "stream": request.stream,
         }
 
-    def _steps(self, answer: Mapping[str, Any], seen: int, asked: Sequence[int]) -> list[Step]:
-        """Return the steps of an answer after the first `seen`; parts of a stream may repeat them.
+    def _steps(self, answer: Mapping[str, Any], seen: int, requested: Ids) -> list[Step]:
+        """Return the steps of an answer after the first `seen`; parts of a stream may repeat those.
 
         Raises:
-            UpstreamError: log-probabilities are missing, or the server has given up.
+            UpstreamError: log-probabilities are missing, or the server aborted the sample.
         """
-        try:
+        with parsing("the upstream sent an answer in another form than SGLang's"):
             meta = answer["meta_info"]
             new = meta["completion_tokens"] - seen
             drawn = meta["output_token_logprobs"][-new:] if new else []
@@ -88,24 +86,20 @@ class SGLang(Remote):
                 Step(
                     self.names.checked(token),
                     number(logprob),
-                    {self.names.checked(i): number(value) for value, i, _ in known or ()},
+                    {self.names.checked(i): number(value) for value, i, _ in others or ()},
                 )
-                for (logprob, token, _), known in zip(drawn, listed, strict=True)
+                for (logprob, token, _), others in zip(drawn, listed, strict=True)
             ]
             reason = (meta.get("finish_reason") or {}).get("type")
-        except (AttributeError, TypeError, KeyError, ValueError) as error:
-            raise UpstreamError(
-                "the upstream sent no answer as SGLang does", "malformed", said=short(str(error))
-            ) from None
-        return checked_steps(steps, reason, asked)
+        return checked_steps(steps, reason, requested)
 
     def _unbiased(self, step: Step) -> Step:
-        """Return a step without the bias: of the banned tokens, and of the sum of all."""
+        """Return a step without the effect of the bias on the banned tokens, and on the softmax."""
         banned = self.reader.banned
-        known = {i: p - BIAS if i in banned else p for i, p in step.logprobs.items()}
+        logprobs = {i: p - BIAS if i in banned else p for i, p in step.logprobs.items()}
         rest = math.log1p(
-            -math.expm1(BIAS) * sum(math.exp(known.get(i, -math.inf)) for i in banned)
+            -math.expm1(BIAS) * sum(math.exp(logprobs.get(i, -math.inf)) for i in banned)
         )
         return Step(
-            step.token, step.logprob - rest, {i: p - rest for i, p in known.items()}, step.ends
+            step.token, step.logprob - rest, {i: p - rest for i, p in logprobs.items()}, step.ends
         )

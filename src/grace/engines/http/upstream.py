@@ -1,4 +1,4 @@
-"""Requests to an OpenAI-compatible server, with patience where it is busy and clear errors."""
+"""A client of an OpenAI-compatible server, with retries while the server is busy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import random
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from grace.engines.http.said import Json, UpstreamError, choice_of, message, parsed, short
+from grace.engines.http.answers import Json, UpstreamError, Why, choice_of, message, parsed, short
 from grace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,26 +19,35 @@ if TYPE_CHECKING:
 
 CONNECT_S = 10.0
 LONGEST_WAIT_S = 30.0
-HEALTH_S = 2.0  # that a server that is well takes at most to say so
+HEALTH_S = 2.0  # longest answer of a healthy server to a health check
 FIRST_WAIT_S = 0.5
-BUSY = (429, 503)
+REASONS: dict[int, Why] = {  # of a status; all others are `failed`
+    429: "busy",
+    503: "busy",
+    401: "refused",
+    403: "refused",
+    404: "refused",
+    413: "too_large",
+    400: "invalid",
+    422: "invalid",
+}
 LONGEST_LINE = 2**22  # bytes of one event of a stream
-LARGEST_BODY = 2**26  # bytes of a whole answer; the log-probabilities of long prompts are large
-ERROR_READ = 2**16  # bytes that are read of an error
+LARGEST_BODY = 2**26  # bytes of an answer; the log-probabilities of long prompts are large
+ERROR_READ = 2**16  # bytes of an error that are read
 
 
 class Upstream:
-    """An asynchronous client of one server; use it on one event loop.
+    """An asynchronous client of one server, for one event loop.
 
     Args:
         url: the server's address, with or without `/v1`.
         api_key: sent as a bearer token; empty: none.
         timeout_s: longest silence of the server.
-        retries: how often a request is repeated when the server is busy or gone.
+        retries: how often a request is repeated if the server is busy or unreachable.
         max_in_flight: most requests at a time.
 
     Raises:
-        ConfigError: the address is none, or the HTTP client is not installed.
+        ConfigError: the address is not one of a server.
     """
 
     def __init__(
@@ -51,23 +60,23 @@ class Upstream:
         max_in_flight: int = 64,
     ) -> None:
         self.url = _checked(url)
-        self._retries, self._timeout_s = retries, timeout_s
+        self._retries = retries
         self.max_in_flight = max_in_flight
         self._deadline = math.inf
         self._slots = asyncio.Semaphore(max_in_flight)
         self._client = _client(api_key, timeout_s)
 
     def until(self, deadline: float) -> Upstream:
-        """Return this client for one caller, who waits until then (`time.monotonic`).
+        """Return this client for one caller, who waits until a deadline (`time.monotonic`).
 
-        Where the server asks for more patience than that, the caller hears of it at once.
+        If the server asks to wait beyond the deadline, the request fails at once.
         """
         mine = copy.copy(self)
         mine._deadline = deadline
         return mine
 
     def at_most(self, requests: int) -> None:
-        """Send fewer requests at a time from now on: as many as the server has room for."""
+        """Send at most so many requests at a time from now on."""
         self.max_in_flight = max(1, min(requests, self.max_in_flight))
         self._slots = asyncio.Semaphore(self.max_in_flight)
 
@@ -75,16 +84,21 @@ class Upstream:
         """Close all connections."""
         await self._client.aclose()
 
-    async def get(self, path: str) -> Any:
-        """Return the JSON at a path below the server's address.
+    async def json(self, path: str, body: Json | None = None) -> Json:
+        """Return the JSON object at a path below the server's address; a body is posted.
 
         Raises:
-            UpstreamError: see there.
+            UpstreamError: the request failed.
         """
-        return await self._whole("GET", path, None)
+        async with self._slots:
+            response = await self._send(path, body)
+            try:
+                return parsed(await self._read(response))
+            finally:
+                await response.aclose()
 
     async def trouble(self) -> str:
-        """Return why the server answers nothing now, empty where it does; waits for no slot."""
+        """Return why the server does not answer, empty if it does; takes no slot."""
         from httpx2 import RequestError
 
         try:
@@ -98,45 +112,29 @@ class Upstream:
         """Return the only choice of the whole answer of `/v1/completions`.
 
         Raises:
-            UpstreamError: see there.
+            UpstreamError: the request failed.
         """
-        return choice_of(await self.post("/v1/completions", body))
+        return choice_of(await self.json("/v1/completions", body))
 
     async def stream(self, body: Json) -> AsyncGenerator[Json, None]:
-        """Yield the parts of the only choice as they arrive; closing this hangs up.
+        """Yield the parts of the only choice as they arrive; closing this ends the request.
 
         Raises:
-            UpstreamError: see there; an answer without its end is `broken`.
+            UpstreamError: the request failed; `broken` if the answer breaks off.
         """
         async with aclosing(self.events("/v1/completions", body)) as answers:
             async for answer in answers:
-                if answer.get("choices") != []:  # a report of usage at the end
+                if answer.get("choices") != []:  # empty in the report of usage at the end
                     yield choice_of(answer)
 
-    async def post(self, path: str, body: Json) -> Json:
-        """Return the JSON that answers a body at a path below the server's address.
-
-        Raises:
-            UpstreamError: see there.
-        """
-        return await self._whole("POST", path, body)
-
-    async def _whole(self, method: str, path: str, body: Json | None) -> Json:
-        async with self._slots:
-            response = await self._send(method, path, body)
-            try:
-                return parsed(await self._read(response))
-            finally:
-                await response.aclose()
-
     async def events(self, path: str, body: Json) -> AsyncGenerator[Json, None]:
-        """Yield the parts of a streamed answer as they arrive; closing this hangs up.
+        """Yield the parts of a streamed answer as they arrive; closing this ends the request.
 
         Raises:
-            UpstreamError: see there; an answer without its end is `broken`.
+            UpstreamError: the request failed; `broken` if the answer breaks off.
         """
         async with self._slots:
-            response = await self._send("POST", path, body)
+            response = await self._send(path, body)
             try:
                 await self._check_stream(response)
                 async with aclosing(self._events(response)) as events:
@@ -148,16 +146,20 @@ class Upstream:
             finally:
                 await response.aclose()
 
-    async def _send(self, method: str, path: str, body: Json | None) -> Response:
-        """Return an open response of status 200."""
+    async def _send(self, path: str, body: Json | None) -> Response:
+        """Return an open response with status 200."""
         from httpx2 import RequestError, TimeoutException
 
+        method = "GET" if body is None else "POST"
         for attempt in range(self._retries + 1):
             request = self._client.build_request(method, self.url + path, json=body)
             try:
                 response = await self._client.send(request, stream=True)
             except RequestError as error:
-                failure = self._unreachable(error)
+                detail = short(str(error) or type(error).__name__)
+                failure = UpstreamError(
+                    f"no answer from the upstream ({detail}); is it running?", "unreachable"
+                )
                 if isinstance(error, TimeoutException):
                     raise failure from None
             else:
@@ -176,7 +178,7 @@ class Upstream:
         """Return the whole body.
 
         Raises:
-            UpstreamError: it is larger than an answer can be.
+            UpstreamError: it is larger than `LARGEST_BODY`.
         """
         body = bytearray()
         async for part in self._parts(response):
@@ -188,19 +190,20 @@ class Upstream:
         return bytes(body)
 
     async def _check_stream(self, response: Response) -> None:
-        """Refuse an answer that is no stream of events.
+        """Refuse an answer that is not a stream of events.
 
         Raises:
-            UpstreamError: always then; `failed` where the answer is an error.
+            UpstreamError: it is not; `failed` if it is an error of the server.
         """
         kind = response.headers.get("content-type", "")
         if kind.split(";")[0].strip().lower() == "text/event-stream":
             return
         parsed(await self._read(response))
-        raise UpstreamError("the upstream sent a whole answer in place of a stream", "malformed")
+        raise UpstreamError("the upstream did not stream its answer", "malformed")
 
     async def _events(self, response: Response) -> AsyncGenerator[str, None]:
-        """Yield the data of server-sent events; only a line feed ends a line."""
+        """Yield the data of server-sent events."""
+        # httpx2's `aiter_lines` also splits at characters that JSON may contain, such as U+2028.
         kept = b""
         async for part in self._parts(response):
             *lines, kept = (kept + part).split(b"\n")
@@ -219,40 +222,30 @@ class Upstream:
             async for part in response.aiter_bytes():
                 yield part
         except RequestError as error:
-            said = short(str(error) or type(error).__name__)
+            detail = short(str(error) or type(error).__name__)
             raise UpstreamError(
-                "the upstream broke off within an answer", "broken", said=said
+                "the upstream broke off within an answer", "broken", detail=detail
             ) from None
 
     async def _refusal(self, response: Response) -> UpstreamError:
+        """Return the error in a response, of which only the beginning is read."""
+        body = b""
         try:
-            said = message(await self._beginning(response))
+            async with aclosing(self._parts(response)) as parts:
+                async for part in parts:
+                    body += part
+                    if len(body) >= ERROR_READ:
+                        break
         finally:
             await response.aclose()
-        status = response.status_code
-        text = f"the upstream answers {status}"
-        if status in BUSY:
-            wanted = _seconds(response.headers.get("retry-after"))
-            return UpstreamError(text, "busy", said=said, retry_after_s=wanted)
-        if status in (401, 403, 404):
-            return UpstreamError(text, "refused", said=said)
-        if status == 413:
-            return UpstreamError(text, "too_large", said=said)
-        return UpstreamError(text, "invalid" if status in (400, 422) else "failed", said=said)
-
-    async def _beginning(self, response: Response) -> bytes:
-        """Return as much of an error as is worth reading."""
-        body = b""
-        async with aclosing(self._parts(response)) as parts:
-            async for part in parts:
-                body += part
-                if len(body) >= ERROR_READ:
-                    break
-        return body[:ERROR_READ]
-
-    def _unreachable(self, error: Exception) -> UpstreamError:
-        said = short(str(error) or type(error).__name__)
-        return UpstreamError(f"no answer from the upstream ({said}); is it running?", "unreachable")
+        why = REASONS.get(response.status_code, "failed")
+        seconds = response.headers.get("retry-after", "") if why == "busy" else ""
+        return UpstreamError(
+            f"the upstream answers {response.status_code}",
+            why,
+            detail=message(body[:ERROR_READ]),
+            retry_after_s=float(seconds) if seconds.strip().isdecimal() else 1.0,
+        )
 
 
 def _client(api_key: str, timeout_s: float) -> AsyncClient:
@@ -276,10 +269,5 @@ def _checked(url: str) -> str:
 
 def _wait_s(attempt: int, failure: UpstreamError) -> float:
     backoff = FIRST_WAIT_S * 2.0**attempt * random.uniform(0.5, 1.0)
-    asked = failure.retry_after_s if failure.why == "busy" else 0.0
-    return min(max(backoff, asked), LONGEST_WAIT_S)
-
-
-def _seconds(value: str | None) -> float:
-    """Return the seconds of a Retry-After header; dates and nonsense count as one."""
-    return float(value) if value and value.strip().isdecimal() else 1.0
+    wanted = failure.retry_after_s if failure.why == "busy" else 0.0
+    return min(max(backoff, wanted), LONGEST_WAIT_S)

@@ -1,1 +1,1 @@
-"""A model in this process: batches, decoding token by token, and reading given responses."""
+"""A model in this process: loading, batches, the token loop, and scoring of given responses."""

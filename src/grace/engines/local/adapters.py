@@ -1,4 +1,4 @@
-"""What `grace` has trained, on top of the base model: LoRA with rows, or rows alone."""
+"""Load a trained adapter onto its base model: LoRA with vocabulary rows, or rows alone."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from grace.cnf import find_readout, set_rows
+from grace.cnf import count_rows, find_readout, set_rows
 from grace.errors import ModelError, first_line
 from grace.store import CARD, LORA_CONFIG, ROWS
 
 
 def put_rows(model: Any, adapter: Path, tokenizer: Any) -> None:
-    """Put the rows of a read-out without LoRA into the output head.
+    """Put the rows of an adapter without LoRA into the output head.
 
     Raises:
-        ModelError: they do not fit the model.
+        ModelError: the rows do not fit the model.
     """
     from safetensors.torch import load_file
 
@@ -28,15 +28,16 @@ def put_rows(model: Any, adapter: Path, tokenizer: Any) -> None:
     if readout is None or rows_ED.shape != (len(readout.ids), width):
         raise ModelError(
             f"{adapter / ROWS} has the shape {tuple(rows_ED.shape)}, which does not fit the base "
-            f"model's width of {width}; use the model that it was fitted on"
+            f"model's hidden size of {width}; use the model that it was fitted on"
         )
     set_rows(model, readout, rows_ED)
 
 
 def load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
-    """Return the model with an adapter on top: merged into float32 weights, else apart.
+    """Return the model with an adapter, merged if the weights are float32.
 
-    The vocabulary grows to that of the training; rows without LoRA are put in later (`put_rows`).
+    The vocabulary grows to its size in training. The rows of an adapter without LoRA are put in
+    later (`put_rows`).
 
     Raises:
         ModelError: the adapter is incomplete or belongs to another model.
@@ -48,7 +49,7 @@ def load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
         _refuse_megatron(adapter)
     if "rows" not in manifest:
         raise ModelError(f"{adapter} has no 'rows' in {CARD}; export the adapter again")
-    rows, have = manifest["rows"], model.get_input_embeddings().weight.shape[0]
+    rows, have = manifest["rows"], count_rows(model)
     if have > rows:
         raise ModelError(
             f"the base model has {have} rows, but adapter {adapter} was trained on {rows}; "
@@ -75,11 +76,11 @@ def load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
 
 
 def _refuse_megatron(adapter: Path) -> None:
-    """Refuse an adapter for Megatron: peft imports whatever module its configuration names."""
+    """Refuse an adapter for Megatron, since peft would import the module that it names."""
     try:
         config = json.loads((adapter / LORA_CONFIG).read_text(encoding="utf-8"))
     except ValueError:
-        return  # peft says so
+        return  # peft reports this
     if isinstance(config, dict) and config.get("megatron_config"):
         raise ModelError(
             f"{adapter} is for Megatron and would import {config.get('megatron_core')!r}; use an "

@@ -1,4 +1,4 @@
-"""Which sequences go through the model together, and what happens when memory runs out."""
+"""Group sequences into batches, and halve a batch if memory runs out."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import TypeVar
 
 import torch
 
+from grace.engines import Ids
 from grace.engines.local.forward import shared
 from grace.errors import ModelError
 
-UNEVEN = 8  # sequences of a batch from which on it may end early
+UNEVEN = 8  # sequences that a batch has before it may end early
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
 def group(
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequence[Ids],
     *,
     max_rows: int,
     max_tokens: int,
@@ -28,11 +29,10 @@ def group(
 ) -> list[list[int]]:
     """Return batches of indices, longest sequence first, at least one sequence per batch.
 
-    A batch holds at most `max_rows` rows and, padded, about `max_tokens` tokens, counting each
-    sequence `num_samples` times and with `new_tokens` to come. Where all sequences share a prefix,
-    which is read once, a batch of some size ends where the rest is less than half as long as its
-    first one's: there most of what is left to read would be padding. The result depends on the
-    arguments alone.
+    A batch holds at most `max_rows` rows and, padded, about `max_tokens` tokens; each sequence
+    counts `num_samples` times, with `new_tokens` more. If all sequences share a prefix, which is
+    read once, a batch also ends before a sequence whose remainder is less than half as long as the
+    first one's, since most of it would be padding. The result depends on the arguments alone.
     """
     lengths = list(map(len, sequences))
     common = shared(sequences) if lengths else 0
@@ -54,9 +54,9 @@ def group(
 def run_batches(
     batches: Sequence[list[int]],
     run: Callable[[list[int]], list[Result]],
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequence[Ids],
 ) -> list[Result]:
-    """Run batches of indices, halving them where memory runs out; results by index.
+    """Run batches of indices, halving a batch if memory runs out; return the results by index.
 
     Raises:
         ModelError: memory runs out on a single sequence.
@@ -77,11 +77,11 @@ def run_batches(
 
 
 def attempt(run: Callable[[], Result]) -> Result | None:
-    """Return what `run` returns, or None when memory ran out (freed, with a warning logged)."""
+    """Call `run` and return its result, or None if memory ran out (it is freed, with a warning)."""
     try:
         return run()
     except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
+        if not _is_out_of_memory(error):
             raise
     log.warning("out of memory: going on with half the batch; a smaller batch_size avoids this")
     if torch.cuda.is_available():
@@ -91,7 +91,7 @@ def attempt(run: Callable[[], Result]) -> Result | None:
 
 
 def out_of_memory(num_tokens: int) -> ModelError:
-    """Return the error for a sequence that does not fit by itself."""
+    """Return the error for a single sequence that does not fit into memory."""
     return ModelError(
         f"out of memory on a single sequence of {num_tokens} tokens; shorten it, or use a smaller "
         "dtype or model"
@@ -108,13 +108,12 @@ def memory_for(what: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
+        if not _is_out_of_memory(error):
             raise
         raise ModelError(f"out of memory with {what} a smaller dtype or model") from error
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error says that memory ran out."""
+def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return "out of memory" in str(error) or "can't allocate memory" in str(error)

@@ -1,7 +1,7 @@
-"""A cache of keys and values that has room for what comes next.
+"""A KV cache with spare room for the next tokens.
 
-The usual one is copied whole at every step, which after a long prompt takes longer than the model's
-own arithmetic.
+The usual cache of transformers is copied whole at every step, which after a long prompt takes
+longer than the model's own arithmetic.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-SPARE = 8  # one column to spare for every so many, so that copies become rare
+SPARE = 8  # one spare column for every 8 in use, so that copies become rare
 
 
 class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no types
     """A layer whose keys and values (B, H, L, D) are the first L columns of larger tensors.
 
-    Once something has replaced them, by fewer rows say, the next step makes new room. Where
-    gradients are recorded, nothing is written in place.
+    If they have been replaced, for example by fewer rows, the next step makes new room. With
+    gradients, nothing is written in place.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -31,7 +31,7 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no typ
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Add columns and return all keys and values (see `DynamicLayer`)."""
+        """Append columns and return all keys and values (see `DynamicLayer`)."""
         if torch.is_grad_enabled() or self.get_seq_length() == 0:
             super().update(key_states, value_states, *args, **kwargs)
             return self.keys, self.values

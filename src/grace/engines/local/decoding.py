@@ -1,9 +1,9 @@
-"""Sampling on a causal language model, with c read while the response is written.
+"""The token loop: sample responses from a causal language model, and read c at every step.
 
-A token is drawn as any engine draws it: temperature, top-p and argmax see the EOS ids and `<CNF>`
-as tokens of their own, and whichever is drawn ends the response. The log-probability of the end is
-that of all of them together, at temperature 1. Where c is read at the prompt, `<CNF>` says nothing
-about ending: it is left out of the distribution that is sampled.
+Tokens are drawn as in any engine: for temperature, top-p and argmax, the EOS ids and `<CNF>` are
+tokens like all others, and whichever of them is drawn ends the response. The log-probability of the
+end is that of all of them together, at temperature 1. Tokens that are read and never drawn (a pair,
+or `<CNF>` where c is read at the prompt) are removed from the distribution that is sampled.
 
 Shapes: B prompts, R rows (prompts x samples, a prompt's samples side by side), L padded prompt
 length, T steps, V vocabulary, E end tokens.
@@ -18,52 +18,38 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grace.cnf import Readout, log1mexp
-from grace.engines import Sampling
-from grace.engines.local.draws import Draws, Part
+from grace.cnf import log1mexp
+from grace.engines import Ids
+from grace.engines.local.draws import Draws
 from grace.engines.local.forward import Forward, begin
-from grace.engines.reading import Drawn, response
-from grace.evidence import Evidence
+from grace.engines.reading import Drawn, Reader
+from grace.engines.responses import response
 from grace.records import Generation
 
 COMPACT_BELOW = 0.8  # drop finished rows once fewer than this share are left
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """What ends a response, and how c is read."""
+class Ends(NamedTuple):
+    """The end tokens of a model on its device, and how c is read."""
 
-    ids_E: Tensor  # all stop ids on the model's device
-    unread_E: Tensor  # those that are not read
-    first: int  # the one that stands for all of them
-    readout: Readout | None
-    silent: bool  # the readout's ids are never drawn: the model says what it would without them
+    stops_E: Tensor  # all ids that end a response
+    eos_E: Tensor  # those that are not read
+    reader: Reader
 
-
-def decode(
-    forward: Forward,
-    prompts: Sequence[Sequence[int]],
-    keys: Sequence[str],
-    sampling: Sampling,
-    ends: Ends,
-    device: torch.device,
-) -> Rows:
-    """Sample all rows of a batch; each prompt is prefilled once."""
-    batch = Batch.prefill(forward, prompts, sampling.max_new_tokens, device)
-    record = empty(len(prompts) * sampling.num_samples, sampling.max_new_tokens, device)
-    draws = Draws.of([Part(prompts, sampling, keys)], device)
-    for _ in steps(forward, batch.repeated(sampling.num_samples), record, draws, ends):
-        pass
-    return Rows(*(tensor.cpu() for tensor in record))
+    @classmethod
+    def of(cls, reader: Reader, device: torch.device) -> Ends:
+        """Return the end tokens of a reader's model."""
+        stops_E, eos_E = (torch.tensor(ids, device=device) for ids in (reader.stops, reader.eos))
+        return cls(stops_E, eos_E, reader)
 
 
 @torch.inference_mode()
 def steps(
     forward: Forward, batch: Batch, record: Rows, draws: Draws, ends: Ends
 ) -> Generator[int, None, None]:
-    """Sample the rows of a batch into the record; yield each step once it is written.
+    """Sample the rows of a batch into the record; yield the number of each step once it is written.
 
-    Nothing runs between two steps, so whoever stops asking for more stops the computation.
+    Nothing is computed between two steps, so closing the generator stops the computation.
     """
     for step in range(record.tokens_RT.shape[1]):
         choice = _choose(batch.logits_RV, ends, draws, batch.rows_R, step)
@@ -83,30 +69,34 @@ class _Choice(NamedTuple):
 
 
 def _choose(logits_RV: Tensor, ends: Ends, draws: Draws, rows_R: Tensor, step: int) -> _Choice:
-    """Pick the next token of each row; one that ends it is written as the first of its kind."""
+    """Pick the next token of each row, the first EOS id for any end token.
+
+    The logits of tokens that are never drawn are overwritten.
+    """
+    reader = ends.reader
     total_R = logits_RV.logsumexp(-1)
     reading_R, rest_R = torch.zeros_like(total_R), total_R
-    if ends.readout is not None:
-        read = list(ends.readout.ids)
+    if reader.readout is not None:
+        read = list(reader.readout.ids)
         read_RE = logits_RV[:, read]
-        reading_R = ends.readout.reading(read_RE, total_R)
-        if ends.silent:
+        reading_R = reader.readout.reading(read_RE, total_R)
+        if reader.banned:
             logits_RV[:, read] = -torch.inf
             rest_R = total_R = logits_RV.logsumexp(-1)
         else:
             rest_R = total_R + log1mexp((read_RE.logsumexp(-1) - total_R).clamp(max=-1e-7))
-    end_R = (logits_RV.index_select(1, ends.unread_E).logsumexp(-1) - rest_R).clamp(max=0)
-    ends_RE = logits_RV.index_select(1, ends.ids_E)
+    end_R = (logits_RV.index_select(1, ends.eos_E).logsumexp(-1) - rest_R).clamp(max=0)
+    stops_RE = logits_RV.index_select(1, ends.stops_E)
     token_R = draws.choose(logits_RV, rows_R, step)
-    ended_R = torch.isin(token_R, ends.ids_E)
+    ended_R = torch.isin(token_R, ends.stops_E)
     chosen_R = logits_RV.gather(1, token_R[:, None])[:, 0]
-    logprob_R = torch.where(ended_R, ends_RE.logsumexp(-1), chosen_R) - total_R
-    return _Choice(token_R.where(~ended_R, ends.first), logprob_R, reading_R, end_R, ended_R)
+    logprob_R = torch.where(ended_R, stops_RE.logsumexp(-1), chosen_R) - total_R
+    return _Choice(token_R.where(~ended_R, reader.eos[0]), logprob_R, reading_R, end_R, ended_R)
 
 
 @dataclass(slots=True)
 class Batch:
-    """The rows still in flight; those of a prefill have drawn nothing yet."""
+    """The rows still in flight, with their KV cache and the logits of their next token."""
 
     rows_R: Tensor  # their row numbers in the record
     logits_RV: Tensor
@@ -121,16 +111,16 @@ class Batch:
     def prefill(
         cls,
         forward: Forward,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Ids],
         longest: int,
         device: torch.device,
     ) -> Batch:
-        """Read each prompt once, for responses of at most `longest` tokens; one row per prompt."""
-        given = begin(forward, prompts, device, keep=1)
-        mask_BL, count = given.mask_BL, len(prompts)
-        cache = forward.empty_cache() if given.cache is None else given.cache
+        """Prefill each prompt once, for responses of at most `longest` tokens; a row per prompt."""
+        unread = begin(forward, prompts, device, keep=1)
+        mask_BL, count = unread.mask_BL, len(prompts)
+        cache = forward.empty_cache() if unread.cache is None else unread.cache
         logits, cache = forward(
-            given.ids_BC, mask_BL, given.positions_BC, cache=cache, use_cache=True
+            unread.ids_BC, mask_BL, unread.positions_BC, cache=cache, use_cache=True
         )
         if mask_BL is not None:
             mask_BL = torch.cat([mask_BL, mask_BL.new_ones(count, longest)], 1)
@@ -139,15 +129,14 @@ class Batch:
             logits_RV=logits[:, -1],
             cache=cache,
             mask_RL=mask_BL,
-            position_R=given.positions_BC[:, -1] + 1,
+            position_R=unread.positions_BC[:, -1] + 1,
             width=max(map(len, prompts)),
             live_R=torch.ones(count, dtype=torch.bool, device=device),
         )
 
     @torch.inference_mode()
-    def repeated(self, num_samples: int | Sequence[int]) -> Batch:
-        """Return `num_samples` rows for each row, side by side; this batch is used up."""
-        counts = [num_samples] * len(self.rows_R) if isinstance(num_samples, int) else num_samples
+    def repeated(self, counts: Sequence[int]) -> Batch:
+        """Return a batch with each row so many times, side by side; this one is used up."""
         if set(counts) == {1}:
             return self
         device = self.rows_R.device
@@ -163,20 +152,19 @@ class Batch:
             live_R=self.live_R[from_R],
         )
 
-    def stop(self, rows: Sequence[int]) -> None:
-        """Sample rows of the record no further."""
-        for row in rows:
-            self.live_R = self.live_R & (self.rows_R != row)
+    def stop(self, row: int) -> None:
+        """Stop sampling a row of the record."""
+        self.live_R = self.live_R & (self.rows_R != row)
 
     def advance(self, forward: Forward, choice: _Choice, last_R: Tensor) -> bool:
-        """Feed the chosen tokens; return False once no row has anything left to do.
+        """Feed the chosen tokens; return False once no row is left.
 
-        Rows of `last_R` are as long as they may be.
+        `last_R` marks the rows that have reached their longest.
         """
         ended_R = self.live_R & choice.ended_R
         self.live_R = self.live_R & ~ended_R & ~last_R
         token_R = choice.token_R
-        num_live = int(self.live_R.sum())  # the one wait for the device per step
+        num_live = int(self.live_R.sum())  # the only synchronisation with the device
         if num_live == 0:
             return False
         if num_live < COMPACT_BELOW * len(self.live_R):
@@ -211,17 +199,17 @@ def _write(record: Rows, batch: Batch, choice: _Choice, step: int) -> None:
 
 
 class Rows(NamedTuple):
-    """What R rows produced; columns from a row's own end on are meaningless."""
+    """The record of R rows; columns after a row's own end are meaningless."""
 
     tokens_RT: Tensor
-    logprobs_RT: Tensor  # of the token, or of ending
-    readings_RT: Tensor  # log-odds as read at every step, all zero where nothing is read
-    ends_RT: Tensor  # log-probability of ending at each step, without the tokens that are read
-    end_step_R: Tensor  # step at which the row ended; the number of steps when it was cut
+    logprobs_RT: Tensor  # of the token, or of the end
+    readings_RT: Tensor  # readings of c in log-odds, zero if nothing is read
+    ends_RT: Tensor  # log-probability of ending at each step, in a model without the tokens read
+    end_step_R: Tensor  # step at which the row ended; the number of steps if it was cut
 
 
 def empty(num_rows: int, steps: int, device: torch.device) -> Rows:
-    """Return the record of rows that have not begun."""
+    """Return the record of rows before their first step."""
     zeros = torch.zeros(num_rows, steps, device=device)
     return Rows(
         tokens_RT=zeros.long(),
@@ -233,31 +221,24 @@ def empty(num_rows: int, steps: int, device: torch.device) -> Rows:
 
 
 def cut(rows: Rows, steps: int) -> Rows:
-    """Return the rows as if they had been drawn in one of `steps` steps."""
-    return Rows(
-        tokens_RT=rows.tokens_RT[:, :steps],
-        logprobs_RT=rows.logprobs_RT[:, :steps],
-        readings_RT=rows.readings_RT[:, :steps],
-        ends_RT=rows.ends_RT[:, :steps],
-        end_step_R=rows.end_step_R.clamp(max=steps),
-    )
+    """Return the record of the first `steps` steps."""
+    columns = [column_RT[:, :steps] for column_RT in rows[:4]]
+    return Rows._make([*columns, rows.end_step_R.clamp(max=steps)])
 
 
 def at_step(rows: Rows, which: Sequence[int], step: int) -> list[Drawn]:
-    """Return what a step has chosen for some of the rows."""
+    """Return the outcome of a step for some of the rows."""
     place_R = torch.tensor(which, dtype=torch.long, device=rows.end_step_R.device)
-    columns = (tensor[place_R, step].tolist() for tensor in rows[:4])
+    columns = (column_RT[place_R, step].tolist() for column_RT in rows[:4])
     ended = (rows.end_step_R[place_R] == step).tolist()
     return [Drawn(*values) for values in zip(which, *columns, ended, strict=True)]
 
 
-def generations(
-    rows: Rows, tokenizer: Any, read_at: str, evidence: Evidence | None, *, reads: bool
-) -> list[Generation]:
-    """Return the response of each row; without `reads` the model has nothing to read c from."""
-    columns, made = [tensor.tolist() for tensor in rows[:4]], []
+def generations(rows: Rows, reader: Reader, tokenizer: Any) -> list[Generation]:
+    """Return the response of each row."""
+    columns, responses = [column_RT.tolist() for column_RT in rows[:4]], []
     for row, end in enumerate(rows.end_step_R.tolist()):
         steps = zip(*(column[row][: end + 1] for column in columns), strict=True)
         drawn = [Drawn(row, t, p, r, e, at == end) for at, (t, p, r, e) in enumerate(steps)]
-        made.append(response(drawn, tokenizer, read_at, evidence, reads=reads))
-    return made
+        responses.append(response(drawn, reader, tokenizer))
+    return responses

@@ -1,11 +1,11 @@
-"""How each row of a batch is drawn: its temperature, top-p, length and random numbers.
+"""The sampling settings and random numbers of each row of a batch.
 
-Rows of several requests may be drawn side by side, each in its own way. Shapes: R rows, T steps.
+Rows of several requests can be sampled side by side, each with its own temperature, top-p and
+length. Shapes: R rows, T steps, V vocabulary.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,28 +14,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.engines import Sampling
+from grace.engines import Ids, Sampling, seed_from
 
 
 class Part(NamedTuple):
-    """Prompts that are drawn alike; `keys` name them for the random numbers."""
+    """Prompts with the same sampling settings; `keys` name them for the random numbers."""
 
-    prompts: Sequence[Sequence[int]]
+    prompts: Sequence[Ids]
     sampling: Sampling
     keys: Sequence[str]
 
     @property
     def rows(self) -> int:
-        """Return how many samples that are, a prompt's side by side."""
+        """The number of samples; those of a prompt are side by side."""
         return len(self.prompts) * self.sampling.num_samples
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """The settings of R rows; a setting that all rows share is a number, else a column (R, 1).
+    """The settings of R rows; one that all rows share is a number, otherwise a column (R, 1).
 
-    `longest_R` are the most tokens of each row, `points_RT` its random numbers, None where every
-    row is greedy.
+    `longest_R` is the most tokens of each row. `points_RT` holds the random numbers in [0, 1), None
+    if every row is greedy.
     """
 
     temperature: float | Tensor
@@ -46,25 +46,20 @@ class Draws:
     @classmethod
     def of(cls, parts: Sequence[Part], device: torch.device) -> Draws:
         """Return the settings of the rows of some parts, one part after the other."""
-        each = [part.sampling for part in parts for _ in range(part.rows)]
-        longest = [sampling.max_new_tokens for sampling in each]
+        settings = [part.sampling for part in parts for _ in range(part.rows)]
+        longest = [sampling.max_new_tokens for sampling in settings]
         points_RT = None
-        if any(sampling.temperature > 0 for sampling in each):
-            points = np.zeros((len(each), max(longest)))
-            start = 0
-            for part in parts:
-                _fill(points[start : start + part.rows, : part.sampling.max_new_tokens], part)
-                start += part.rows
-            points_RT = torch.from_numpy(points).to(device)
+        if any(sampling.temperature > 0 for sampling in settings):
+            points_RT = torch.from_numpy(_points(parts, max(longest))).to(device)
         return cls(
-            _shared([sampling.temperature for sampling in each], torch.float32, device),
-            _shared([sampling.top_p for sampling in each], torch.float64, device),
+            _shared([sampling.temperature for sampling in settings], torch.float32, device),
+            _shared([sampling.top_p for sampling in settings], torch.float64, device),
             torch.tensor(longest, device=device),
             points_RT,
         )
 
     def choose(self, logits_RV: Tensor, rows_R: Tensor, step: int) -> Tensor:
-        """Return the next token of some rows."""
+        """Return the next token of these rows, shape (R,)."""
         if self.points_RT is None:
             return logits_RV.argmax(-1)
         point_R = self.points_RT[rows_R, min(step, self.points_RT.shape[1] - 1)]
@@ -81,7 +76,7 @@ def uniforms(seed: int, keys: Sequence[str], samples: range, num_steps: int) -> 
     """Return float64 draws of shape (R, T); each row depends on (seed, key, sample) alone."""
     return np.stack(
         [
-            np.random.Generator(np.random.Philox(key=_philox_key(seed, key, sample))).random(
+            np.random.Generator(np.random.Philox(key=seed_from(seed, sample, key, size=16))).random(
                 num_steps
             )
             for key in keys
@@ -90,16 +85,19 @@ def uniforms(seed: int, keys: Sequence[str], samples: range, num_steps: int) -> 
     )
 
 
-def _philox_key(seed: int, key: str, sample: int) -> int:
-    words = f"{seed}\0{sample}\0{key}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(words, digest_size=16).digest(), "little")
-
-
-def _fill(points_RT: np.ndarray, part: Part) -> None:
-    sampling = part.sampling
-    samples = range(sampling.first_sample, sampling.first_sample + sampling.num_samples)
-    if sampling.temperature > 0:
-        points_RT[:] = uniforms(sampling.seed, part.keys, samples, points_RT.shape[1])
+def _points(parts: Sequence[Part], num_steps: int) -> np.ndarray:
+    """Return the random numbers of all rows, shape (R, T); those of greedy rows are 0."""
+    points_RT = np.zeros((sum(part.rows for part in parts), num_steps))
+    start = 0
+    for part in parts:
+        sampling = part.sampling
+        samples = range(sampling.first_sample, sampling.first_sample + sampling.num_samples)
+        if sampling.temperature > 0:
+            points_RT[start : start + part.rows, : sampling.max_new_tokens] = uniforms(
+                sampling.seed, part.keys, samples, sampling.max_new_tokens
+            )
+        start += part.rows
+    return points_RT
 
 
 def _shared(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> float | Tensor:
@@ -109,7 +107,10 @@ def _shared(values: Sequence[float], dtype: torch.dtype, device: torch.device) -
 
 
 def _draw(logits_RV: Tensor, top_p: float | Tensor, point_R: Tensor) -> Tensor:
-    """Return one token per row by the inverse of the cumulative distribution."""
+    """Return one token per row by inverting the cumulative distribution at a point in [0, 1).
+
+    Top-p keeps the most probable tokens, up to the one with which their sum reaches `top_p`.
+    """
     probs_RV = logits_RV.softmax(-1)
     if isinstance(top_p, Tensor) or top_p < 1:
         sorted_RV, order_RV = probs_RV.sort(dim=-1, descending=True, stable=True)

@@ -1,11 +1,10 @@
-"""Calling the model: padded batches in, float32 logits or hidden states out.
+"""Call the model on padded batches, and return float32 logits or hidden states.
 
-The tokens that all sequences of a batch begin with are read once for all of them. Few-shot examples
-and instructions are the longest part of most prompts. Their keys and values are computed for one
-row and laid out for every row of the batch just as left padding would have them: a shorter sequence
-has its padding in front, then its part of the prefix. What is left to compute is the same number of
-columns for every row, the last ones. So masks, positions and the distances that sliding windows
-count are those of the batch without a shared prefix.
+A prefix that all sequences of a batch share, such as instructions and few-shot examples, is
+computed once: its keys and values are computed for one row, and copied to every row at the columns
+where left padding would put them. Every row then has the same number of columns left to compute,
+the last ones, and masks, positions and the distances of sliding windows are those of the batch
+without a shared prefix.
 
 Shapes: B sequences in a batch, L padded length, P shared tokens, C columns left, D hidden size (of
 a head in the cache).
@@ -21,22 +20,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-SHORTEST = 16  # shared tokens for which it is worth while
-Ids = Sequence[int]
+from grace.engines import Ids
+
+SHORTEST = 16  # shared tokens that are worth a call of their own
 
 
 class Forward:
-    """Calls the model with the arguments that it knows; returns (float32 logits, cache)."""
+    """Calls a model with those of the arguments that its `forward` accepts."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
         decoder = self._base.base_model
-        self._decoder = self._base.model if decoder is self._base else decoder  # Llama 4 names none
-        known = inspect.signature(self._base.forward).parameters
-        self._keeps = "logits_to_keep" in known
-        self._positions = "position_ids" in known
-        self._rearranges = self._positions and "past_key_values" in known
+        # Llama 4 names no base model.
+        self._decoder = self._base.model if decoder is self._base else decoder
+        accepted = inspect.signature(self._base.forward).parameters
+        self._keeps = "logits_to_keep" in accepted
+        self._positions = "position_ids" in accepted
+        self._rearranges = self._positions and "past_key_values" in accepted
 
     def __call__(
         self,
@@ -48,7 +49,7 @@ class Forward:
         cache: Any = None,
         use_cache: bool = False,
     ) -> tuple[Tensor, Any]:
-        """Return the logits of the last `keep` positions, and the cache."""
+        """Return the float32 logits of the last `keep` positions, and the cache if it is used."""
         extra: dict[str, Any] = {"position_ids": positions_BL} if self._positions else {}
         if self._keeps:
             extra["logits_to_keep"] = keep
@@ -66,7 +67,7 @@ class Forward:
     ) -> Tensor:
         """Return the last layer's hidden states after the final norm, shape (B, L, D).
 
-        A cache is gone on with, and has the new positions too afterwards.
+        The columns follow those in the cache, which is extended by them.
         """
         extra: dict[str, Any] = {"position_ids": positions_BL} if self._positions else {}
         if cache is not None:
@@ -77,10 +78,10 @@ class Forward:
         return states_BLD
 
     def empty_cache(self) -> Any:
-        """Return a cache of keys and values alone, which keeps every position.
+        """Return an empty KV cache that keeps every position.
 
-        None where the model keeps something else as well, a state that runs along the sequence
-        say, which cannot be moved from one place in a batch to another.
+        None if the model also keeps something else, such as the recurrent state of a hybrid, which
+        cannot be copied from one column to another.
         """
         from transformers.cache_utils import (
             Cache,
@@ -99,7 +100,7 @@ class Forward:
 
 
 def left_pad(
-    sequences: Sequence[Sequence[int]], device: torch.device, pad: int
+    sequences: Sequence[Ids], device: torch.device, pad: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return ids, mask and positions, each (B, L), padded on the left."""
     length = max(map(len, sequences))
@@ -110,10 +111,10 @@ def left_pad(
 
 
 class Unread(NamedTuple):
-    """What the model has left to read of a padded batch.
+    """The columns of a left-padded batch that the model has not read yet.
 
-    `ids_BC` and `positions_BC` are of the last columns, `mask_BL` of all, None where nothing is
-    padded; `cache` holds what stands before the columns, None where nothing does.
+    `ids_BC` and `positions_BC` are those of the last C columns, `mask_BL` is the mask of all, None
+    without padding. `cache` holds the columns before them, None if there are none.
     """
 
     ids_BC: Tensor
@@ -124,13 +125,13 @@ class Unread(NamedTuple):
 
 @torch.inference_mode()
 def begin(forward: Forward, sequences: Sequence[Ids], device: torch.device, keep: int) -> Unread:
-    """Return a batch of which the shared prefix, if it is long enough, has been read.
+    """Pad a batch and read its shared prefix, if it is long enough.
 
     Args:
         forward: the model.
         sequences: token ids.
-        device: the model's.
-        keep: columns at the end that the model must still read, for their outputs are wanted.
+        device: the model's device.
+        keep: columns at the end to leave unread, since their outputs are needed.
     """
     return read(forward, *left_pad(sequences, device, pad=0), shared(sequences), keep)
 
@@ -138,10 +139,10 @@ def begin(forward: Forward, sequences: Sequence[Ids], device: torch.device, keep
 def read(
     forward: Forward, ids_BL: Tensor, mask_BL: Tensor, positions_BL: Tensor, length: int, keep: int
 ) -> Unread:
-    """Return a left-padded batch of which the first `length` tokens of every sequence are read.
+    """Read the first `length` tokens of every sequence of a left-padded batch, once for all.
 
-    Fewer, so that `keep` columns are left, or none, where that is not worth while. A gradient
-    goes through what was read.
+    Fewer tokens are read if fewer than `keep` columns would be left, and none if too few are
+    shared. Gradients flow through the cache.
     """
     count_B1, width = mask_BL.sum(1, keepdim=True), ids_BL.shape[1]
     ragged = bool((count_B1 != width).any())
@@ -162,7 +163,8 @@ def read(
 
 
 def shared(sequences: Sequence[Ids]) -> int:
-    """Return how many tokens all sequences begin with, 0 where that is not worth while."""
+    """Return the length of the prefix that all sequences share, 0 if it is below `SHORTEST`."""
+    # All sequences lie between the smallest and the largest, and share what those two share.
     first, last = min(sequences, key=tuple), max(sequences, key=tuple)
     alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     length = sum(1 for _ in alike)
@@ -170,7 +172,7 @@ def shared(sequences: Sequence[Ids]) -> int:
 
 
 def _laid_out(cache: Any, places_BP: Tensor) -> Any:
-    """Return the cache with a row per sequence: each column from its place in the prefix."""
+    """Give the cache of the prefix a row per sequence, each column from its place in the prefix."""
     for layer in cache.layers:
         for name in ("keys", "values"):
             states_PHD = getattr(layer, name)[0].transpose(0, 1)

@@ -1,4 +1,4 @@
-"""From a directory or a Hub id to a model and a tokenizer ready to sample."""
+"""Load a model and its tokenizer from a directory or the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from grace.chat import with_thinking
-from grace.cnf import TOKENS, find_readout
+from grace.cnf import count_rows, find_readout
 from grace.config import is_missing
 from grace.engines.local.adapters import load_adapter, put_rows
+from grace.engines.reading import check_rows
+from grace.engines.stops import ids_in
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
 from grace.store import ROWS, read_card
@@ -29,9 +31,9 @@ DTYPES = {
 
 
 class Loaded(NamedTuple):
-    """A model in evaluation mode with its tokenizer, and how its `<CNF>` is to be read.
+    """A model in evaluation mode with its tokenizer, and how its confidence is read.
 
-    `stops` are the ids that end a response because they hold a stop text.
+    `stops` are the ids of tokens that contain a stop text.
     """
 
     model: Any
@@ -51,12 +53,12 @@ def load(
     thinking: bool = False,
     trainable: bool = False,
 ) -> Loaded:
-    """Load a causal language model, and an adapter directory on top of it.
+    """Load a causal language model, with an adapter directory on top if one is named.
 
-    The type `auto` is float32 on a CPU and the checkpoint's own elsewhere, bfloat16 in place of
-    float16. In float32 an adapter is merged into the weights; in half precision it stays apart,
-    and the output head runs in float32, unless the model is to be trained (which sees to that
-    itself).
+    The dtype `auto` is float32 on a CPU, and that of the checkpoint elsewhere, with bfloat16 in
+    place of float16. An adapter is merged into float32 weights. In half precision it stays
+    separate, and the output head runs in float32, unless the model is `trainable`: training
+    computes its logits in float32 itself.
 
     Raises:
         ModelError: something is missing or cannot be used; the message names it.
@@ -71,7 +73,8 @@ def load(
     manifest = read_card(Path(adapter or path))
     if adapter is not None:
         model = load_adapter(model, Path(adapter), manifest)
-    _check_rows(model, tokenizer, path)
+    remedy = "load the adapter that belongs to this tokenizer"
+    check_rows(find_readout(tokenizer), count_rows(model), f"the model in {path}", remedy)
     if dtype == "auto" and next(model.parameters()).dtype == torch.float16:
         model = model.to(torch.bfloat16)
     model = model.to(where).eval()
@@ -89,11 +92,11 @@ def load_tokenizer(
 ) -> Any:
     """Load the tokenizer of a directory or Hub id.
 
-    A chat template that can switch thinking on and off does as `thinking` says. One that comes with
-    a card is left as it is: it says what the confidence was fitted to.
+    `thinking` switches reasoning on or off in a chat template that can do both. The template of a
+    trained model (one with a grace.json) is left unchanged, since its confidence was fitted to it.
 
     Raises:
-        ModelError: there is none, or it has no end-of-sequence token.
+        ModelError: there is no tokenizer.
     """
     from transformers import AutoTokenizer
 
@@ -113,9 +116,12 @@ def load_tokenizer(
 
 
 def pick_device(device: str) -> torch.device:
-    """Return the torch device of a setting; `auto` is CUDA where there is one, else the CPU.
+    """Return the torch device of a setting; `auto` is CUDA if there is a device, else the CPU.
 
     Under `torchrun` each process of a machine has a CUDA device of its own.
+
+    Raises:
+        ModelError: the device is unknown or does not exist.
     """
     if device == "auto":
         own = os.environ.get("LOCAL_RANK")
@@ -125,15 +131,18 @@ def pick_device(device: str) -> torch.device:
     where = torch.device(device)
     if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
-        raise ModelError(f"device {device!r} is not there ({count} CUDA devices); use auto or cpu")
+        raise ModelError(
+            f"device {device!r} does not exist ({count} CUDA devices found); use auto or cpu"
+        )
     return where
 
 
 def head_in_float32(model: Any) -> None:
     """Make the output head of a half-precision model compute its logits in float32.
 
-    The head gets its own float32 weight, with the trained row of `<CNF>` in it; 16-bit logits
-    would move c by up to 0.015. For inference only: the head is no longer tied or trainable.
+    The head gets a float32 weight of its own, which includes the trained row of `<CNF>`: with
+    16-bit logits c would be off by up to 0.015. For inference only, since the head is no longer
+    tied or trainable.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = base.get_output_embeddings()
@@ -150,20 +159,21 @@ def head_in_float32(model: Any) -> None:
 def eos_ids(
     model: Any, tokenizer: Any, besides: Sequence[int] = (), stops: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Return every id that ends a response, the tokenizer's EOS first, without those `besides`.
+    """Return the ids that end a response: the tokenizer's EOS, the model's own, and `stops`.
 
-    An exported model names `<CNF>` among its end tokens, for other engines. `stops` are the ids
-    that hold a stop text; they come last.
+    Args:
+        model: the model, whose configurations name end tokens.
+        tokenizer: its tokenizer.
+        besides: ids to leave out: an exported model names `<CNF>` too, for other engines.
+        stops: ids of tokens that contain a stop text; they come last.
 
     Raises:
-        ModelError: there is none.
+        ModelError: there are none.
     """
-    found: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    for config in (getattr(model, "generation_config", None), model.config):
-        named = getattr(config, "eos_token_id", None)
-        found += [named] if isinstance(named, int) else list(named or ())
-    rows = model.get_input_embeddings().weight.shape[0]
-    ends = (*found, *stops)
+    configs = (getattr(model, "generation_config", None), model.config)
+    named = (getattr(config, "eos_token_id", None) for config in configs)
+    rows = count_rows(model)
+    ends = (*ids_in(tokenizer.eos_token_id, *named), *stops)
     ids = tuple(dict.fromkeys(i for i in ends if 0 <= i < rows and i not in besides))
     if not ids:
         raise ModelError("neither tokenizer nor model names an end token; set eos_token")
@@ -179,7 +189,7 @@ def _pick_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
 
 
 def _check_directory(path: str | Path, *, config: bool = True) -> None:
-    """Refuse what is neither a Hub id nor a directory with a model."""
+    """Refuse a path that is neither a Hub id nor the directory of a model."""
     folder = Path(path)
     if not folder.exists():
         if is_missing(path):
@@ -217,7 +227,7 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
 
 
 def _causal_model(path: str | Path, **options: Any) -> Any:
-    """Load what writes text: a language model, or one that also takes images."""
+    """Load a causal language model, or one that also takes images."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     try:
@@ -232,7 +242,7 @@ def _causal_model(path: str | Path, **options: Any) -> Any:
 
 @contextmanager
 def no_progress_bar() -> Iterator[None]:
-    """Keep transformers from showing bars while it reads or writes weights."""
+    """Hide the progress bars of transformers while it reads or writes weights."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -242,12 +252,3 @@ def no_progress_bar() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-def _check_rows(model: Any, tokenizer: Any, path: str | Path) -> None:
-    readout, rows = find_readout(tokenizer), model.get_input_embeddings().weight.shape[0]
-    if readout is not None and max(readout.ids) >= rows:
-        raise ModelError(
-            f"the tokenizer knows {TOKENS[readout.head][-1]} as id {readout.ids[-1]}, but the "
-            f"model in {path} has {rows} rows; load the adapter that belongs to this tokenizer"
-        )

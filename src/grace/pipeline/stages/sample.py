@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from grace.config import to_dict
-from grace.engines.checks import check_contexts
+from grace.engines.base import check_contexts
 from grace.grading import grader_of
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import is_sampled, sample_split, sampling_for

@@ -10,7 +10,7 @@ from grace.chat import encode_text
 from grace.chat.detokenizer import Words
 from grace.cnf import CNF_TOKEN
 from grace.engines import Sampling, StreamingEngine
-from grace.engines.checks import check_contexts
+from grace.engines.base import check_contexts
 from grace.engines.reading import LOWEST, Drawn, log_of
 from grace.evidence import Running
 from grace.server.jobs.queue import Emit, Finished, Job

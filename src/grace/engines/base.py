@@ -1,0 +1,212 @@
+"""The base classes of the engines, and the check that prompts fit the model's context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from grace.cnf import Readout
+from grace.engines import AT_ONCE, Features, Ids, Sampling
+from grace.engines.reading import NO_CNF, Reader, Scored, Step
+from grace.errors import DataError, ModelError
+from grace.evidence import Evidence, sigmoid
+from grace.records import Generation
+
+Value = TypeVar("Value")
+
+
+class BaseEngine:
+    """Base class of all engines: scores given responses, and tells how c is read (`reader`)."""
+
+    reader: Reader
+
+    @property
+    def readout(self) -> Readout | None:
+        """The tokens that c is read from, None if there are none."""
+        return self.reader.readout
+
+    @property
+    def read_at(self) -> str:
+        """Where c is read: predict, feed or prompt."""
+        return self.reader.read_at
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """How the response's own probabilities shift c, if at all."""
+        return self.reader.evidence
+
+    def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
+        """Return c of given responses (token ids without the end token).
+
+        Raises:
+            ModelError: there is no `<CNF>`, or the engine cannot score given responses.
+        """
+        if self.readout is None:
+            raise ModelError(NO_CNF)
+        if self.evidence is not None:
+            return self._each(prompts, responses, self.reader.confidence)
+        pairs = zip(prompts, responses, strict=True)
+        return self._confidences_after([self.reader.place(*pair) for pair in pairs])
+
+    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
+        """Return c at every step of given responses, the end step last.
+
+        Raises:
+            ModelError: the model has a confidence at the end of a response only.
+        """
+        return self._each(prompts, responses, self.reader.trace)
+
+    def logprobs(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> list[tuple[list[float], float]]:
+        """Return each response's token log-probabilities and the log-probability of its end.
+
+        Raises:
+            ModelError: the engine cannot score given responses.
+        """
+        return self._each(prompts, responses, lambda one: ([*one.logprobs], one.end_logprob))
+
+    def _each(
+        self,
+        prompts: Sequence[Ids],
+        responses: Sequence[Ids],
+        rate: Callable[[Scored], Value],
+    ) -> list[Value]:
+        """Return a value of each response; an error stops the scoring of the others."""
+        with closing(self._scored(prompts, responses)) as scored:
+            return [rate(one) for one in scored]
+
+    def _scored(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> Generator[Scored, None, None]:
+        """Yield given responses with their log-probabilities and readings."""
+        raise NotImplementedError
+
+    def _confidences_after(self, contexts: Sequence[Ids]) -> list[float]:
+        """Return c as it is read after each context, for a model without evidence."""
+        raise NotImplementedError
+
+
+class StepEngine(BaseEngine):
+    """Base class of the engines that return log-probabilities, but no logits or hidden states.
+
+    Attributes: `tokenizer`, `reader` (the end tokens, and how c is read) and `limit` (the context
+    in tokens, None if there is no limit).
+    """
+
+    tokenizer: Any
+    limit: int | None
+
+    def plan(
+        self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
+    ) -> list[list[int]]:
+        """Return units of work, prompts in their order; the model's server or library batches."""
+        starts = range(0, len(prompts), AT_ONCE)
+        return [list(range(start, min(start + AT_ONCE, len(prompts)))) for start in starts]
+
+    def generate(
+        self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, list[Generation]]]:
+        """Yield (prompt index, its samples) in the order of the prompts.
+
+        Greedy samples of a prompt are equal, so only one is drawn. Closing the iterator stops the
+        samples in flight.
+
+        Raises:
+            DataError: a prompt is empty.
+            ModelError: a prompt and its response could exceed the model's context.
+        """
+        keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
+        check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
+        copies = sampling.num_samples if sampling.temperature == 0 else 1
+        distinct = replace(sampling, num_samples=sampling.num_samples // copies)
+        with closing(self._samples(prompts, keys, distinct)) as arriving:
+            for index, samples in enumerate(arriving):
+                yield index, samples * copies
+
+    def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
+        """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
+        check_contexts(contexts, self.limit, 1)
+        logprobs_NT = np.array(list(self._next_logprobs(contexts, tokens)), dtype=np.float64)
+        probs_NT: np.ndarray = np.exp(logprobs_NT.reshape(len(contexts), len(tokens)))
+        return probs_NT.astype(np.float32)
+
+    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
+        """Refuse: there are no hidden states.
+
+        Raises:
+            ModelError: always.
+        """
+        raise ModelError(
+            "this engine gives no hidden states; use the transformers engine for features"
+        )
+
+    def _scored(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> Generator[Scored, None, None]:
+        contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
+        check_contexts(contexts, self.limit, 1)
+        return self._score(prompts, responses)
+
+    def _confidences_after(self, contexts: Sequence[Ids]) -> list[float]:
+        check_contexts(contexts, self.limit, 1)
+        with closing(self._after(contexts)) as steps:
+            return [sigmoid(self.reader.reading(step)) for step in steps]
+
+    def _samples(
+        self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
+    ) -> Generator[list[Generation], None, None]:
+        """Yield the samples of each prompt, in their order."""
+        raise NotImplementedError
+
+    def _next_logprobs(self, contexts: Sequence[Ids], tokens: Ids) -> Iterator[Sequence[float]]:
+        """Yield the log-probabilities of some tokens after each context."""
+        raise NotImplementedError
+
+    def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
+        """Yield the step after each context, as if it ended the response."""
+        raise NotImplementedError
+
+    def _score(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> Generator[Scored, None, None]:
+        """Yield given responses, each of which fits the context."""
+        raise NotImplementedError
+
+
+def check_contexts(
+    contexts: Sequence[Ids],
+    limit: int | None,
+    new_tokens: int = 0,
+    keys: Sequence[str] = (),
+) -> None:
+    """Refuse an empty context, and one that exceeds the model's context length.
+
+    Args:
+        contexts: token ids.
+        limit: the model's context in tokens, None if there is no limit.
+        new_tokens: how many tokens may be added to each.
+        keys: names of the contexts for the message; without any they are numbered.
+
+    Raises:
+        DataError: a context is empty.
+        ModelError: a context and its new tokens exceed the limit; the message names the longest.
+    """
+    lengths = list(map(len, contexts))
+    names = keys or range(len(lengths))
+    if 0 in lengths:
+        raise DataError(f"prompt {names[lengths.index(0)]} has no tokens; give it at least one")
+    longest = max(lengths, default=0)
+    if limit is not None and longest + new_tokens > limit:
+        room, place = limit - longest, names[lengths.index(longest)]
+        which = f"prompt {place}" if keys or len(lengths) > 1 else "the prompt"
+        answer = f" and its answer up to {new_tokens}" if new_tokens else ""
+        fits = f" or lower max_new_tokens to {room}" if new_tokens and room > 0 else ""
+        raise ModelError(
+            f"{which} has {longest} tokens{answer}, but the model's context is {limit}; shorten it"
+            f"{fits}"
+        )

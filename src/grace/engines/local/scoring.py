@@ -1,0 +1,218 @@
+"""Score given responses with a model in this process: probabilities, confidences, hidden states.
+
+Shapes: N sequences, B of them in a batch, C columns to read, K kept positions, V vocabulary, D
+hidden size, E tokens that are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grace.cnf import count_rows, end_log_prob, find_readout, unread_end, without
+from grace.engines import Features, Ids, StepStates
+from grace.engines.base import BaseEngine, check_contexts
+from grace.engines.local.batching import group, run_batches
+from grace.engines.local.forward import Forward, Unread, begin
+from grace.engines.local.loading import eos_ids
+from grace.engines.reading import Reader, Scored
+from grace.errors import ModelError
+from grace.evidence import Evidence
+
+ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 128}
+TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 65_536}
+LOGITS_IN_FLIGHT = 2**27  # entries of a float32 logits tensor: 512 MB
+
+
+class LocalScorer(BaseEngine):
+    """Scores given responses with a model in this process.
+
+    Attributes: `model`, `forward` (calls it), `tokenizer`, `reader` (the end tokens, and how c is
+    read), `device`, `batch_size` and `limit` (the context in tokens, None if there is no limit).
+
+    Args:
+        model: a causal language model; it is put into evaluation mode.
+        tokenizer: its tokenizer; c is read if it has `<CNF>`.
+        read_at: where c is read: `predict` at the end step, `feed` at `<CNF>`'s own position (one
+            more forward per response), `prompt` at the first step, before the response, which is
+            then drawn as if there were no `<CNF>`. The trace has c at every step in any case.
+        evidence: how the response's own probabilities shift the logit of `<CNF>`, if at all.
+        batch_size: rows in flight; None: a default for the device.
+        stops: ids that end a response besides those that model and tokenizer name.
+
+    Raises:
+        ModelError: neither tokenizer nor model names an end token, or c cannot be read that way.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        read_at: str = "predict",
+        *,
+        evidence: Evidence | None = None,
+        batch_size: int | None = None,
+        stops: Ids = (),
+    ) -> None:
+        readout = find_readout(tokenizer)
+        if read_at not in ("predict", "feed", "prompt"):
+            raise ModelError(f"read_at is {read_at!r}; use predict, feed or prompt")
+        if readout and readout.cnf is None and (read_at == "feed" or evidence):
+            raise ModelError("bin tokens are read without evidence, and at predict or prompt")
+        if read_at == "prompt" and evidence:
+            raise ModelError("evidence needs a response, so c cannot be read at the prompt with it")
+        eos = eos_ids(model, tokenizer, readout.ids if readout else (), stops)
+        self.reader = Reader(readout, eos, read_at, evidence)
+        config = model.config.get_text_config()
+        self.limit: int | None = getattr(config, "max_position_embeddings", None)
+        self.model, self.forward = model.eval(), Forward(model)
+        self.tokenizer = tokenizer
+        self.device: torch.device = model.get_input_embeddings().weight.device
+        self.batch_size = batch_size or ROWS_IN_FLIGHT.get(self.device.type, 64)
+
+    @property
+    def cnf(self) -> int | None:
+        """The id of `<CNF>`, None if there is none."""
+        return self.reader.cnf
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The ids that end a response, the tokenizer's EOS first and `<CNF>` last."""
+        return self.reader.stops
+
+    def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
+        """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
+        check_contexts(contexts, self.limit)
+        columns = list(tokens)
+
+        def run(batch: list[int]) -> list[np.ndarray]:
+            logits_BV = self._last_logits([contexts[i] for i in batch], keep=1)[:, -1]
+            total_B1 = logits_BV.logsumexp(-1, keepdim=True)
+            return list((logits_BV[:, columns] - total_B1).exp().cpu().numpy())
+
+        rows = run_batches(self._group(contexts), run, contexts)
+        return np.array(rows, dtype=np.float32).reshape(len(contexts), len(columns))
+
+    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
+        """Return the pooled hidden states of given responses."""
+        return self.states(prompts, responses)[0]
+
+    def states(
+        self,
+        prompts: Sequence[Ids],
+        responses: Sequence[Ids],
+        steps_NB: Sequence[Ids] = (),
+    ) -> tuple[Features, StepStates]:
+        """Return the pooled hidden states of given responses, and those at B steps of each.
+
+        A step is the number of response tokens before it. Without `steps_NB`, B is 0.
+        """
+        contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
+        check_contexts(contexts, self.limit)
+
+        def run(batch: list[int]) -> list[np.ndarray]:
+            counts = [len(responses[i]) for i in batch]
+            sequences = [contexts[i] for i in batch]
+            unread = begin(self.forward, sequences, self.device, keep=max(counts) + 1)
+            return pool(self.forward, unread, counts, [steps_NB[i] for i in batch if steps_NB])
+
+        pooled = run_batches(self._group(contexts), run, contexts)
+        size = self.model.config.get_text_config().hidden_size
+        width = len(steps_NB[0]) if steps_NB else 0
+        states_NSD = np.array(pooled, dtype=np.float32).reshape(len(contexts), 3 + 2 * width, size)
+        features = Features(states_NSD[:, 0], states_NSD[:, 1], states_NSD[:, 2])
+        return features, StepStates(states_NSD[:, 3 : 3 + width], states_NSD[:, 3 + width :])
+
+    @torch.inference_mode()
+    def _last_logits(self, contexts: Sequence[Ids], keep: int) -> torch.Tensor:
+        """Return float32 logits at the last `keep` positions, shape (B, keep, V)."""
+        unread = begin(self.forward, contexts, self.device, keep)
+        columns = (unread.ids_BC, unread.mask_BL, unread.positions_BC)
+        cached = unread.cache is not None
+        return self.forward(*columns, keep=keep, cache=unread.cache, use_cache=cached)[0]
+
+    def _confidences_after(self, contexts: Sequence[Ids]) -> list[float]:
+        assert self.readout is not None
+        probs_NE = torch.from_numpy(self.next_token_probs(contexts, self.readout.ids))
+        reading_N = self.readout.reading(probs_NE.log(), torch.zeros(len(probs_NE)))
+        return list(reading_N.sigmoid().tolist())
+
+    def _scored(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> Generator[Scored, None, None]:
+        fed = self.reader.fed
+        contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
+        check_contexts(contexts, self.limit)
+        longest = max(map(len, responses), default=0)
+
+        def run(batch: list[int]) -> list[Scored]:
+            keep = max(len(responses[i]) for i in batch) + 1 + len(fed)
+            logits_BKV = self._last_logits([contexts[i] for i in batch], keep=keep)
+            return [
+                score(logits_KV[keep - len(r) - 1 - len(fed) :], r, self.reader)
+                for r, logits_KV in zip([responses[i] for i in batch], logits_BKV, strict=True)
+            ]
+
+        yield from run_batches(self._group(contexts, keep=longest + 1 + len(fed)), run, contexts)
+
+    def _group(
+        self, contexts: Sequence[Ids], num_samples: int = 1, keep: int = 1, new_tokens: int = 0
+    ) -> list[list[int]]:
+        """Return batches of indices, longest first, within the memory budget of this device."""
+        vocabulary = count_rows(self.model)
+        return group(
+            contexts,
+            new_tokens=new_tokens,
+            max_rows=min(self.batch_size, max(1, LOGITS_IN_FLIGHT // (keep * vocabulary))),
+            max_tokens=TOKENS_IN_FLIGHT.get(self.device.type, TOKENS_IN_FLIGHT["cpu"]),
+            num_samples=num_samples,
+        )
+
+
+@torch.inference_mode()
+def score(logits_KV: Tensor, response: Ids, reader: Reader) -> Scored:
+    """Score one response from the logits of its steps, its end, and `<CNF>` if that was fed.
+
+    If the tokens that are read are never drawn, the log-probabilities are those of a model without
+    them.
+    """
+    readout, num_tokens, readings = reader.readout, len(response), list[float]()
+    last_V = logits_KV[num_tokens]
+    if readout is None:
+        end = float(end_log_prob(last_V, reader.stops))
+    else:
+        read_KE = logits_KV[:, list(readout.ids)]
+        readings = readout.reading(read_KE, logits_KV.logsumexp(-1)).tolist()
+        end = float(unread_end(last_V, reader.stops, readout))
+        if reader.banned:
+            logits_KV = without(logits_KV, readout)
+    end_logprob = float(end_log_prob(logits_KV[num_tokens], reader.stops))
+    tokens_K = torch.tensor(response, dtype=torch.long, device=logits_KV.device)
+    steps_KV = logits_KV[:num_tokens]
+    chosen_K = steps_KV.gather(1, tokens_K[:, None])[:, 0] - steps_KV.logsumexp(-1)
+    return Scored(chosen_K.tolist(), end_logprob, end, readings)
+
+
+@torch.inference_mode()
+def pool(
+    forward: Forward, unread: Unread, counts: Ids, steps: Sequence[Ids] = ()
+) -> list[np.ndarray]:
+    """Return pooled states of each sequence, shape (3 + 2 B, D) with B steps, or (3, D).
+
+    With n the count of a sequence: the mean of its last n positions, the last position, and the one
+    before those n, which is step 0; then the states at the steps, and the means of the steps from 0
+    up to each of them.
+    """
+    states_BCD = forward.states(unread.ids_BC, unread.mask_BL, unread.positions_BC, unread.cache)
+    pooled = []
+    for row, (states_CD, n) in enumerate(zip(states_BCD.float(), counts, strict=True)):
+        kept = [states_CD[-max(n, 1) :].mean(0), states_CD[-1], states_CD[-n - 1]]
+        steps_KD = states_CD[len(states_CD) - n - 1 :]
+        at = steps[row] if steps else ()
+        kept += [steps_KD[k] for k in at] + [steps_KD[: k + 1].mean(0) for k in at]
+        pooled.append(torch.stack(kept).cpu().numpy())
+    return pooled
