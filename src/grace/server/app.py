@@ -119,7 +119,7 @@ def about(model: Model, path: Path, most_tokens: int) -> dict[str, Any]:
         "kind": model.task.kind,
         "read_at": engine.read_at,
         "evidence": engine.evidence is not None,
-        "max_tokens": min(model.sample.max_new_tokens, most_tokens),
+        "max_tokens": min(model.sample.longest, most_tokens),
         "threshold": to_json(model.promise) if model.promise else None,
         "measured": {key: row[key] for key in MEASURED if key in row} if row else None,
     }

@@ -144,7 +144,7 @@ class Service:
             num_samples=body.n,
             temperature=1.0 if temperature is None else temperature,
             top_p=top_p or 1.0,
-            max_new_tokens=self._longest(body) or self.model.sample.max_new_tokens,
+            max_new_tokens=self._longest(body) or self.model.sample.longest,
             seed=body.seed or 0,
         )
         key = secrets.token_hex(8) if body.seed is None else None

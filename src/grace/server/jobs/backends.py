@@ -240,7 +240,7 @@ class VoteJob(Job):
 
     def _ends(self, decision: Decision) -> int:
         """Return the number of votes that drew an end token: those below the longest allowed."""
-        longest = self._options["max_new_tokens"] or self._model.sample.max_new_tokens
+        longest = self._options["max_new_tokens"] or self._model.sample.longest
         return sum(vote.tokens < longest for vote in decision.votes)
 
     def _show(self, vote: Vote, leading: str | None) -> None:
