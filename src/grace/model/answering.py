@@ -14,7 +14,7 @@ from grace.config import DataSettings, SampleSettings
 from grace.engines import Sampling, StreamingEngine
 from grace.errors import UserInputError
 from grace.model import questions as asked
-from grace.model.asides import aside
+from grace.model.calls import in_thread
 from grace.model.questions import AskOptions, Choices, VoteOptions
 from grace.model.reply import Reply as Reply
 from grace.model.rules import Answering, answering, drawing, usual_budget, voting
@@ -134,11 +134,11 @@ class Model:
         On a server many calls are in flight, and a cancelled one hangs up. A model in this process
         takes one call at a time: give `ask` a list there.
         """
-        return await aside(self, self._threads, lambda model: model.ask(question, **options))
+        return await in_thread(self, self._threads, lambda model: model.ask(question, **options))
 
     async def avote(self, question: str, **options: Any) -> Decision:
         """Return what `vote` returns, without holding up the event loop (see `aask`)."""
-        return await aside(self, self._threads, lambda model: model.vote(question, **options))
+        return await in_thread(self, self._threads, lambda model: model.vote(question, **options))
 
     @overload
     def vote(  # type: ignore[overload-overlap]
