@@ -52,6 +52,7 @@ class Service:
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """Answer `/v1/chat/completions`."""
+        self._check(body)
         options = body.grace
         if options is None or options.prompt == "raw":
             return await self._converse(body, request)
@@ -73,6 +74,7 @@ class Service:
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Answer `/v1/completions`."""
+        self._check(body)
         engine = self.model.engine
 
         def encode() -> list[list[int]]:
@@ -130,7 +132,6 @@ class Service:
         top_p: float | None,
         num_prompts: int = 1,
     ) -> Completion:
-        self._check_model(body.model)
         choices = num_prompts * body.n
         if choices > MAX_CHOICES:
             raise _refused("n", f"{choices} choices; ask for at most {MAX_CHOICES}")
@@ -138,7 +139,7 @@ class Service:
             num_samples=body.n,
             temperature=1.0 if temperature is None else temperature,
             top_p=top_p or 1.0,
-            max_new_tokens=self._longest(body) or self.model.sample.longest,
+            max_new_tokens=body.longest or self.model.sample.longest,
             seed=body.seed or 0,
         )
         key = secrets.token_hex(8) if body.seed is None else None
@@ -148,7 +149,7 @@ class Service:
     async def _vote(
         self, body: ChatRequest, options: GraceOptions, budget: int, request: Request
     ) -> Response:
-        self._check_vote(body, options, budget)
+        _check_vote(body, options, budget)
         seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed
         vote = dict(
             question=body.question,
@@ -158,30 +159,17 @@ class Service:
             threshold=options.threshold,
             parallel=options.parallel,
             temperature=TEMPERATURE if body.temperature is None else body.temperature,
-            max_new_tokens=self._longest(body),
+            max_new_tokens=body.longest,
             seed=seed,
         )
         used = {"strategy": options.strategy or "es", "budget": budget, "seed": seed}
         job, envelope = self.backend.voting(vote), Envelope(True, self.settings.name)
         return await self._answer(body, request, job, envelope, lambda _, __: used)
 
-    def _check_vote(self, body: ChatRequest, options: GraceOptions, budget: int) -> None:
-        self._check_model(body.model)
-        if max(budget, options.parallel) > MAX_CHOICES:
-            raise _refused("grace.budget", f"{budget} samples; ask for at most {MAX_CHOICES}")
-        for name, wrong in {
-            "n": body.n > 1,
-            "top_p": body.top_p is not None,
-            "stop": bool(body.stops),
-            "logprobs": body.logprobs,
-        }.items():
-            if wrong:
-                raise _refused(name, f"a vote takes no {name}; leave it out, or set a budget of 1")
-
     def _threshold_fields(self, body: ChatRequest, options: GraceOptions) -> GraceFields:
         """Return a function that says whether a single answer reaches the threshold."""
         temperature = body.temperature or 0.0
-        use = answering(options.threshold, self.model.promise, temperature, self._longest(body))
+        use = answering(options.threshold, self.model.promise, temperature, body.longest)
 
         def fields(text: str, ended: Ended) -> Json:
             return {
@@ -193,11 +181,12 @@ class Service:
 
         return fields
 
-    def _longest(self, body: ChatRequest | CompletionRequest) -> int | None:
+    def _check(self, body: ChatRequest | CompletionRequest) -> None:
+        """Refuse another model's name, and answers that are longer than the server allows."""
+        self._check_model(body.model)
         most = self.settings.max_tokens
         if body.longest is not None and body.longest > most:
             raise _refused("max_tokens", f"{body.longest} tokens; ask for at most {most}")
-        return body.longest
 
     def _check_model(self, name: str) -> None:
         if name != self.settings.name:
@@ -227,6 +216,20 @@ class Service:
         first = await anext(arriving)
         lines = answer.lines(first, arriving, usage_wanted=body.stream_options.include_usage)
         return StreamingResponse(lines, media_type="text/event-stream", headers=STREAM_HEADERS)
+
+
+def _check_vote(body: ChatRequest, options: GraceOptions, budget: int) -> None:
+    if max(budget, options.parallel) > MAX_CHOICES:
+        raise _refused("grace.budget", f"{budget} samples; ask for at most {MAX_CHOICES}")
+    unsupported = {
+        "n": body.n > 1,
+        "top_p": body.top_p is not None,
+        "stop": bool(body.stops),
+        "logprobs": body.logprobs,
+    }
+    for name, is_set in unsupported.items():
+        if is_set:
+            raise _refused(name, f"a vote takes no {name}; leave it out, or set a budget of 1")
 
 
 def _refused(param: str, message: str) -> ApiError:

@@ -37,6 +37,6 @@ class ServerSettings:
             raise ConfigError(f"timeout_s is {self.timeout_s}; set a positive number of seconds")
         if not (self.api_key.isascii() and self.api_key.isprintable()):
             raise ConfigError(
-                "the API key has a line break or a character outside ASCII; headers carry neither, so "
-                "choose another key"
+                "the API key has a line break or a character outside ASCII, which no header can "
+                "carry; choose another key"
             )

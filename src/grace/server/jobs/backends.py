@@ -205,7 +205,7 @@ class VoteJob(Job):
 
     def run(self, together: Sequence[Any]) -> None:
         """Sample until the strategy stops or the budget is spent, and decide."""
-        decision = self._model.vote(**self._options, on_vote=self._show, prompt=self._prompt)
+        decision = self._model.vote(**self._options, on_vote=self._voted, prompt=self._prompt)
         self.emit(Piece(0, _text_of(decision)))
         self.emit(Ended(0, "stop", decision.confidence))
         tokens = decision.issued_tokens + self._count_ends(decision)
@@ -216,11 +216,10 @@ class VoteJob(Job):
         longest = self._options["max_new_tokens"] or self._model.sample.longest
         return sum(vote.tokens < longest for vote in decision.votes)
 
-    def _show(self, vote: Vote, leading: str | None) -> None:
+    def _voted(self, vote: Vote, leading: str | None) -> None:
         if self.cancelled.is_set():
             raise Cancelled
-        self.started = True
-        self.emit(Voted(vote, leading))
+        self.show(Voted(vote, leading))
 
 
 def _text_of(decision: Decision) -> str:

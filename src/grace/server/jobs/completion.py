@@ -127,18 +127,12 @@ class Completion(Job):
         samples = range(self.params.sampling.num_samples)
         return [(key, sample) for key in self.prompt_keys() for sample in samples]
 
-    def show(self, piece: Piece) -> None:
-        """Emit new text of a choice."""
-        self.started = True
-        self.emit(piece)
-
     def end(self, ended: Ended, tokens: int) -> None:
         """Emit the end of a choice, and after the last one the end of the job.
 
         `tokens` is the number of tokens drawn for the choice, its end token included.
         """
-        self.started = True
-        self.emit(ended)
+        self.show(ended)
         self._tokens += tokens
         self._open -= 1
         if self._open == 0:

@@ -51,7 +51,7 @@ class Job(ABC):
         size: the number of samples that the job draws at a time.
         cancelled: set once nobody waits for the job.
         arrived: the time at which it was queued, by `time.monotonic`.
-        started: an event was emitted that cannot be taken back, so the job cannot run again.
+        started: an event was shown to the client, so the job cannot run again.
     """
 
     emit: Emit
@@ -63,6 +63,11 @@ class Job(ABC):
         self.arrived = 0.0
         self.started = False
         self._hang_up = hang_up
+
+    def show(self, event: Any) -> None:
+        """Emit an event that the client sees at once."""
+        self.started = True
+        self.emit(event)
 
     def cancel(self) -> None:
         """Do not start, or stop as soon as possible."""
