@@ -1,10 +1,10 @@
 """Models with confidence in Inspect AI: `inspect eval task.py --model grace/runs/qwen`.
 
-An answer's confidence is in `output.metadata["confidence"]`, those of `num_choices` answers in
-`output.metadata["confidences"]`; a scorer reads them from `state.output.metadata`. Messages are
-answered as they stand; with `-M ask=true` the last user turn is taken as a question and asked with
-the prompt of the training run, for which the confidence is calibrated. Further `-M` arguments are
-those of `grace.load`.
+The confidence of an answer is in `output.metadata["confidence"]`, those of `num_choices` answers
+are in `output.metadata["confidences"]`; a scorer reads them from `state.output.metadata`. Messages
+are sent to the model unchanged. With `-M ask=true` the last user turn is a question and gets the
+prompt of the training run, for which the confidence is calibrated. Further `-M` arguments are
+passed to `grace.load`.
 """
 
 from __future__ import annotations
@@ -73,24 +73,24 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
         """Return the answers to a conversation, with their confidences as metadata.
 
         Raises:
-            UserInputError: tools are offered, or `ask` finds no user turn.
+            UserInputError: there are tools, or `ask` is set and there is no user turn.
         """
         if tools:
-            raise UserInputError("grace models call no tools; give a task without any")
+            raise UserInputError("grace models call no tools; use a task without tools")
         chat = self._chat(input)
         return await anyio.to_thread.run_sync(functools.partial(self._answer, chat, config))
 
     def max_connections(self) -> int:
-        """Return how many requests are worth having at a time."""
+        """Return the number of requests at a time: the model takes one."""
         return 1
 
     def _chat(self, turns: Sequence[ChatMessage]) -> list[Message]:
         if not self._ask:
             return [Message(role=turn.role, content=turn.text) for turn in turns]
-        asked = [turn.text for turn in turns if turn.role == "user"]
-        if not asked:
-            raise UserInputError("ask=true needs a user turn, and the conversation has none")
-        return self._model.messages(asked[-1])
+        questions = [turn.text for turn in turns if turn.role == "user"]
+        if not questions:
+            raise UserInputError("ask=true needs a user turn; add one, or leave ask out")
+        return self._model.messages(questions[-1])
 
     def _answer(self, chat: list[Message], config: GenerateConfig) -> ModelOutput:
         from grace.chat import encode_chat
@@ -106,12 +106,12 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
         )
         prompt = encode_chat(model.engine.tokenizer, chat)
         with self._turn:
-            ((_, made),) = model.engine.generate([prompt], sampling, keys=["0"])
-        return self._output(made, len(prompt))
+            ((_, samples),) = model.engine.generate([prompt], sampling, keys=["0"])
+        return self._output(samples, len(prompt))
 
-    def _output(self, made: Sequence[Generation], read: int) -> ModelOutput:
-        written = sum(len(one.token_ids) + (one.finish_reason == "stop") for one in made)
-        confidences = [one.confidence for one in made]
+    def _output(self, samples: Sequence[Generation], read: int) -> ModelOutput:
+        written = sum(len(one.token_ids) + (one.finish_reason == "stop") for one in samples)
+        confidences = [one.confidence for one in samples]
         return ModelOutput(
             model=self.model_name,
             choices=[
@@ -119,7 +119,7 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
                     message=ChatMessageAssistant(content=one.text.strip(), model=self.model_name),
                     stop_reason=STOPS[one.finish_reason],
                 )
-                for one in made
+                for one in samples
             ],
             usage=ModelUsage(input_tokens=read, output_tokens=written, total_tokens=read + written),
             metadata={"confidence": confidences[0], "confidences": confidences},

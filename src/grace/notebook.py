@@ -1,16 +1,18 @@
-"""How a result looks: a line in a terminal, a card in a notebook. All text is escaped."""
+"""The display of results: a line in a terminal, a card in a notebook. All text is escaped."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 
-LONGEST = 60  # characters of an answer in a line
+MAX_CHARS = 60  # of an answer in a line
 
 
 def line(kind: str, answer: str | None, confidence: float | None, notes: Sequence[str]) -> str:
-    """Return a result in one line: `Reply('Paris', confidence 0.94)`."""
-    short = answer if answer is None or len(answer) <= LONGEST else answer[: LONGEST - 3] + "..."
+    """Return a result as one line: `Reply('Paris', confidence 0.94)`."""
+    short = answer
+    if answer is not None and len(answer) > MAX_CHARS:
+        short = answer[: MAX_CHARS - 3] + "..."
     return f"{kind}({', '.join([repr(short), _confidence(confidence), *notes])})"
 
 
@@ -20,13 +22,13 @@ def card(
     notes: Sequence[str],
     traced: Sequence[tuple[str, float]] = (),
 ) -> str:
-    """Return HTML: the answer, its confidence as a bar, and c after each piece of text as colour.
+    """Return HTML with the answer, and its confidence as a bar.
 
     Args:
-        answer: the text, None where there is none.
-        confidence: in [0, 1], None where there is none.
-        notes: what else is to be known.
-        traced: the pieces of the answer, each with c once it is written.
+        answer: the text, None if there is none.
+        confidence: in [0, 1], None if there is none.
+        notes: shown beside the confidence.
+        traced: the pieces of the answer, each with c after it; they are coloured by c.
     """
     shown = "".join(_coloured(*pair) for pair in traced) or escape(answer or "no answer")
     width, colour = 100 * (confidence or 0.0), _colour(confidence or 0.0)
@@ -48,5 +50,5 @@ def _coloured(text: str, c: float) -> str:
 
 
 def _colour(c: float) -> str:
-    """Return red for 0 to green for 1."""
+    """Return a colour from red (0) to green (1)."""
     return f"hsl({120 * c:.0f},70%,65%)"

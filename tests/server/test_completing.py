@@ -20,7 +20,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence
 from grace.server.jobs.backends import draw
-from grace.server.jobs.completion import Asked, Completion, Ended, Piece, Stops
+from grace.server.jobs.completion import Completion, CompletionParams, Ended, Piece, Stops
 from grace.server.jobs.queue import Finished
 from grace.server.replies import Envelope
 from test_trace import EVIDENCE as TRACED
@@ -49,8 +49,8 @@ def run(engine: TransformersEngine, **options: Any) -> tuple[dict[int, Any], lis
     """Return the (text, end, tokens) of every choice, and all events."""
     events: list[Any] = []
     options = {"sampling": SAMPLING, "key": None, "top": 2, **options}
-    asked = Asked(lambda: PROMPTS, len(PROMPTS), **options)
-    job = Completion(engine, asked, events.append, draw)
+    job = Completion(engine, CompletionParams(lambda: PROMPTS, len(PROMPTS), **options), draw)
+    job.emit = events.append
     job.prepare()
     job.run([job])
     choices = {}
@@ -115,8 +115,9 @@ def test_requests_that_run_together_get_what_they_get_alone() -> None:
     for number in range(3):
         events: list[Any] = []
         seen.append(events)
-        asked = Asked(lambda: PROMPTS, 2, greedy, key=f"k{number}")
-        jobs.append(Completion(engine, asked, events.append, draw))
+        params = CompletionParams(lambda: PROMPTS, 2, greedy, key=f"k{number}")
+        jobs.append(Completion(engine, params, draw))
+        jobs[-1].emit = events.append
         jobs[-1].prepare()
     assert len({job.group for job in jobs}) == 1
     jobs[1].cancel()
@@ -150,8 +151,9 @@ def test_requests_of_any_settings_run_together_and_get_what_they_get_alone(
     for sampling in MIXED:
         events: list[Any] = []
         seen.append(events)
-        asked = Asked(lambda: PROMPTS, 2, sampling, None)
-        jobs.append(Completion(engine, asked, events.append, draw))
+        params = CompletionParams(lambda: PROMPTS, 2, sampling, None)
+        jobs.append(Completion(engine, params, draw))
+        jobs[-1].emit = events.append
         jobs[-1].prepare()
     assert len({job.group for job in jobs}) == 1
     jobs[0].run(jobs)
@@ -168,12 +170,13 @@ def test_requests_of_any_settings_run_together_and_get_what_they_get_alone(
 def test_evidence_costs_the_same_at_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = []
     monkeypatch.setattr("grace.evidence._clipped", lambda value: looked_at.append(value) or value)
-    reads = SimpleNamespace(
+    engine = SimpleNamespace(
         tokenizer=SimpleNamespace(decode=lambda ids, **_: "a" * len(ids)),
         evidence=EVIDENCE, readout=None, read_at="predict", limit=None,
     )  # fmt: skip
-    asked = Asked(lambda: [[1]], 1, SAMPLING, None, top=None)
-    job = Completion(reads, asked, lambda _: None, draw)  # type: ignore[arg-type]
+    params = CompletionParams(lambda: [[1]], 1, SAMPLING, None, top=None)
+    job = Completion(engine, params, draw)  # type: ignore[arg-type]
+    job.emit = lambda _: None
     job.prepare()
     choice = job.choices()[0]
     for _ in range(300):

@@ -15,7 +15,7 @@ from grace.errors import UserInputError
 from grace.model import Model
 from grace.server.errors import ApiError
 from grace.server.jobs.backends import draw
-from grace.server.jobs.completion import Asked, Completion
+from grace.server.jobs.completion import Completion, CompletionParams
 from grace.server.jobs.queue import Cancelled, Failed, Finished, Job, Queue
 
 
@@ -26,7 +26,8 @@ class Steps(Job):
         self.size = size
         self.events: list[Any] = []
         self.done = threading.Event()
-        super().__init__(self._emit)
+        super().__init__()
+        self.emit = self._emit
         self.group = group
         self.release = threading.Event()
         self.calls = 0
@@ -126,8 +127,10 @@ def test_short_prompts_are_not_padded_to_the_length_of_a_long_one(
     first = busy(worker, model)
     events: list[Any] = []
     for length in (3, 20, 200, 40, 5, 130):
-        asked = Asked(lambda n=length: [[n] * n], 1, Sampling(1, 0.0, 1.0, 2, 0), "key")  # type: ignore[misc]
-        job = Completion(tiny_model.engine, asked, events.append, draw)  # type: ignore[arg-type]
+        sampling = Sampling(1, 0.0, 1.0, 2, 0)
+        params = CompletionParams(lambda n=length: [[n] * n], 1, sampling, "key")  # type: ignore[misc]
+        job = Completion(tiny_model.engine, params, draw)
+        job.emit = events.append
         job.prepare()
         worker.submit(job)
     first.release.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import sys
@@ -17,6 +18,7 @@ import pytest
 from live_server import NAME, Live, running, slowed
 
 from grace.chat import encode_chat, encode_text
+from grace.config import SampleSettings
 
 QUESTION = "What is 7 and 49?"
 
@@ -115,6 +117,23 @@ def test_a_prompt_that_the_model_was_not_trained_on_is_said_so(live: Live) -> No
 def test_a_temperature_too_small_to_divide_by_is_greedy(live: Live, temperature: float) -> None:
     (choice,) = chat(live, temperature=temperature).choices
     assert choice.message.content == chat(live).choices[0].message.content
+
+
+def test_without_a_length_in_grace_json_answers_are_as_long_as_those_of_ask(
+    live: Live, finished: Path
+) -> None:
+    model = copy.copy(live.model)
+    model.sample = SampleSettings()
+    user = [{"role": "user", "content": QUESTION}]
+    with running(model, finished / "run") as server:
+        assert server.client().models.retrieve(NAME).grace["max_tokens"] == 50
+        (choice,) = chat(server).choices
+        assert choice.message.content.strip() == model.ask(QUESTION).text
+        body = {"model": NAME, "messages": user, "seed": 1, "grace": {"budget": 2}}
+        _, voted = post(server, "/v1/chat/completions", body)
+    ended = sum(vote["tokens"] < 50 for vote in voted["grace"]["votes"])
+    expected = sum(vote["tokens"] for vote in voted["grace"]["votes"]) + ended
+    assert voted["usage"]["completion_tokens"] == expected
 
 
 def test_usage_counts_the_end_token_and_is_everywhere(live: Live) -> None:

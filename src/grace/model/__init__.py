@@ -1,4 +1,4 @@
-"""The facade: `grace.load(...)`, then `.ask()`, `.vote()`, `.score()` and `.trace()`."""
+"""The Python interface: `grace.load(...)`, then `.ask()`, `.vote()`, `.score()`, `.trace()`."""
 
 from grace.model.answering import Model as Model
 from grace.model.loading import described as described

@@ -1,4 +1,4 @@
-"""`Model`: what one does with a loaded model: `ask`, `vote`, `score` and `trace`."""
+"""`Model`: a loaded model with `ask`, `vote`, `score` and `trace`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from grace.chat.detokenizer import pieces
 from grace.config import DataSettings, SampleSettings
 from grace.engines import Sampling, StreamingEngine
 from grace.errors import UserInputError
-from grace.model import questions as asked
-from grace.model.asides import aside
-from grace.model.questions import AskOptions, Choices, VoteOptions
+from grace.model import arguments
+from grace.model.arguments import AskOptions, Choices, VoteOptions
+from grace.model.calls import in_thread
 from grace.model.reply import Reply as Reply
 from grace.model.rules import Answering, answering, drawing, usual_budget, voting
 from grace.model.voting import Ballot, OnVote, sampled
@@ -29,10 +29,14 @@ Prompt = str | Sequence[Message]
 
 
 class Model:
-    """A model that says how sure it is; made by `load`.
+    """A model with a calibrated confidence; created by `grace.load`.
 
-    `promise` is the threshold that `grace threshold` has chosen for it, if any; `shots` are the
-    examples that go before every question.
+    Attributes:
+        engine: runs the model.
+        task: makes prompts of questions, and answers of responses.
+        data, sample: the settings of the training run's prompt and sampling.
+        promise: the threshold that `grace threshold` chose for the model, if any.
+        shots: examples that precede every question in the prompt.
     """
 
     def __init__(
@@ -52,12 +56,12 @@ class Model:
         self.shots = shots
 
     def messages(self, question: str, choices: Sequence[str] = ()) -> list[Message]:
-        """Return the conversation that asks a question, with the prompt of the training run.
+        """Return the messages of a question, with the prompt of the training run.
 
         Raises:
             UserInputError: an empty question, or choices that do not suit the task.
         """
-        asked.check_question(question, choices)
+        arguments.check_question(question, choices)
         row = Question("0", self.task.name, question, (), tuple(choices))
         return conversation(self.task, row, self.data, self.shots)
 
@@ -81,28 +85,29 @@ class Model:
         max_new_tokens: int | None = None,
         seed: int = 0,
     ) -> Any:
-        """Return an answer with its confidence, greedy unless a temperature is given.
+        """Answer a question, with the confidence of the answer.
 
-        Of a list, return the list of the same answers, which takes much less time than one by one.
+        A list of questions gets a list of the same answers, in much less time than one by one.
 
         Args:
-            question: the question as text, asked with the prompt of the training run; or a list.
-            choices: the option texts of a multiple-choice question; for each one of a list.
-            threshold: confidence below which the reply abstains; None: the one that `grace
-                threshold` has chosen for single answers, if any.
-            temperature: sampling temperature; the confidence never depends on it.
-            max_new_tokens: longest answer in tokens; None: as in the training run.
-            seed: seed of the sampling.
+            question: a question, which gets the prompt of the training run; or a list of them.
+            choices: the option texts of a multiple-choice question; for a list, a list of lists.
+            threshold: confidence below which the reply abstains; None: the threshold that `grace
+                threshold` chose for single answers, if any.
+            temperature: sampling temperature, 0 for greedy; the confidence does not depend on it.
+            max_new_tokens: maximum length of the answer in tokens; None: as in the training run.
+            seed: random seed of the sampling.
 
         Raises:
             UserInputError: an empty question, choices that do not suit the task, or an impossible
                 threshold, temperature or length.
             ModelError: the question is longer than the model's context.
         """
-        how = self._asking(threshold, temperature, max_new_tokens, seed)
-        if asked.is_many(question):
-            return list(self._replies(asked.encoded(question, choices, self.encode), *how))
-        (reply,) = self._replies([self.encode(question, choices)], *how)
+        rules = self._rules(threshold, temperature, max_new_tokens, seed)
+        if arguments.is_many(question):
+            prompts = arguments.encode_each(question, choices, self.encode)
+            return list(self._replies(prompts, *rules))
+        (reply,) = self._replies([self.encode(question, choices)], *rules)
         return reply
 
     def ask_many(
@@ -113,32 +118,33 @@ class Model:
         progress: bool = False,
         **options: Unpack[AskOptions],
     ) -> Iterator[Reply]:
-        """Yield the answers to any number of questions in their order, as they are made.
+        """Yield the answers to any number of questions, in order, as they arrive.
 
         Args:
             questions: the questions, read as they are needed.
             choices: the option texts of each question.
-            progress: show how far it is on standard error, if the number of questions is known.
-            options: of `ask`.
+            progress: show progress on standard error, if the number of questions is known.
+            options: the options of `ask`.
 
         Raises:
-            UserInputError, ModelError: as for `ask`, when the question's turn comes.
+            UserInputError, ModelError: as `ask`, when the question's turn comes.
         """
-        how = self._asking(**options)
+        rules = self._rules(**options)
         total = len(questions) if progress and isinstance(questions, Sized) else 0
-        return self._replies(asked.encoded(questions, choices, self.encode), *how, total)
+        prompts = arguments.encode_each(questions, choices, self.encode)
+        return self._replies(prompts, *rules, total)
 
     async def aask(self, question: str, **options: Any) -> Reply:
-        """Return what `ask` returns, without holding up the event loop.
+        """Call `ask` without blocking the event loop.
 
-        On a server many calls are in flight, and a cancelled one hangs up. A model in this process
-        takes one call at a time: give `ask` a list there.
+        A model on a server takes many calls at a time, and a cancelled one hangs up. A model in
+        this process takes one call at a time; call `ask` with a list instead.
         """
-        return await aside(self, self._threads, lambda model: model.ask(question, **options))
+        return await in_thread(self, self._threads, lambda model: model.ask(question, **options))
 
     async def avote(self, question: str, **options: Any) -> Decision:
-        """Return what `vote` returns, without holding up the event loop (see `aask`)."""
-        return await aside(self, self._threads, lambda model: model.vote(question, **options))
+        """Call `vote` without blocking the event loop (see `aask`)."""
+        return await in_thread(self, self._threads, lambda model: model.vote(question, **options))
 
     @overload
     def vote(  # type: ignore[overload-overlap]
@@ -171,30 +177,30 @@ class Model:
         on_vote: OnVote | None = None,
         prompt: Sequence[int] | None = None,
     ) -> Any:
-        """Sample answers until the strategy is sure or the budget is spent, and choose one.
+        """Sample answers until the strategy stops or the budget is spent, and choose one.
 
-        Of a list of questions, return the list of decisions: all questions are sampled together.
+        A list of questions gets a list of decisions; all questions are sampled together.
 
         Args:
-            question: the question as text, or a list.
-            strategy: a strategy, or the name of one (`sc`, `asc`, `esc`, `es`, `grace-sc`, ...;
-                see `grace.strategies`); None: early stopping.
-            budget: most samples to take, at least 1; None: that of the run's threshold, or 8.
-            parallel: samples of a question in flight at a time. The decision is that of one after
-                the other; what is not needed for it is cancelled (of a list, once it is there).
-            threshold: the strategy's threshold; None: its own, and for early stopping the one that
-                `grace threshold` has chosen for this budget and temperature, if any.
-            choices: the option texts of a multiple-choice question; for each one of a list.
+            question: a question, or a list of them.
+            strategy: a strategy, or its name (`sc`, `asc`, `esc`, `es`, `grace-sc`, ...; see
+                `grace.strategies`); None: early stopping.
+            budget: maximum number of samples; None: the budget of the run's threshold, or 8.
+            parallel: number of samples of a question in flight at a time; it does not change the
+                decision. What it does not need is cancelled (with a list, finished first).
+            threshold: the strategy's threshold; None: its default, and for early stopping the
+                threshold that `grace threshold` chose for this budget and temperature, if any.
+            choices: the option texts of a multiple-choice question; for a list, a list of lists.
             temperature: sampling temperature.
-            max_new_tokens: longest answer in tokens; None: as in the training run.
-            seed: seed of the sampling.
-            on_vote: called with every vote on a single question that is used, and the answer that
-                would win then.
-            prompt: what `encode` returns for a single question and its choices, where it is known.
+            max_new_tokens: maximum length of an answer in tokens; None: as in the training run.
+            seed: random seed of the sampling.
+            on_vote: for a single question, called with every vote that is used and the answer that
+                would win at that point.
+            prompt: for a single question, its token ids from `encode`, if known.
 
         Raises:
-            UserInputError: an impossible budget, threshold or number in flight, or as for `ask`.
-            ConfigError: no such strategy.
+            UserInputError: budget, threshold or parallel is out of range, or as for `ask`.
+            ConfigError: there is no such strategy.
             ModelError: the question is longer than the model's context.
         """
         budget = usual_budget(self.promise, strategy) if budget is None else budget
@@ -202,50 +208,49 @@ class Model:
         sampling = drawing(self.sample, temperature, max_new_tokens, seed)
         sampling = dataclasses.replace(sampling, drop=getattr(rule.strategy, "drop", 0.0))
         ballot = Ballot(self.engine, self._vote, rule, budget, parallel, sampling)
-        if asked.is_many(question):
+        if arguments.is_many(question):
             if on_vote is not None or prompt is not None:
-                raise UserInputError("on_vote and prompt are for one question; vote on each alone")
-            return ballot.decide_all(list(asked.encoded(question, choices, self.encode)))
+                raise UserInputError("on_vote and prompt are for one question; call vote for each")
+            return ballot.decide_all(list(arguments.encode_each(question, choices, self.encode)))
         prompt = self.encode(question, choices) if prompt is None else prompt
         return ballot.decide(prompt, on_vote)
 
     @property
     def traces(self) -> bool:
-        """Whether c is known at every token, not at the end of a response alone."""
+        """Whether the model has a confidence at every token (`train.trace`)."""
         evidence = self.engine.evidence
         return evidence is not None and evidence.trace is not None
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
-        """Return the confidence of responses that one already has.
+        """Return the confidence of responses that you already have.
 
         Args:
-            prompts: N questions as text (asked as `ask` does), or N conversations as lists of
-                messages.
+            prompts: N questions, which get the prompt of the training run, or N conversations as
+                lists of messages.
             responses: N response texts; special tokens inside them are plain text.
 
         Returns:
             N values of P(correct) in [0, 1], each independent of the others.
 
         Raises:
-            UserInputError: the lengths differ, or a question or a message is no text.
+            UserInputError: the lengths differ, or a question or a message is not text.
             ModelError: a prompt with its response is longer than the model's context.
         """
         return self.engine.confidences(*self.encode_all(prompts, responses))
 
     def trace(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[list[float]]:
-        """Return c along responses that one already has: a list for each, that of its end last.
+        """Return the confidence along responses (arguments as for `score`), one list each.
 
-        Number k is P(right | the question and the first k tokens). The arguments are those of
-        `score`, whose confidence the last number is.
+        Value k is P(correct | the question and the first k tokens), the last one that of `score`.
 
         Raises:
             UserInputError: as for `score`.
-            ModelError: as for `score`, or the model knows c at the end only.
+            ModelError: as for `score`, or the model was not trained with `train.trace`.
         """
         return self.engine.traces(*self.encode_all(prompts, responses))
 
     def encode(self, question: str, choices: Sequence[str] = ()) -> list[int]:
-        """Return the token ids of the prompt that asks a question; the model is not called.
+        """Return the token ids of a question's prompt; the model is not called.
 
         Raises:
             UserInputError: as for `messages`.
@@ -262,58 +267,53 @@ class Model:
         Raises:
             UserInputError, ModelError: as for `score`.
         """
-        asked.check_pairs(prompts, responses)
+        arguments.check_pairs(prompts, responses)
         tokenizer, context = self.engine.tokenizer, self.engine.limit
-        chats = [self.messages(p) if isinstance(p, str) else asked.checked_chat(p) for p in prompts]
+        chats = [self.messages(p) if isinstance(p, str) else p for p in prompts]
         pairs = zip(chats, responses, strict=True)
         return (
             [encode_chat(tokenizer, chat, context=context) for chat in chats],
             [encode_response(tokenizer, *pair, context=context) for pair in pairs],
         )
 
-    def _asking(
+    def _rules(
         self,
         threshold: float | None = None,
         temperature: float = 0.0,
         max_new_tokens: int | None = None,
         seed: int = 0,
     ) -> tuple[Sampling, Answering]:
-        """Return how single answers are drawn and judged."""
+        """Return how single answers are sampled, and the threshold that they must reach."""
         sampling = drawing(self.sample, temperature, max_new_tokens, seed)
         return sampling, answering(threshold, self.promise, temperature, max_new_tokens)
 
     def _replies(
-        self, prompts: Iterable[list[int]], sampling: Sampling, use: Answering, total: int = 0
+        self, prompts: Iterable[list[int]], sampling: Sampling, rule: Answering, total: int = 0
     ) -> Iterator[Reply]:
-        tokenizer, traces = self.engine.tokenizer, self.traces
         with progress("ask", total, unit="questions") as advance:
             for (generation,) in sampled(self.engine, prompts, sampling):
-                reply = self._reply(generation)
-                yield dataclasses.replace(
-                    reply,
-                    threshold=use.tau,
-                    promise=use.promise,
-                    abstains=use.abstains(reply.confidence),
-                    pieces=pieces(tokenizer, generation.token_ids) if traces else (),
-                )
+                yield self._reply(generation, rule)
                 advance(1)
 
-    def _vote(self, generation: Generation) -> Vote:
-        reply = self._reply(generation)
-        answer = None if generation.finish_reason == "dropped" else reply.answer
-        return Vote(answer, reply.confidence, reply.tokens, reply.text)
-
-    def _reply(self, generation: Generation) -> Reply:
-        evidence = self.engine.evidence
+    def _reply(self, generation: Generation, rule: Answering) -> Reply:
+        evidence, ids = self.engine.evidence, generation.token_ids
         return Reply(
             text=generation.text.strip(),
             confidence=generation.confidence,
             answer=self.task.answer(generation.text),
             finish_reason=generation.finish_reason,
-            tokens=len(generation.token_ids),
+            tokens=len(ids),
             trace=generation.trace,
+            threshold=rule.tau,
+            promise=rule.promise,
+            abstains=rule.abstains(generation.confidence),
             unusual=evidence is not None and evidence.outside(generation.logprobs),
+            pieces=pieces(self.engine.tokenizer, ids) if self.traces else (),
         )
+
+    def _vote(self, sample: Generation) -> Vote:
+        answer = None if sample.finish_reason == "dropped" else self.task.answer(sample.text)
+        return Vote(answer, sample.confidence, len(sample.token_ids), sample.text.strip())
 
     @functools.cached_property
     def _threads(self) -> ThreadPoolExecutor:

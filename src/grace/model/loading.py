@@ -1,4 +1,4 @@
-"""From what a user names to a model that says how sure it is."""
+"""`grace.load`: from a path or Hub id to a model with a confidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grace.records import Question, from_json
 from grace.store import CARD, LORA_CONFIG, ROWS, RunDir, is_run, read_card, runs_in
 from grace.tasks import load_task
 
-DEFAULT_TASK = "trivia_qa"  # of a model whose grace.json names none: a short open answer
+DEFAULT_TASK = "trivia_qa"  # if grace.json names none: short open answers
 
 
 def load(
@@ -28,21 +28,20 @@ def load(
     trust_remote_code: bool = False,
     engine: str = "transformers",
 ) -> Model:
-    """Load a model that says how sure it is.
+    """Load a model with a calibrated confidence.
 
     Args:
         path: a run directory, an adapter directory, an exported model, a GGUF file, or a Hub id.
         adapter: an adapter directory for the model at `path`.
-        base: the backbone's new place, when it is no longer where the adapter was trained.
+        base: where the backbone is now, if it was moved after training.
         device: auto, cpu, cuda or cuda:N.
         dtype: auto, float32, bfloat16 or float16.
         trust_remote_code: run Python code that comes with the model or that its grace.json names.
-        engine: transformers, or vllm for what `grace export` wrote; llama for GGUF, which an
-            export with format gguf takes by itself.
+        engine: transformers, or vllm for an export. A GGUF export always uses the engine llama.
 
     Raises:
-        ModelError: nothing loadable there, or a model without <CNF>.
-        ConfigError: no such engine, or it is not installed; grace.json names code to run.
+        ModelError: there is no model at `path`, or it has no <CNF>.
+        ConfigError: the engine is unknown or not installed, or grace.json names code to run.
     """
     from grace.engines.kinds import load_engine
 
@@ -68,20 +67,23 @@ def load(
     )
     if loaded.readout is None:
         raise ModelError(
-            f"{path} has no <CNF> token, so it cannot say how sure it is; train it with "
-            "`grace run`, or name its adapter"
+            f"{path} has no <CNF> token, so it has no confidence; train it with `grace run`, or "
+            "name its adapter"
         )
     return described(loaded, Path(path), folder or Path(path), card)
 
 
 def described(engine: StreamingEngine, path: Path, folder: Path, card: dict[str, Any]) -> Model:
-    """Return the model of an engine, with the prompt and the settings of its training run.
+    """Return a `Model` for an engine, with the prompt and the settings of its training run.
 
     Args:
         engine: the engine.
-        path: what the user named; a run or an export may have a threshold.
-        folder: the adapter or the model in it.
-        card: the grace.json there.
+        path: the path that the user gave; a run or an export may have a threshold.
+        folder: the directory of the adapter or the model.
+        card: the content of its grace.json.
+
+    Raises:
+        ConfigError: grace.json names code to run, or has settings that this version does not know.
     """
     where = f"{folder}/grace.json"
     plugins.refuse_code(code_in(card), where)
@@ -92,7 +94,7 @@ def described(engine: StreamingEngine, path: Path, folder: Path, card: dict[str,
 
 
 def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
-    """Return the adapter directory that `path` and `adapter` mean, None for a whole model."""
+    """Return the adapter directory that `path` and `adapter` name, None for a whole model."""
     if adapter is not None:
         return adapter
     if is_run(path):
@@ -106,28 +108,32 @@ def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
 
 
 def recorded_base(folder: Path, card: dict[str, Any]) -> str:
-    """Return the backbone that an adapter was trained on, where it was then."""
+    """Return the backbone that an adapter was trained on: a path or a Hub id."""
     if "base_model" not in card:
         raise ModelError(
-            f"{folder} has no grace.json that names its backbone, so GrACE did not train it; "
-            "name a run, or train one: grace run"
+            f"{folder} has no grace.json that names its backbone, so GrACE did not train it; name "
+            "a run, or train one: grace run"
         )
     model = str(card["base_model"])
     if Path(model).is_absolute() and not Path(model).exists():
         raise ModelError(
-            f"the backbone of {folder} was at {model} and is gone; say where it is now: "
-            "--base DIR, or base= in Python"
+            f"the backbone of {folder} is no longer at {model}; say where it is now: --base DIR, "
+            "or base= in Python"
         )
     return model
 
 
 def recorded_shots(card: dict[str, Any]) -> tuple[Question, ...]:
-    """Return the examples that go before every question, from grace.json."""
+    """Return the few-shot examples in grace.json.
+
+    Raises:
+        ModelError: they are malformed.
+    """
     try:
         return tuple(from_json(Question, shot) for shot in card.get("shots", ()))
     except (TypeError, AttributeError) as error:
         raise ModelError(
-            f"grace.json has shots that are no questions ({error}); restore it, or train again"
+            f"the shots in grace.json are not questions ({error}); restore the file, or train again"
         ) from None
 
 

@@ -1,9 +1,9 @@
-"""A trained confidence fitted to other questions: three numbers, from graded answers to these.
+"""Recalibration: three numbers adjust a trained confidence to other questions.
 
-On other questions than it was trained on c may be too sure, or not sure enough; and what the hidden
-states say of an answer may hold less well than what its log-probabilities say, or not at all. So
-each of these two parts of c's log-odds gets a slope, and their sum an offset, which every engine
-applies where it reads c (`grace.evidence`). The answers stay as they are.
+On questions unlike those of training, c may be too high or too low, and the hidden states may
+predict less well than the log-probabilities, or not at all. So each of these two parts of c's
+log-odds gets a slope and their sum an offset, fitted to graded answers. Every engine applies them
+where it computes c (`grace.evidence`). The answers do not change.
 """
 
 from __future__ import annotations
@@ -33,14 +33,19 @@ from grace.training.card import model_card
 Array = NDArray[np.float64]
 
 FOLDS = 5
-PART_SPREADS = (1.0, 0.3)  # the rows may say nothing of other questions (decision 005)
-FEWEST = 10  # questions
+PART_SPREADS = (1.0, 0.3)  # the rows may be useless on other questions (decision 005)
+MIN_QUESTIONS = 10
 
 
 class Recalibrated(NamedTuple):
-    """What was fitted, and the confidences it gives answers to questions that it has not seen.
+    """The fitted numbers, and cross-validated confidences of the graded answers.
 
-    Without log-probabilities both slopes are one and the same.
+    Attributes:
+        rows: the slope of the part that comes from the hidden states.
+        evidence: the slope of the part that comes from log-probabilities; without
+            log-probabilities it equals `rows`.
+        offset: the offset of the log-odds.
+        unseen: the confidence of each answer, from a fit without its question.
     """
 
     rows: float
@@ -54,80 +59,86 @@ def parts(
     confidence: Sequence[float],
     logprobs: Sequence[Sequence[float] | None],
 ) -> Array:
-    """Return the parts of the log-odds of c, shape (2, N): what the rows say, and the evidence.
+    """Split the log-odds of c into the part of the rows and the part of the evidence.
 
-    Shape (1, N), their sum, where the model has no evidence or an answer no log-probabilities:
-    those of its tokens and its end.
+    Args:
+        evidence: the model's evidence, if any.
+        confidence: c of N answers.
+        logprobs: for each answer the log-probabilities of its tokens and of its end, if known.
+
+    Returns:
+        Shape (2, N); (1, N), the sum of the parts, if the model has no evidence or the
+        log-probabilities of an answer are missing.
     """
     total_N = log_odds(confidence)
-    known = [one for one in logprobs if one]
-    if evidence is None or len(known) < len(logprobs):
+    complete = [one for one in logprobs if one]
+    if evidence is None or len(complete) < len(logprobs):
         return total_N[None]
-    shift_N = np.array([evidence.slope * evidence.of(one[:-1], one[-1]) for one in known])
+    shift_N = np.array([evidence.slope * evidence.of(one[:-1], one[-1]) for one in complete])
     return np.stack([total_N - shift_N, shift_N])
 
 
 def fit_recalibration(
     parts_PN: Array, correct: Sequence[bool], questions: Sequence[str], *, seed: int = 0
 ) -> Recalibrated:
-    """Fit the map on all answers, and on four fifths of the questions at a time for `unseen`.
+    """Fit the slopes and the offset on all answers, and by 5-fold cross-validation for `unseen`.
 
     Args:
-        parts_PN: the parts of the answers' log-odds (see `parts`).
-        correct: their grades.
-        questions: the question of each answer.
-        seed: seed of the folds.
+        parts_PN: the parts of the answers' log-odds, shape (1 or 2, N) (see `parts`).
+        correct: the grade of each answer.
+        questions: the question of each answer; answers to one question share a fold.
+        seed: random seed of the folds.
 
     Raises:
-        UserInputError: fewer than ten questions.
+        UserInputError: there are fewer than ten questions.
     """
     from grace.probe import assign_folds
 
-    if len(set(questions)) < FEWEST:
+    if len(set(questions)) < MIN_QUESTIONS:
         raise UserInputError(
             f"there are graded answers to {len(set(questions))} questions; grade answers to at "
-            f"least {FEWEST}, better 100"
+            f"least {MIN_QUESTIONS}, better 100"
         )
     spread = SLOPE_SPREAD if len(parts_PN) == 1 else PART_SPREADS
     correct_N = np.asarray(correct)
     fold_N, unseen_N = assign_folds(questions, FOLDS, seed), np.empty(len(correct_N))
     for fold in range(FOLDS):
         held = fold_N == fold
-        found = LogOdds.fit(parts_PN[:, ~held], correct_N[~held], spread)
-        unseen_N[held] = found.transform(parts_PN[:, held])
-    found = LogOdds.fit(parts_PN, correct_N, spread)
-    return Recalibrated(found.a[0], found.a[-1], found.b, unseen_N.tolist())
+        fit = LogOdds.fit(parts_PN[:, ~held], correct_N[~held], spread)
+        unseen_N[held] = fit.transform(parts_PN[:, held])
+    fit = LogOdds.fit(parts_PN, correct_N, spread)
+    return Recalibrated(fit.a[0], fit.a[-1], fit.b, unseen_N.tolist())
 
 
 def recalibratable(path: Path) -> Path:
-    """Return the adapter directory of a run or adapter whose confidence can be mapped.
+    """Return the adapter directory of a run or adapter that can be recalibrated.
 
     Raises:
-        ModelError: it is neither, or its c is read from bins or at the prompt.
+        ModelError: `path` is neither, or its c is read from bins or at the prompt.
     """
     folder = adapter_folder(path, None)
     if folder is None:
         raise ModelError(
-            f"{path} is neither a run nor an adapter; name one, or that from which a model was "
-            "exported"
+            f"{path} is neither a run nor an adapter; recalibrate the run it was exported from, "
+            "then export the result"
         )
     card = read_card(folder)
     if "rows" not in card:
         raise ModelError(f"{folder} has no grace.json that says how c is read; name a trained run")
-    if card.get("cnf_id") is None or card.get("read_at") == "prompt":
+    bins = card.get("cnf_id") is None
+    if bins or card.get("read_at") == "prompt":
         raise ModelError(
-            f"the confidence of {path} is read "
-            f"{'at the prompt' if card.get('cnf_id') is not None else 'from bins'}, which cannot "
-            "be recalibrated; train one that is read where the response ends"
+            f"the confidence of {path} is read {'from bins' if bins else 'at the prompt'}, which "
+            "cannot be recalibrated; train one that is read where the response ends"
         )
     return folder
 
 
 def write_recalibrated(folder: Path, out: Path, made: Recalibrated) -> None:
-    """Copy an adapter with the map in its grace.json.
+    """Copy an adapter, with the fitted numbers in its grace.json.
 
     Raises:
-        ConfigError: `out` is taken.
+        ConfigError: `out` exists and is not empty.
     """
     check_vacant(out)
     card: dict[str, Any] = read_card(folder)

@@ -1,4 +1,4 @@
-"""What one question gets from a model."""
+"""The reply to one question."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from grace import notebook
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Reply:
-    """An answer and how sure the model is of it.
+    """An answer and the model's confidence in it.
 
-    `text` is the response without surrounding space. `confidence` is P(correct) in [0, 1], None
-    when the answer was cut. `answer` is what counts in a vote (the letter, or the short answer
-    normalised), None if there is none. `finish_reason` is "stop", or "length" for an answer that
-    was cut at `max_new_tokens`. `tokens` counts the response without its end token. `trace` is c at
-    every step, the end step last: `trace[k]` is P(correct | the first k tokens) of a model that was
-    trained with `train.trace`, of another what c would be, were the answer to end there. `pieces`
-    are the texts that the tokens add, one each, of a model trained with `train.trace`. `threshold`
-    is the confidence that was asked for, if any, and `promise` what it guarantees when it is the
-    run's own; `abstains`: the answer falls short of it. `unusual`: the probabilities of its tokens
-    lie well outside of those that the confidence was fitted on, so it is a guess.
+    Attributes:
+        text: the response without surrounding whitespace.
+        confidence: P(correct) in [0, 1], None if the answer was cut.
+        answer: the answer as it counts in a vote (the letter, or the normalised short answer),
+            None if there is none.
+        finish_reason: "stop", or "length" if the answer was cut at `max_new_tokens`.
+        tokens: number of tokens of the response, without its end token.
+        trace: c at every step, the end step last. With `train.trace`, `trace[k]` is P(correct | the
+            first k tokens); otherwise it is c if the answer ended there.
+        threshold: the confidence that the answer must reach, if any.
+        promise: the guarantee of the threshold, if it is the run's.
+        abstains: the confidence is below the threshold.
+        unusual: the token probabilities are far outside the range that the confidence was fitted
+            on, so the confidence is a guess.
+        pieces: the text that each token adds, of a model trained with `train.trace`.
     """
 
     text: str
@@ -44,9 +49,9 @@ class Reply:
         return notebook.card(self.text, self.confidence, self._notes(), list(traced))
 
     def _notes(self) -> list[str]:
-        said = {
+        notes = {
             "cut": self.finish_reason == "length",
             "abstains": self.abstains,
             "unusual": self.unusual,
         }
-        return [note for note, true in said.items() if true]
+        return [note for note, holds in notes.items() if holds]

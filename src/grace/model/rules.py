@@ -1,7 +1,7 @@
-"""Which threshold decides: the caller's, the run's with its guarantee, or the strategy's own.
+"""The threshold in use: the caller's, the run's with its guarantee, or the strategy's default.
 
-The run's threshold is used only where its guarantee holds: in the same mode, with the budget, the
-temperature and the longest answer of its calibration.
+The run's threshold is used only where its guarantee holds: in the mode, and with the budget, the
+temperature and the maximum length of its calibration.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from grace.strategies import BUDGET, EarlyStop, Strategy
 
 
 class Answering(NamedTuple):
-    """The threshold of a single answer, and what it guarantees if it is the run's."""
+    """The threshold of a single answer, and its guarantee if it is the run's."""
 
     tau: float | None
     promise: str
 
     def abstains(self, confidence: float | None) -> bool:
-        """Return whether an answer of this confidence falls short."""
+        """Return whether an answer of this confidence is below the threshold."""
         return self.tau is not None and (confidence is None or confidence < self.tau)
 
 
 class Voting(NamedTuple):
-    """The strategy of a vote, and what its threshold guarantees if it is the run's."""
+    """The strategy of a vote, and the guarantee of its threshold if it is the run's."""
 
     strategy: Strategy
     promise: str = ""
@@ -39,16 +39,16 @@ class Voting(NamedTuple):
 def drawing(
     settings: SampleSettings, temperature: float, max_new_tokens: int | None, seed: int
 ) -> Sampling:
-    """Return how a response is drawn; without a length, as in the training run.
+    """Return the sampling settings of one response; the training run's where none are given.
 
     Raises:
-        UserInputError: an impossible temperature or length.
+        UserInputError: the temperature or the length is out of range.
     """
     longest = settings.longest if max_new_tokens is None else max_new_tokens
     if not 0 <= temperature < math.inf:
         raise UserInputError(f"the temperature is {temperature}; use 0 (greedy) or more")
     if longest < 1:
-        raise UserInputError(f"max_new_tokens is {longest}; an answer needs at least 1")
+        raise UserInputError(f"max_new_tokens is {longest}; use at least 1")
     return Sampling(1, temperature, settings.top_p, longest, seed)
 
 
@@ -57,13 +57,20 @@ def answering(
 ) -> Answering:
     """Return the threshold of a single answer.
 
+    Args:
+        threshold: the caller's, if any.
+        chosen: the run's, if any.
+        temperature: the sampling temperature.
+        longest: the caller's maximum length; None: that of the training run.
+
     Raises:
         UserInputError: the threshold is not a confidence.
     """
     if threshold is not None:
         return Answering(check_threshold(threshold), "")
-    found = _in_force(chosen, "answer", 1, temperature, longest)
-    return Answering(found.tau, found.promise) if found else Answering(None, "")
+    if chosen and _holds(chosen, "answer", 1, temperature, longest):
+        return Answering(chosen.tau, chosen.promise)
+    return Answering(None, "")
 
 
 def voting(
@@ -74,60 +81,59 @@ def voting(
     temperature: float,
     longest: int | None,
 ) -> Voting:
-    """Return the strategy of a vote with its threshold.
+    """Return the strategy of a vote with its threshold (the other arguments as for `answering`).
 
     Raises:
         UserInputError: the threshold is not a confidence, or the strategy has none.
-        ConfigError: no such strategy.
+        ConfigError: there is no such strategy.
     """
-    made: Any = strategy
+    loaded: Any = strategy
     if strategy is None or isinstance(strategy, str):
-        made = strategies.load(strategy or "es")
+        loaded = strategies.load(strategy or "es")
     if threshold is not None:
-        if not hasattr(made, "threshold"):
+        if not hasattr(loaded, "threshold"):
             raise UserInputError(
                 f"strategy {strategy!r} takes no threshold, but {threshold} was given; leave it "
                 "out, or use the strategy es or asc"
             )
-        return Voting(dataclasses.replace(made, threshold=check_threshold(threshold)))
-    found = _in_force(chosen, "early-stop", budget, temperature, longest)
-    if found is None or found.tau is None or not _is_early_stop(strategy):
-        return Voting(made)
-    return Voting(EarlyStop(found.tau, found.drop), found.promise)
+        return Voting(dataclasses.replace(loaded, threshold=check_threshold(threshold)))
+    holds = chosen and _holds(chosen, "early-stop", budget, temperature, longest)
+    if chosen and holds and chosen.tau is not None and _is_early_stop(strategy):
+        return Voting(EarlyStop(chosen.tau, chosen.drop), chosen.promise)
+    return Voting(loaded)
 
 
 def usual_budget(chosen: Threshold | None, strategy: Strategy | str | None) -> int:
-    """Return the budget of a vote for which none is given."""
+    """Return the default budget of a vote: that of the run's threshold if it may apply."""
     if chosen is None or chosen.tau is None or chosen.mode != "early-stop":
         return BUDGET
     return chosen.budget if _is_early_stop(strategy) else BUDGET
 
 
 def _is_early_stop(strategy: Strategy | str | None) -> bool:
-    """Return whether early stopping is named as it comes, so that it takes the run's threshold."""
+    """Return whether this is early stopping without settings, which takes the run's threshold."""
     named = strategies.policy(strategy).name if isinstance(strategy, str) else strategy
     return named in (None, "grace-es")
 
 
-def _in_force(
-    chosen: Threshold | None,
+def _holds(
+    chosen: Threshold,
     mode: Literal["answer", "early-stop"],
     budget: int,
     temperature: float,
     longest: int | None,
-) -> Threshold | None:
-    """Return the run's threshold if what it guarantees is what is asked for."""
-    if chosen is None or chosen.tau is None or longest is not None:
-        return None
-    held = (chosen.mode, chosen.budget, chosen.temperature)
-    return chosen if held == (mode, budget, temperature) else None
+) -> bool:
+    """Return whether the guarantee of the run's threshold covers this use."""
+    if chosen.tau is None or longest is not None:
+        return False
+    return (chosen.mode, chosen.budget, chosen.temperature) == (mode, budget, temperature)
 
 
 def check_threshold(threshold: float, name: str = "the threshold") -> float:
-    """Return a threshold, refusing one that is not a confidence.
+    """Return a threshold after checking it.
 
     Raises:
-        UserInputError: it lies outside [0, 1].
+        UserInputError: it is not in [0, 1].
     """
     if not 0 <= threshold <= 1:
         raise UserInputError(f"{name} is {threshold}; give a confidence between 0 and 1, e.g. 0.9")

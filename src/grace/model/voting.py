@@ -1,4 +1,4 @@
-"""A vote over sampled answers: on one question while they arrive, or on many in common waves."""
+"""Votes over sampled answers: on one question as samples arrive, or on many in common waves."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from grace.strategies import Strategy, Waves, check_parallel, chosen, decide, st
 
 OnVote = Callable[[Vote, str | None], None]
 Ids = Sequence[int]
-KEY = "0"  # of every question's random numbers: its answer does not depend on the others
+KEY = "0"  # all questions share random numbers, so an answer does not depend on the others
 
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """How votes are held.
+    """The settings of a vote, which decide one question or many.
 
     Attributes:
         engine: the model.
-        read: makes a vote of a response.
-        rule: the strategy, and what its threshold guarantees.
-        budget: most samples for a question, `parallel` of them in flight.
-        sampling: how one is drawn.
+        read: turns a response into a vote.
+        rule: the strategy, and the guarantee of its threshold.
+        budget: maximum number of samples of a question.
+        parallel: number of samples in flight at a time.
+        sampling: the settings of one sample.
     """
 
     engine: StreamingEngine
@@ -39,10 +40,10 @@ class Ballot:
     sampling: Sampling
 
     def decide(self, prompt: Ids, on_vote: OnVote | None = None) -> Decision:
-        """Sample the answers to one question until the strategy is sure; cancel the rest.
+        """Sample the answers to one question until the strategy stops; cancel the rest.
 
-        If all samples are dropped, the last one is drawn again to its end: a question gets an
-        answer.
+        If all samples are dropped, the last one is drawn again to its end, so that the question
+        gets an answer.
         """
         strategy, stream = self.rule.strategy, self.engine.stream(prompt, self.sampling)
         answered, last, again = False, self.budget - 1, 0
@@ -67,15 +68,15 @@ class Ballot:
                 yield last, final
 
         waves = Waves(issue, self.budget, self.parallel)
-        votes = waves if on_vote is None else _told(waves, strategy, on_vote)
+        votes = waves if on_vote is None else _reported(waves, strategy, on_vote)
         decision = decide(strategy, votes, self.budget)
         return self._closed(decision, waves.issued, stream.tokens + again)
 
     def decide_all(self, prompts: Sequence[Ids]) -> list[Decision]:
-        """Sample for all questions together, a wave at a time, and decide on each.
+        """Sample for all questions together, wave by wave, and decide each.
 
-        The samples are those of `decide`, but a wave is finished before it is judged. Only a single
-        question's samples can be dropped on the way, so a strategy that drops takes them in turn.
+        The samples are those of `decide`, but a wave is finished before it is judged. Samples can
+        be dropped in a stream only, so a strategy that drops decides one question after the other.
         """
         check_parallel(self.parallel)
         if self.sampling.drop:
@@ -107,8 +108,8 @@ class Ballot:
         )
 
 
-def _told(votes: Waves, strategy: Strategy, on_vote: OnVote) -> Iterator[Vote]:
-    """Yield the votes, telling of each before it is used."""
+def _reported(votes: Waves, strategy: Strategy, on_vote: OnVote) -> Iterator[Vote]:
+    """Yield the votes; call `on_vote` before each one is used."""
     taken: list[Vote] = []
     with contextlib.closing(votes):
         for vote in votes:
@@ -120,9 +121,9 @@ def _told(votes: Waves, strategy: Strategy, on_vote: OnVote) -> Iterator[Vote]:
 def sampled(
     engine: StreamingEngine, prompts: Iterable[Ids], sampling: Sampling
 ) -> Iterator[list[Generation]]:
-    """Yield the samples of each prompt in order, as soon as those before it are there.
+    """Yield the samples of each prompt, in the order of the prompts.
 
-    `AT_ONCE` prompts are taken at a time, so that there may be any number of them.
+    `AT_ONCE` prompts are read and sampled at a time, so there may be any number of them.
 
     Raises:
         ModelError: a prompt and its response could exceed the model's context.

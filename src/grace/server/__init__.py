@@ -1,7 +1,7 @@
 """`grace serve`: a model behind an OpenAI-compatible API, with a confidence on every choice.
 
-`create_app` makes the application, `serve` runs it. One thread calls the model; requests wait for
-it in a bounded queue and receive what they asked for as events, token by token.
+`create_app` makes the application, `serve` runs it. Requests become jobs in a bounded queue; worker
+threads run them on the model, one forward pass at a time, and report their results token by token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The counters of `/metrics`, in the format of Prometheus."""
+"""The Prometheus metrics at `/metrics`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ TENTHS = tuple(number / 10 for number in range(1, 11))
 
 
 class Counters:
-    """The figures of one server; `text` is the page that Prometheus reads.
-
-    `count_waiting` returns how many requests wait.
-    """
+    """The metrics of one server; `count_waiting` returns the number of requests in the queue."""
 
     def __init__(self, count_waiting: Callable[[], int]) -> None:
         self.registry = registry = CollectorRegistry()
@@ -45,18 +42,18 @@ class Counters:
         waiting = Gauge("grace_requests_waiting", "Requests in the queue", registry=registry)
         waiting.set_function(count_waiting)
 
-    def rated(self, confidence: float | None) -> None:
-        """Count one answer."""
+    def count_answer(self, confidence: float | None) -> None:
+        """Count one answer by its confidence."""
         if confidence is None:
             self.unrated.inc()
         else:
             self.confidences.observe(confidence)
 
-    def count(self, finished: Finished) -> None:
-        """Count what one request has read and written."""
+    def count_tokens(self, finished: Finished) -> None:
+        """Count the tokens that one request read and generated."""
         self.tokens.labels("prompt").inc(finished.prompt_tokens)
         self.tokens.labels("completion").inc(finished.completion_tokens)
 
     def text(self) -> bytes:
-        """Return the page."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""Errors as OpenAI clients expect them: {"error": {"message", "type", "param", "code"}}."""
+"""Errors in OpenAI's format: {"error": {"message", "type", "param", "code"}}."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 
 from grace.engines.http.answers import UpstreamError
-from grace.errors import GraceError, ModelError, UserInputError
+from grace.errors import GraceError, ModelError
 
 RETRY_AFTER_S = 1
-UPSTREAM = {
-    "busy": 503,
-    "invalid": 400,
-    "too_large": 413,
-    "unsupported": 501,
-}  # any other failure of it: 502
+UPSTREAM = {"busy": 503, "invalid": 400, "too_large": 413, "unsupported": 501}
+"""The status by `UpstreamError.why`; 502 for every other one."""
 
 
 class ApiError(Exception):
-    """A request that gets an error as its answer."""
+    """An error that is the answer to a request."""
 
     def __init__(
         self,
@@ -40,7 +36,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The body of the answer."""
+        """The JSON body."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         if self.status == 401:
             kind = "authentication_error"
@@ -51,7 +47,7 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Further headers of the answer."""
+        """The additional headers."""
         if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
         if self.status not in (429, 503):
@@ -60,23 +56,24 @@ class ApiError(Exception):
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Return an error as the client sees it, without the details of internal ones."""
+    """Convert any error to one for the client; details of internal errors stay in the log."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, RequestValidationError):
+        return _invalid_body(error)
     if isinstance(error, UpstreamError):
-        return _upstream(error)
-    if isinstance(error, UserInputError):
-        return ApiError(400, str(error))
-    if isinstance(error, ModelError):
-        code = "context_length_exceeded" if "context" in str(error) else None
-        return ApiError(400, str(error), code=code)
+        return _upstream_error(error)
     if isinstance(error, GraceError):
-        return ApiError(400, str(error))
+        too_long = isinstance(error, ModelError) and "context" in str(error)
+        return ApiError(400, str(error), code="context_length_exceeded" if too_long else None)
     return ApiError(500, "the server failed on this request; its log says why", code="internal")
 
 
-def _upstream(error: UpstreamError) -> ApiError:
-    """Return an upstream's error; its own words only where they are about the request."""
+def _upstream_error(error: UpstreamError) -> ApiError:
+    """Convert an error of the upstream; its own message is shown only if it is about the request.
+
+    Other messages may hold internal details of the upstream.
+    """
     status, code = UPSTREAM.get(error.why, 502), f"upstream_{error.why}"
     text = str(error) if status in (400, 413) else error.message
     if error.why == "invalid" and "context length" in text:
@@ -84,25 +81,29 @@ def _upstream(error: UpstreamError) -> ApiError:
     return ApiError(status, text, code=code, retry_after_s=error.retry_after_s)
 
 
-def explain(error: RequestValidationError) -> ApiError:
-    """Return the first thing that is wrong with a body, as exactly as the place is known."""
-    found = error.errors()
-    if found[0]["type"] == "json_invalid":
-        return ApiError(400, f"the body is not valid JSON: {found[0]['msg']}")
-    places = [_place(one["loc"][1:], error.body, one["type"] == "missing") for one in found]
-    within = [n for n, place in enumerate(places) if place.startswith(places[0])]
-    best = max(within, key=lambda n: len(places[n]))
-    where, message = places[best], found[best]["msg"].removeprefix("Value error, ")
-    if found[best]["type"] == "extra_forbidden":
+def _invalid_body(error: RequestValidationError) -> ApiError:
+    """Describe the first thing that is wrong with a body, at the most exact place.
+
+    For a field of several types pydantic reports an error for each type; the one deepest inside
+    the field is about the type that the client meant.
+    """
+    errors = error.errors()
+    if errors[0]["type"] == "json_invalid":
+        return ApiError(400, f"the body is not valid JSON: {errors[0]['msg']}")
+    places = [_place(one["loc"][1:], error.body, one["type"] == "missing") for one in errors]
+    same_field = [n for n, place in enumerate(places) if place.startswith(places[0])]
+    best = max(same_field, key=lambda n: len(places[n]))
+    where, message = places[best], errors[best]["msg"].removeprefix("Value error, ")
+    if errors[best]["type"] == "extra_forbidden":
         message = "this field is not supported with this value; leave it out"
     text = f"{where}: {message}" if where else message
-    return ApiError(400, _whole(text), param=_whole(where) or None)
+    return ApiError(400, _encodable(text), param=_encodable(where) or None)
 
 
 def _place(path: Sequence[str | int], body: Any, missing: bool) -> str:
-    """Return where in a body something is, e.g. `messages[0].content`.
+    """Return a place in the body, e.g. `messages[0].content`.
 
-    A path also names the branches that were tried, which are no part of the body.
+    A path of pydantic also names the types that it tried; they are no part of the body.
     """
     where, at = "", body
     for number, part in enumerate(path):
@@ -113,5 +114,6 @@ def _place(path: Sequence[str | int], body: Any, missing: bool) -> str:
     return where
 
 
-def _whole(text: str) -> str:
+def _encodable(text: str) -> str:
+    """Replace lone surrogates, which cannot be sent as UTF-8."""
     return text.encode("utf-8", "replace").decode()

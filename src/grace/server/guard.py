@@ -1,4 +1,4 @@
-"""Before any handler: names, API keys, the size and type of bodies, ids, and what is counted."""
+"""Checks before any handler: Host, API key, size and type of the body; request ids and metrics."""
 
 from __future__ import annotations
 
@@ -21,23 +21,20 @@ from grace.server.errors import ApiError
 from grace.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
-NAME = b"x-request-id"
-GIVEN = re.compile(rb"[\w.:-]{1,128}")  # what a client may name its request
-
-
-def _name(given: bytes) -> bytes:
-    return given if GIVEN.fullmatch(given) else f"req-{uuid.uuid4().hex}".encode()
-
-
+REQUEST_ID = b"x-request-id"
+VALID_ID = re.compile(rb"[\w.:-]{1,128}")  # the client may choose an id like this
 PROTECTED = "/v1/"
-MAX_BODY = 2**20  # bytes of a request
-MAX_UNFINISHED = 2**25  # bytes of requests that have not arrived in full, all together
-READ_ON = 8  # times the largest body
+MAX_BODY = 2**20  # bytes of one body
+MAX_UNFINISHED = 2**25  # bytes of all bodies that are still arriving
+READ_ON = 8  # a body that is too large is read up to this many times MAX_BODY
 BODY_S = 30  # for a body to arrive
 
 
 class Guard:
-    """ASGI middleware around an application."""
+    """ASGI middleware that refuses bad requests and counts all of them.
+
+    `paths` are the routes of the application; requests to others are counted as one.
+    """
 
     def __init__(
         self, app: ASGIApp, settings: ServerSettings, counters: Counters, paths: set[str]
@@ -48,26 +45,29 @@ class Guard:
         self._unfinished = Unfinished(MAX_UNFINISHED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer it; every answer tells the name of its request."""
+        """Pass a request on or refuse it; every answer carries the request's id."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         path = scope["path"] if scope["path"] in self._paths else "other"
-        name = _name(dict(scope["headers"]).get(NAME, b""))
-        start, status = time.monotonic(), 499  # of a client that left before the answer began
+        request_id = dict(scope["headers"]).get(REQUEST_ID, b"")
+        if not VALID_ID.fullmatch(request_id):
+            request_id = f"req-{uuid.uuid4().hex}".encode()
+        start, status = time.monotonic(), 499  # stays 499 if the client leaves before an answer
 
         async def watched(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (NAME, name)]
+                message["headers"] = [*message.get("headers", ()), (REQUEST_ID, request_id)]
                 if status == 500:
-                    log.error("request %s failed", name.decode())
+                    log.error("request %s failed", request_id.decode())
             await send(message)
 
-        asked = "GET" if scope["method"] == "HEAD" else scope["method"]  # the server drops the body
+        # HEAD is answered as GET: uvicorn leaves out the body
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
         try:
-            await self._answer({**scope, "method": asked}, receive, watched)
+            await self._answer({**scope, "method": method}, receive, watched)
         finally:
             self._counters.requests.labels(path, status).inc()
             self._counters.seconds.labels(path).observe(time.monotonic() - start)
@@ -85,13 +85,13 @@ class Guard:
             return
         await self._app(scope, receive, send)
 
-    def _check_host(self, given: str) -> None:
-        """Refuse a name that is not the server's own.
+    def _check_host(self, host: str) -> None:
+        """Refuse a host name that is not the server's own (DNS rebinding).
 
-        A page in a browser may let its own name point to this machine (DNS rebinding) and would
-        then read what is answered. An address cannot be made to point elsewhere.
+        A web page can make its own domain resolve to this machine, and its scripts could then read
+        the answers. IP addresses are accepted: nobody can make one point elsewhere.
         """
-        name = _name_in(given)
+        name = _name_in(host)
         if not name or name in self._hosts or _is_address(name):
             return
         raise ApiError(
@@ -101,25 +101,25 @@ class Guard:
             code="unknown_host",
         )
 
-    def _check_key(self, given: bytes) -> None:
-        wanted = self._settings.api_key.encode()
-        scheme, _, key = given.partition(b" ")
-        known = scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), wanted)
-        if wanted and not known:
+    def _check_key(self, header: bytes) -> None:
+        expected = self._settings.api_key.encode()
+        scheme, _, key = header.partition(b" ")
+        valid = scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), expected)
+        if expected and not valid:
             raise ApiError(
                 401, "no valid API key; send `Authorization: Bearer KEY`", code="invalid_api_key"
             )
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> Receive:
-        """Read the whole body within its limits, and return what hands it on."""
+        """Read the whole body within the limits; return a `receive` that replays it."""
         kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         if kind != b"application/json":
             raise ApiError(415, "the body is not JSON; send `Content-Type: application/json`")
         limit_s = min(BODY_S, self._settings.timeout_s)
         try:
             async with asyncio.timeout(limit_s) as limit:
-                with self._unfinished.body(limit) as grows:
-                    body = await self._read(receive, grows)
+                with self._unfinished.body(limit) as count:
+                    body = await self._read(receive, count)
         except TimeoutError:
             raise ApiError(408, "the body did not arrive in time; send it faster") from None
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
@@ -129,8 +129,12 @@ class Guard:
 
         return replay
 
-    async def _read(self, receive: Receive, grows: Callable[[int], None]) -> bytes:
-        """Return the body; of one that is too large some is read on, so that the answer arrives."""
+    async def _read(self, receive: Receive, count: Callable[[int], None]) -> bytes:
+        """Return the body.
+
+        A body that is too large is read on for a while: a client that is still sending would not
+        read the error.
+        """
         body, size, more = bytearray(), 0, True
         while more and size <= READ_ON * MAX_BODY:
             message = await receive()
@@ -140,7 +144,7 @@ class Guard:
             size += len(part)
             if size <= MAX_BODY:
                 body += part
-                grows(len(part))
+                count(len(part))
             more = message.get("more_body", False)
         if size > MAX_BODY:
             raise ApiError(413, f"the body has over {MAX_BODY} bytes; send less", code="too_large")
@@ -148,24 +152,24 @@ class Guard:
 
 
 class Unfinished:
-    """Bodies that have not arrived in full; where they take too much memory, the largest goes."""
+    """The bodies that are still arriving; when they exceed `most` bytes, the largest is dropped."""
 
     def __init__(self, most: int) -> None:
         self._most, self._sizes = most, dict[asyncio.Timeout, int]()
 
     @contextlib.contextmanager
     def body(self, limit: asyncio.Timeout) -> Iterator[Callable[[int], None]]:
-        """Yield what is told of every part of a body; `limit` ends the body."""
+        """Yield a function that counts the bytes of a body; to drop the body, `limit` expires."""
         self._sizes[limit] = 0
 
-        def grows(size: int) -> None:
+        def count(size: int) -> None:
             if limit in self._sizes:
                 self._sizes[limit] += size
             if sum(self._sizes.values()) > self._most:
                 self._drop(max(self._sizes, key=self._sizes.__getitem__))
 
         try:
-            yield grows
+            yield count
         finally:
             self._sizes.pop(limit, None)
 
@@ -176,7 +180,7 @@ class Unfinished:
 
 
 def _name_in(host: str) -> str:
-    """Return the name or address in a Host header, without a port."""
+    """Return the name or address in a Host header, without the port."""
     host = host.strip().lower()
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name.rstrip(".")

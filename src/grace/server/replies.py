@@ -19,14 +19,17 @@ from grace.server.jobs.completion import Ended, Piece, Token
 from grace.server.jobs.line import ClientGone
 from grace.server.jobs.queue import Finished
 
+log = logging.getLogger(__name__)
 Json = dict[str, Any]
+GraceFields = Callable[[str, Ended], Json]
+"""Makes the `grace` object of an answer from the text and the end of its first choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The parts that all objects of one answer share.
+    """Makes the JSON objects of one answer, which share an id, a time and a model.
 
-    `calibrated`: the prompt is that of the training run, which confidences are calibrated for.
+    `calibrated`: the prompt is that of the training run, for which confidences are calibrated.
     """
 
     chat: bool
@@ -45,19 +48,19 @@ class Envelope:
         kind = "chat.completion.chunk" if self.chat else "text_completion"
         return self._object(kind, choices) | extra
 
+    def opening(self, choice: int) -> Json:
+        """Return the first event of a chat choice, which names the role."""
+        start = {"delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        return self.chunk([{"index": choice, **start, "logprobs": None}])
+
     def piece(self, piece: Piece) -> Json:
-        """Return the event of a choice that has grown."""
+        """Return the event of new text."""
         choice = self._choice(piece.choice, piece.text, piece.tokens, delta=True)
         along = {} if piece.so_far is None else {"confidence_so_far": piece.so_far}
         return self.chunk([choice | along])
 
-    def opening(self, choice: int) -> Json:
-        """Return the event that says who speaks; only chats have one."""
-        start = {"delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-        return self.chunk([{"index": choice, **start, "logprobs": None}])
-
     def ending(self, ended: Ended) -> Json:
-        """Return the event of a choice that is complete."""
+        """Return the last event of a choice."""
         choice = self._choice(ended.choice, "", (), delta=True)
         if self.chat:
             choice["delta"] = {}
@@ -67,8 +70,7 @@ class Envelope:
         """Return a whole choice."""
         text = "".join(piece.text for piece in pieces)
         tokens = [token for piece in pieces for token in piece.tokens]
-        choice = self._choice(ended.choice, text, tokens, delta=False)
-        return choice | self._end(ended)
+        return self._choice(ended.choice, text, tokens, delta=False) | self._end(ended)
 
     def _end(self, ended: Ended) -> Json:
         return {
@@ -88,21 +90,20 @@ class Envelope:
         }
 
     def _choice(self, index: int, text: str, tokens: Sequence[Token], *, delta: bool) -> Json:
-        said: Json
+        content: Json
         if not self.chat:
-            said = {"text": text}
+            content = {"text": text}
         elif delta:
-            said = {"delta": {"content": text}}
+            content = {"delta": {"content": text}}
         else:
-            said = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        listed = (_chat_logprobs if self.chat else _text_logprobs)(tokens)
-        return {"index": index, **said, "logprobs": listed if tokens else None} | (
-            {"finish_reason": None} if delta else {}
-        )
+            content = {"message": {"role": "assistant", "content": text, "refusal": None}}
+        logprobs = (_chat_logprobs if self.chat else _text_logprobs)(tokens) if tokens else None
+        unfinished = {"finish_reason": None} if delta else {}
+        return {"index": index, **content, "logprobs": logprobs, **unfinished}
 
 
 def usage(finished: Finished) -> Json:
-    """Return the numbers of tokens read and written."""
+    """Return the numbers of tokens read and generated."""
     prompt, completion = finished.prompt_tokens, finished.completion_tokens
     return {
         "prompt_tokens": prompt,
@@ -123,7 +124,7 @@ def _chat_logprobs(tokens: Sequence[Token]) -> Json:
 
 
 def _entry(text: str, logprob: float) -> Json:
-    whole = "\N{REPLACEMENT CHARACTER}" not in text
+    whole = "\N{REPLACEMENT CHARACTER}" not in text  # else the token is a part of a character
     return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if whole else None}
 
 
@@ -136,21 +137,18 @@ def _text_logprobs(tokens: Sequence[Token]) -> Json:
     }
 
 
-log = logging.getLogger(__name__)
-Extra = Callable[[str, Ended], Json]
-"""Makes what `grace` says besides, from the text and the end of the first choice."""
-
-
 class Answer:
-    """One answer in the making: what has arrived of it so far."""
+    """Collects the events of one job and turns them into an answer."""
 
-    def __init__(self, reply: Envelope, counters: Counters, extra: Extra | None) -> None:
-        self._reply, self._counters, self._extra = reply, counters, extra
+    def __init__(
+        self, envelope: Envelope, counters: Counters, grace_fields: GraceFields | None
+    ) -> None:
+        self._envelope, self._counters, self._grace_fields = envelope, counters, grace_fields
         self._pieces: dict[int, list[Piece]] = {}
         self._ends: dict[int, Ended] = {}
 
     async def whole(self, arriving: AsyncGenerator[Any, None]) -> Json:
-        """Wait for everything and return it."""
+        """Wait for all events and return the whole answer."""
         finished = Finished()
         async with aclosing(arriving):
             async for event in arriving:
@@ -158,15 +156,15 @@ class Answer:
                 if isinstance(event, Finished):
                     finished = event
         choices = [
-            self._reply.complete(ended, self._pieces.get(choice, []))
+            self._envelope.complete(ended, self._pieces[choice])
             for choice, ended in sorted(self._ends.items())
         ]
-        return self._reply.whole(choices, usage(finished), **self._said(finished))
+        return self._envelope.whole(choices, usage(finished), **self._grace(finished))
 
     async def lines(
         self, first: Any, arriving: AsyncGenerator[Any, None], *, usage_wanted: bool
     ) -> AsyncIterator[bytes]:
-        """Yield server-sent events as things arrive; an error is the last event."""
+        """Yield server-sent events as job events arrive; an error is sent as the last one."""
         later: Json = {"usage": None} if usage_wanted else {}  # as OpenAI does until the end
         try:
             async with aclosing(arriving):
@@ -178,46 +176,47 @@ class Answer:
         except ClientGone:
             return
         except Exception as error:
-            told = as_api_error(error)
-            if told is not error:
+            shown = as_api_error(error)
+            if shown is not error:
                 log.exception("a stream failed")
-            yield _line(told.body)
+            yield _line(shown.body)
         yield b"data: [DONE]\n\n"
 
     def _chunks(self, event: Any, usage_wanted: bool) -> Iterator[Json]:
-        if isinstance(event, Piece | Ended):
-            if self._reply.chat and event.choice not in self._pieces:
-                yield self._reply.opening(event.choice)
-            self._take(event)
-            if isinstance(event, Piece):
-                yield self._reply.piece(event)
-            else:
-                yield self._reply.ending(event)
+        envelope = self._envelope
+        if isinstance(event, Piece | Ended) and envelope.chat and event.choice not in self._pieces:
+            yield envelope.opening(event.choice)
+        self._take(event)
+        if isinstance(event, Piece):
+            yield envelope.piece(event)
+        elif isinstance(event, Ended):
+            yield envelope.ending(event)
         elif isinstance(event, Voted):
-            said = {"vote": to_json(event.vote), "leading": event.leading}
-            yield self._reply.chunk([], grace=said)
+            vote = {"vote": to_json(event.vote), "leading": event.leading}
+            yield envelope.chunk([], grace=vote)
         elif isinstance(event, Finished):
-            self._take(event)
-            if said := self._said(event):
-                yield self._reply.chunk([], **said)
+            if grace := self._grace(event):
+                yield envelope.chunk([], **grace)
             if usage_wanted:
-                yield self._reply.chunk([], usage=usage(event))
+                yield envelope.chunk([], usage=usage(event))
 
     def _take(self, event: Any) -> None:
-        if isinstance(event, Piece):
-            self._pieces.setdefault(event.choice, []).append(event)
-        elif isinstance(event, Ended):
+        if isinstance(event, Piece | Ended):
             self._pieces.setdefault(event.choice, [])
+        if isinstance(event, Piece):
+            self._pieces[event.choice].append(event)
+        elif isinstance(event, Ended):
             self._ends[event.choice] = event
-            self._counters.rated(event.confidence)
+            self._counters.count_answer(event.confidence)
         elif isinstance(event, Finished):
-            self._counters.count(event)
+            self._counters.count_tokens(event)
 
-    def _said(self, finished: Finished) -> Json:
-        if self._extra is None:
+    def _grace(self, finished: Finished) -> Json:
+        """Return the `grace` object of the answer, empty where there is none."""
+        if self._grace_fields is None:
             return {}
-        text = "".join(piece.text for piece in self._pieces.get(0, []))
-        return {"grace": (finished.value or {}) | self._extra(text, self._ends[0])}
+        text = "".join(piece.text for piece in self._pieces[0])
+        return {"grace": (finished.value or {}) | self._grace_fields(text, self._ends[0])}
 
 
 def _line(value: Json) -> bytes:

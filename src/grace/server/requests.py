@@ -1,12 +1,12 @@
-"""What clients may send: OpenAI's fields, and `grace` for test-time scaling.
+"""The bodies of requests: OpenAI's fields, and `grace` for test-time scaling.
 
-A field that would change the answer and is not supported is refused unless it has its neutral
-value, so that nothing is silently different from what was asked; `null` means the default.
+An unsupported field that would change the answer is refused unless it has its neutral value, so no
+answer silently differs from what the client wanted. `null` means the default. The docstrings of the
+models are their descriptions in the OpenAPI document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -39,7 +39,6 @@ HARMLESS = (
     "parallel_tool_calls",
     "verbosity",
 )
-ROLES = {"developer": "system"}
 TOOL_ROLES = ("tool", "function")
 
 Text = Annotated[str, Field(max_length=2**20)]
@@ -53,7 +52,7 @@ class _Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_defaults(cls, data: Any) -> Any:
-        """Drop what is null, neutral or harmless; what is left over is refused by name."""
+        """Drop fields that are null, neutral or harmless; pydantic refuses the rest by name."""
         if not isinstance(data, dict):
             return data
         return {
@@ -66,7 +65,7 @@ class _Strict(BaseModel):
 
 
 class TextPart(BaseModel):
-    """A part of a message; only text is understood."""
+    """A part of a message; only text is supported."""
 
     type: Literal["text"]
     text: Text
@@ -78,16 +77,16 @@ class ChatMessage(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _text_only(cls, data: Any) -> Any:
-        """Refuse the turns of tools; an assistant's turn without content is its refusal, or empty.
+        """Refuse tool calls and their results; an assistant's turn without content is its refusal.
 
         Raises:
-            ValueError: what a tool was asked, or said.
+            ValueError: the turn calls a tool or is a tool's result.
         """
         if not isinstance(data, dict):
             return data
         if data.get("role") in TOOL_ROLES or data.get("tool_calls") or data.get("function_call"):
             raise ValueError(
-                "this turn calls a tool or is its answer, which the model cannot read; write what "
+                "this turn calls a tool or is its result, which the model cannot read; write what "
                 "the tool said into a user turn"
             )
         if data.get("role") == "assistant" and data.get("content") is None:
@@ -101,11 +100,11 @@ class ChatMessage(BaseModel):
         """Return the turn with its content as one text."""
         parts = self.content
         text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
-        return {"role": ROLES.get(self.role, self.role), "content": text}
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
 class StreamOptions(BaseModel):
-    """What a stream holds besides."""
+    """Options of a stream."""
 
     include_usage: bool = False
 
@@ -113,8 +112,8 @@ class StreamOptions(BaseModel):
 class GraceOptions(_Strict):
     """Test-time scaling: the message is a question, asked with the prompt of the training run.
 
-    With a budget of 1 it is asked once, greedily unless a temperature is given. With the prompt
-    `raw` there is none of that: the messages are answered as they stand.
+    With a budget of 1 it is asked once, greedily unless a temperature is set. With the prompt `raw`
+    the messages are sent to the model unchanged, and no other option is allowed.
     """
 
     prompt: Literal["raw"] | None = None
@@ -125,10 +124,10 @@ class GraceOptions(_Strict):
     choices: Annotated[list[Text], Field(max_length=len(LETTERS))] = []
 
     @model_validator(mode="after")
-    def _raw_is_all(self) -> GraceOptions:
+    def _raw_excludes_others(self) -> GraceOptions:
         others = sorted(self.model_fields_set - {"prompt"})
         if self.prompt == "raw" and others:
-            raise ValueError(f"with the prompt raw nothing is voted on; leave out {others[0]}")
+            raise ValueError(f"the prompt raw takes no other option; leave out {others[0]}")
         return self
 
     @field_validator("strategy")
@@ -153,8 +152,13 @@ class _Sampled(_Strict):
 
     @property
     def stops(self) -> list[str]:
-        """Return the stop strings as a list."""
+        """The stop strings as a list."""
         return [self.stop] if isinstance(self.stop, str) else self.stop
+
+    @property
+    def longest(self) -> int | None:
+        """The maximum number of tokens of an answer, None for the default."""
+        return self.max_tokens
 
 
 class ChatRequest(_Sampled):
@@ -167,34 +171,34 @@ class ChatRequest(_Sampled):
     grace: GraceOptions | None = None
 
     @property
-    def plain(self) -> list[Message]:
-        """Return the conversation."""
-        return [message.plain() for message in self.messages]
-
-    @property
-    def asks(self) -> bool:
-        """Return whether `grace` asks a question."""
-        return self.grace is not None and self.grace.prompt is None
+    def longest(self) -> int | None:
+        """The maximum number of tokens of an answer, None for the default."""
+        return self.max_completion_tokens or self.max_tokens
 
     @property
     def top(self) -> int | None:
-        """Return how many most probable tokens to list per step; None: no tokens at all."""
+        """The number of most probable tokens to list per step; None: list no tokens."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
+    def chat(self) -> list[Message]:
+        """The conversation."""
+        return [message.plain() for message in self.messages]
+
+    @property
     def question(self) -> str:
-        """Return the one user turn that `grace` options need.
+        """The only user turn, which `grace` options need.
 
         Raises:
             UserInputError: the conversation is not one user turn.
         """
-        if len(self.messages) > 1 or self.messages[0].role != "user":
+        last = self.messages[-1].role
+        if len(self.messages) > 1 or last != "user":
             raise UserInputError(
-                f"`grace` asks one question, but messages has {len(self.messages)} turns that "
-                "end with "
-                f"{self.messages[-1].role!r}; send one user turn, or leave `grace` out"
+                f"`grace` needs one user turn, but messages has {len(self.messages)} turns and "
+                f"ends with {last!r}; send one user turn, or leave `grace` out"
             )
-        return self.plain[0]["content"]
+        return self.chat[0]["content"]
 
 
 class CompletionRequest(_Sampled):
@@ -204,15 +208,20 @@ class CompletionRequest(_Sampled):
     logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
 
     @property
+    def top(self) -> int | None:
+        """The number of most probable tokens to list per step; None: list no tokens."""
+        return self.logprobs
+
+    @property
     def prompts(self) -> list[str]:
-        """Return the prompts as a list."""
+        """The prompts as a list."""
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
 
 class ScoreItem(_Strict):
     """A response, and one of `question` (with its `choices`), `prompt` and `messages`.
 
-    `question` is asked with the prompt of the training run, `prompt` is a user turn as it stands.
+    `question` gets the prompt of the training run; `prompt` is a user turn, taken unchanged.
     """
 
     response: Text
@@ -224,19 +233,18 @@ class ScoreItem(_Strict):
     ) = None
 
     @model_validator(mode="after")
-    def _one_way_to_ask(self) -> ScoreItem:
-        given = [name for name in ("question", "prompt", "messages") if getattr(self, name)]
-        if len(given) != 1:
-            raise ValueError(f"give exactly one of question, prompt and messages, not {given}")
+    def _has_one_prompt(self) -> ScoreItem:
+        named = [name for name in ("question", "prompt", "messages") if getattr(self, name)]
+        if len(named) != 1:
+            raise ValueError(f"give exactly one of question, prompt and messages, not {named}")
         if self.choices and not self.question:
             raise ValueError("choices belong to a question; write them into the prompt")
         return self
 
-    def chat(self, model: Any) -> Sequence[Message]:
+    def chat(self, model: Any) -> list[Message]:
         """Return the conversation that the response answers."""
         if self.question:
-            asked: Sequence[Message] = model.messages(self.question, self.choices)
-            return asked
+            return list(model.messages(self.question, self.choices))
         if self.messages:
             return [message.plain() for message in self.messages]
         return [{"role": "user", "content": self.prompt or ""}]

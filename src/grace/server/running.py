@@ -1,4 +1,4 @@
-"""Running the application: a socket, its connections, signals, and how it ends."""
+"""Runs the application: its socket, limits on connections, signals, and an orderly end."""
 
 from __future__ import annotations
 
@@ -21,23 +21,31 @@ from grace.errors import ConfigError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 HEAD_S = 10  # for the head of a request to arrive
-STALL_S = 30  # for a client to read on
+STALL_S = 30  # for a client to go on reading
+DRAIN_S = 5  # after a signal, to answer the requests that have arrived
+TOLD_S = 1  # then, for the others to receive a 503
+MOST_CONNECTIONS = 1024
+OTHER_FILES = 128  # open files besides connections, those being closed included
+ACCEPTED = 16  # connections accepted at a time, so that closing keeps up with opening
+BACKLOG = 2048
+LINES, LINES_S = 30, 10.0  # at most so many log lines in so many seconds
 
 
 class Connection(H11Protocol):
     """One client's connection.
 
-    There are fewer connections than uvicorn's `limit_concurrency`: for a new one, the one goes that
-    has waited longest without a request. Only when all are being answered the new one goes.
+    There are fewer connections than uvicorn's `limit_concurrency`: a new one replaces the one that
+    has been idle longest. Only if none is idle, the new one is closed.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start to wait for the first head."""
+        """Wait for the first head; close an idle connection if there are too many."""
         super().connection_made(transport)
         self._since = time.monotonic()
-        self._head = Patience(HEAD_S, transport)
-        self._reading = Patience(STALL_S, transport)
+        self._head = Deadline(HEAD_S, transport)
+        self._reading = Deadline(STALL_S, transport)
         self._head.start()
         while len(self.connections) >= (self.limit_concurrency or sys.maxsize):
             idle = [one for one in self.connections if isinstance(one, Connection) and one.idle]
@@ -47,11 +55,11 @@ class Connection(H11Protocol):
 
     @property
     def idle(self) -> bool:
-        """True while every request that arrived is answered."""
+        """Whether every request that arrived is answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:
-        """Take some bytes; a head that has begun must end in time."""
+        """Take some bytes; the head of the next request must arrive in time."""
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -66,61 +74,51 @@ class Connection(H11Protocol):
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """Wait for a client that reads too slowly, but not for ever."""
+        """Wait for a client that reads too slowly, but not forever."""
         super().pause_writing()
         self._reading.start()
 
     def resume_writing(self) -> None:
-        """Go on writing."""
+        """Go on: the client has read."""
         super().resume_writing()
         self._reading.stop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Stop the timers."""
         super().connection_lost(exc)
         self._head.stop()
         self._reading.stop()
 
     def shutdown(self) -> None:
-        """Close, after the answer to a request that has arrived in full."""
+        """Close; a request that has arrived in full is answered first."""
         if not self.idle and self.cycle.more_body:
             self.transport.abort()
         else:
             super().shutdown()
 
 
-class Patience:
-    """Closes a connection after some seconds from `start`, unless `stop` comes before."""
+class Deadline:
+    """Aborts a connection some seconds after `start`, unless `stop` is called before."""
 
     def __init__(self, seconds: float, transport: asyncio.Transport) -> None:
         self._seconds, self._transport = seconds, transport
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Count from now, if this does not count yet."""
+        """Start the timer if it is not running."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._seconds, self._transport.abort)
 
     def stop(self) -> None:
-        """Wait for nothing any more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-DRAIN_S = 5  # after a signal, to answer what has arrived
-TOLD_S = 1  # then, to tell the others that the server ends
-MOST_CONNECTIONS = 1024
-OTHER_FILES = 128  # what the process has open besides, connections that are being closed included
-ACCEPTED = 16  # connections at a time, so that closing keeps up with opening
-BACKLOG = 2048
-LINES, LINES_S = 30, 10.0  # most lines of the log in so many seconds
-
-
 class Server(uvicorn.Server):
-    """uvicorn's server with a bound on its connections and on the time that it takes to end."""
+    """uvicorn's server with limits on its connections and on the time that it takes to stop."""
 
     def __init__(self, app: FastAPI) -> None:
         config = uvicorn.Config(
@@ -139,13 +137,13 @@ class Server(uvicorn.Server):
         self._end = app.state.end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept a few connections at a time, and let many wait for that."""
-        await super().startup(sockets)
+        """Accept `ACCEPTED` connections at a time, and let up to `BACKLOG` wait."""
+        await super().startup(sockets)  # its backlog is also how many it accepts at a time
         for listening in sockets or ():
             listening.listen(BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer what has arrived, while there is time."""
+        """Answer the requests that have arrived, within `DRAIN_S`."""
         hurrying = asyncio.ensure_future(self._hurry())
         try:
             await super().shutdown(sockets)
@@ -155,10 +153,10 @@ class Server(uvicorn.Server):
     async def _hurry(self) -> None:
         for _ in range(DRAIN_S):
             await asyncio.sleep(1)
-            self._abort(idle=True)  # they were still being accepted
+            self._abort(idle=True)  # connections accepted since the signal
         self._end()
         await asyncio.sleep(TOLD_S)
-        self._abort(idle=False)  # their clients do not read
+        self._abort(idle=False)  # clients that do not read
 
     def _abort(self, *, idle: bool) -> None:
         for connection in list(self.server_state.connections):
@@ -166,15 +164,15 @@ class Server(uvicorn.Server):
                 connection.transport.abort()
 
 
-class FewLines(logging.Filter):
-    """Lets a number of lines through in a time, and then says how many it has left out."""
+class RateLimit(logging.Filter):
+    """Lets `LINES` log lines through in `LINES_S` seconds, and counts the others."""
 
     def __init__(self) -> None:
         super().__init__()
         self._start, self._count = 0.0, 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the line is written."""
+        """Return whether to write the line."""
         now = time.monotonic()
         if now - self._start > LINES_S:
             if self._count > LINES:
@@ -185,7 +183,7 @@ class FewLines(logging.Filter):
 
 
 def room_for_connections() -> int:
-    """Return a bound on connections that leaves room for other files, after asking for more."""
+    """Raise the limit on open files if possible; return how many connections fit into it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_CONNECTIONS + OTHER_FILES
     if 0 <= soft < wanted:
@@ -197,32 +195,32 @@ def room_for_connections() -> int:
 
 
 def serve(app: FastAPI, *, host: str, port: int, name: str, protected: bool) -> None:
-    """Serve until SIGINT or SIGTERM; what has arrived then is answered, if that takes seconds.
+    """Serve until SIGINT or SIGTERM; then answer the requests that have arrived, for `DRAIN_S`.
 
     Args:
         app: the application.
         host: the address to listen on.
         port: the port; 0 takes a free one.
-        name: what clients call the model.
+        name: the model's name for clients.
         protected: clients need an API key.
 
     Raises:
-        ConfigError: the address cannot be listened on.
+        ConfigError: the server cannot listen on the address.
     """
     listening = _listen(host, port)
     url = _url(host, listening.getsockname()[1])
     to_stderr = logging.StreamHandler()
-    to_stderr.addFilter(FewLines())
+    to_stderr.addFilter(RateLimit())
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[to_stderr])
     if host not in LOOPBACK and not protected:
         print(
-            f"grace: warning: whoever reaches {host} can use the model; set --api-key, or listen "
-            "on 127.0.0.1",
+            f"grace: warning: everyone who reaches {host} can use the model; set --api-key, or "
+            "listen on 127.0.0.1",
             file=sys.stderr,
         )
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _quietly)  # uvicorn hands them on once it has drained
+            signal.signal(number, lambda *_: None)  # uvicorn raises it again when it stops
     print(f"serving {name} on {url} (page) and {url}/v1 (API); Ctrl-C ends it", flush=True)
     print(f"next:   {_example(url, name, protected)}", flush=True)
     with listening:
@@ -232,7 +230,7 @@ def serve(app: FastAPI, *, host: str, port: int, name: str, protected: bool) -> 
 def leave() -> NoReturn:
     """End this process at once, after `serve`.
 
-    One of its threads may be in a long pass of the model, and to take torch apart takes seconds.
+    A normal exit would wait for a thread in a long forward pass, and for torch to shut down.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -242,7 +240,7 @@ def leave() -> NoReturn:
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
@@ -262,7 +260,3 @@ def _example(url: str, name: str, protected: bool) -> str:
         '"grace": {"budget": 8}}'
     )
     return f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
-
-
-def _quietly(*_: object) -> None:
-    pass

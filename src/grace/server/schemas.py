@@ -1,9 +1,13 @@
-"""What is answered, for the OpenAPI document; tests hold every answer to it."""
+"""The OpenAPI document: the schema of every answer, which the tests validate answers against.
+
+The docstrings of the models are their descriptions in the document.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
+from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
 
@@ -12,7 +16,7 @@ class _Answer(BaseModel):
 
 
 class ErrorDetail(_Answer):
-    """What went wrong, where, and what to do."""
+    """An error: what happened, in which field, and what to do next."""
 
     message: str
     type: str
@@ -27,7 +31,7 @@ class ErrorBody(_Answer):
 
 
 class Usage(_Answer):
-    """Tokens that were read and written, end tokens among them."""
+    """Numbers of tokens read and generated; end-of-sequence tokens count."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -45,7 +49,7 @@ class _Choice(_Rated):
 
 
 class TopLogprob(_Answer):
-    """One token that was probable at a step."""
+    """One of the most probable tokens of a step."""
 
     token: str
     logprob: float
@@ -53,20 +57,20 @@ class TopLogprob(_Answer):
 
 
 class TokenLogprob(TopLogprob):
-    """One step; `<CNF>` is the last of its `top_logprobs`."""
+    """One generated token; `<CNF>` is the last of its `top_logprobs`."""
 
     top_logprobs: list[TopLogprob]
 
 
 class ChatLogprobs(_Answer):
-    """The steps of a choice."""
+    """The log-probabilities of a chat choice."""
 
     content: list[TokenLogprob]
     refusal: str | None
 
 
 class TextLogprobs(_Answer):
-    """The steps of a choice of `/v1/completions`."""
+    """The log-probabilities of a choice of `/v1/completions`."""
 
     tokens: list[str]
     token_logprobs: list[float]
@@ -75,7 +79,7 @@ class TextLogprobs(_Answer):
 
 
 class ChatTurn(_Answer):
-    """The model's turn."""
+    """The assistant's message."""
 
     role: Literal["assistant"]
     content: str
@@ -120,16 +124,16 @@ class TextCompletion(_Object):
 
 
 class ChatDelta(_Answer):
-    """What the model's turn has grown by."""
+    """New text of the assistant's message."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
 
 
 class _ChunkChoice(_Answer):
-    """What a choice has grown by; its last chunk has the confidence.
+    """New text of a choice; its last chunk has the confidence.
 
-    The others have that of what is written so far, if the model knows it (`train.trace`).
+    Earlier chunks have the confidence so far, of a model trained with `train.trace`.
     """
 
     index: int
@@ -140,14 +144,14 @@ class _ChunkChoice(_Answer):
 
 
 class ChatChunkChoice(_ChunkChoice):
-    """What a choice of a conversation has grown by."""
+    """New text of a chat choice."""
 
     delta: ChatDelta
     logprobs: ChatLogprobs | None
 
 
 class TextChunkChoice(_ChunkChoice):
-    """What a choice of `/v1/completions` has grown by."""
+    """New text of a choice of `/v1/completions`."""
 
     text: str
     logprobs: TextLogprobs | None
@@ -171,13 +175,13 @@ class TextCompletionChunk(_Object):
 
 
 class Score(_Rated):
-    """The confidence of one given response."""
+    """The confidence of one response."""
 
     index: int
 
 
 class Scores(_Answer):
-    """The confidences of given responses, in their order."""
+    """The confidences of the responses, in the order of the request."""
 
     object: Literal["list"]
     model: str
@@ -186,7 +190,7 @@ class Scores(_Answer):
 
 
 class ModelCard(_Answer):
-    """The model, and what its run has measured."""
+    """The model and its measured calibration."""
 
     id: str
     object: Literal["model"]
@@ -207,3 +211,49 @@ class Health(_Answer):
 
     status: Literal["ok"]
     waiting: int
+
+
+REFERENCE = "#/components/schemas/{model}"
+CHUNKS = (ChatCompletionChunk, TextCompletionChunk)
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody}
+    for status in (400, 401, 404, 408, 413, 415, 421, 429, 500, 501, 502, 503, 504)
+}
+
+
+def responses(model: type[BaseModel], chunk: type[BaseModel] | None = None) -> dict[Any, Any]:
+    """Return the `responses` of a route: an object, server-sent events of `chunk`, or an error."""
+    success: dict[str, Any] = {"model": model}
+    if chunk is not None:
+        text = f"server-sent events; the data of each is a {chunk.__name__}, of the last [DONE]"
+        schema = {
+            "type": "string",
+            "description": text,
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": REFERENCE.format(model=chunk.__name__)},
+        }
+        success["content"] = {"text/event-stream": {"schema": schema}}
+    return {200: success, **ERRORS}
+
+
+def complete_document(app: FastAPI, *, protected: bool) -> None:
+    """Add to the OpenAPI document what FastAPI cannot know; call it after the last route is added.
+
+    Args:
+        app: the application.
+        protected: the paths under `/v1` need an API key.
+    """
+    document = app.openapi()  # FastAPI keeps this very object and serves it
+    parts = document["components"]
+    for chunk in CHUNKS:
+        schema = chunk.model_json_schema(mode="serialization", ref_template=REFERENCE)
+        parts["schemas"] |= schema.pop("$defs", {}) | {chunk.__name__: schema}
+    for name in ("HTTPValidationError", "ValidationError"):  # invalid bodies get 400, not 422
+        parts["schemas"].pop(name, None)
+    if protected:
+        parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+            if protected and path.startswith("/v1/"):
+                operation["security"] = [{"key": []}]

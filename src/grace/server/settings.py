@@ -1,4 +1,4 @@
-"""Limits and address of a server."""
+"""The settings of a server: name, key and limits."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from grace.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Limits of a server; a request beyond one of them is refused, never cut down.
+    """Settings of a server; a request beyond a limit is refused, never cut down.
 
     Attributes:
-        name: what clients call the model.
-        api_key: what clients must send as `Authorization: Bearer KEY`; empty: nothing.
-        max_tokens: most tokens of one answer.
-        hosts: by which names the server may be called, besides addresses and `localhost`.
-        max_waiting: requests that wait for the model; further ones get 429.
-        max_running: requests at a time that are relayed to a server upstream.
-        timeout_s: longest time from a request's arrival to its last byte.
+        name: the model's name for clients.
+        api_key: the key that clients must send as `Authorization: Bearer KEY`; empty: none.
+        max_tokens: maximum number of tokens of one answer.
+        hosts: names of the server in a Host header, besides addresses and `localhost`.
+        max_waiting: maximum number of waiting requests; further ones get 429.
+        max_running: maximum number of requests that are relayed upstream at a time.
+        timeout_s: maximum time from a request's arrival to its last byte.
     """
 
     name: str = "grace"
@@ -30,12 +30,13 @@ class ServerSettings:
     timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
-        for name in (name for name in self.__slots__ if name.startswith("max_")):
+        for name in ("max_tokens", "max_waiting", "max_running"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; allow at least 1")
         if not self.timeout_s > 0:
-            raise ConfigError(f"timeout_s is {self.timeout_s}; allow some seconds")
+            raise ConfigError(f"timeout_s is {self.timeout_s}; set a positive number of seconds")
         if not (self.api_key.isascii() and self.api_key.isprintable()):
             raise ConfigError(
-                "the API key has a line break or a character outside ASCII; headers cannot carry it"
+                "the API key has a line break or a character outside ASCII, which no header can "
+                "carry; choose another key"
             )

@@ -1,1 +1,1 @@
-"""Jobs of the server, their queue, and the backends that draw for them."""
+"""The jobs of the server: their queue, and the backends that run them."""

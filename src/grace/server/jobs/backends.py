@@ -1,23 +1,30 @@
-"""What answers requests: a model in this process or a server upstream; votes and ratings on it."""
+"""The model behind the server, in this process or upstream, and the jobs that use it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grace.engines.http.background import as_finished
 from grace.engines.http.dialect import Request
 from grace.engines.http.remote import seed_of
 from grace.engines.reading import LOWEST, Step
-from grace.model.asides import caller
+from grace.model.calls import for_caller
 from grace.records import Decision, Message, Vote, to_json
 from grace.server.errors import ApiError
-from grace.server.jobs.completion import Asked, Choice, Completion, Ended, Piece, Top, name_of
-from grace.server.jobs.queue import Cancelled, Emit, Finished, Job, Queue
+from grace.server.jobs.completion import (
+    Choice,
+    Completion,
+    CompletionParams,
+    Ended,
+    Piece,
+    Top,
+    name_of,
+)
+from grace.server.jobs.queue import Cancelled, Finished, Job, Queue
 from grace.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -25,171 +32,143 @@ if TYPE_CHECKING:
     from grace.engines.openai import OpenAIEngine
     from grace.model import Model
 
-LANES = 4  # batches at a time of a model in this process
+LANES = 4  # batches that take turns on a model in this process
 
 
-@dataclass(frozen=True)
 class Backend:
-    """Makes jobs, and has the queue that does them.
+    """Makes the jobs of requests, and has the queue that runs them.
 
-    Attributes:
-        queue: the jobs.
-        lists_tokens: whether it can list the most probable tokens at each step.
-        trouble: returns why no request is answered, empty where nothing is wrong.
-        caller: returns the model as one request calls it, and what hangs up for that request.
-        draw: draws the samples of requests that run together.
+    There are three kinds: a model in this process that draws batches, one that computes a token at
+    a time (llama.cpp), and a server upstream. Only the first needs PyTorch.
     """
 
-    queue: Queue
-    lists_tokens: bool
-    trouble: Callable[[], Awaitable[str]]
-    caller: Callable[[], tuple[Any, Callable[[], None] | None]]
-    draw: Callable[[Sequence[Completion]], None]
+    def __init__(self, model: Model, settings: ServerSettings) -> None:
+        engine: Any = model.engine
+        self._model, self._engine, self._timeout_s = model, engine, settings.timeout_s
+        self._is_upstream = "relay" in engine.gives
+        self._draw: Callable[[Sequence[Completion]], None]
+        waiting = settings.max_waiting
+        if self._is_upstream:
+            self._draw = _draw_upstream
+            self.queue = Queue(threads=settings.max_running, max_waiting=waiting)
+        elif "states" not in engine.gives:
+            self._draw = _draw_stepwise
+            self.queue = Queue(threads=1, max_waiting=waiting)
+        else:
+            self._draw = draw
+            self.queue = Queue(
+                threads=LANES,
+                max_waiting=waiting,
+                max_together=engine.batch_size,
+                model=engine.model,
+            )
 
-    def completion(self, asked: Asked, emit: Emit) -> Completion:
+    async def trouble(self) -> str:
+        """Return why requests are not answered, empty if they are."""
+        if self._is_upstream:
+            return str(await asyncio.wrap_future(self._engine.reachable()))
+        return self.queue.trouble()
+
+    def completion(self, params: CompletionParams) -> Completion:
         """Return the job that draws samples.
 
         Raises:
-            ApiError: the upstream cannot list what is asked for.
+            ApiError: the engine cannot list the most probable tokens.
         """
-        if asked.top and not self.lists_tokens:
+        if params.top and self._draw is not draw:
             raise ApiError(
                 400,
                 "its engine lists either the most probable tokens or <CNF>; ask for none of them "
                 "(top_logprobs 0, or logprobs 0 of a completion)",
                 param="top_logprobs",
             )
-        model, hang_up = self.caller()
-        return Completion(model.engine, asked, emit, self.draw, hang_up)
+        model, hang_up = self._for_caller()
+        return Completion(model.engine, params, self._draw, hang_up)
 
-    def voting(self, options: dict[str, Any], emit: Emit) -> VoteJob:
-        """Return the job that votes."""
-        model, hang_up = self.caller()
-        return VoteJob(model, options, emit, hang_up)
+    def voting(self, options: dict[str, Any]) -> VoteJob:
+        """Return the job that votes; `options` are the arguments of `Model.vote`."""
+        return VoteJob(*self._for_caller(), options)
 
-    def rating(
-        self, prompts: Sequence[Sequence[Message]], responses: Sequence[str], emit: Emit
-    ) -> RatingJob:
-        """Return the job that rates given responses."""
-        model, hang_up = self.caller()
-        return RatingJob(model, prompts, responses, emit, hang_up)
+    def rating(self, prompts: Sequence[Sequence[Message]], responses: Sequence[str]) -> RatingJob:
+        """Return the job that rates responses."""
+        return RatingJob(*self._for_caller(), prompts, responses)
 
-
-def backend(model: Model, settings: ServerSettings) -> Backend:
-    """Return the backend of a model; only a model in this process loads torch."""
-    engine: Any = model.engine
-    if "relay" in engine.gives:
-        return _upstream(model, engine, settings)
-    if "states" not in engine.gives:
-        return _one_by_one(model, settings)
-    queue = Queue(
-        threads=LANES,
-        max_waiting=settings.max_waiting,
-        max_together=engine.batch_size,
-        model=engine.model,
-    )
-
-    async def trouble() -> str:
-        return queue.trouble()
-
-    return Backend(queue, True, trouble, lambda: (model, None), draw)
-
-
-def _one_by_one(model: Model, settings: ServerSettings) -> Backend:
-    """Return the backend of a model in this process that computes one token at a time."""
-    queue = Queue(threads=1, max_waiting=settings.max_waiting)
-
-    async def trouble() -> str:
-        return queue.trouble()
-
-    return Backend(queue, False, trouble, lambda: (model, None), _step)
-
-
-def _step(jobs: Sequence[Completion]) -> None:
-    """Draw the samples of one request, one after the other."""
-    (job,) = jobs
-    engine: Any = job.reads
-    for choice, (key, number) in zip(job.choices(), job.numbers(), strict=True):
-        for step in engine.steps(choice.prompt, job.asked.sampling, key, number):
-            if job.cancelled.is_set():
-                raise Cancelled
-            if not _add(engine, choice, step):
-                break
-        choice.close(None)
-        if choice.to_rate is not None:
-            (c,) = engine.confidences([choice.prompt], [choice.to_rate])
-            choice.rated(c)
+    def _for_caller(self) -> tuple[Model, Callable[[], None]]:
+        return for_caller(self._model, time.monotonic() + self._timeout_s)
 
 
 def draw(jobs: Sequence[Completion]) -> None:
     """Draw the samples of several requests side by side from a model in this process."""
     from grace.engines.local.draws import Part
 
-    engine: Any = jobs[0].reads
+    engine: Any = jobs[0].engine
     rows = [choice for job in jobs for choice in job.choices()]
-    tops = [job.asked.top for job in jobs for _ in range(job.size)]
+    tops = [job.params.top for job in jobs for _ in range(job.size)]
     drawing = engine.draw(
-        [Part(job.prompts, job.asked.sampling, job.prompt_keys()) for job in jobs]
+        [Part(job.prompts, job.params.sampling, job.prompt_keys()) for job in jobs]
     )
-
-    def rate(choice: Choice) -> None:
-        if choice.to_rate is not None:
-            (c,) = engine.confidences([choice.prompt], [choice.to_rate])
-            choice.rated(c)
-
     for step in drawing:
         for drawn in step:
             choice = rows[drawn.row]
             if not choice.add(drawn, _most_probable(engine, drawing, drawn.row, tops[drawn.row])):
                 drawing.stop(drawn.row)
-            rate(choice)
+            _rate(engine, choice)
     for choice, generation in zip(rows, drawing.generations(), strict=True):
         choice.close(generation.confidence)
-        rate(choice)
+        _rate(engine, choice)
 
 
 def _most_probable(engine: Any, drawing: Drawing, row: int, count: int | None) -> Top:
-    found = drawing.most_probable(row, count) if count else []
-    return tuple((name_of(engine.tokenizer, token), max(value, LOWEST)) for token, value in found)
+    best = drawing.most_probable(row, count) if count else []
+    return tuple((name_of(engine.tokenizer, token), max(value, LOWEST)) for token, value in best)
 
 
-def _upstream(model: Model, engine: OpenAIEngine, settings: ServerSettings) -> Backend:
-    queue = Queue(threads=settings.max_running, max_waiting=settings.max_waiting)
-
-    async def trouble() -> str:
-        return await asyncio.wrap_future(engine.reachable())
-
-    return Backend(
-        queue,
-        False,
-        trouble,
-        lambda: caller(model, time.monotonic() + settings.timeout_s),
-        _relay,
-    )
-
-
-def _relay(jobs: Sequence[Completion]) -> None:
-    """Draw the samples of one request upstream; every choice is a request of its own."""
+def _draw_stepwise(jobs: Sequence[Completion]) -> None:
+    """Draw the samples of one request, one after the other, a token at a time."""
     (job,) = jobs
-    engine: Any = job.reads
-    choices = zip(job.choices(), job.numbers(), strict=True)
-    engine.wait(_all([_fill(engine, job.asked, choice, *number) for choice, number in choices]))
+    engine: Any = job.engine
+    for choice, (key, number) in zip(job.choices(), job.sample_keys(), strict=True):
+        for step in engine.steps(choice.prompt, job.params.sampling, key, number):
+            if job.cancelled.is_set():
+                raise Cancelled
+            if not _add(engine, choice, step):
+                break
+        choice.close(None)
+        _rate(engine, choice)
 
 
-async def _fill(engine: OpenAIEngine, asked: Asked, choice: Choice, key: str, number: int) -> None:
-    seed = seed_of(asked.sampling, key, number) if asked.key is None else None
-    request = Request(choice.prompt, asked.sampling, seed, stream=True)
+def _rate(engine: Any, choice: Choice) -> None:
+    """Give a choice that a stop string has cut the confidence of what is left."""
+    if choice.to_rate is not None:
+        (c,) = engine.confidences([choice.prompt], [choice.to_rate])
+        choice.end_rated(c)
+
+
+def _draw_upstream(jobs: Sequence[Completion]) -> None:
+    """Draw the samples of one request upstream, each with a request of its own."""
+    (job,) = jobs
+    engine: Any = job.engine
+    choices = zip(job.choices(), job.sample_keys(), strict=True)
+    engine.wait(_all([_relay(engine, job.params, choice, *key) for choice, key in choices]))
+
+
+async def _relay(
+    engine: OpenAIEngine, params: CompletionParams, choice: Choice, key: str, number: int
+) -> None:
+    """Draw one sample upstream; without a seed of the client's, the upstream chooses its own."""
+    seed = seed_of(params.sampling, key, number) if params.key is None else None
+    request = Request(choice.prompt, params.sampling, seed, stream=True)
     async with aclosing(engine.remote.steps(request)) as arriving:
         async for steps in arriving:
             if not all(_add(engine, choice, step) for step in steps):
                 break
     choice.close(None)
     if choice.to_rate is not None:
-        choice.rated(await engine.remote.confidence(choice.prompt, choice.to_rate))
+        choice.end_rated(await engine.remote.confidence(choice.prompt, choice.to_rate))
 
 
-def _add(engine: OpenAIEngine, choice: Choice, step: Step) -> bool:
-    """Return whether the choice goes on after a step."""
+def _add(engine: Any, choice: Choice, step: Step) -> bool:
+    """Add a step to a choice; return whether the choice goes on."""
     drawn = engine.reader.drawn(step)
     return choice.add(drawn, ()) and not drawn.ended
 
@@ -209,19 +188,13 @@ class Voted(NamedTuple):
 
 
 class VoteJob(Job):
-    """Test-time scaling: `Model.vote`, with every sample shown as it arrives.
+    """Test-time scaling: `Model.vote`, with an event for each sample.
 
     `options` are the arguments of `Model.vote`.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        options: dict[str, Any],
-        emit: Emit,
-        hang_up: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__(emit, hang_up)
+    def __init__(self, model: Model, hang_up: Callable[[], None], options: dict[str, Any]) -> None:
+        super().__init__(hang_up)
         self._model, self._options = model, options
         self.size = min(options["parallel"], options["budget"])
         self._prompt: list[int] = []
@@ -231,44 +204,42 @@ class VoteJob(Job):
         self._prompt = self._model.encode(self._options["question"], self._options["choices"])
 
     def run(self, together: Sequence[Any]) -> None:
-        """Sample and vote until the strategy is sure or the budget is spent."""
-        decision = self._model.vote(**self._options, on_vote=self._show, prompt=self._prompt)
+        """Sample until the strategy stops or the budget is spent, and decide."""
+        decision = self._model.vote(**self._options, on_vote=self._voted, prompt=self._prompt)
         self.emit(Piece(0, _text_of(decision)))
         self.emit(Ended(0, "stop", decision.confidence))
-        tokens = decision.issued_tokens + self._ends(decision)
+        tokens = decision.issued_tokens + self._count_ends(decision)
         self.emit(Finished(len(self._prompt), tokens, to_json(decision)))
 
-    def _ends(self, decision: Decision) -> int:
-        """Return the number of votes that drew an end token: those below the longest allowed."""
-        longest = self._options["max_new_tokens"] or self._model.sample.max_new_tokens
+    def _count_ends(self, decision: Decision) -> int:
+        """Return the number of end tokens drawn: one per vote below the maximum length."""
+        longest = self._options["max_new_tokens"] or self._model.sample.longest
         return sum(vote.tokens < longest for vote in decision.votes)
 
-    def _show(self, vote: Vote, leading: str | None) -> None:
+    def _voted(self, vote: Vote, leading: str | None) -> None:
         if self.cancelled.is_set():
             raise Cancelled
-        self.started = True
-        self.emit(Voted(vote, leading))
+        self.show(Voted(vote, leading))
 
 
 def _text_of(decision: Decision) -> str:
-    """Return the surest sample with the answer, nothing where no sample has one."""
+    """Return the text of the most confident vote for the answer, empty if there is no answer."""
     agreeing = [v for v in decision.votes if v.answer is not None and v.answer == decision.answer]
     surest = max(agreeing, key=lambda vote: vote.confidence or 0.0, default=None)
     return surest.text if surest else ""
 
 
 class RatingJob(Job):
-    """The confidences of given responses: `Model.score`."""
+    """The confidences of responses: `Model.score`."""
 
     def __init__(
         self,
         model: Model,
+        hang_up: Callable[[], None],
         prompts: Sequence[Sequence[Message]],
         responses: Sequence[str],
-        emit: Emit,
-        hang_up: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(emit, hang_up)
+        super().__init__(hang_up)
         self._model, self._prompts, self._responses = model, prompts, responses
         self._encoded: tuple[list[list[int]], list[list[int]]] = ([], [])
 

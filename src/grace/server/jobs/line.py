@@ -1,10 +1,10 @@
-"""A request's end of a job: events from its thread, until the client leaves."""
+"""A request waits for its job: events come from the job's thread until the client leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,18 +14,18 @@ from grace.server.errors import ApiError, as_api_error
 from grace.server.jobs.backends import Backend
 from grace.server.jobs.queue import Emit, Failed, Finished, Job
 
-LONG = 2**15  # bytes of a body; longer ones are prepared one at a time, and hold up no others
+LONG = 2**15  # bytes of a body; longer ones are prepared one at a time and hold up no others
 
 
 class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has closed the connection."""
 
 
 class Line:
     """All requests that wait for an answer.
 
-    A job is prepared on a thread of its own kind, so that text is tokenised beside the model and
-    not in its way; then the backend queues it.
+    Jobs are prepared on threads of their own, so that text is tokenised while the model computes;
+    then the backend queues them.
     """
 
     def __init__(self, backend: Backend, timeout_s: float) -> None:
@@ -35,7 +35,7 @@ class Line:
         self._waiting: set[Emit] = set()
 
     def end(self) -> None:
-        """Tell everybody who waits that the server is shutting down."""
+        """Tell all waiting requests that the server is shutting down."""
         for emit in list(self._waiting):
             emit(Failed(ApiError(503, "the server is shutting down; try another one")))
 
@@ -45,75 +45,56 @@ class Line:
             threads.shutdown(wait=False, cancel_futures=True)
         self._backend.queue.close()
 
-    async def events(
-        self, make: Callable[[Emit], Job], request: Request
-    ) -> AsyncGenerator[Any, None]:
+    async def events(self, job: Job, request: Request) -> AsyncGenerator[Any, None]:
         """Queue a job and yield its events, the last one a `Finished`; closing cancels the job.
 
         Raises:
-            ApiError: the queue is full, the job failed, or the time is over.
+            ApiError: the queue is full, the job failed, or it took too long.
             ClientGone: the client has closed the connection.
         """
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[Any] = asyncio.Queue()
 
         def emit(event: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(arrived.put_nowait, event)
 
-        deadline = loop.time() + self._timeout_s
-        job = make(emit)
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            arrived.put_nowait(Failed(ClientGone()))
+
+        job.emit = emit
         lane = self._long if len(await request.body()) > LONG else self._short
-        gone = asyncio.ensure_future(_disconnected(request))
+        timer = loop.call_later(self._timeout_s, arrived.put_nowait, Failed(self._too_slow()))
+        tasks = [asyncio.ensure_future(watch()), asyncio.ensure_future(self._start(job, lane))]
         self._waiting.add(emit)
-        started = asyncio.ensure_future(self._start(job, lane))
         try:
             while True:
-                event = await self._next(arrived, gone, deadline - loop.time())
+                event = await arrived.get()
                 if isinstance(event, Failed):
-                    raise as_api_error(event.error)
+                    gone = isinstance(event.error, ClientGone)
+                    raise event.error if gone else as_api_error(event.error)
                 yield event
                 if isinstance(event, Finished):
                     return
         finally:
             self._waiting.discard(emit)
-            for task in (gone, started):
+            timer.cancel()
+            for task in tasks:
                 task.cancel()
             job.cancel()
 
     async def _start(self, job: Job, lane: ThreadPoolExecutor) -> None:
-        """Prepare a job and queue it; what is wrong with it is its last event."""
+        """Prepare a job and queue it; if it cannot be done, say so in its last event."""
         try:
             await asyncio.get_running_loop().run_in_executor(lane, job.prepare)
             self._backend.queue.submit(job)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # the server outlives even a SystemExit
+        except BaseException as error:  # not even a SystemExit may end the server
             job.emit(Failed(error))
 
-    async def _next(
-        self, arrived: asyncio.Queue[Any], gone: asyncio.Future[None], left_s: float
-    ) -> Any:
-        if not arrived.empty():
-            return arrived.get_nowait()
-        waiting = asyncio.ensure_future(arrived.get())
-        try:
-            await asyncio.wait(
-                {waiting, gone}, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED
-            )
-            if waiting.done():
-                return waiting.result()
-        finally:
-            waiting.cancel()
-        if gone.done():
-            raise ClientGone
-        raise ApiError(
-            504,
-            f"not done after {self._timeout_s:g} s; ask for fewer tokens or samples",
-            code="timeout",
-        )
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    def _too_slow(self) -> ApiError:
+        text = f"not done after {self._timeout_s:g} s; ask for fewer tokens or samples"
+        return ApiError(504, text, code="timeout")

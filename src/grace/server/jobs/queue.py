@@ -1,4 +1,4 @@
-"""Jobs, the events that end them, the bounded queue before them, and the threads that do them."""
+"""A bounded queue of jobs, and the threads that run them on the model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from grace.errors import GraceError
 from grace.server.errors import ApiError
 
 log = logging.getLogger(__name__)
-PATIENCE_S = 1.0  # that a request waits for a batch to end before it gets a lane of its own
-SMALL = 8  # of the most samples in a batch, the part up to which a request is small
-STUCK_S = 60.0  # without a forward pass, while there is work
-CLOSING_S = 1.0  # for the pass of the model that is under way
+PATIENCE_S = 1.0  # a small job waits this long for the running batch, then gets another thread
+SMALL = 8  # a job is small up to 1/SMALL of the largest batch
+STUCK_S = 60.0  # without a forward pass while there is work, the model counts as stuck
+CLOSING_S = 1.0  # for running jobs to end when the queue closes
 Emit = Callable[[Any], None]
 
 
@@ -33,32 +33,41 @@ class Finished(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The last event of a job that did not."""
+    """The last event of a job that failed."""
 
     error: BaseException
 
 
 class Cancelled(Exception):
-    """Nobody waits for what the model is computing."""
+    """Raised in a running job that was cancelled."""
 
 
 class Job(ABC):
-    """Work for the model: what it finds out goes to `emit`, event by event.
+    """Work for the model, reported as events.
 
-    Jobs of one `group` may run together; None: this one runs alone. `emit` may be called on any
-    thread. `hang_up` is called when nobody waits any more, besides setting `cancelled`.
+    Attributes:
+        emit: takes the events, from any thread; whoever waits for them sets it first.
+        group: jobs of one group may run together; None: this job runs alone.
+        size: the number of samples that the job draws at a time.
+        cancelled: set once nobody waits for the job.
+        arrived: the time at which it was queued, by `time.monotonic`.
+        started: an event was shown to the client, so the job cannot run again.
     """
 
+    emit: Emit
     group: Hashable = None
     size = 1
-    """The number of samples that the job draws at a time."""
 
-    def __init__(self, emit: Emit, hang_up: Callable[[], None] | None = None) -> None:
-        self.emit = emit
+    def __init__(self, hang_up: Callable[[], None] | None = None) -> None:
         self.cancelled = threading.Event()
-        self.arrived = 0.0  # in a queue, by `time.monotonic`
-        self.started = False  # something was emitted that cannot be taken back
+        self.arrived = 0.0
+        self.started = False
         self._hang_up = hang_up
+
+    def show(self, event: Any) -> None:
+        """Emit an event that the client sees at once."""
+        self.started = True
+        self.emit(event)
 
     def cancel(self) -> None:
         """Do not start, or stop as soon as possible."""
@@ -68,29 +77,30 @@ class Job(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Do what needs no model, such as to tokenise; called once, before the job is queued.
+        """Do what needs no model, such as tokenising; called once, before the job is queued.
 
         Raises:
-            GraceError: what is asked for cannot be done.
+            GraceError: the request cannot be served.
         """
 
     @abstractmethod
     def run(self, together: Sequence[Any]) -> None:
-        """Do the work of all these jobs of one group, this one among them."""
+        """Run all these jobs of one group, this one among them."""
 
 
 class Queue:
-    """Runs jobs in order of arrival on threads that begin when they are needed.
+    """Runs jobs in order of arrival, on threads that start when they are needed.
 
-    Jobs that share a model in this process call it in turns, a forward pass each. The first thread
-    runs one batch at a time, so that what arrives meanwhile is drawn together. Small jobs that
-    have waited for long get a batch beside it: they never wait for the end of a large one.
+    Jobs that share a model in this process take turns, one forward pass at a time. The first thread
+    runs one batch at a time, so jobs that arrive meanwhile form the next batch. Small jobs that
+    have waited for `PATIENCE_S` run on another thread, so they never wait for the end of a large
+    one.
 
     Args:
-        threads: most jobs or batches at a time.
-        max_waiting: jobs that may wait.
-        max_together: most samples drawn at a time in one batch.
-        model: the torch module that every job calls; None: the jobs share nothing.
+        threads: maximum number of jobs or batches that run at a time.
+        max_waiting: maximum number of waiting jobs.
+        max_together: maximum number of samples in a batch.
+        model: the torch module that all jobs call; None: they share no model.
     """
 
     def __init__(
@@ -107,7 +117,7 @@ class Queue:
         self._threads: list[threading.Thread] = []
 
     def close(self) -> None:
-        """Take no more jobs, give up those that wait, and wait a moment for those that run."""
+        """Refuse new jobs, cancel those that wait, and give running ones `CLOSING_S` to end."""
         with self._changed:
             self._closed = True
             for job in self.waiting:
@@ -119,11 +129,11 @@ class Queue:
 
     @property
     def alive(self) -> bool:
-        """Return whether every thread is there that has begun."""
+        """Whether no thread has died."""
         return all(thread.is_alive() for thread in self._threads)
 
     def trouble(self) -> str:
-        """Return why no request is answered, empty where nothing is wrong."""
+        """Return why requests are not answered, empty if they are."""
         if not self.alive:
             return "a thread of the model has died; restart the server"
         silent_s = time.monotonic() - self._stepped
@@ -140,66 +150,69 @@ class Queue:
         with self._changed:
             if self._closed:
                 raise ApiError(503, "the server is shutting down; try another one")
-            self._forget()
+            self._forget_cancelled()
             free = self._most - self._running if self._model is None else 0
             if len(self.waiting) >= self._max_waiting + free:
                 text = f"{len(self.waiting)} requests wait already; try again in a moment"
                 raise ApiError(429, text, code="queue_full")
             job.arrived = time.monotonic()
             self.waiting.append(job)
-            lane = len(self._threads)
-            if lane < min(self._most, self._running + len(self.waiting)):
-                name = f"grace-work-{lane}"
-                thread = threading.Thread(target=self._work, args=(lane,), name=name, daemon=True)
+            number = len(self._threads)
+            if number < min(self._most, self._running + len(self.waiting)):
+                name = f"grace-work-{number}"
+                thread = threading.Thread(target=self._work, args=(number,), name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
             self._changed.notify(1 if self._model is None else self._most)
 
-    def _forget(self) -> None:
-        """Drop the jobs that nobody waits for."""
+    def _forget_cancelled(self) -> None:
         self.waiting = [job for job in self.waiting if not job.cancelled.is_set()]
 
-    def _work(self, lane: int) -> None:
-        while jobs := self._take(lane):
+    def _work(self, number: int) -> None:
+        while jobs := self._take(number):
             try:
                 with self._turns:
                     self._stepped = time.monotonic()
-                    self._attempt(jobs)
+                    self._run(jobs)
             finally:
                 with self._changed:
                     self._running -= 1
 
-    def _take(self, lane: int) -> list[Job]:
-        """Wait for work; return a job and all that may run with it, none at the end."""
+    def _take(self, number: int) -> list[Job]:
+        """Wait for work; return a job and all that run with it, none once the queue is closed."""
         with self._changed:
             while True:
-                self._forget()
-                first = self._next(lane)
+                self._forget_cancelled()
+                first = self._next(number)
                 if first is not None:
                     self._running += 1
-                    return self._with_others(first, small=lane > 0)
+                    return self._with_others(first, small=number > 0)
                 if self._closed:
                     return []
-                self._changed.wait(self._patience_left(lane))
+                self._changed.wait(self._patience_left(number))
 
-    def _next(self, lane: int) -> Job | None:
-        """Return the job that a thread begins now, if any; the first thread takes the oldest."""
-        if lane == 0 or self._model is None:
+    def _next(self, number: int) -> Job | None:
+        """Return the job that a thread starts now, if any.
+
+        With a shared model, the first thread takes the oldest job; the others take small jobs that
+        have waited for long.
+        """
+        if number == 0 or self._model is None:
             return self.waiting[0] if self.waiting else None
         late = time.monotonic() - PATIENCE_S
         waiting = (job for job in self.waiting if self._is_small(job) and job.arrived <= late)
         return next(waiting, None)
 
-    def _patience_left(self, lane: int) -> float | None:
-        """Return the seconds a thread may sleep if nothing changes, None: without limit."""
-        small = [job.arrived for job in self.waiting if self._is_small(job)] if lane else []
+    def _patience_left(self, number: int) -> float | None:
+        """Return the seconds until a thread must look again, None: when something changes."""
+        small = [job.arrived for job in self.waiting if self._is_small(job)] if number else []
         return max(0.0, min(small) + PATIENCE_S - time.monotonic()) if small else None
 
     def _is_small(self, job: Job) -> bool:
         return job.size <= max(1, self._max_together // SMALL)
 
     def _with_others(self, first: Job, *, small: bool) -> list[Job]:
-        """Take a job from the queue, and those that may run with it."""
+        """Take a job from the queue, and those of its group that fit into one batch with it."""
         jobs, room = [first], self._max_together - first.size
         for job in self.waiting:
             fits = first.group is not None and job.group == first.group and job.size <= room
@@ -209,16 +222,17 @@ class Queue:
         self.waiting = [job for job in self.waiting if job not in jobs]
         return jobs
 
-    def _attempt(self, jobs: Sequence[Job]) -> None:
+    def _run(self, jobs: Sequence[Job]) -> None:
+        """Run a batch; if it fails before any job has started, run its jobs one by one."""
         try:
             with self._between_steps(jobs):
                 jobs[0].run(jobs)
         except (Cancelled, CancelledError):
             return
-        except BaseException as error:  # the thread outlives even a SystemExit
+        except BaseException as error:  # not even a SystemExit may end the thread
             if len(jobs) > 1 and not any(job.started for job in jobs):
-                for job in jobs:  # one of them cannot be done; the others can
-                    self._attempt([job])
+                for job in jobs:
+                    self._run([job])
                 return
             if isinstance(error, UpstreamError):
                 log.warning("upstream: %s", error)
@@ -229,7 +243,7 @@ class Queue:
 
     @contextlib.contextmanager
     def _between_steps(self, jobs: Sequence[Job]) -> Iterator[None]:
-        """Before every forward pass, let others go first, and stop once every job was cancelled."""
+        """Before each forward pass let other threads go first; stop if all jobs are cancelled."""
         if not isinstance(self._turns, Turns):
             yield
             return
@@ -251,7 +265,7 @@ class Queue:
 
 
 class Turns:
-    """A lock for threads in the order in which they ask; its holder may let others go first."""
+    """A lock that threads get in the order of asking; its holder can let the others go first."""
 
     def __init__(self) -> None:
         self._changed = threading.Lock()

@@ -1,4 +1,4 @@
-"""What a user asks and scores: text, one question or many, each with its choices."""
+"""The arguments of `Model`: their types, and checks of what the user wrote."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from grace.records import Message
 from grace.strategies import Strategy
 
 Choices = Iterable[Sequence[str]]
-Ids = Sequence[int]
 
 
 class AskOptions(TypedDict, total=False):
-    """What `Model.ask` takes besides a question and its choices."""
+    """The options of `Model.ask`."""
 
     threshold: float | None
     temperature: float
@@ -25,7 +24,7 @@ class AskOptions(TypedDict, total=False):
 
 
 class VoteOptions(AskOptions, total=False):
-    """What `Model.vote` takes besides a question and its choices."""
+    """The options of `Model.vote`."""
 
     strategy: Strategy | str | None
     budget: int | None
@@ -33,50 +32,51 @@ class VoteOptions(AskOptions, total=False):
 
 
 def is_many(question: object) -> bool:
-    """Return whether an argument holds several questions."""
+    """Return whether an argument is a list of questions, not a single one."""
     return isinstance(question, Iterable) and not isinstance(question, str)
 
 
-def encoded(
+def encode_each(
     questions: Iterable[str],
     choices: Choices,
     encode: Callable[[str, Sequence[str]], list[int]],
 ) -> Iterator[list[int]]:
-    """Yield the prompt of each question; without choices at all, every question is open.
+    """Yield the encoded prompt of each question; empty `choices`: all questions are open.
 
     Raises:
-        GraceError: what `encode` raises, with the number of the question, from 0.
-        UserInputError: one text in place of a list, or more questions than choices, or fewer.
+        GraceError: as `encode`; the message names the question by its number, from 0.
+        UserInputError: `questions` is a single text, or the number of choices differs.
     """
     if not is_many(questions):
         raise UserInputError(f"questions is {questions!r}; give a list, or use ask for one")
-    if isinstance(choices, Sized) and len(choices) == 0:
-        choices = itertools.repeat(())
-    own, number = iter(choices), -1
+    open_questions = isinstance(choices, Sized) and len(choices) == 0
+    own, number = itertools.repeat(()) if open_questions else iter(choices), -1
     for number, question in enumerate(questions):
         try:
             yield encode(question, next(own))
         except StopIteration:
             raise UserInputError(
-                f"there are choices for {number} questions only; give every question a list of its "
-                "own, an empty one where it has none"
+                f"there are choices for {number} questions only; give one list per question, "
+                "an empty one for a question without choices"
             ) from None
         except GraceError as error:
             raise type(error)(f"question {number}: {error}") from error
-    if not isinstance(own, itertools.repeat) and next(own, None) is not None:
-        raise UserInputError(f"there are {number + 1} questions, but choices for more")
+    if not open_questions and next(own, None) is not None:
+        raise UserInputError(
+            f"there are {number + 1} questions, but choices for more; give one list per question"
+        )
 
 
 def check_question(question: str, choices: Sequence[str]) -> None:
-    """Refuse a question or choices without text.
+    """Check the text of a question and its choices.
 
     Raises:
-        UserInputError: names what is wrong.
+        UserInputError: a text is empty or malformed, or the number of choices is out of range.
     """
     if isinstance(choices, str):
-        raise UserInputError("choices is one text; give a list with the text of every option")
+        raise UserInputError("choices is one text; give a list of texts, one per option")
     for text, what in ((question, "question"), *((choice, "choice") for choice in choices)):
-        check_text(text)
+        _check_text(text)
         if not text.strip():
             raise UserInputError(f"the {what} is empty; write some text")
     if choices and not 2 <= len(choices) <= len(LETTERS):
@@ -86,11 +86,11 @@ def check_question(question: str, choices: Sequence[str]) -> None:
         )
 
 
-def check_pairs(prompts: Sequence[object], responses: Sequence[str]) -> None:
-    """Refuse what is not a list of prompts with a response each.
+def check_pairs(prompts: Sequence[str | Sequence[Message]], responses: Sequence[str]) -> None:
+    """Check prompts, which are questions or conversations, and a response to each.
 
     Raises:
-        UserInputError: names what is wrong.
+        UserInputError: the lengths differ, a message lacks its role or content, or a text is none.
     """
     if isinstance(prompts, str) or isinstance(responses, str):
         raise UserInputError("prompts and responses are lists; put a single one in brackets")
@@ -98,35 +98,32 @@ def check_pairs(prompts: Sequence[object], responses: Sequence[str]) -> None:
         raise UserInputError(
             f"{len(prompts)} prompts but {len(responses)} responses; give one response each"
         )
+    for prompt in prompts:
+        if not isinstance(prompt, str):  # `Model.messages` checks questions
+            _check_chat(prompt)
     for text in responses:
-        check_text(text)
+        _check_text(text)
 
 
-def checked_chat(chat: Sequence[Message]) -> Sequence[Message]:
-    """Return a conversation; raise an error if it is malformed.
-
-    Raises:
-        UserInputError: a message lacks a part or is no text.
-    """
+def _check_chat(chat: Sequence[Message]) -> None:
     for message in chat:
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
             raise UserInputError(f"message {message!r} lacks a role or a content; give both")
-        check_text(message["content"])
-    return chat
+        _check_text(message["content"])
 
 
-def check_text(text: str) -> None:
-    """Refuse what is no text or cannot be written as UTF-8.
+def _check_text(text: str) -> None:
+    """Check that a value is text that can be encoded as UTF-8.
 
     Raises:
-        UserInputError: names what is wrong.
+        UserInputError: it is not a str, or has half a surrogate pair.
     """
     if not isinstance(text, str):
-        raise UserInputError(f"got {text!r} where a text belongs; give a str")
+        raise UserInputError(f"got {text!r} instead of a text; give a str")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise UserInputError(
-            f"character {error.start + 1} of {text[:40]!r} cannot be written as UTF-8 (half a "
-            "surrogate pair); replace it"
+            f"character {error.start + 1} of {text[:40]!r} is half a surrogate pair, which is not "
+            "valid UTF-8; write the whole character"
         ) from None

@@ -1,4 +1,4 @@
-"""A model that one caller uses, who may give up: beside an event loop, or for a client."""
+"""One caller's use of a model: it can be given up, which hangs up on a server."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-def caller(model: Model, deadline: float = math.inf) -> tuple[Model, Callable[[], None]]:
-    """Return the model for one caller, and what makes it hang up on its server.
+def for_caller(model: Model, deadline: float = math.inf) -> tuple[Model, Callable[[], None]]:
+    """Return the model for one caller, and a function that hangs up for this caller.
 
-    The caller waits until the deadline at most (`time.monotonic`). A model in this process is the
-    same for all callers, and goes on with what it has begun.
+    Requests to a server give up at the deadline (`time.monotonic`). A model in this process is the
+    same for all callers and cannot hang up.
     """
     call = getattr(model.engine, "caller", None)
     if call is None:
@@ -29,9 +29,11 @@ def caller(model: Model, deadline: float = math.inf) -> tuple[Model, Callable[[]
     return mine, engine.cancel
 
 
-async def aside(model: Model, threads: ThreadPoolExecutor, work: Callable[[Model], Value]) -> Value:
-    """Return the result of work in another thread; cancelled, it hangs up on the server."""
-    mine, hang_up = caller(model)
+async def in_thread(
+    model: Model, threads: ThreadPoolExecutor, work: Callable[[Model], Value]
+) -> Value:
+    """Run work in another thread and return its result; if cancelled, hang up on the server."""
+    mine, hang_up = for_caller(model)
     try:
         return await asyncio.wrap_future(threads.submit(work, mine))
     except asyncio.CancelledError:
