@@ -228,3 +228,12 @@ def test_a_run_with_a_trace_shows_right_against_wrong_answers_while_they_are_wri
     page = render_page(report, [figure])
     assert "While an answer is written" in page and f"caption-{figure.name}" in page
     assert "While an answer is written" not in render_page(summarize(study(), resamples=10), [])
+    assert "While an answer is written" not in render_page(summarize(study(), resamples=10), [])
+
+
+def test_the_contents_leave_out_a_section_that_has_no_figure():
+    """With right answers alone there is nothing to compare along them."""
+    c_NS = np.full((3, 21), 0.5)
+    traces = [Traced("capitals", "pocket", "grace", c_NS, np.ones(3, dtype=bool))]
+    report = summarize(study(traces=traces), resamples=10)
+    assert 'href="#along"' not in render_page(report, draw(report))

@@ -82,7 +82,7 @@ def _contents(
     yield from ((context["ids"][group.title], group.title) for group in home)
     for name, title, there in (
         ("samples", "What more samples buy", context["scaling"]),
-        ("along", "While an answer is written", report.traces),
+        ("along", "While an answer is written", TRACES in context["figures"]),
         ("transfer", "Trained on another task", report.transfer or context["away"]),
         ("examples", "Examples", context["examples"]),
         ("meaning", "Terms and settings", True),
