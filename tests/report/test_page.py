@@ -13,8 +13,9 @@ from made_up_study import NASTY, result, study
 
 from grace.metrics import reliability
 from grace.report import Traced, build_report, merge, summarize
-from grace.report.figures import density_of, draw
-from grace.report.figures.diagrams import _apart
+from grace.report.figures import draw
+from grace.report.figures.answers import _apart
+from grace.report.figures.training import density_of
 from grace.report.groups import groups, pooled_bars
 from grace.report.page import render_page
 
@@ -227,7 +228,6 @@ def test_a_run_with_a_trace_shows_right_against_wrong_answers_while_they_are_wri
     (figure,) = [figure for figure in draw(report) if figure.group == "traces"]
     page = render_page(report, [figure])
     assert "While an answer is written" in page and f"caption-{figure.name}" in page
-    assert "While an answer is written" not in render_page(summarize(study(), resamples=10), [])
     assert "While an answer is written" not in render_page(summarize(study(), resamples=10), [])
 
 

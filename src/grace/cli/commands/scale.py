@@ -48,8 +48,8 @@ def scale(
 
     from grace.pipeline.scaling import ScaleSettings, scale_runs
     from grace.report import Report, from_json
-    from grace.report.scaling.tables import scaling_tables
-    from grace.report.text import console_table
+    from grace.report.console import console_table
+    from grace.report.tables.votes import scaling_tables
     from grace.store import read_json
 
     settings = ScaleSettings(samples, tuple(listed(estimators)), tuple(listed(strategy)), orders)

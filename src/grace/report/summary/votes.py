@@ -1,0 +1,181 @@
+"""From replays of stored samples to the rows of a report about votes."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from grace.report.inputs import Replay
+from grace.report.names import BASE, BASELINE, shown_budget
+from grace.report.rows.votes import (
+    Discrimination,
+    EqualAccuracy,
+    JointStrategy,
+    PooledConfidence,
+    SeedStrategy,
+)
+from grace.scaling import Estimate, PairWins, Scaling, discrimination, joined
+
+REFERENCES = ("sc", "asc", "esc")
+"""The strategies whose accuracy the others are to reach with fewer samples."""
+
+POOLED = ("accuracy", "ece", "brier", "auroc")
+Joint = TypeVar("Joint", JointStrategy, EqualAccuracy)
+SeedWins = tuple[PooledConfidence, Sequence[Hashable], PairWins]
+
+
+def replay_rows(replays: Sequence[Replay]) -> dict[str, Any]:
+    """Return the fields of a report that replays fill."""
+    by_run: dict[tuple[str, str, str], list[Replay]] = {}
+    for replay in replays:
+        by_run.setdefault((replay.task, replay.backbone, replay.name), []).append(replay)
+    groups = by_run.values()  # each differs in the seed alone
+    # Variants of a run share the rows about their backbone's samples: each is kept once.
+    return {
+        "scaling": tuple(dict.fromkeys(row for replay in replays for row in seed_rows(replay))),
+        "scaling_joint": _widest(row for group in groups for row in _joint_rows(group)),
+        "equal_accuracy": _widest(row for group in groups for row in equal_rows(group)),
+        "pools": tuple(dict.fromkeys(row for replay in replays for row in replay.pools)),
+        "discrimination": tuple(_discrimination(replays)),
+    }
+
+
+def seed_rows(replay: Replay) -> list[SeedStrategy]:
+    """Return every strategy at every budget, for one seed."""
+    return [SeedStrategy(**fields, seed=replay.seed) for fields in _strategies([replay])]
+
+
+def _joint_rows(group: Sequence[Replay]) -> Iterator[JointStrategy]:
+    """Yield every strategy at every budget, over all seeds."""
+    for fields in _strategies(group):
+        yield JointStrategy(**fields, seeds=_seeds(group))
+
+
+def equal_rows(group: Sequence[Replay]) -> Iterator[EqualAccuracy]:
+    """Yield the samples that strategies with a threshold need for the accuracy of `REFERENCES`.
+
+    The references are over the backbone's samples, and over those that the strategy votes over.
+    """
+    scaling, first = _scaling(group), group[0]
+    budget = shown_budget(scaling.budgets)
+    for curve in scaling.curves.values():
+        if curve.estimator is None or curve.threshold is None:
+            continue
+        references = [*REFERENCES, *(f"{name}@{first.answers[curve.name]}" for name in REFERENCES)]
+        for reference in (name for name in references if name in scaling.curves):
+            reach = scaling.reach(curve.name, reference, budget)
+            yield EqualAccuracy(
+                task=first.task,
+                backbone=first.backbone,
+                strategy=curve.name,
+                estimator=curve.estimator,
+                threshold=curve.threshold,
+                reference=reference,
+                budget=budget,
+                seeds=_seeds(group),
+                accuracy=reach.accuracy.value,
+                interval=_ends(reach.accuracy),
+                reference_samples=reach.reference_samples.value,
+                samples=reach.samples.value,
+                samples_interval=_ends(reach.samples),
+                saved=reach.saved.value,
+                saved_interval=_ends(reach.saved),
+                reached=reach.reached,
+            )
+
+
+def _strategies(group: Sequence[Replay]) -> Iterator[dict[str, Any]]:
+    """Yield the fields of every strategy at every budget.
+
+    `gain` is the paired difference in accuracy to SC over the backbone's samples, `gain_own` that
+    to SC over the tuned model's samples, for strategies that vote over these. `used` are the shares
+    of questions that took 1, 2, ... samples.
+    """
+    scaling, first = _scaling(group), group[0]
+    for name, budget in itertools.product(scaling.curves, scaling.budgets):
+        curve, answers = scaling.curves[name], first.answers[name]
+        accuracy = scaling.estimate(name, budget)
+        samples = scaling.estimate(name, budget, "samples")
+        gain = gain_own = None
+        if BASELINE in scaling.curves:
+            gain = scaling.difference(name, BASELINE, budget)
+        own = f"{BASELINE}@{first.name}"
+        if answers != BASE and own in scaling.curves:
+            gain_own = scaling.difference(name, own, budget)
+        yield {
+            "task": first.task,
+            "backbone": first.backbone,
+            "strategy": name,
+            "answers": answers,
+            "estimator": curve.estimator,
+            "budget": budget,
+            "threshold": curve.threshold,
+            "n": scaling.num_questions,
+            "accuracy": accuracy.value,
+            "interval": _ends(accuracy),
+            "spread": scaling.spread(name, budget),
+            "mean_samples": samples.value,
+            "samples_interval": _ends(samples),
+            "mean_tokens": scaling.estimate(name, budget, "tokens").value,
+            "gain": gain.value if gain else None,
+            "gain_interval": _ends(gain) if gain else None,
+            "gain_own": gain_own.value if gain_own else None,
+            "gain_own_interval": _ends(gain_own) if gain_own else None,
+            "used": tuple(scaling.used(name, budget)[1 : budget + 1].tolist()),
+        }
+
+
+def _discrimination(replays: Sequence[Replay]) -> Iterator[Discrimination]:
+    """Yield how good each estimator's confidences in single samples are, over all seeds."""
+    by_estimator: dict[tuple[str, str, str, str], dict[int, SeedWins]] = {}
+    for replay in replays:
+        for pool in replay.pools:
+            for row in pool.confidences:
+                wins = replay.wins.get((pool.answers, row.estimator))
+                if wins is not None:
+                    key = (replay.task, replay.backbone, pool.answers, row.estimator)
+                    by_seed = by_estimator.setdefault(key, {})
+                    by_seed.setdefault(replay.seed, (row, replay.questions, wins))
+    for (task, backbone, answers, estimator), by_seed in by_estimator.items():
+        rows, questions, every_wins = zip(*by_seed.values(), strict=True)
+        wqd = discrimination(questions, every_wins)
+        yield Discrimination(
+            task=task,
+            backbone=backbone,
+            answers=answers,
+            estimator=estimator,
+            seeds=tuple(by_seed),
+            n=sum(row.n for row in rows),
+            **{name: _mean([getattr(row, name) for row in rows]) for name in POOLED},
+            wqd=wqd.value if wqd else None,
+            wqd_interval=_ends(wqd) if wqd else None,
+        )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    defined = [value for value in values if value is not None]
+    return statistics.fmean(defined) if defined else None
+
+
+def _widest(rows: Iterable[Joint]) -> tuple[Joint, ...]:
+    """Keep, of the rows about the same thing, the one over the most seeds."""
+    widest: dict[tuple[Any, ...], Joint] = {}
+    for row in rows:
+        key = (row.place, row.strategy, getattr(row, "reference", None), row.budget)
+        if len(row.seeds) > len(widest.setdefault(key, row).seeds):
+            widest[key] = row
+    return tuple(widest.values())
+
+
+def _scaling(group: Sequence[Replay]) -> Scaling:
+    return joined([(replay.questions, Scaling(replay.curves)) for replay in group])
+
+
+def _seeds(group: Sequence[Replay]) -> tuple[int, ...]:
+    return tuple(replay.seed for replay in group)
+
+
+def _ends(estimate: Estimate) -> tuple[float, float]:
+    return estimate.low, estimate.high
