@@ -1,6 +1,6 @@
-"""P(True): the model's own verdict on its response, read as a probability.
+"""P(True): the probability that the model calls its own response true.
 
-One more request per response, of the question and the response once more; nothing is sampled.
+Cost: one more request per response, with the question and the response; nothing is sampled.
 Source: Kadavath et al. 2022 (arXiv 2207.05221), as compared in arXiv 2509.09438.
 """
 
@@ -34,7 +34,7 @@ TEMPLATES: Mapping[str, Verdicts] = {
 of the published code of Self-Calibration (arXiv 2503.00031)."""
 
 LEADS = ("", " ", "\n")
-"""What may stand before the first word of a reply."""
+"""Texts that may precede the first word of a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class PTrue:
     answers: ClassVar[Answers] = "base"
 
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Choose the shots, if any; nothing is fitted.
+        """Draw the shots, if any; nothing is fitted.
 
         Raises:
             DataError: fewer training responses than shots.
@@ -71,11 +71,11 @@ class PTrue:
 
 
 def verdict_tokens(tokenizer: Any, template: Verdicts) -> tuple[list[int], list[int]]:
-    """Return the tokens that begin the right word and the wrong one, however they are spaced.
+    """Return the first tokens of the right word and of the wrong one, with any spacing.
 
     A reply may begin with the word, with a space and the word, or on a new line: three different
-    tokens in tokenizers of the SentencePiece kind, which write a space before the first word.
-    Tokens that begin both words say nothing and are left out.
+    tokens in tokenizers of the SentencePiece kind, which put a space before the first word.
+    Tokens that begin both words carry no information and are left out.
 
     Raises:
         ModelError: no token tells the two words apart.
@@ -93,7 +93,7 @@ def verdict_tokens(tokenizer: Any, template: Verdicts) -> tuple[list[int], list[
 
 
 def _first_token(tokenizer: Any, lead: str, word: str) -> int:
-    """Return the first token of a word that stands after `lead`."""
+    """Return the first token of a word that follows `lead`."""
     before, ids = encode_text(tokenizer, lead), encode_text(tokenizer, lead + word)
     shared = 0
     while ids[shared : shared + 1] == before[shared : shared + 1] and shared < len(ids) - 1:

@@ -1,7 +1,7 @@
-"""Supervised P(True): a logistic regression on the state in which the model gives its verdict.
+"""Supervised P(True): logistic regression on the hidden state at the end of the P(True) prompt.
 
-The hidden state at the end of the P(True) prompt, instead of the probabilities of two words; fitted
-on the training responses. Cost: one more forward per response, over the question and the response.
+It is fitted on the training responses, and takes the place of the probabilities of two words.
+Cost: one more forward pass per response, over the question and the response.
 Source: the supervised variants of Kadavath et al. 2022 (arXiv 2207.05221).
 """
 
@@ -39,8 +39,8 @@ class PTrueSupervised:
         prompt = TEMPLATES[self.template].prompt
 
         def read(samples: Samples, rows: Sequence[int]) -> list[Array]:
-            asked = Shots(text=asks_in_text(samples, engine.tokenizer))
-            contexts = asked.contexts(engine.tokenizer, prompt, samples, rows)
+            no_shots = Shots(text=asks_in_text(samples, engine.tokenizer))
+            contexts = no_shots.contexts(engine.tokenizer, prompt, samples, rows)
             return [engine.features(contexts, [()] * len(contexts)).last_ND]
 
         return fit_on_states(read, known, seed)

@@ -1,14 +1,14 @@
-"""P(True) at its best: prompt and shots chosen on validation answers, then calibrated there.
+"""P(True) with prompt and shots chosen on validation answers, and calibrated there.
 
-Cost: one more request per response, as P(True); choosing takes one per prompt and number of shots
-for each of at most 200 validation answers.
+Cost: one more request per response, as for P(True); the choice takes one per prompt and number of
+shots for each of at most 200 validation answers.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from grace.calibration import CLIP
 from grace.engines import Engine
@@ -19,7 +19,7 @@ from grace.estimators.asked.tuning import candidates, tuned
 
 @dataclass(frozen=True, slots=True)
 class PTrueTuned:
-    """sigmoid(a * log-odds of P(True) + b), with the template and 0, 4 or 8 shots that do best."""
+    """sigmoid(a * log-odds of P(True) + b), with the best template and 0, 4 or 8 shots."""
 
     answers: ClassVar[Answers] = "base"
 
@@ -29,13 +29,12 @@ class PTrueTuned:
         Raises:
             ModelError: the model can take none of the prompts.
         """
-        ways: Any = candidates(known, list(TEMPLATES))
-        choices = [PTrue(template=template, shots=count) for template, count in ways]
+        choices = [PTrue(template, shots) for template, shots in candidates(known, TEMPLATES)]
         return tuned(choices, log_odds, known, engine, seed)
 
 
 def log_odds(value: float) -> float:
-    """Return the log-odds of a probability, finite for 0 and 1, too."""
+    """Return the log-odds of a probability, finite also for 0 and 1."""
     kept = min(max(value, CLIP), 1 - CLIP)
     return math.log(kept / (1 - kept))
 

@@ -1,13 +1,13 @@
-"""Verbalised confidence at its best: prompt and shots chosen on validation, then calibrated there.
+"""Verbalised confidence with prompt and shots chosen on validation answers, and calibrated there.
 
-Cost: one more request per response, as Verbal; choosing takes one per prompt and number of shots
-for each of at most 200 validation answers.
+Cost: one more request per response, as for Verbal; the choice takes one per prompt and number of
+shots for each of at most 200 validation answers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from grace.config import setting
 from grace.engines import Engine
@@ -18,7 +18,7 @@ from grace.estimators.asked.verbal import PROMPTS, Verbal
 
 @dataclass(frozen=True, slots=True)
 class VerbalTuned:
-    """sigmoid(a * stated confidence + b), with the template and 0, 4 or 8 shots that do best."""
+    """sigmoid(a * stated confidence + b), with the best template and 0, 4 or 8 shots."""
 
     max_new_tokens: int = setting(20, "longest reply, in tokens", low=1)
     unparsed: Literal["none", "half"] = setting("none", "a reply without a number, as for verbal")
@@ -31,8 +31,10 @@ class VerbalTuned:
         Raises:
             ModelError: the model can take none of the prompts.
         """
-        ways: Any = candidates(known, list(PROMPTS))
-        choices = [Verbal(t, self.max_new_tokens, self.unparsed, n) for t, n in ways]
+        choices = [
+            Verbal(template, self.max_new_tokens, self.unparsed, shots)
+            for template, shots in candidates(known, PROMPTS)
+        ]
         return tuned(choices, float, known, engine, seed)
 
 

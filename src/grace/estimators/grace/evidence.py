@@ -1,7 +1,7 @@
-"""GrACE's evidence alone: logistic regression on seven numbers of the response's log-probabilities.
+"""GrACE's evidence alone: logistic regression on seven features of the token log-probabilities.
 
-What c is before a step of training (`grace.evidence`). Beside `grace` it tells how much of c is
-evidence and how much is what LoRA and the row of `<CNF>` learn.
+This is c before the rows and LoRA are trained (`grace.evidence`): beside `grace` it shows how much
+of c comes from the evidence.
 """
 
 from __future__ import annotations

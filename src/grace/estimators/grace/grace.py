@@ -14,12 +14,12 @@ from grace.estimators import Answers, Fitted, Known
 
 @dataclass(frozen=True, slots=True)
 class Grace:
-    """The tuned model's own confidence in its own answers; it was recorded with the response."""
+    """The tuned model's confidence in its own answers, which was recorded with the response."""
 
     answers: ClassVar[Answers] = "tuned"
 
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Return the reader of what was recorded; the adapter was fitted before."""
+        """Nothing is fitted: the adapter was trained before."""
         return Fitted(lambda samples: [response.confidence for response in samples.responses])
 
 

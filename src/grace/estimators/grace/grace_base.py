@@ -1,7 +1,7 @@
-"""GrACE on the backbone's answers: c of the tuned model for the text that every method rates.
+"""GrACE on the backbone's answers, the text that every other method rates.
 
-Where LoRA is kept, the tuned model answers a little otherwise than its backbone, and `grace` rates
-its own answers. Cost: one forward over prompt and response for each response.
+Where LoRA is kept, the tuned model's answers differ a little from its backbone's, and `grace` rates
+its own. Cost: one forward pass over prompt and response for each response.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class GraceBase:
     asks: ClassVar[Answers] = "tuned"
 
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Return what scores given text; the adapter was fitted before."""
+        """Nothing is fitted: the adapter was trained before."""
 
-        def read(samples: Samples, rows: Rows) -> list[float]:
+        def rate(samples: Samples, rows: Rows) -> list[float]:
             tokens = [samples.responses[row].token_ids for row in rows]
             return engine.confidences([samples.prompts[row] for row in rows], tokens)
 
-        return of_ended(read)
+        return of_ended(rate)
 
 
 ESTIMATOR = GraceBase

@@ -1,8 +1,8 @@
-"""GrACE's read-out without evidence: logistic regression on the hidden states alone.
+"""GrACE's rows without evidence: logistic regression on the hidden states alone.
 
-A fit of its own, since rows that were fitted together with the evidence leave to it what it says
-already. Beside `evidence` it tells which of the two c comes from. Here it costs one more forward
-per response, for the states; read while generating, it would cost nothing.
+It is fitted anew, since rows that are fitted together with the evidence leave out what that already
+explains. Beside `evidence` it shows which of the two c comes from. Cost: one more forward pass for
+each response, for its hidden states; read while generating, they would cost nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from grace.probe.rows import Array
 
 @dataclass(frozen=True, slots=True)
 class RowsAlone:
-    """sigmoid(w . state + bias); the state as for `grace`: a blend of all steps and the last one.
+    """sigmoid(w . state + bias), with the state of `grace`: a blend of all steps and the last one.
 
-    The backbone's states and answers, also where LoRA is kept.
+    States and answers are the backbone's, also where LoRA is kept.
     """
 
     answers: ClassVar[Answers] = "base"

@@ -1,4 +1,4 @@
-"""DeepConf's score before it is squashed, through a logistic regression on validation answers."""
+"""DeepConf's log-probability, through a logistic regression fitted on validation answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grace.estimators.recalibrated import logistic
 
 @dataclass(frozen=True, slots=True)
 class DeepConfLogistic(DeepConf):
-    """sigmoid(a * score + b), the score a mean log-probability; two parameters by log loss."""
+    """sigmoid(a * score + b), the score a mean log-probability, fitted by log loss."""
 
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
         """Fit slope and offset on validation answers."""

@@ -1,7 +1,7 @@
 """Log-likelihood: logistic regression on the log-probability of the whole response.
 
-The sum that Sequence Likelihood divides by the length, so a longer answer is less likely; two
-parameters, fitted on validation answers by log loss. It costs what Platt scaling costs.
+The sum that sequence likelihood divides by the length, so a longer answer is less likely. Its two
+parameters are fitted on validation answers by log loss; the cost is that of Platt scaling.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from grace.estimators.recalibrated import recalibrate
 
 @dataclass(frozen=True, slots=True)
 class PlattScaling:
-    """Sequence likelihood with two parameters fitted on the validation split."""
+    """Sequence likelihood, mapped by two parameters that are fitted on validation answers."""
 
     answers: ClassVar[Answers] = "base"
 

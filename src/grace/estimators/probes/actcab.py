@@ -1,8 +1,8 @@
-"""ActCab: a linear layer and a sigmoid on the mean hidden state, taught soft labels.
+"""ActCab: a linear layer and a sigmoid on the mean hidden state, trained on soft labels.
 
-Probes on k folds score the training responses out of fold; a response's soft label is the accuracy
-of its score's bin; one more probe learns the soft labels.
-Cost: one forward over prompt and response for each response that is rated, for its hidden states.
+Probes on k folds score the training responses out of fold. A response's soft label is the accuracy
+of the bin of its score, and one more probe is trained on the soft labels.
+Cost: one forward pass over prompt and response for each response, for its hidden states.
 Source: ActCab (arXiv 2406.13230), `src/train_ICL_K_fold_seq_avg.py` of its published code.
 
 Shapes: N responses, D features, C candidates.
@@ -30,7 +30,7 @@ from grace.probe.rows import Array, sigmoid, spread
 
 
 class Candidate(NamedTuple):
-    """How fast and how long the probes are trained."""
+    """A learning rate and a number of epochs to try."""
 
     learning_rate: float
     epochs: int
@@ -42,7 +42,7 @@ GRID = tuple(
 
 
 class Scale(NamedTuple):
-    """Brings features to mean 0 and spread 1 of the training rows, and adds one of 1."""
+    """Standardises features by the training rows, and appends a constant 1 if there is a bias."""
 
     mean_D: Array
     scale_D: Array
@@ -75,7 +75,7 @@ class ActCab:
     answers: ClassVar[Answers] = "base"
 
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Train the probes of the folds, then the last one on the soft labels.
+        """Train the probes of the folds, then one on the soft labels.
 
         Raises:
             DataError: all training responses are right or all are wrong, they answer fewer than
@@ -142,7 +142,7 @@ def _states(samples: Samples, rows: Sequence[int], engine: Engine) -> Array:
 
 
 def _rate(rows_ND: Array, weights: Array) -> Array:
-    """Return what one probe (D,) or several (D, C) say, float64."""
+    """Return the scores of one probe (D,) or of several (D, C), in float64."""
     return sigmoid((rows_ND @ weights).astype(np.float64))
 
 

@@ -1,6 +1,6 @@
-"""The linear probe itself: the ridge that makes the targets, fitted on all training responses.
+"""The linear probe that makes the training targets, fitted on all training responses.
 
-Cost: one forward over prompt and response for each response that is rated, for its hidden states.
+Cost: one forward pass over prompt and response for each response, for its hidden states.
 Source: the probe of arXiv 2509.09438 section 3.2.2, used as an estimator.
 """
 
@@ -30,14 +30,14 @@ class StateProbe:
 
     features: tuple[Part, ...] = setting(
         ("mean", "last", "likelihood"),
-        "what it sees: mean and last hidden state, token likelihoods",
+        "inputs: mean and last hidden state, token likelihoods",
     )
     folds: int = setting(10, "folds, grouped by question, on which the ridge is chosen", low=2)
 
     answers: ClassVar[Answers] = "base"
 
     def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Fit the ridge on the training responses, its strength on folds of them.
+        """Fit the ridge on the training responses, and choose its strength on folds of them.
 
         Raises:
             DataError: all training responses are right or all are wrong, or they answer fewer
@@ -74,7 +74,7 @@ class StateProbe:
 
 
 def usable_folds(samples: Samples, folds: int) -> int:
-    """Return the number of folds: as asked, or the number of questions if that is smaller.
+    """Return the number of folds, at most the number of questions.
 
     Raises:
         DataError: fewer than two questions.

@@ -1,4 +1,4 @@
-"""A logistic regression of correctness on a hidden state, fitted on training responses."""
+"""Logistic regression of correctness on a hidden state, fitted on training responses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Read = Callable[[Samples, Sequence[int]], Sequence[Array]]
 
 
 def fit_on_states(read: Read, known: Known, seed: int) -> Fitted:
-    """Fit on one of several states, chosen with the penalty on folds grouped by question.
+    """Fit on the best of several states, chosen with its penalty on folds grouped by question.
 
-    c stays within [1 / (n + 2), 1 - 1 / (n + 2)] for n training responses.
+    Confidences stay within [1 / (n + 2), 1 - 1 / (n + 2)] for n training responses.
 
     Args:
-        read: returns the states of some rows of samples, each of shape (rows, D).
-        known: the training responses, of which those that were cut are left out.
+        read: returns several states of some rows of samples, each of shape (rows, D).
+        known: the training responses; those that were cut off are left out.
         seed: seed of the folds.
 
     Raises:
