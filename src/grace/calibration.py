@@ -1,9 +1,9 @@
-"""Maps from raw confidence to calibrated confidence: fitted on validation, applied to test.
+"""Maps from raw to calibrated confidence, fitted on validation answers and applied to test answers.
 
 `fit(confidence_N, correct_N)` returns a frozen object; `.transform(confidence)` keeps the shape
-and stays in [0, 1]. No map can add information: Platt with a > 0 and Temperature leave AUROC
-as it is. Constant confidence or labels of one class carry nothing to fit a slope on; each
-class says what it does then.
+and stays in [0, 1]. No map adds information: Platt with a > 0 and Temperature do not change AUROC.
+No slope can be fitted to constant confidence or to labels of one class; each class documents what
+it does then.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from grace.errors import UserInputError
 Floats = NDArray[np.float64]
 
 CLIP = 1e-6
-"""Confidences are kept this far from 0 and 1 before a logarithm is taken."""
+"""Confidences are clipped to [CLIP, 1 - CLIP] before a logarithm is taken."""
 
 STEEPEST = 50.0
 """Largest slope and offset of Platt scaling, in logits per standard deviation of confidence."""
 
 SLOPE_SPREAD, OFFSET_SPREAD, FLATTEST = 0.2, 0.3, 0.01
-"""Of `LogOdds`: what is expected of a slope and of an offset, and the smallest slope."""
+"""Of `LogOdds`: standard deviations of the priors of slope and offset, and the smallest slope."""
 
 
 @dataclass(frozen=True, slots=True)
 class Platt:
     """sigmoid(a * confidence + b).
 
-    `loss="mse"` is the paper's baseline, fitted to convergence; `"log"` is Platt's own
-    maximum likelihood, which takes any finite score, such as a log-probability. `a` may come out
-    negative, when surer answers are wrong more often. Separable labels give a steep but finite
-    map. With constant confidence a = 0 and the map is the accuracy; with one class a = 0 and it is
-    (right + 1) / (n + 2), which is never 0 or 1.
+    `loss="mse"` is the paper's baseline, fitted to convergence; `"log"` is Platt's maximum
+    likelihood, for any finite score, such as a log-probability. `a` is negative if surer answers
+    are wrong more often. Separable labels give a steep but finite map. With constant confidence,
+    a = 0 and the map is the accuracy; with one class, a = 0 and it is (right + 1) / (n + 2), which
+    is never 0 or 1.
     Source: Platt 1999; arXiv 2509.09438 section 4.1.
     """
 
@@ -82,8 +82,8 @@ class Platt:
 class Temperature:
     """sigmoid(logit(confidence) / temperature), fitted by maximum likelihood.
 
-    Temperature lies in [0.01, 100]; the ends are reached when no temperature is best (all
-    right and sure, all wrong and sure). Confidence is clipped to [1e-6, 1 - 1e-6] first.
+    The temperature is in [0.01, 100]; it is at an end when there is no optimum (all right and sure,
+    all wrong and sure). Confidence is clipped to [1e-6, 1 - 1e-6] first.
     Source: Guo et al. 2017, arXiv 1706.04599, section 4.2, for one probability.
     """
 
@@ -117,12 +117,12 @@ class Temperature:
 
 @dataclass(frozen=True, slots=True)
 class LogOdds:
-    """sigmoid(sum_p a_p x_p + b): Platt's map of parts whose sum is right already, in log-odds.
+    """sigmoid(sum_p a_p x_p + b): Platt's map of parts that add up to calibrated log-odds.
 
-    One part is the log-odds of a confidence; several are what adds up to them. Fitted by penalised
-    maximum likelihood: every slope starts from 1 and the offset from 0, with normal priors, so that
-    a few answers change little, and confidences that are right already stay as they are. Slopes are
-    positive: the order by each part stays.
+    A single part is the log-odds of a confidence. Fitted by penalised maximum likelihood: normal
+    priors have their mean at slopes of 1 and an offset of 0, so that few answers change little, and
+    confidences that are calibrated already stay as they are. Slopes are positive, so that the order
+    by each part stays.
     """
 
     a: tuple[float, ...]
@@ -137,7 +137,7 @@ class LogOdds:
         Args:
             parts_PN: the parts of each answer's log-odds; shape (N,) for one part.
             correct_N: the grades.
-            spread: standard deviation of the slopes' priors, one or one for each part.
+            spread: standard deviation of the priors of the slopes, one for all or one for each.
         """
         x_PN = np.atleast_2d(np.asarray(parts_PN, dtype=np.float64))
         x_PN = np.concatenate([x_PN, np.ones((1, x_PN.shape[1]))])
@@ -164,8 +164,8 @@ class LogOdds:
 class Isotonic:
     """The non-decreasing map with the least squared error, linear between its knots.
 
-    Ties are pooled first; outside the knots the map is constant. Constant confidence or one
-    class give a constant map (the accuracy, which can be exactly 0 or 1).
+    Ties are pooled first; outside the knots the map is constant. With constant confidence or one
+    class it is the accuracy everywhere, which may be exactly 0 or 1.
     Source: Zadrozny and Elkan 2002 (pool adjacent violators).
     """
 
@@ -187,7 +187,7 @@ class Isotonic:
 
 
 def log_losses(confidence: ArrayLike, correct: ArrayLike) -> Floats:
-    """Return the log loss of each response, in nats, its confidence kept `CLIP` from 0 and 1."""
+    """Return the log loss of each response in nats, with confidences clipped by `CLIP`."""
     clipped_N = np.clip(np.asarray(confidence, dtype=np.float64), CLIP, 1 - CLIP)
     correct_N = np.asarray(correct, dtype=np.float64)
     loss_N: Floats = -correct_N * np.log(clipped_N) - (1 - correct_N) * np.log1p(-clipped_N)
@@ -206,7 +206,7 @@ def _least_squares(start: Floats, z_N: Floats, correct_N: Floats) -> Floats:
         slope_N = p_N * (1 - p_N)
         return np.stack([slope_N * z_N, slope_N], axis=1)
 
-    # Squared error is not convex: start at the likelihood fit, steeper, and the other way.
+    # Squared error is not convex: start at the likelihood fit, steeper, and with the other sign.
     starts = [start, 4 * start, -start, np.zeros(2)]
     fits = [
         least_squares(
@@ -226,7 +226,7 @@ def _log_loss(point: Floats, z_N: Floats, correct_N: Floats) -> tuple[float, Flo
 
 
 def _newton(x_PN: Floats, y_N: Floats, point_P: Floats, weight_P: Floats, free_P: Any) -> Floats:
-    """Return slopes and offset that fit best, those that are not free as they are."""
+    """Fit slopes and offset by Newton's method; those that are not free keep their values."""
     start_P = np.append(np.ones(len(x_PN) - 1), 0.0)
 
     def loss(point_P: Floats) -> tuple[float, Floats]:
@@ -256,7 +256,7 @@ def _sigmoid(logit: Floats) -> Floats:
 
 
 def log_odds(confidence: ArrayLike) -> Floats:
-    """Return log(c / (1 - c)) of confidences, each kept `CLIP` from 0 and 1."""
+    """Return log(c / (1 - c)) of confidences, clipped by `CLIP`."""
     clipped = np.clip(np.asarray(confidence, dtype=np.float64), CLIP, 1 - CLIP)
     value: Floats = np.log(clipped) - np.log1p(-clipped)
     return value

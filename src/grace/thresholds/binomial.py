@@ -15,7 +15,7 @@ MOST_TERMS = 10**5  # of a continued fraction; about the root of the larger coun
 
 
 def lower_bound(right: ArrayLike, n: ArrayLike, delta: float) -> Floats:
-    """Return the one-sided Clopper-Pearson lower bound of a share; 0 without any right one."""
+    """Return the one-sided Clopper-Pearson lower bound of the share right / n."""
 
     def bound(right: Indices, n: Indices) -> Floats:
         found = _share_of(np.maximum(right, 1), n - np.minimum(right, n) + 1, delta)
@@ -36,14 +36,14 @@ def p_value(right: ArrayLike, n: ArrayLike, target: float) -> Floats:
 
 
 def least_points(target: float, delta: float) -> int:
-    """Return how many points are needed to guarantee a target even if all of them are right."""
+    """Return how many answers a guarantee needs at least, if all of them are right."""
     return math.ceil(math.log(delta) / math.log(target) - 1e-9)
 
 
 def _by_pair(
     function: Callable[[Indices, Indices], Floats], right: ArrayLike, n: ArrayLike
 ) -> Floats:
-    """Return a function of two counts, computed once per pair: among many draws few differ."""
+    """Apply a function of two counts once per distinct pair, of which many draws have few."""
     right, n = np.broadcast_arrays(right, n)
     width = int(n.max(initial=0)) + 1
     code, place = np.unique(right.astype(np.intp) * width + n, return_inverse=True)
@@ -51,11 +51,11 @@ def _by_pair(
 
 
 def _share_of(a_N: Indices, b_N: Indices, delta: float) -> Floats:
-    """Return the share x of which the regularised incomplete beta function is delta.
+    """Return the x at which the regularised incomplete beta function I_x(a, b) is delta.
 
-    By Newton's method on logarithms, from where the log-odds of x are nearly normal: log I is
-    concave in log x where b is at least 1, so from the second step on x approaches the root from
-    below, whatever the start.
+    Newton's method on logarithms starts where it would be if the log-odds of x were normal. As
+    log I is concave in log x for b at least 1, x approaches the root from below from the second
+    step on, whatever the start.
     """
     away = NormalDist().inv_cdf(delta)
     x_N = 1 / (1 + b_N / a_N * np.exp(-away * np.sqrt(1 / a_N + 1 / b_N)))
@@ -72,8 +72,8 @@ def _share_of(a_N: Indices, b_N: Indices, delta: float) -> Floats:
 def _log_incomplete_beta(a_N: Indices, b_N: Indices, x_N: Floats) -> Floats:
     """Return the logarithm of the regularised incomplete beta function I_x(a, b), 0 < x < 1.
 
-    It is the power below over a, times a continued fraction (DLMF 8.17.22), which converges fast
-    where x is below the mean; elsewhere it is one minus that of the other side.
+    I is x^a (1 - x)^b / (a B(a, b)) times a continued fraction (DLMF 8.17.22), which converges fast
+    where x is below the mean; elsewhere I_x(a, b) = 1 - I_{1-x}(b, a).
     """
     far_N = x_N * (a_N + b_N + 2) > a_N + 1
     near_N = np.where(far_N, 1 - x_N, x_N)
@@ -98,7 +98,7 @@ def _log_gamma(count_N: Indices) -> Floats:
 def _fraction(a_N: Indices, b_N: Indices, x_N: Floats) -> Floats:
     """Return the denominator of the continued fraction 1 / (1 + d1 / (1 + d2 / (1 + ...))).
 
-    By Lentz's method; all terms' denominators are positive where x is below the mean.
+    Lentz's method; the denominators of all terms are positive where x is below the mean.
     """
     value_N = c_N = np.ones(len(x_N))
     d_N = np.zeros(len(x_N))
