@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from grace.report.names import estimator_order, label, shown_budget, strategy_name
-from grace.report.rows import Report
+from grace.report.rows import Report, group_by
 from grace.report.rows.answers import Bar, Comparison, Gap, Interval, MetricRow, Summary, Transfer
 from grace.report.rows.votes import EqualAccuracy, JointStrategy
 
@@ -108,18 +108,17 @@ class Group(NamedTuple):
 
 def groups(report: Report) -> list[Group]:
     """Return the groups of a report, in-domain ones first, each with its estimators in order."""
-    by_place: dict[tuple[str, str, str], dict[str, list[MetricRow]]] = {}
-    for row in report.rows:
-        by_place.setdefault(row.place, {}).setdefault(row.estimator, []).append(row)
+    by_place = group_by(report.rows, lambda row: row.place)
     several = len({backbone for _, _, backbone in by_place}) > 1
     summaries = {(entry.place, entry.estimator): entry for entry in report.summaries}
     ordered = []
     for place in sorted(by_place, key=lambda place: (place[0] != place[1], place)):
         task, train_task, backbone = place
         title = task if task == train_task else f"{task} (trained on {train_task})"
+        by_name = group_by(by_place[place], lambda row: row.estimator)
         rated = [
-            Rated(tuple(by_place[place][name]), summaries.get((place, name)))
-            for name in sorted(by_place[place], key=estimator_order)
+            Rated(tuple(by_name[name]), summaries.get((place, name)))
+            for name in sorted(by_name, key=estimator_order)
         ]
         ordered.append(Group(f"{title}, {backbone}" if several else title, rated))
     return ordered
@@ -127,30 +126,29 @@ def groups(report: Report) -> list[Group]:
 
 def comparisons(report: Report) -> list[dict[str, Comparison]]:
     """Return the comparisons with each other estimator, by metric."""
-    return _by_metric([(row.b, row) for row in report.comparisons])
+    return _by_metric(report.comparisons, lambda row: row.b)
 
 
 def transfers(report: Report) -> list[dict[str, Transfer]]:
     """Return the differences that training on another task makes to each estimator, by metric."""
-    return _by_metric([(row.estimator, row) for row in report.transfer])
+    return _by_metric(report.transfer, lambda row: row.estimator)
 
 
-def _by_metric(rows: Sequence[tuple[str, Difference]]) -> list[dict[str, Difference]]:
-    by_key: dict[tuple[tuple[str, str, str], int, tuple[int, str]], dict[str, Difference]] = {}
-    for estimator, row in rows:
-        key = (row.place, row.seed or 0, estimator_order(estimator))
-        by_key.setdefault(key, {})[row.metric] = row
-    return [by_key[key] for key in sorted(by_key)]
+def _by_metric(
+    rows: Sequence[Difference], name: Callable[[Difference], str]
+) -> list[dict[str, Difference]]:
+    by_key = group_by(rows, lambda row: (row.place, row.seed or 0, estimator_order(name(row))))
+    return [{row.metric: row for row in by_key[key]} for key in sorted(by_key)]
 
 
 def curves(report: Report) -> dict[tuple[str, str], list[BudgetCurve]]:
     """Return the curves of each (task, backbone), in the order of the report."""
-    by_place: dict[tuple[str, str], dict[str, BudgetCurve]] = {}
-    for row in report.scaling_joint:
-        by_place.setdefault(row.place, {}).setdefault(row.strategy, []).append(row)
     return {
-        place: [sorted(rows, key=lambda row: row.budget) for rows in by_strategy.values()]
-        for place, by_strategy in by_place.items()
+        place: [
+            sorted(curve, key=lambda row: row.budget)
+            for curve in group_by(rows, lambda row: row.strategy).values()
+        ]
+        for place, rows in group_by(report.scaling_joint, lambda row: row.place).items()
     }
 
 

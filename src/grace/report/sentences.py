@@ -10,7 +10,7 @@ from typing import NamedTuple
 from grace.metrics.resampling import SEEDS_FOR_SPREAD
 from grace.report.groups import comparisons, groups
 from grace.report.names import BASELINE, FAMILIES, OURS, estimator_order, label
-from grace.report.rows import Report
+from grace.report.rows import Report, group_by
 from grace.report.rows.answers import Validation
 from grace.report.tables import points
 from grace.report.tables.answers import DAGGER, change, quality
@@ -37,9 +37,7 @@ def headlines(report: Report) -> list[str]:
     It is better if its log loss on validation answers is smaller by more than a standard error;
     else the Brier score decides in the same way. Over several seeds, both are about the mean.
     """
-    places: dict[tuple[str, str], list[Validation]] = {}
-    for row in report.validation:
-        places.setdefault(row.place, []).append(row)
+    places = group_by(report.validation, lambda row: row.place)
     lines = []
     for place, rows in places.items():
         differing = (at for at in range(len(place)) if len({other[at] for other in places}) > 1)

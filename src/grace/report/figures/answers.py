@@ -24,7 +24,7 @@ from grace.report.figures.canvas import (
 )
 from grace.report.groups import Rated, groups, pooled_bars, transfers
 from grace.report.names import ACCESS, MAIN, label, slug
-from grace.report.rows import Report
+from grace.report.rows import Report, group_by
 from grace.report.rows.answers import Bar, Transfer
 from grace.report.tables.answers import change
 
@@ -69,9 +69,7 @@ def estimator_figures(report: Report) -> Iterator[Figure]:
 
 def transfer_figures(report: Report) -> Iterator[Figure]:
     """Draw, for each pair of tasks, the difference that training on the other one makes."""
-    by_place: dict[tuple[str, str, str], list[dict[str, Transfer]]] = {}
-    for by_metric in transfers(report):
-        by_place.setdefault(next(iter(by_metric.values())).place, []).append(by_metric)
+    by_place = group_by(transfers(report), lambda row: next(iter(row.values())).place)
     for (task, train_task, backbone), pairs in by_place.items():
         yield save(
             draw_transfer(pairs),

@@ -16,7 +16,7 @@ from grace.report.figures.canvas import INK, THEMED, Figure
 from grace.report.figures.training import TARGETS, TRACES
 from grace.report.figures.votes import scaling_group
 from grace.report.groups import Rated, groups, pooled_bars
-from grace.report.rows import Report
+from grace.report.rows import Report, group_by
 from grace.report.rows.answers import ShownExample
 from grace.report.tables import answers
 from grace.report.tables.votes import scaling_tables
@@ -35,10 +35,8 @@ def render_page(report: Report, figures: Sequence[Figure]) -> str:
     page = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     ).from_string((FOLDER / "page.html.j2").read_text(encoding="utf-8"))
-    by_group: dict[str, list[tuple[Figure, Any]]] = {}
-    for at, figure in enumerate(figures):
-        if figure.inline:
-            by_group.setdefault(figure.group, []).append((figure, Markup(_inline(figure, at))))
+    inline = [(f, Markup(_inline(f, at))) for at, f in enumerate(figures) if f.inline]
+    by_group = group_by(inline, lambda pair: pair[0].group)
     every = groups(report)
     home = [group for group in every if group.in_domain] or every
     away = [group for group in every if group not in home]

@@ -1,4 +1,4 @@
-"""report.json as frozen rows: `Report` holds them all, `to_json` and `from_json` convert them."""
+"""report.json as frozen rows: `Report` holds them all; JSON in and out, and grouping."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import math
 import types
 import typing
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -32,6 +33,8 @@ from grace.report.rows.votes import (
 )
 
 Parsed = TypeVar("Parsed")
+Row = TypeVar("Row")
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,14 @@ class Report:
     validation: tuple[Validation, ...] = ()
     examples: tuple[ShownExample, ...] = ()
     traces: tuple[TraceRow, ...] = ()
+
+
+def group_by(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+    """Group rows by a key, in the order of their appearance."""
+    groups: dict[Key, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
 
 
 def to_json(value: Any) -> Any:

@@ -22,7 +22,7 @@ from grace.report.inputs import (
     flat_settings,
 )
 from grace.report.names import COMPARED, COSTS, OURS
-from grace.report.rows import Report, from_json, to_json
+from grace.report.rows import Report, from_json, group_by, to_json
 from grace.report.rows.answers import (
     Along,
     Bar,
@@ -137,11 +137,9 @@ def _measured(
 
 def grouped(results: Sequence[EstimatorResult]) -> dict[Place, Group]:
     """Group results by place and estimator."""
-    groups: dict[Place, Group] = {}
-    for result in sorted(results, key=lambda r: r.key):
-        place = (result.task, result.train_task, result.backbone)
-        groups.setdefault(place, {}).setdefault(result.estimator, []).append(result)
-    return groups
+    ordered = sorted(results, key=lambda r: r.key)
+    by_place = group_by(ordered, lambda r: (r.task, r.train_task, r.backbone))
+    return {place: group_by(group, lambda r: r.estimator) for place, group in by_place.items()}
 
 
 def summaries(trials: Trials, groups: dict[Place, Group]) -> Iterator[Summary]:
@@ -250,9 +248,7 @@ def _short(text: str) -> str:
 
 def _along(traces: Sequence[Traced]) -> Iterator[TraceRow]:
     """Yield the quartiles of the confidence along right and along wrong answers, of all seeds."""
-    by_name: dict[tuple[str, str, str], list[Traced]] = {}
-    for trace in traces:
-        by_name.setdefault((trace.task, trace.backbone, trace.name), []).append(trace)
+    by_name = group_by(traces, lambda trace: (trace.task, trace.backbone, trace.name))
     for (task, backbone, name), same in by_name.items():
         c_NS = np.concatenate([trace.c_NS for trace in same])
         correct_N = np.concatenate([trace.correct_N for trace in same])

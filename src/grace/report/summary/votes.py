@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from grace.report.inputs import Replay
 from grace.report.names import BASE, BASELINE, shown_budget
+from grace.report.rows import group_by
 from grace.report.rows.votes import (
     Discrimination,
     EqualAccuracy,
@@ -28,10 +29,8 @@ SeedWins = tuple[PooledConfidence, Sequence[Hashable], PairWins]
 
 def replay_rows(replays: Sequence[Replay]) -> dict[str, Any]:
     """Return the fields of a report that replays fill."""
-    by_run: dict[tuple[str, str, str], list[Replay]] = {}
-    for replay in replays:
-        by_run.setdefault((replay.task, replay.backbone, replay.name), []).append(replay)
-    groups = by_run.values()  # each differs in the seed alone
+    runs = group_by(replays, lambda replay: (replay.task, replay.backbone, replay.name))
+    groups = runs.values()  # the replays of a group differ in the seed alone
     # Variants of a run share the rows about their backbone's samples: each is kept once.
     return {
         "scaling": tuple(dict.fromkeys(row for replay in replays for row in seed_rows(replay))),
