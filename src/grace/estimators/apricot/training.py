@@ -93,13 +93,12 @@ def batches(lengths: Sequence[int], size: int, seed: int) -> Iterator[list[int]]
             yield batched[index]
 
 
-def rate_at(step: int, steps: int) -> float:
-    """Return the share of the peak learning rate at a step: warm-up, then a cosine."""
+def schedule(optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    """Schedule the learning rate: a linear warm-up, then a cosine."""
+    from transformers import get_cosine_schedule_with_warmup
+
     warmup = int(min(WARMUP * steps, MAX_WARMUP))
-    if step < warmup:
-        return step / warmup
-    passed = (step - warmup) / max(1.0, HORIZON * steps - warmup)
-    return 0.5 * (1 + math.cos(math.pi * passed))
+    return get_cosine_schedule_with_warmup(optimizer, warmup, HORIZON * steps)
 
 
 def _stepper(
@@ -110,21 +109,19 @@ def _stepper(
     optimizer = torch.optim.AdamW(
         weights, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: rate_at(step, settings.steps)
-    )
+    learning_rate = schedule(optimizer, settings.steps)
 
     def step(rows: Sequence[Sequence[int]], targets: Sequence[float]) -> None:
         model.network.train()
         confidence_B = torch.softmax(model.forward(rows), dim=-1)[:, 1]
         target_B = torch.tensor(targets, device=confidence_B.device)
         loss = torch.nn.functional.mse_loss(confidence_B, target_B)
-        _finite("loss", loss.item(), schedule.last_epoch + 1)
+        _finite("loss", loss.item(), learning_rate.last_epoch + 1)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(weights, MAX_GRAD_NORM)
         optimizer.step()
-        schedule.step()
+        learning_rate.step()
 
     return step
 
