@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_samples import Known, ScriptedEngine, response, samples
+from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.chat import encode_text
 from grace.engines import Sampling
@@ -25,7 +25,7 @@ NOTHING = samples([])
 
 
 def rate(rated: Samples, engine: Any, train: Samples = NOTHING, **options: Any) -> list[Any]:
-    fitted = load_estimator("p_true", options).fit(Known(train, NOTHING), engine, 0)
+    fitted = load_estimator("p_true", options).fit(Splits(train, NOTHING), engine, 0)
     return fitted.rate(rated)
 
 

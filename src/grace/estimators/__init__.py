@@ -58,7 +58,7 @@ class Samples:
         return Samples(**{name: getattr(self, name)[rows.start : rows.stop] for name in names})
 
 
-class Known(Protocol):
+class Splits(Protocol):
     """The graded responses that an estimator may be fitted on; see `Estimator.answers`."""
 
     @property
@@ -91,7 +91,7 @@ class Estimator(Protocol):
         """The model whose responses it rates."""
         ...
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit a function that gives every response a value in [0, 1], or None.
 
         `engine` runs the model that `asked_by` names; the model is loaded at the first call.

@@ -16,8 +16,8 @@ from grace.estimators import (
     Answers,
     Estimator,
     Fitted,
-    Known,
     Samples,
+    Splits,
     Values,
     asked_by,
     check_estimator,
@@ -47,14 +47,14 @@ class RecalibratedEstimator:
         """Check the inner estimator."""
         check_estimator(self.inner)
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit the inner estimator, then the map.
 
         Raises:
             DataError: no validation answer has a value, so there is nothing to fit on.
         """
-        inner = self.inner.fit(known, engine, seed)
-        return _after(inner, MAPS[self.how].fit, known.validation, f"{self.how} recalibration")
+        inner = self.inner.fit(splits, engine, seed)
+        return _after(inner, MAPS[self.how].fit, splits.validation, f"{self.how} recalibration")
 
 
 def recalibrate(estimator: Estimator, how: str) -> Estimator:
@@ -68,14 +68,14 @@ def recalibrate(estimator: Estimator, how: str) -> Estimator:
     return RecalibratedEstimator(estimator, how)
 
 
-def logistic(score: Callable[[Samples], Values], known: Known) -> Fitted:
+def logistic(score: Callable[[Samples], Values], splits: Splits) -> Fitted:
     """Fit sigmoid(a * score + b) of any score on validation answers, by log loss.
 
     Raises:
         DataError: no validation answer has a score, so there is nothing to fit on.
     """
     fit = functools.partial(Platt.fit, loss="log")
-    return _after(Fitted(score), fit, known.validation, "logistic regression")
+    return _after(Fitted(score), fit, splits.validation, "logistic regression")
 
 
 def _after(inner: Fitted, fit: Callable[[Any, Any], Any], validation: Samples, name: str) -> Fitted:

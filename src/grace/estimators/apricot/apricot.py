@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from grace.config import setting
-from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.estimators import Answers, Fitted, Samples, Splits, Values
 from grace.grading import lettered
 from grace.records import Question
 
@@ -71,7 +71,7 @@ class Apricot:
         for name in filter(None, (self.encoder, self.auxiliary)):
             locate(name)
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Compute the targets, then fine-tune the auxiliary model on them.
 
         Raises:
@@ -82,7 +82,7 @@ class Apricot:
         from grace.estimators.apricot.encoder import load_classifier, seeded
         from grace.estimators.apricot.training import train
 
-        samples, device = known.train, pick_device(self.device)
+        samples, device = splits.train, pick_device(self.device)
         target_N = self._targets(samples, device)
         with seeded(seed, device):
             name = self.auxiliary or self.encoder
@@ -92,8 +92,8 @@ class Apricot:
                 return [float(confidence) for confidence in model.confidences(pairs(samples))]
 
             def validation_brier() -> float:
-                confidence_N = model.confidences(pairs(known.validation))
-                return float(np.mean((confidence_N - known.validation.correct) ** 2))
+                confidence_N = model.confidences(pairs(splits.validation))
+                return float(np.mean((confidence_N - splits.validation.correct) ** 2))
 
             train(model, pairs(samples), target_N, validation_brier, self, seed)
         return Fitted(rate, sum(weight.numel() for weight in model.network.parameters()))

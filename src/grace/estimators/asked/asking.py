@@ -10,7 +10,7 @@ import numpy as np
 from grace.chat import encode_chat, has_chat_template, is_text
 from grace.engines import Engine
 from grace.errors import DataError
-from grace.estimators import Known, Samples, ended_rows
+from grace.estimators import Samples, Splits, ended_rows
 from grace.grading import lettered
 from grace.records import Message, Question
 
@@ -66,7 +66,7 @@ class Verdicts(NamedTuple):
 
 
 def draw_shots(
-    verdicts: Verdicts, count: int, known: Known, engine: Engine, *, name: str, seed: int
+    verdicts: Verdicts, count: int, splits: Splits, engine: Engine, *, name: str, seed: int
 ) -> Shots:
     """Draw `count` training responses, with the right reply to each, for the estimator `name`.
 
@@ -77,7 +77,7 @@ def draw_shots(
     """
     if not count:
         return Shots()
-    train = known.train
+    train = splits.train
     rows = ended_rows(train)
     if len(rows) < count:
         raise DataError(

@@ -16,7 +16,7 @@ from grace.chat import encode_text
 from grace.config import setting
 from grace.engines import Engine
 from grace.errors import ModelError
-from grace.estimators import Answers, Fitted, Known, Samples, Values, of_ended
+from grace.estimators import Answers, Fitted, Samples, Splits, Values, of_ended
 from grace.estimators.asked.asking import Prompt, Shots, Verdicts, draw_shots
 
 TRUE_FALSE = Prompt(
@@ -50,14 +50,14 @@ class PTrue:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Draw the shots, if any; nothing is fitted.
 
         Raises:
             DataError: fewer training responses than shots.
         """
         template = TEMPLATES[self.template]
-        shots = draw_shots(template, self.shots, known, engine, name="p_true", seed=seed)
+        shots = draw_shots(template, self.shots, splits, engine, name="p_true", seed=seed)
         return of_ended(lambda samples, rows: self._rate(samples, rows, engine, shots))
 
     def _rate(self, samples: Samples, rows: Sequence[int], engine: Engine, shots: Shots) -> Values:

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known, Samples
+from grace.estimators import Answers, Fitted, Samples, Splits
 from grace.estimators.asked.asking import Shots, asks_in_text
 from grace.estimators.asked.p_true import TEMPLATES
 from grace.estimators.probes.states import fit_on_states
@@ -30,7 +30,7 @@ class PTrueSupervised:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit weights and bias on the training responses.
 
         Raises:
@@ -43,7 +43,7 @@ class PTrueSupervised:
             contexts = no_shots.contexts(engine.tokenizer, prompt, samples, rows)
             return [engine.features(contexts, [()] * len(contexts)).last_ND]
 
-        return fit_on_states(read, known, seed)
+        return fit_on_states(read, splits, seed)
 
 
 ESTIMATOR = PTrueSupervised

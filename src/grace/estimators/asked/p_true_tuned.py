@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from grace.calibration import CLIP
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known
+from grace.estimators import Answers, Fitted, Splits
 from grace.estimators.asked.p_true import TEMPLATES, PTrue
 from grace.estimators.asked.tuning import candidates, tuned
 
@@ -23,14 +23,14 @@ class PTrueTuned:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Choose template and shots, then fit slope and offset.
 
         Raises:
             ModelError: the model can take none of the prompts.
         """
-        choices = [PTrue(template, shots) for template, shots in candidates(known, TEMPLATES)]
-        return tuned(choices, log_odds, known, engine, seed)
+        choices = [PTrue(template, shots) for template, shots in candidates(splits, TEMPLATES)]
+        return tuned(choices, log_odds, splits, engine, seed)
 
 
 def log_odds(value: float) -> float:

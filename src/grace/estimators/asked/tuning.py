@@ -11,7 +11,7 @@ import numpy as np
 from grace.calibration import Platt, log_losses
 from grace.engines import Engine
 from grace.errors import ModelError
-from grace.estimators import Estimator, Fitted, Known, Samples, Values, ended_rows
+from grace.estimators import Estimator, Fitted, Samples, Splits, Values, ended_rows
 from grace.estimators.recalibrated import logistic
 
 SHOTS = (0, 4, 8)
@@ -19,14 +19,14 @@ MOST = 200  # validation answers on which prompts are compared
 Score = Callable[[float], float]
 
 
-def candidates(known: Known, templates: Iterable[str]) -> list[tuple[Any, int]]:
+def candidates(splits: Splits, templates: Iterable[str]) -> list[tuple[Any, int]]:
     """Return every template with every number of shots that the training answers suffice for."""
-    available = len(ended_rows(known.train))
+    available = len(ended_rows(splits.train))
     return list(itertools.product(templates, [count for count in SHOTS if count <= available]))
 
 
 def tuned(
-    choices: Iterable[Estimator], score: Score, known: Known, engine: Engine, seed: int
+    choices: Iterable[Estimator], score: Score, splits: Splits, engine: Engine, seed: int
 ) -> Fitted:
     """Choose the best of several estimators, and put a logistic regression of its score after it.
 
@@ -37,13 +37,13 @@ def tuned(
     Raises:
         ModelError: the model can take none of the prompts.
     """
-    few = known.validation.part(range(min(MOST, len(known.validation.responses))))
+    few = splits.validation.part(range(min(MOST, len(splits.validation.responses))))
     losses: list[tuple[float, int]] = []
     fits: list[Fitted] = []
     refused: ModelError | None = None
     for choice in choices:
         try:
-            fitted = choice.fit(known, engine, seed)
+            fitted = choice.fit(splits, engine, seed)
             scores = _scored(fitted, score)(few)
         except ModelError as error:
             refused = error
@@ -55,7 +55,7 @@ def tuned(
         raise refused
     if not fits:
         return Fitted(lambda samples: [None] * len(samples.responses))
-    return logistic(_scored(fits[min(losses)[1]], score), known)
+    return logistic(_scored(fits[min(losses)[1]], score), splits)
 
 
 def _scored(fitted: Fitted, score: Score) -> Callable[[Samples], Values]:

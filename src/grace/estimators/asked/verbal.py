@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from grace.config import setting
 from grace.engines import Engine, Sampling
-from grace.estimators import Answers, Fitted, Known, Samples, Values, of_ended
+from grace.estimators import Answers, Fitted, Samples, Splits, Values, of_ended
 from grace.estimators.asked.asking import Prompt, Shots, Verdicts, draw_shots
 
 PERCENT = "Please provide your confidence in the answer only in percent (0-100 %):"
@@ -57,7 +57,7 @@ class Verbal:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Draw the shots, if any; nothing is fitted.
 
         Raises:
@@ -65,7 +65,7 @@ class Verbal:
         """
         sure = ("1.0", "0.0") if self.template == "probability" else ("100%", "0%")
         replies = Verdicts(PROMPTS[self.template], *sure)
-        shots = draw_shots(replies, self.shots, known, engine, name="verbal", seed=seed)
+        shots = draw_shots(replies, self.shots, splits, engine, name="verbal", seed=seed)
         return of_ended(lambda samples, rows: self._rate(samples, rows, engine, shots))
 
     def _rate(self, samples: Samples, rows: Sequence[int], engine: Engine, shots: Shots) -> Values:

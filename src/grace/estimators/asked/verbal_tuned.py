@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known
+from grace.estimators import Answers, Fitted, Splits
 from grace.estimators.asked.tuning import candidates, tuned
 from grace.estimators.asked.verbal import PROMPTS, Verbal
 
@@ -25,7 +25,7 @@ class VerbalTuned:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Choose template and shots, then fit slope and offset.
 
         Raises:
@@ -33,9 +33,9 @@ class VerbalTuned:
         """
         choices = [
             Verbal(template, self.max_new_tokens, self.unparsed, shots)
-            for template, shots in candidates(known, PROMPTS)
+            for template, shots in candidates(splits, PROMPTS)
         ]
-        return tuned(choices, float, known, engine, seed)
+        return tuned(choices, float, splits, engine, seed)
 
 
 ESTIMATOR = VerbalTuned

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known
+from grace.estimators import Answers, Fitted, Splits
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Grace:
 
     answers: ClassVar[Answers] = "tuned"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Nothing is fitted: the adapter was trained before."""
         return Fitted(lambda samples: [response.confidence for response in samples.responses])
 

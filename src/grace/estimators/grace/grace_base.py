@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known, Rows, Samples, of_ended
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits, of_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class GraceBase:
     answers: ClassVar[Answers] = "base"
     asks: ClassVar[Answers] = "tuned"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Nothing is fitted: the adapter was trained before."""
 
         def rate(samples: Samples, rows: Rows) -> list[float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known, Samples
+from grace.estimators import Answers, Fitted, Samples, Splits
 from grace.estimators.probes.states import fit_on_states
 from grace.probe.readout import SHARES, blend, step_states
 from grace.probe.rows import Array
@@ -27,7 +27,7 @@ class RowsAlone:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit weights and bias on the training responses, and choose the blend.
 
         Raises:
@@ -40,7 +40,7 @@ class RowsAlone:
             states = step_states(*made, [len(ids) for ids in tokens])
             return [blend(states, share) for share in SHARES]
 
-        return fit_on_states(read, known, seed)
+        return fit_on_states(read, splits, seed)
 
 
 ESTIMATOR = RowsAlone

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.estimators import Answers, Fitted, Samples, Splits, Values
 from grace.estimators.likelihood.likelihood import counted_logprobs
 
 
@@ -29,7 +29,7 @@ class DeepConf:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Nothing is fitted: the log-probabilities were recorded while sampling."""
         return Fitted(self._rate)
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known
+from grace.estimators import Answers, Fitted, Splits
 from grace.records import Response
 
 
@@ -23,7 +23,7 @@ class Likelihood:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Nothing is fitted: the log-probabilities were recorded while sampling."""
         return Fitted(
             lambda samples: [

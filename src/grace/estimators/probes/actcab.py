@@ -19,7 +19,7 @@ import numpy as np
 from grace.config import setting
 from grace.engines import Engine
 from grace.errors import DataError
-from grace.estimators import Answers, Fitted, Known, Rows, Samples, ended_rows, of_ended
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits, ended_rows, of_ended
 from grace.estimators.probes.probe import usable_folds
 from grace.grading import labels_of
 from grace.metrics import brier
@@ -74,21 +74,21 @@ class ActCab:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Train the probes of the folds, then one on the soft labels.
 
         Raises:
             DataError: all training responses are right or all are wrong, they answer fewer than
                 two questions, or no validation response ended.
         """
-        train = known.train
+        train = splits.train
         label_N, fold_N = labels_of(train.correct), self._folds(train, seed)
         states_ND = _states(train, range(len(label_N)), engine)
         scale = Scale(states_ND.mean(axis=0, dtype=np.float64), spread(states_ND), self.bias)
         rows_ND = scale(states_ND)
         soft_NC = self._soft_labels(rows_ND, label_N, fold_N, seed)
         weights_CD = self._train(rows_ND, soft_NC, seed)
-        best = 0 if len(weights_CD) == 1 else _best(known.validation, engine, scale, weights_CD)
+        best = 0 if len(weights_CD) == 1 else _best(splits.validation, engine, scale, weights_CD)
         weights_D = weights_CD[best]
 
         def rate(samples: Samples, rows: Rows) -> list[float]:

@@ -15,7 +15,7 @@ import numpy as np
 from grace.config import setting
 from grace.engines import Engine
 from grace.errors import DataError
-from grace.estimators import Answers, Fitted, Known, Rows, Samples, of_ended
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits, of_ended
 from grace.grading import labels_of
 from grace.probe import fit_probe
 from grace.probe.features import feature_matrix
@@ -36,14 +36,14 @@ class StateProbe:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit the ridge on the training responses, and choose its strength on folds of them.
 
         Raises:
             DataError: all training responses are right or all are wrong, or they answer fewer
                 than two questions.
         """
-        train = known.train
+        train = splits.train
         parts = self._parts(train, range(len(train.responses)), engine)
         questions = [question.id for question in train.questions]
         probe = fit_probe(

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known, Rows, Samples, Values, of_ended
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits, Values, of_ended
 from grace.estimators.sampled.semantic_entropy import same_answer
 
 
@@ -29,7 +29,7 @@ class Consistency:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Nothing is fitted."""
         return of_ended(self._rate)
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Draw, Fitted, Known, Rows, Samples, Values, of_ended
+from grace.estimators import Answers, Draw, Fitted, Rows, Samples, Splits, Values, of_ended
 from grace.grading import rouge_l
 
 
@@ -37,7 +37,7 @@ class SemanticEntropy:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Nothing is fitted."""
         return of_ended(self._rate)
 
