@@ -76,9 +76,7 @@ def test_missing_confidences_are_counted_never_filled_in(written):
     assert row["brier"] == pytest.approx(
         metrics.brier(made.confidence[5:], made.correct[5:]), abs=1e-6
     )
-    assert "capitals: of 60 responses, these are without a confidence: Verbal 5." in markdown(
-        written[1]
-    )
+    assert "capitals: of 60 responses, these have no confidence: Verbal 5." in markdown(written[1])
 
 
 def test_nan_means_missing_as_none_does():

@@ -222,8 +222,7 @@ def test_what_was_left_out_is_said_once_for_all_estimators():
     )
     (note,) = notes(report)
     assert note.startswith(
-        "capitals: of 60 responses, these are without a confidence: GrACE 4, Platt scaling 4, "
-        "Verbal 9."
+        "capitals: of 60 responses, these have no confidence: GrACE 4, Platt scaling 4, Verbal 9."
     )
 
 

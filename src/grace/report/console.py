@@ -37,7 +37,7 @@ def render_table(report: Report) -> RenderableType:
     legend += f" {meanings}." if meanings else ""
     below = notes(report)
     if len(below) > MOST_NOTES:
-        below = [f"{len(below)} notes, on thin bins and the like, stand in report.md."]
+        below = [f"{len(below)} notes, such as on bins with few answers, are in report.md."]
     first = [Text(line, style="bold") for line in (report.name, *headlines(report))]
     last = [Text(line, style="dim") for line in (legend, *below)]
     return Together(*first, *tables, *last)

@@ -84,17 +84,22 @@ MAIN = (
         "ece",
         "ECE",
         -1,
-        "distance between confidence and accuracy over equal-width bins; chance alone raises it, "
-        "and its interval takes that rise off",
+        "mean distance between confidence and accuracy over equal-width bins; chance alone raises "
+        "it, and the interval is corrected for that",
     ),
     Column("brier", "Brier", -1, "mean squared error of the confidence as a probability"),
-    Column("auroc", "AUROC", 1, "chance that a right answer is surer than a wrong one; 50 is none"),
+    Column(
+        "auroc",
+        "AUROC",
+        1,
+        "probability that a right answer has a higher confidence than a wrong one; 50 is chance",
+    ),
     Column("accuracy", "Accuracy", 1, "share of right answers among those with a confidence"),
 )
 DETAIL = (
     Column("adaptive_ece", "Adaptive ECE", -1, "ECE over bins with equal numbers of answers"),
-    Column("smooth_ece", "Smooth ECE", -1, "ECE without bins, by a kernel that fits its own width"),
-    Column("aurc", "AURC", -1, "error rate averaged over answering only the surest k"),
+    Column("smooth_ece", "Smooth ECE", -1, "ECE without bins, with a kernel of fitted width"),
+    Column("aurc", "AURC", -1, "error rate of the k most confident answers, averaged over k"),
     Column("wqd", "WQD", 1, "AUROC among several answers to the same question"),
 )
 COMPARED = {column.metric: column.better for column in MAIN}
@@ -142,7 +147,7 @@ COSTS = (
         "access",
         "needs",
         "needs",
-        "what the model must give: text, log-probabilities, hidden states, or its weights to train",
+        "access to the model: its text, log-probabilities, hidden states, or weights to train",
     ),
 )
 ACCESS = ("text", "logprobs", "hidden states", "weights")

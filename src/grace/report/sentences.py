@@ -16,9 +16,9 @@ from grace.report.tables import points
 from grace.report.tables.answers import DAGGER, change, quality
 
 DAGGER_MEANING = (
-    f"{DAGGER} Chance alone makes the ECE of a finite number of answers too large; the interval "
-    "takes that off, the number does not. So the number can stand at the upper end of its interval "
-    "or above it, and an interval from 0.0 says that the confidence may be perfectly calibrated."
+    f"{DAGGER} Chance alone raises the ECE of a finite number of answers; the interval is "
+    "corrected for that, the value is not. So the value can be at the upper end of its interval or "
+    "above it, and an interval from 0.0 means that the confidence may be perfectly calibrated."
 )
 VALIDATED = {"log_loss": "log loss", "brier": "Brier score"}
 
@@ -173,8 +173,8 @@ def notes(report: Report) -> list[str]:
         each = ", ".join(f"{name} {count}" for name, count in counts.items())
         who = f"{max(counts.values())} by any estimator" if same else each
         lines.append(
-            f"{group.title}: of {total} responses, these are without a confidence: {who}. The "
-            "numbers are over the rest, comparisons over what both rate."
+            f"{group.title}: of {total} responses, these have no confidence: {who}. Metrics are "
+            "over the rest, comparisons over the responses that both rate."
         )
     return lines
 
@@ -198,6 +198,7 @@ def how_to_read(report: Report) -> list[str]:
         lines.append(
             "Bold: clearly the best (the paired interval of the difference excludes 0 against "
             'every other); "=": best, or not clearly worse than the best; italic: clearly the '
-            'second, italic with "=": shared second. Nothing is marked where nothing is told apart.'
+            'second, italic with "=": shared second. Nothing is marked where no difference is '
+            "clear."
         )
     return lines

@@ -143,7 +143,7 @@ def quality_table(group: Group, costs: Sequence[Cost]) -> Table:
     marks = {cell.mark for row in rows for cell in row}
     dagger = any(cell.rest.endswith(DAGGER) for row in rows for cell in row)
     lead = [text for mark, text in MARKED.items() if mark in marks]
-    lead += [f"{DAGGER} chance alone raises ECE, and the interval takes that off"] * dagger
+    lead += [f"{DAGGER} chance alone raises ECE, and the interval is corrected for that"] * dagger
     return Table(
         group.title,
         "; ".join(lead)[:1].upper() + "; ".join(lead)[1:] + "." * bool(lead),

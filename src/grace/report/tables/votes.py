@@ -34,9 +34,9 @@ def _budget_table(rows: Sequence[JointStrategy]) -> Table:
     seeds = f", {len(first.seeds)} seeds" if len(first.seeds) > 1 else ""
     return Table(
         f"Up to {first.budget} samples on {first.task}, {first.backbone}",
-        f"{first.n} questions{seeds}. Samples and tokens are those that were used, on "
-        "average. minus SC: the paired difference in accuracy to SC over the backbone's samples "
-        "with the same budget and questions; last, to SC over the same samples as the strategy's.",
+        f"{first.n} questions{seeds}. Samples and tokens are the mean numbers used. minus SC: the "
+        "paired difference in accuracy to SC over the backbone's samples, with the same budget and "
+        "questions; in the last column, to SC over the samples that the strategy votes over.",
         (*heads, "minus SC, same samples") if own else heads,
         [
             [
@@ -70,10 +70,9 @@ def _equal_table(rows: Sequence[EqualAccuracy]) -> Table:
     first = rows[0]
     return Table(
         f"At equal accuracy on {first.task}, {first.backbone}",
-        f"How many samples a strategy needs for the accuracy that another one has with up to "
-        f"{first.budget}, and how many that saves (paired). Between two budgets its curve is "
-        "the straight line, which a mix of both budgets attains; "
-        '"never" is where it does not get there.',
+        "How many samples a strategy needs for the accuracy of another one with up to "
+        f"{first.budget}, and how many it saves (paired). Between two budgets the curve is a "
+        'straight line, which a mix of both attains. "never": it does not reach that accuracy.',
         ("Strategy", "as accurate as", "which has", "and uses", "needs ↓", "saves ↑"),
         [
             [
