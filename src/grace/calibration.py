@@ -58,7 +58,7 @@ class Platt:
             rate = (correct_N.sum() + smooth) / (len(correct_N) + 2 * smooth)
             return cls(0.0, float(np.log(rate / (1 - rate))))
         z_N = (confidence_N - center) / scale
-        found = minimize(
+        slope, offset = minimize(
             _log_loss,
             np.zeros(2),
             args=(z_N, correct_N),
@@ -68,8 +68,8 @@ class Platt:
             options={"ftol": 1e-15, "gtol": 1e-10},
         ).x
         if loss == "mse":
-            found = _least_squares(found, z_N, correct_N)
-        slope, offset = found
+            start = np.array([slope, offset])
+            slope, offset = _least_squares(start, z_N, correct_N)
         return cls(float(slope / scale), float(offset - slope * center / scale))
 
     def transform(self, confidence: ArrayLike) -> Floats:
@@ -177,8 +177,8 @@ class Isotonic:
         """Fit the map on validation labels."""
         from sklearn.isotonic import IsotonicRegression
 
-        found = IsotonicRegression().fit(*_check(confidence, correct))
-        return cls(tuple(found.X_thresholds_.tolist()), tuple(found.y_thresholds_.tolist()))
+        model = IsotonicRegression().fit(*_check(confidence, correct))
+        return cls(tuple(model.X_thresholds_.tolist()), tuple(model.y_thresholds_.tolist()))
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""

@@ -14,9 +14,9 @@ from grace.chat import encode_text
 from grace.engines import Sampling
 from grace.errors import DataError, ModelError
 from grace.estimators import Samples, load_estimator
-from grace.estimators.asked.asking import Verdicts
-from grace.estimators.asked.p_true import TEMPLATES, verdict_tokens
 from grace.estimators.likelihood.likelihood import sequence_likelihood
+from grace.estimators.prompted.p_true import TEMPLATES, verdict_tokens
+from grace.estimators.prompted.prompts import Verdicts
 from grace.records import Question
 from tools.pocket.prompts import TRUE_FALSE_PROMPT, YES_NO_PROMPT
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from grace import plugins
 from grace.config import from_dict
@@ -131,9 +131,8 @@ def load_estimator(name: str, options: Mapping[str, Any] | None = None) -> Estim
     kind = plugins.load("grace.estimators", plain)
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "fit")):
         raise ConfigError(f"{plain!r} is not an estimator: it must be a dataclass with fit()")
-    made: Any = from_dict(kind, options or {}, where=f"estimators.{plain}")
-    estimator: Estimator = recalibrate(made, how) if plus else made
-    return estimator
+    estimator: Any = from_dict(kind, options or {}, where=f"estimators.{plain}")
+    return recalibrate(estimator, how) if plus else cast(Estimator, estimator)
 
 
 def of_ended(

@@ -58,14 +58,14 @@ class Resamples:
         data = sort_by_confidence(*check(confidence, correct, self._bins), self._bins)
         code_N = self._codes(questions, len(data.order_N))[data.order_N]
         names = metric_names(metrics)
-        found = {name: np.full(len(self._counts_RQ), np.nan) for name in names}
+        value_R = {name: np.full(len(self._counts_RQ), np.nan) for name in names}
         for rows in _blocks(len(self._counts_RQ), len(code_N)):
             counts_RN = self._counts_RQ[rows].take(code_N, axis=1).astype(np.float64)
             drawn = counts_RN.any(axis=1)  # a small part of the questions may be missed
             at = Counted(data, counts_RN if drawn.all() else counts_RN[drawn])
             for name in names if drawn.any() else ():
-                found[name][rows[drawn]] = METRICS[name](at)
-        return found
+                value_R[name][rows[drawn]] = METRICS[name](at)
+        return value_R
 
     def ratios(
         self, questions: Sequence[Hashable], top_FQ: Floats, bottom: Floats | None = None
@@ -84,13 +84,13 @@ class Resamples:
         """
         at_Q = self._codes(questions, top_FQ.shape[1])
         bottom_FQ = np.ones((1, len(at_Q))) if bottom is None else np.atleast_2d(bottom)
-        found = []
+        ratios = []
         resampled = (rows + 1 for rows in _blocks(len(self._counts_RQ) - 1, len(at_Q)))
         for rows in (np.arange(1), *resampled):  # the data alone: a sum that no block size changes
             counts_RQ = self._counts_RQ[rows].take(at_Q, axis=1).astype(np.float64)
             with np.errstate(invalid="ignore", divide="ignore"):
-                found.append((counts_RQ @ top_FQ.T) / (counts_RQ @ bottom_FQ.T))
-        return np.concatenate(found)
+                ratios.append((counts_RQ @ top_FQ.T) / (counts_RQ @ bottom_FQ.T))
+        return np.concatenate(ratios)
 
     def _codes(self, questions: Sequence[Hashable], n: int) -> NDArray[np.intp]:
         check_questions(questions, n)

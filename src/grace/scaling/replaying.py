@@ -57,8 +57,8 @@ def replay(
     pool.check_budgets(budgets)
     if orders < 1:
         raise UserInputError(f"orders is {orders}; at least one order is needed")
-    made = [policy(each) if isinstance(each, str) else each for each in policies]
-    sums = [_Sums(each, pool, budgets) for each in made]
+    named = (policy(each) if isinstance(each, str) else each for each in policies)
+    sums = [_Sums(each, pool, budgets) for each in named]
     by_drop: dict[float, list[_Sums]] = {}
     for each in sums:
         by_drop.setdefault(getattr(each.policy.strategy, "drop", 0.0), []).append(each)
@@ -75,8 +75,8 @@ def _add(sums: Sequence[_Sums], votes: Pool, question_R1: Indices, budgets: Sequ
     tokens_RT = votes.tokens_QS.cumsum(axis=1)
     for each in sums:
         table = VoteTable(votes.answer_QS, votes.confidence(each.policy.estimator))
-        found = outcomes(each.policy.strategy, table, budgets)
-        for budget, outcome in zip(budgets, found, strict=True):
+        decided = outcomes(each.policy.strategy, table, budgets)
+        for budget, outcome in zip(budgets, decided, strict=True):
             each.add(budget, question_R1.ravel(), outcome, votes.correct_QS, tokens_RT)
 
 

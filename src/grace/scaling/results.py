@@ -143,10 +143,10 @@ class Scaling:
 
     def estimate(self, policy: str, budget: int, measure: Measure = "accuracy") -> Estimate:
         """Return a mean with its 95 % interval."""
-        found = estimate(self.draws(policy, budget, measure))
-        if measure != "accuracy":
-            return found
-        return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))
+        value, low, high = estimate(self.draws(policy, budget, measure))
+        if measure == "accuracy":
+            low, high = max(low, 0.0), min(high, 1.0)
+        return Estimate(value, low, high)
 
     def difference(
         self, policy: str, baseline: str, budget: int, measure: Measure = "accuracy"

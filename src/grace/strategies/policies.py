@@ -83,13 +83,13 @@ def load(name: str, **settings: Any) -> Strategy:
     Raises:
         ConfigError: as for `policy`, or another estimator's confidences would be needed.
     """
-    made = policy(name, **settings)
-    if made.estimator not in (OWN, None):
+    _, strategy, estimator = policy(name, **settings)
+    if estimator not in (OWN, None):
         raise ConfigError(
-            f"{name!r} votes by the confidences of {made.estimator!r}, which a live answer does "
-            f"not carry; use {name.replace(made.estimator, OWN, 1)!r}, or replay a run"
+            f"{name!r} votes by the confidences of {estimator!r}, which a live answer does "
+            f"not carry; use {name.replace(estimator, OWN, 1)!r}, or replay a run"
         )
-    return made.strategy
+    return strategy
 
 
 def _setting(pair: str) -> tuple[str, Any]:

@@ -18,8 +18,8 @@ def lower_bound(right: ArrayLike, n: ArrayLike, delta: float) -> Floats:
     """Return the one-sided Clopper-Pearson lower bound of the share right / n."""
 
     def bound(right: Indices, n: Indices) -> Floats:
-        found = _share_of(np.maximum(right, 1), n - np.minimum(right, n) + 1, delta)
-        return np.where(right > 0, found, 0.0)
+        share_N = _share_of(np.maximum(right, 1), n - np.minimum(right, n) + 1, delta)
+        return np.where(right > 0, share_N, 0.0)
 
     return _by_pair(bound, right, n)
 
@@ -29,8 +29,8 @@ def p_value(right: ArrayLike, n: ArrayLike, target: float) -> Floats:
 
     def tail(right: Indices, n: Indices) -> Floats:
         a_N, b_N = np.maximum(right, 1), n - right + 1
-        found = np.exp(_log_incomplete_beta(a_N, b_N, np.full(len(a_N), target)))
-        return np.where(right > 0, found, 1.0)
+        tail_N = np.exp(_log_incomplete_beta(a_N, b_N, np.full(len(a_N), target)))
+        return np.where(right > 0, tail_N, 1.0)
 
     return _by_pair(tail, right, n)
 
@@ -86,13 +86,13 @@ def _log_incomplete_beta(a_N: Indices, b_N: Indices, x_N: Floats) -> Floats:
 def _log_power(a_N: Indices, b_N: Indices, x_N: Floats) -> Floats:
     """Return log(x^a (1 - x)^b / B(a, b))."""
     gamma_N = (_log_gamma(a_N + b_N) - _log_gamma(a_N)) - _log_gamma(b_N)
-    found: Floats = gamma_N + a_N * np.log(x_N) + b_N * np.log1p(-x_N)
-    return found
+    power_N: Floats = gamma_N + a_N * np.log(x_N) + b_N * np.log1p(-x_N)
+    return power_N
 
 
 def _log_gamma(count_N: Indices) -> Floats:
-    known, place_N = np.unique(count_N, return_inverse=True)
-    return np.array([math.lgamma(count) for count in known.tolist()])[place_N]
+    counts, place_N = np.unique(count_N, return_inverse=True)
+    return np.array([math.lgamma(count) for count in counts.tolist()])[place_N]
 
 
 def _fraction(a_N: Indices, b_N: Indices, x_N: Floats) -> Floats:

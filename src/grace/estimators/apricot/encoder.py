@@ -185,10 +185,10 @@ def locate(name: str) -> str:
     """
     if name not in PACKAGES or Path(name).is_dir():
         return name
-    found = importlib.util.find_spec(PACKAGES[name])
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec(PACKAGES[name])
+    if package is None or package.origin is None:
         raise ConfigError(f"apricot: the package {name} is not installed; {REMEDY}")
-    return str(Path(found.origin).parent / "model")
+    return str(Path(package.origin).parent / "model")
 
 
 @contextmanager

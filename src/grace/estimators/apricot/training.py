@@ -150,8 +150,8 @@ def clusters(vector_QD: ArrayLike) -> NDArray[np.int64]:
     if len(raw_QD) < MIN_CLUSTER_SIZE:
         return np.full(len(raw_QD), NOISE)
     z_QD = (raw_QD - raw_QD.mean(axis=0)) / (raw_QD.std(axis=0) + EPSILON)
-    found = HDBSCAN(min_cluster_size=MIN_CLUSTER_SIZE, min_samples=MIN_SAMPLES, copy=True)
-    cluster_Q: NDArray[np.int64] = found.fit_predict(z_QD).astype(np.int64)
+    model = HDBSCAN(min_cluster_size=MIN_CLUSTER_SIZE, min_samples=MIN_SAMPLES, copy=True)
+    cluster_Q: NDArray[np.int64] = model.fit_predict(z_QD).astype(np.int64)
     return cluster_Q
 
 

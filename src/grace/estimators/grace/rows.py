@@ -36,8 +36,8 @@ class RowsAlone:
 
         def read(samples: Samples, rows: Sequence[int]) -> list[Array]:
             tokens = [samples.responses[row].token_ids for row in rows]
-            made = engine.features([samples.prompts[row] for row in rows], tokens)
-            states = step_states(*made, [len(ids) for ids in tokens])
+            features = engine.features([samples.prompts[row] for row in rows], tokens)
+            states = step_states(*features, [len(ids) for ids in tokens])
             return [blend(states, share) for share in SHARES]
 
         return fit_on_states(read, splits, seed)

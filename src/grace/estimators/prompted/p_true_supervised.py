@@ -14,9 +14,9 @@ from typing import ClassVar, Literal
 from grace.config import setting
 from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Samples, Splits
-from grace.estimators.asked.asking import Shots, asks_in_text
-from grace.estimators.asked.p_true import TEMPLATES
 from grace.estimators.probes.states import fit_on_states
+from grace.estimators.prompted.p_true import TEMPLATES
+from grace.estimators.prompted.prompts import Shots, asks_in_text
 from grace.probe.rows import Array
 
 

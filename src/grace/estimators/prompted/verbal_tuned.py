@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 from grace.config import setting
 from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Splits
-from grace.estimators.asked.tuning import candidates, tuned
-from grace.estimators.asked.verbal import PROMPTS, Verbal
+from grace.estimators.prompted.tuning import candidates, tuned
+from grace.estimators.prompted.verbal import PROMPTS, Verbal
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from grace.config import setting
 from grace.engines import Engine
 from grace.errors import ModelError
 from grace.estimators import Answers, Fitted, Samples, Splits, Values, of_ended
-from grace.estimators.asked.asking import Prompt, Shots, Verdicts, draw_shots
+from grace.estimators.prompted.prompts import Prompt, Shots, Verdicts, draw_shots
 
 TRUE_FALSE = Prompt(
     "Question: {question}\n Possible answer:{answer}\n Is the possible answer:\n (A) True\n"

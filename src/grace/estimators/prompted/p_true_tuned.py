@@ -13,8 +13,8 @@ from typing import ClassVar
 from grace.calibration import CLIP
 from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Splits
-from grace.estimators.asked.p_true import TEMPLATES, PTrue
-from grace.estimators.asked.tuning import candidates, tuned
+from grace.estimators.prompted.p_true import TEMPLATES, PTrue
+from grace.estimators.prompted.tuning import candidates, tuned
 
 
 @dataclass(frozen=True, slots=True)

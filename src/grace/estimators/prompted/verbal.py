@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from grace.config import setting
 from grace.engines import Engine, Sampling
 from grace.estimators import Answers, Fitted, Samples, Splits, Values, of_ended
-from grace.estimators.asked.asking import Prompt, Shots, Verdicts, draw_shots
+from grace.estimators.prompted.prompts import Prompt, Shots, Verdicts, draw_shots
 
 PERCENT = "Please provide your confidence in the answer only in percent (0-100 %):"
 PROBABILITY = (
