@@ -21,8 +21,8 @@ class EarlyStop:
     Source: arXiv 2509.09438 Algorithm 1.
     """
 
-    threshold: float = setting(0.8, "confidence from which a sample's answer is taken", low=0)
-    drop: float = setting(0.0, "a sample is aborted once its confidence is below", low=0, high=1)
+    threshold: float = setting(0.8, "confidence at which a sample's answer is taken", low=0)
+    drop: float = setting(0.0, "abort a sample once its confidence is below this", low=0, high=1)
 
     def stops(self, table: VoteTable) -> Indices:
         """Stop at the first vote that has an answer and reaches the threshold."""

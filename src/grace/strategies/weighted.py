@@ -19,7 +19,7 @@ class Weighted(FixedBudget):
     Source: arXiv 2509.09438 eq. 8.
     """
 
-    drop: float = setting(0.0, "a sample is aborted once its confidence is below", low=0, high=1)
+    drop: float = setting(0.0, "abort a sample once its confidence is below this", low=0, high=1)
 
     def chooses(self, table: VoteTable) -> Indices:
         """Choose the answer with the largest sum of confidences."""

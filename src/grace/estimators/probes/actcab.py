@@ -64,12 +64,12 @@ class ActCab:
     """
 
     tune: bool = setting(True, "choose learning_rate and epochs on validation Brier")
-    learning_rate: float = setting(1e-3, "learning rate of AdamW, where tune=false", low=0)
-    epochs: int = setting(30, "passes over the rows, where tune=false", low=1)
-    batch_size: int = setting(128, "rows per step", low=1)
+    learning_rate: float = setting(1e-3, "learning rate of AdamW, if tune=false", low=0)
+    epochs: int = setting(30, "epochs of training, if tune=false", low=1)
+    batch_size: int = setting(128, "responses per optimizer step", low=1)
     weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
-    bias: bool = setting(True, "train an offset beside the weights")
-    folds: int = setting(10, "folds that the soft labels come from", low=2)
+    bias: bool = setting(True, "train a bias")
+    folds: int = setting(10, "folds for the soft labels", low=2)
     bins: int = setting(50, "equal-width bins of the soft labels", low=1)
 
     answers: ClassVar[Answers] = "base"

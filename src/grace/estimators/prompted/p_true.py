@@ -43,8 +43,8 @@ class PTrue:
 
     template: Literal["true_false", "words", "yes_no"] = setting(
         "true_false",
-        "true_false: reply A or B; words: the same, read at True or False; yes_no: a second turn "
-        "after the answer, reply Yes or No",
+        "true_false: reply A or B; words: the same prompt, reply True or False; yes_no: a second "
+        "turn after the answer, reply Yes or No",
     )
     shots: int = setting(0, "training responses shown first, with the right verdict", low=0)
 

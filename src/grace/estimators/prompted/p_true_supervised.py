@@ -25,7 +25,7 @@ class PTrueSupervised:
     """sigmoid(w . state + bias); the penalty is chosen on folds of the training questions."""
 
     template: Literal["true_false", "words", "yes_no"] = setting(
-        "true_false", "the prompt, as for p_true"
+        "true_false", "the prompt, as in p_true"
     )
 
     answers: ClassVar[Answers] = "base"

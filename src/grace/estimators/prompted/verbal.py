@@ -49,10 +49,10 @@ class Verbal:
     )
     max_new_tokens: int = setting(20, "longest reply, in tokens", low=1)
     unparsed: Literal["none", "half"] = setting(
-        "none", "a reply without a number: none leaves the response out, half counts it as 0.5"
+        "none", "for a reply without a number: none leaves the response out, half counts it as 0.5"
     )
     shots: int = setting(
-        0, "training responses shown first: sure of the right ones, of wrong ones not at all", low=0
+        0, "training responses shown first, right ones with 100 %, wrong ones with 0 %", low=0
     )
 
     answers: ClassVar[Answers] = "base"

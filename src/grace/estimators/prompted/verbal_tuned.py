@@ -21,7 +21,9 @@ class VerbalTuned:
     """sigmoid(a * stated confidence + b), with the best template and 0, 4 or 8 shots."""
 
     max_new_tokens: int = setting(20, "longest reply, in tokens", low=1)
-    unparsed: Literal["none", "half"] = setting("none", "a reply without a number, as for verbal")
+    unparsed: Literal["none", "half"] = setting(
+        "none", "for a reply without a number, as in verbal"
+    )
 
     answers: ClassVar[Answers] = "base"
 
