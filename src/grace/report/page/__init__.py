@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,54 +29,62 @@ SHORT_COSTS = ("seconds_per_answer", "extra_forward_tokens_per_answer", "access"
 
 def render_page(report: Report, figures: Sequence[Figure]) -> str:
     """Render the page; every text from the report is escaped, figures are inlined."""
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return templates.get_template("page.html.j2").render(_context(report, figures))
+
+
+def _context(report: Report, figures: Sequence[Figure]) -> dict[str, Any]:
+    """Return the variables of the template."""
     from markupsafe import Markup
 
-    page = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string((FOLDER / "page.html.j2").read_text(encoding="utf-8"))
     inline = [(f, Markup(_inline(f, at))) for at, f in enumerate(figures) if f.inline]
-    by_group = group_by(inline, lambda pair: pair[0].group)
     every = groups(report)
     home = [group for group in every if group.in_domain] or every
-    away = [group for group in every if group not in home]
-    ids = {group.title: f"task-{at}-{names.slug(group.title)}" for at, group in enumerate(every)}
-    scaling, examples = scaling_tables(report), _examples(report)
+    costs = answers.cost_columns(report)
+    context = {
+        "report": report,
+        "names": names,
+        "tables": answers,
+        "sentences": sentences,
+        "home": home,
+        "away": [group for group in every if group not in home],
+        "ids": {g.title: f"task-{at}-{names.slug(g.title)}" for at, g in enumerate(every)},
+        "scaling": scaling_tables(report),
+        "examples": _examples(report),
+        "costs": costs,
+        "short_costs": [cost for cost in costs if cost.key in SHORT_COSTS],
+        "figures": group_by(inline, lambda pair: pair[0].group),
+        "panels": lambda group: [(r, Markup(draw_panel(r))) for r in group.rated if r.num_answers],
+        "generalization": GENERALIZATION,
+        "targets": TARGETS,
+        "traces": TRACES,
+        "scaling_group": scaling_group,
+        "style": Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
+        "script": Markup((FOLDER / "page.js").read_text(encoding="utf-8")),
+    }
+    return context | {"contents": _contents(report, context)}
+
+
+def _contents(report: Report, context: dict[str, Any]) -> dict[str, str]:
+    """Return the title of every section that is shown, by its anchor."""
     sections = (
         ("verdict", "Verdict", True),
-        *((ids[group.title], group.title, True) for group in home),
-        ("samples", "What more samples buy", scaling),
-        ("along", "While an answer is written", TRACES in by_group),
-        ("transfer", "Trained on another task", report.transfer or away),
-        ("examples", "Examples", examples),
+        *((context["ids"][group.title], group.title, True) for group in context["home"]),
+        ("samples", "What more samples buy", context["scaling"]),
+        ("along", "While an answer is written", TRACES in context["figures"]),
+        ("transfer", "Trained on another task", report.transfer or context["away"]),
+        ("examples", "Examples", context["examples"]),
         ("meaning", "Terms and settings", True),
     )
-    costs = answers.cost_columns(report)
-    short_costs = [cost for cost in costs if cost.key in SHORT_COSTS]
-    num_metrics = len(names.MAIN)
-    return page.render(
-        report=report,
-        names=names,
-        tables=answers,
-        sentences=sentences,
-        contents={anchor: title for anchor, title, shown in sections if shown},
-        home=home,
-        away=away,
-        ids=ids,
-        scaling=scaling,
-        examples=examples,
-        costs=costs,
-        short_costs=short_costs,
-        wide=(1, *range(num_metrics + 1, num_metrics + 2 + len(short_costs))),
-        figures=by_group,
-        panels=lambda group: [(r, Markup(draw_panel(r))) for r in group.rated if r.num_answers],
-        generalization=GENERALIZATION,
-        targets=TARGETS,
-        traces=TRACES,
-        scaling_group=scaling_group,
-        style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
-        script=Markup((FOLDER / "page.js").read_text(encoding="utf-8")),
-    )
+    return {anchor: title for anchor, title, shown in sections if shown}
 
 
 def _examples(report: Report) -> list[tuple[str, list[ShownExample]]]:
