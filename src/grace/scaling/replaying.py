@@ -67,7 +67,7 @@ def replay(
             # Which sample is the last of a vote, and so maybe not dropped, depends on the budget.
             for some in [[budget] for budget in budgets] if drop else [budgets]:
                 _add(group, pool.dropped(drop, max(some), rows), rows[0], some)
-    return Scaling([each.curve(orders) for each in sums])
+    return Scaling([[each.curve(orders) for each in sums]])
 
 
 def _add(sums: Sequence[_Sums], votes: Pool, question_R1: Indices, budgets: Sequence[int]) -> None:

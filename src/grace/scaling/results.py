@@ -97,29 +97,19 @@ class Scaling:
     """
 
     def __init__(
-        self,
-        curves: Sequence[Curve],
-        *,
-        others: Sequence[Sequence[Curve]] = (),
-        questions: Sequence[Sequence[Hashable]] = (),
-        resamples: int = 1000,
-        seed: int = 0,
+        self, seeds: Sequence[Sequence[Curve]], questions: Sequence[Sequence[Hashable]] = ()
     ) -> None:
         """Store the curves; draws are computed when they are first needed.
 
         Args:
-            curves: those of the first or only seed.
-            others: those of each further seed, of the same policies at the same budgets.
+            seeds: the curves of each seed, of the same policies at the same budgets.
             questions: the question ids of each seed; not needed for a single seed.
-            resamples: number of resamples.
-            seed: seed of the resamples.
         """
-        self._seeds = [{curve.name: curve for curve in part} for part in (curves, *others)]
+        self._seeds = [{curve.name: curve for curve in curves} for curves in seeds]
         self.curves = self._seeds[0]
-        self.budgets = curves[0].budgets
-        self._questions = questions or [range(len(curves[0].accuracy_BQ[0]))]
-        self._resamples = resamples
-        self._seed = seed
+        first = seeds[0][0]
+        self.budgets = first.budgets
+        self._questions = questions or [range(first.accuracy_BQ.shape[1])]
 
     @property
     def num_questions(self) -> int:
@@ -193,8 +183,7 @@ class Scaling:
     @cached_property
     def _values(self) -> tuple[Floats, Floats]:
         """The means of each seed (S, P, B, M) and the draws of the joint mean (D, P, B, M)."""
-        every = [question for part in self._questions for question in part]
-        resamples = Resamples(every, resamples=self._resamples, seed=self._seed)
+        resamples = Resamples([question for part in self._questions for question in part])
         drawn_SDF = []
         for questions, part in zip(self._questions, self._seeds, strict=True):
             value_PMBQ = np.array(
@@ -204,7 +193,7 @@ class Scaling:
             drawn_SDF.append(resamples.ratios(questions, top_FQ))
         shape = (-1, len(self.curves), len(self.budgets), len(MEASURES))
         value_SF = np.array([drawn_DF[0] for drawn_DF in drawn_SDF])
-        joint_DF = over_seeds(drawn_SDF, seed=self._seed)
+        joint_DF = over_seeds(drawn_SDF)
         return value_SF.reshape(shape), joint_DF.reshape(shape)
 
 
@@ -223,8 +212,8 @@ def joined(parts: Sequence[tuple[Sequence[str], Scaling]]) -> Scaling:
     every = [scaling for _, scaling in parts]
     names = [name for name in every[0].curves if all(name in each.curves for each in every)]
     budgets = tuple(b for b in every[0].budgets if all(b in each.budgets for each in every))
-    first, *others = ([each.curves[name].cut(budgets) for name in names] for each in every)
-    return Scaling(first, others=others, questions=[ids for ids, _ in parts])
+    seeds = [[each.curves[name].cut(budgets) for name in names] for each in every]
+    return Scaling(seeds, [ids for ids, _ in parts])
 
 
 def _first_reach(accuracy_DB: Floats, samples_DB: Floats, target_D: Floats) -> Floats:

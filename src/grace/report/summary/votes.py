@@ -169,7 +169,7 @@ def _widest(rows: Iterable[Joint]) -> tuple[Joint, ...]:
 
 
 def _scaling(group: Sequence[Replay]) -> Scaling:
-    return joined([(replay.questions, Scaling(replay.curves)) for replay in group])
+    return joined([(replay.questions, Scaling([replay.curves])) for replay in group])
 
 
 def _seeds(group: Sequence[Replay]) -> tuple[int, ...]:
