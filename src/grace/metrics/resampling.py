@@ -19,6 +19,9 @@ from grace.metrics.samples import Floats, check, check_questions, scatter, sort_
 _CHUNK = 200_000
 """Largest number of entries in one block of counts, so that it stays in the processor's cache."""
 
+LEVEL = 0.95
+"""The level of every interval."""
+
 SEEDS_FOR_SPREAD = 3
 """With fewer seeds their spread cannot be estimated, and intervals are over questions alone."""
 
@@ -142,10 +145,8 @@ def _few_seeds(count: int, draws: int, seed: int) -> Floats:
     return weights_RS
 
 
-def interval(
-    metric: str, value_R: Floats, *, level: float = 0.95, difference: bool = False
-) -> tuple[float, float]:
-    """Return the interval of a metric from its draws, within [0, 1] unless of a difference.
+def interval(metric: str, value_R: Floats, *, difference: bool = False) -> tuple[float, float]:
+    """Return the 95 % interval of a metric from its draws, within [0, 1] unless of a difference.
 
     The ends are percentiles, except for ECE and its variants: noise alone raises them, in a
     resample more than in the data, so percentiles can lie wholly above the truth. There the
@@ -157,7 +158,7 @@ def interval(
     drawn_R = drawn_R[~np.isnan(drawn_R)]
     if math.isnan(value) or not len(drawn_R):
         return math.nan, math.nan
-    tails = [(1 - level) / 2, (1 + level) / 2]
+    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     low, high = (float(end) for end in np.quantile(drawn_R, tails))
     if metric.endswith("ece"):
         low, high = min(2 * value - high, value), max(2 * value - low, value)
@@ -171,11 +172,10 @@ def bootstrap(
     *,
     resamples: int = 1000,
     seed: int = 0,
-    level: float = 0.95,
     bins: int = 10,
     questions: Sequence[Hashable] | None = None,
 ) -> dict[str, tuple[float, float]]:
-    """Compute bootstrap intervals by metric name; by default of all `METRICS`.
+    """Compute 95 % bootstrap intervals by metric name; by default of all `METRICS`.
 
     With `questions` (one per response) whole questions are resampled, as is needed where several
     responses answer one question. See `interval` for the kind of interval.
@@ -184,7 +184,7 @@ def bootstrap(
     ids = range(len(confidence_N)) if questions is None else questions
     drawn = Resamples(ids, resamples=resamples, seed=seed, bins=bins)
     values = drawn.evaluate(confidence_N, correct_N, ids, metrics)
-    return {name: interval(name, value_R, level=level) for name, value_R in values.items()}
+    return {name: interval(name, value_R) for name, value_R in values.items()}
 
 
 def _blocks(rows: int, columns: int) -> Iterator[NDArray[np.intp]]:

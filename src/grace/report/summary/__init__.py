@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from grace.errors import UserInputError
 from grace.metrics import METRICS, evaluate, interval, reliability, wqd
+from grace.metrics.resampling import LEVEL
 from grace.report.inputs import (
     EstimatorResult,
     RatedAnswer,
@@ -88,7 +89,7 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         targets=tuple(data.targets),
         target_values=tuple(_counted(*pair) for pair in sorted(data.target_values.items())),
         comparisons=tuple(comparisons(trials, groups)),
-        evaluation={"bins": bins, "resamples": resamples, "level": 0.95, "seed": seed},
+        evaluation={"bins": bins, "resamples": resamples, "level": LEVEL, "seed": seed},
         settings=dict(flat_settings(data.settings)),
         notes=tuple(data.notes),
         validation=tuple(data.validation),
