@@ -156,9 +156,7 @@ def clusters(vector_QD: ArrayLike) -> NDArray[np.int64]:
 
 
 def cluster_accuracies(
-    cluster_Q: ArrayLike,
-    question_N: ArrayLike,
-    correct_N: Sequence[bool],
+    cluster_Q: ArrayLike, question_N: ArrayLike, correct_N: Sequence[bool]
 ) -> list[float]:
     """Return the accuracy in each response's cluster; a question that is noise is its own cluster.
 

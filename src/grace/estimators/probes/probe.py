@@ -29,8 +29,7 @@ class StateProbe:
     """A linear probe on hidden states (and likelihoods), clipped to [0, 1]."""
 
     features: tuple[Part, ...] = setting(
-        ("mean", "last", "likelihood"),
-        "inputs: mean and last hidden state, token likelihoods",
+        ("mean", "last", "likelihood"), "inputs: mean and last hidden state, token likelihoods"
     )
     folds: int = setting(10, "folds, grouped by question, on which the ridge is chosen", low=2)
 

@@ -37,6 +37,11 @@ ACCESS_LOOK = dict(zip(ACCESS, zip((SKY, BLUE, GREEN, ORANGE), "os^D", strict=Tr
 UNKNOWN_LOOK = (SOFT[0], "o")
 VERDICT_COLORS = {"better": BLUE, "worse": ORANGE}
 
+HATCHED = {"align": "edge", "facecolor": "none", "hatch": "////", "linewidth": 0.7, "zorder": 3}
+LEADER = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkB": 4, "relpos": (0, 0.5)}
+ARROW = {"arrowstyle": "-|>", "linewidth": 1.5, "mutation_scale": 10, "shrinkA": 3, "shrinkB": 0}
+"""Styles of the gap of a bar, of the line from a point to its name, and of a transfer."""
+
 
 def estimator_figures(report: Report) -> Iterator[Figure]:
     """Draw reliability, and time against ECE, of each group of estimators."""
@@ -122,18 +127,8 @@ def _reliability_bar(axis: Any, bar: Bar, color: Any) -> None:
     axis.bar(low, accuracy, width, align="edge", color=color, edgecolor=INK, linewidth=0.6)
     gap = (bar.confidence or 0.0) - accuracy
     edge = ORANGE if gap > 0 else BLUE
-    axis.bar(
-        low + 0.12 * width,
-        gap,
-        0.76 * width,
-        bottom=accuracy,
-        align="edge",
-        facecolor="none",
-        edgecolor=edge,
-        hatch="////",
-        linewidth=0.7,
-        zorder=3,
-    )
+    x, inner = low + 0.12 * width, 0.76 * width
+    axis.bar(x, gap, inner, bottom=accuracy, edgecolor=edge, **HATCHED)
 
 
 def draw_time(rated: Sequence[Rated]) -> Any:
@@ -154,20 +149,8 @@ def draw_time(rated: Sequence[Rated]) -> Any:
     _plain_log_ticks(axis)
     places = _apart([y / (1.06 * top) for y in percent])
     for s, x, y, place in zip(shown, seconds, percent, places, strict=True):
-        axis.annotate(
-            s.label,
-            (x, y),
-            (1.03, place),
-            textcoords="axes fraction",
-            va="center",
-            arrowprops={
-                "arrowstyle": "-",
-                "color": GREY,
-                "linewidth": 0.6,
-                "shrinkB": 4,
-                "relpos": (0, 0.5),
-            },
-        )
+        where = {"xytext": (1.03, place), "textcoords": "axes fraction", "va": "center"}
+        axis.annotate(s.label, (x, y), **where, arrowprops=LEADER)
     _access_legend(figure, axis, shown)
     return figure
 
@@ -207,15 +190,8 @@ def _access_legend(figure: Any, axis: Any, shown: Sequence[Rated]) -> None:
             axis.plot([], [], marker=marker, color=color, linestyle="", label=access)
     handles, names = axis.get_legend_handles_labels()
     if handles:
-        figure.legend(
-            handles,
-            names,
-            title="needs",
-            loc="outside upper center",
-            ncols=len(names),
-            handletextpad=0.1,
-            title_fontsize=8.5,
-        )
+        where = {"loc": "outside upper center", "ncols": len(names), "handletextpad": 0.1}
+        figure.legend(handles, names, title="needs", title_fontsize=8.5, **where)
 
 
 def draw_transfer(pairs: Sequence[Mapping[str, Transfer]]) -> Any:
@@ -242,26 +218,7 @@ def _arrow(axis: Any, place: int, row: Transfer | None) -> None:
     start, end = 100 * row.in_domain, 100 * row.out_of_domain
     color = VERDICT_COLORS.get(change(row).verdict, GREY)
     axis.plot(start, place, "o", color="white", markeredgecolor=color, markersize=5)
-    axis.annotate(
-        "",
-        (end, place),
-        (start, place),
-        arrowprops={
-            "arrowstyle": "-|>",
-            "color": color,
-            "linewidth": 1.5,
-            "mutation_scale": 10,
-            "shrinkA": 3,
-            "shrinkB": 0,
-        },
-    )
+    axis.annotate("", (end, place), (start, place), arrowprops=ARROW | {"color": color})
     axis.plot(end, place, alpha=0)  # arrows do not move the limits of an axis
-    axis.annotate(
-        f"({end - start:+.1f})",
-        (max(start, end), place),
-        (7, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=8,
-        color=INK,
-    )
+    where = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
+    axis.annotate(f"({end - start:+.1f})", (max(start, end), place), **where, fontsize=8, color=INK)

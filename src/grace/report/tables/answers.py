@@ -6,17 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from grace.report.groups import Group, Rated, comparisons, groups, transfers
-from grace.report.names import (
-    ACCESS,
-    COSTS,
-    DETAIL,
-    MAIN,
-    OURS,
-    Column,
-    Cost,
-    family,
-    label,
-)
+from grace.report.names import ACCESS, COSTS, DETAIL, MAIN, OURS, Column, Cost, family, label
 from grace.report.rows import Report
 from grace.report.rows.answers import Comparison, Transfer
 from grace.report.tables import NONE, Cell, Table, number, percent, points
