@@ -34,7 +34,11 @@ def replay_rows(replays: Sequence[Replay]) -> dict[str, Any]:
     # Variants of a run share the rows about their backbone's samples: each is kept once.
     return {
         "scaling": tuple(dict.fromkeys(row for replay in replays for row in seed_rows(replay))),
-        "scaling_joint": _widest(row for group in groups for row in _joint_rows(group)),
+        "scaling_joint": _widest(
+            JointStrategy(**fields, seeds=_seeds(group))
+            for group in groups
+            for fields in _strategies(group)
+        ),
         "equal_accuracy": _widest(row for group in groups for row in equal_rows(group)),
         "pools": tuple(dict.fromkeys(row for replay in replays for row in replay.pools)),
         "discrimination": tuple(_discrimination(replays)),
@@ -44,12 +48,6 @@ def replay_rows(replays: Sequence[Replay]) -> dict[str, Any]:
 def seed_rows(replay: Replay) -> list[SeedStrategy]:
     """Return every strategy at every budget, for one seed."""
     return [SeedStrategy(**fields, seed=replay.seed) for fields in _strategies([replay])]
-
-
-def _joint_rows(group: Sequence[Replay]) -> Iterator[JointStrategy]:
-    """Yield every strategy at every budget, over all seeds."""
-    for fields in _strategies(group):
-        yield JointStrategy(**fields, seeds=_seeds(group))
 
 
 def equal_rows(group: Sequence[Replay]) -> Iterator[EqualAccuracy]:
@@ -77,11 +75,9 @@ def equal_rows(group: Sequence[Replay]) -> Iterator[EqualAccuracy]:
                 accuracy=reach.accuracy.value,
                 interval=_ends(reach.accuracy),
                 reference_samples=reach.reference_samples.value,
-                samples=reach.samples.value,
-                samples_interval=_ends(reach.samples),
-                saved=reach.saved.value,
-                saved_interval=_ends(reach.saved),
                 reached=reach.reached,
+                **_estimated("samples", reach.samples),
+                **_estimated("saved", reach.saved),
             )
 
 
@@ -118,10 +114,8 @@ def _strategies(group: Sequence[Replay]) -> Iterator[dict[str, Any]]:
             "mean_samples": samples.value,
             "samples_interval": _ends(samples),
             "mean_tokens": scaling.estimate(name, budget, "tokens").value,
-            "gain": gain.value if gain else None,
-            "gain_interval": _ends(gain) if gain else None,
-            "gain_own": gain_own.value if gain_own else None,
-            "gain_own_interval": _ends(gain_own) if gain_own else None,
+            **_estimated("gain", gain),
+            **_estimated("gain_own", gain_own),
             "used": tuple(scaling.used(name, budget)[1 : budget + 1].tolist()),
         }
 
@@ -140,6 +134,7 @@ def _discrimination(replays: Sequence[Replay]) -> Iterator[Discrimination]:
     for (task, backbone, answers, estimator), by_seed in by_estimator.items():
         rows, questions, every_wins = zip(*by_seed.values(), strict=True)
         wqd = discrimination(questions, every_wins)
+        means: dict[str, Any] = {m: _mean([getattr(row, m) for row in rows]) for m in POOLED}
         yield Discrimination(
             task=task,
             backbone=backbone,
@@ -147,9 +142,8 @@ def _discrimination(replays: Sequence[Replay]) -> Iterator[Discrimination]:
             estimator=estimator,
             seeds=tuple(by_seed),
             n=sum(row.n for row in rows),
-            **{name: _mean([getattr(row, name) for row in rows]) for name in POOLED},
-            wqd=wqd.value if wqd else None,
-            wqd_interval=_ends(wqd) if wqd else None,
+            **means,
+            **_estimated("wqd", wqd),
         )
 
 
@@ -178,3 +172,10 @@ def _seeds(group: Sequence[Replay]) -> tuple[int, ...]:
 
 def _ends(estimate: Estimate) -> tuple[float, float]:
     return estimate.low, estimate.high
+
+
+def _estimated(field: str, estimate: Estimate | None) -> dict[str, Any]:
+    """Return the field of a value and that of its interval."""
+    if estimate is None:
+        return {field: None, f"{field}_interval": None}
+    return {field: estimate.value, f"{field}_interval": _ends(estimate)}
