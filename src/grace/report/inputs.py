@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from grace.errors import UserInputError
 from grace.report.names import ACCESS
+from grace.report.rows import group_by
 from grace.report.rows.answers import TargetRow, Validation
 from grace.report.rows.votes import Pooled
 from grace.scaling import Curve, PairWins
@@ -220,18 +221,15 @@ def _same(a: EstimatorResult, b: EstimatorResult) -> bool:
 
 
 def _targets(rows: Sequence[TargetRow]) -> list[TargetRow]:
-    """Pool the rows of the same bin and task."""
-    pooled: dict[tuple[str, float, float], TargetRow] = {}
-    for row in rows:
-        key = (row.task, row.low, row.high)
-        if key not in pooled:
-            pooled[key] = row
-            continue
-        old = pooled[key]
-        n = old.n + row.n
-        right = sum(part.n * (part.accuracy or 0.0) for part in (old, row))
-        pooled[key] = replace(old, n=n, accuracy=right / n if n else None)
-    return [pooled[key] for key in sorted(pooled)]
+    bins = group_by(rows, lambda row: (row.task, row.low, row.high))
+    return [_pooled(bins[key]) for key in sorted(bins)]
+
+
+def _pooled(rows: Sequence[TargetRow]) -> TargetRow:
+    """Pool the rows of one bin."""
+    n = sum(row.n for row in rows)
+    right = sum(row.n * (row.accuracy or 0.0) for row in rows)
+    return replace(rows[0], n=n, accuracy=right / n if n else None)
 
 
 def _target_values(inputs: Sequence[ReportInput]) -> dict[str, list[float]]:

@@ -184,9 +184,8 @@ def _summaries(trials: Trials, place: Place, group: Group) -> Iterator[Summary]:
 def comparisons(trials: Trials, groups: dict[Place, Group]) -> Iterator[Comparison]:
     """Yield GrACE minus every other estimator of its group."""
     for place, group in groups.items():
-        for name in group if OURS in group else ():
-            if name == OURS:
-                continue
+        rivals = [name for name in group if name != OURS] if OURS in group else []
+        for name in rivals:
             for metric, pair in trials.paired(group[OURS], group[name]).items():
                 about = _about(place) | {"a": OURS, "b": name, "metric": metric}
                 yield Comparison(**about, **pair.over_seeds())
@@ -221,25 +220,28 @@ def _counted(task: str, targets: Sequence[float]) -> TargetValues:
 
 def _picked(examples: Sequence[RatedAnswer]) -> Iterator[ShownExample]:
     """Yield a few examples of each task: over the range of confidence, and the surest wrong."""
-    for task in sorted({example.task for example in examples}):
-        rated = [(e.confidence, e) for e in examples if e.task == task and e.confidence is not None]
-        rated = [(c, e) for c, e in rated if not math.isnan(c)]
-        rated.sort(key=lambda pair: (-pair[0], pair[1].question))
+    by_task = group_by(examples, lambda example: example.task)
+    for task in sorted(by_task):
+        rated = [e for e in by_task[task] if not math.isnan(_confidence(e))]
+        rated.sort(key=lambda e: (-_confidence(e), e.question))
         places = np.linspace(0, len(rated) - 1, min(NUM_EXAMPLES, len(rated))).round()
-        spread = [rated[int(i)] for i in places]
-        wrong = [pair for pair in rated if not pair[1].correct][:NUM_CONFIDENT_WRONG]
-        for kind, pairs in (("spread", spread), ("surest wrong", wrong)):
-            for c, example in pairs:
-                yield ShownExample(
-                    kind=kind,
-                    question=_short(example.question),
-                    answer=_short(example.answer),
-                    correct=example.correct,
-                    confidence=c,
-                    task=task,
-                    accepted=tuple(map(_short, example.accepted)),
-                    choices=tuple(map(_short, example.choices)),
-                )
+        yield from (_shown("spread", rated[int(i)]) for i in places)
+        wrong = [e for e in rated if not e.correct]
+        yield from (_shown("surest wrong", e) for e in wrong[:NUM_CONFIDENT_WRONG])
+
+
+def _confidence(example: RatedAnswer) -> float:
+    return math.nan if example.confidence is None else example.confidence
+
+
+def _shown(kind: str, example: RatedAnswer) -> ShownExample:
+    short = example._replace(
+        question=_short(example.question),
+        answer=_short(example.answer),
+        accepted=tuple(map(_short, example.accepted)),
+        choices=tuple(map(_short, example.choices)),
+    )
+    return ShownExample(kind=kind, **short._asdict())
 
 
 def _short(text: str) -> str:
