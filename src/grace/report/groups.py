@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from grace.report.names import estimator_order, label, shown_budget, strategy_name
-from grace.report.rows import Report, group_by
+from grace.report.rows import Report, group_by, mean_of
 from grace.report.rows.answers import Bar, Comparison, Gap, Interval, MetricRow, Summary, Transfer
 from grace.report.rows.votes import EqualAccuracy, JointStrategy
 
@@ -48,8 +48,7 @@ class Rated(NamedTuple):
 
     def mean(self, metric: str) -> float | None:
         """Return the mean of a metric over the seeds."""
-        values = self._values(metric)
-        return statistics.fmean(values) if values else None
+        return mean_of(self._values(metric))
 
     def spread(self, metric: str) -> float | None:
         """Return the standard deviation of a metric over the seeds, None for a single one."""
@@ -72,12 +71,11 @@ class Rated(NamedTuple):
 
     def cost(self, name: str) -> float | str | None:
         """Return the mean of a cost over the seeds; of a text, the first."""
-        costs = [cost for row in self.rows if (cost := getattr(row, name)) is not None]
-        numbers = [cost for cost in costs if not isinstance(cost, str)]
-        return statistics.fmean(numbers) if numbers else costs[0] if costs else None
+        costs = self._values(name)
+        return costs[0] if costs and isinstance(costs[0], str) else mean_of(costs)
 
-    def _values(self, metric: str) -> list[float]:
-        return [value for row in self.rows if (value := getattr(row, metric)) is not None]
+    def _values(self, field: str) -> list[Any]:
+        return [value for row in self.rows if (value := getattr(row, field)) is not None]
 
 
 def pooled_bars(rated: Rated) -> list[Bar]:

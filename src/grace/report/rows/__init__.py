@@ -1,10 +1,11 @@
-"""report.json as frozen rows: `Report` holds them all; JSON in and out, and grouping."""
+"""report.json as frozen rows: `Report` holds them all; JSON in and out, groups and means."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
+import statistics
 import types
 import typing
 from collections.abc import Callable, Hashable, Iterable
@@ -71,6 +72,12 @@ def group_by(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[R
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return groups
+
+
+def mean_of(values: Iterable[Any]) -> float | None:
+    """Return the mean of the values that are numbers, None without any."""
+    numbers = [value for value in values if isinstance(value, int | float)]
+    return statistics.fmean(numbers) if numbers else None
 
 
 def to_json(value: Any) -> Any:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from grace.report.inputs import Replay
 from grace.report.names import BASE, BASELINE, shown_budget
-from grace.report.rows import group_by
+from grace.report.rows import group_by, mean_of
 from grace.report.rows.votes import (
     Discrimination,
     EqualAccuracy,
@@ -134,7 +133,7 @@ def _discrimination(replays: Sequence[Replay]) -> Iterator[Discrimination]:
     for (task, backbone, answers, estimator), by_seed in by_estimator.items():
         rows, questions, every_wins = zip(*by_seed.values(), strict=True)
         wqd = discrimination(questions, every_wins)
-        means: dict[str, Any] = {m: _mean([getattr(row, m) for row in rows]) for m in POOLED}
+        means: dict[str, Any] = {m: mean_of(getattr(row, m) for row in rows) for m in POOLED}
         yield Discrimination(
             task=task,
             backbone=backbone,
@@ -145,11 +144,6 @@ def _discrimination(replays: Sequence[Replay]) -> Iterator[Discrimination]:
             **means,
             **_estimated("wqd", wqd),
         )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    defined = [value for value in values if value is not None]
-    return statistics.fmean(defined) if defined else None
 
 
 def _widest(rows: Iterable[Joint]) -> tuple[Joint, ...]:

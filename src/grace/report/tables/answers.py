@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from grace.report.groups import Group, Rated, comparisons, groups, transfers
 from grace.report.names import ACCESS, COSTS, DETAIL, MAIN, OURS, Column, Cost, family, label
-from grace.report.rows import Report
+from grace.report.rows import Report, mean_of
 from grace.report.rows.answers import Comparison, Transfer
 from grace.report.tables import NONE, Cell, Table, number, percent, points
 
@@ -94,12 +94,10 @@ def overview(report: Report) -> Table | None:
         return None
     rows = []
     for name in names[:OVERVIEW_LENGTH]:
-        cells = [Cell(label(name))]
-        for column in MAIN[:3]:
-            means = [task[name].mean(column.metric) for task in tasks]
-            values = [mean for mean in means if mean is not None]
-            cells.append(percent(statistics.fmean(values) if values else None))
-        rows.append([*cells, _mean_tokens([task[name] for task in tasks])])
+        means = [mean_of(task[name].mean(column.metric) for task in tasks) for column in MAIN[:3]]
+        tokens = mean_of(task[name].cost("extra_forward_tokens_per_answer") for task in tasks)
+        shown = Cell(NONE if tokens is None else f"{tokens:.0f}", value=tokens)
+        rows.append([Cell(label(name)), *map(percent, means), shown])
     where = f"mean of {len(tasks)} tasks" if len(tasks) > 1 else in_domain[0].title
     counts = sorted({task[OURS].num_answers for task in tasks})
     ends = dict.fromkeys((counts[0], counts[-1]))
@@ -112,13 +110,6 @@ def overview(report: Report) -> Table | None:
         meanings={column.heading: column.meaning for column in MAIN[:3]},
         ours=label(OURS),
     )
-
-
-def _mean_tokens(tasks: Sequence[Rated]) -> Cell:
-    costs = [rated.cost("extra_forward_tokens_per_answer") for rated in tasks]
-    values = [value for value in costs if isinstance(value, float | int)]
-    mean = statistics.fmean(values) if values else None
-    return Cell(NONE) if mean is None else Cell(f"{mean:.0f}", value=mean)
 
 
 def quality_table(group: Group, costs: Sequence[Cost]) -> Table:
