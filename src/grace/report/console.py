@@ -10,7 +10,7 @@ from grace.report.groups import Group, Rated, groups
 from grace.report.names import MAIN, Cost
 from grace.report.rows import Report
 from grace.report.sentences import headlines, how_to_read, notes
-from grace.report.tables import Table
+from grace.report.tables import Cell, Table
 from grace.report.tables.answers import cost, cost_columns, quality
 
 if TYPE_CHECKING:
@@ -66,28 +66,25 @@ class _Fitted(NamedTuple):
 def _quality_table(
     group: Group, costs: Sequence[Cost], label_width: int | None = None
 ) -> RichTable:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+    metrics = [column.heading.replace("Accuracy", "Acc") for column in MAIN]
+    heads = ("Estimator", *metrics, *(column.short for column in costs))
+    rows = [
+        [
+            Cell(rated.label),
+            *(_short_quality(rated, column.metric) for column in MAIN),
+            *(Cell(_short_cost(rated, column)) for column in costs),
+        ]
+        for rated in group.rated
+    ]
+    return console_table(Table(_title(group), "", heads, rows, texts=1), label_width)
 
-    table = Table(title=Text(_console_title(group)), title_justify="left", box=SIMPLE_HEAD)
-    table.padding = 0
-    table.add_column("Estimator", overflow="fold", width=label_width)
-    heads = [column.heading.replace("Accuracy", "Acc") for column in MAIN]
-    for title in (*heads, *(column.short for column in costs)):
-        table.add_column(title, justify="right", no_wrap=True)
-    for rated in group.rated:
-        cells = []
-        for column in MAIN:
-            cell = quality(rated, column.metric)
-            text = Text(cell.text + " =" * cell.tied, style=CONSOLE_STYLE.get(cell.mark, ""))
-            interval = rated.interval(column.metric)
-            if interval and column.metric != "accuracy":
-                ends = "-".join(f"{100 * end:.1f}" for end in interval)
-                text.append(f"\n{ends}", style="not bold not italic dim")
-            cells.append(text)
-        table.add_row(Text(rated.label), *cells, *(Text(_short_cost(rated, c)) for c in costs))
-    return table
+
+def _short_quality(rated: Rated, metric: str) -> Cell:
+    """Show a metric with its interval, but for accuracy, which is the same for most."""
+    cell, interval = quality(rated, metric), rated.interval(metric)
+    if not interval or metric == "accuracy":
+        return cell._replace(rest="")
+    return cell._replace(rest="-".join(f"{100 * end:.1f}" for end in interval))
 
 
 def _short_cost(rated: Rated, column: Cost) -> str:
@@ -99,7 +96,7 @@ def _short_cost(rated: Rated, column: Cost) -> str:
     return CONSOLE_ACCESS.get(text, text)
 
 
-def _console_title(group: Group) -> str:
+def _title(group: Group) -> str:
     """Return the title with the number of answers, "up to" where some estimators rate fewer."""
     counts = {rated.num_answers for rated in group.rated}
     seeds = max(len(rated.rows) for rated in group.rated)
@@ -107,7 +104,7 @@ def _console_title(group: Group) -> str:
     return f"{group.title}: {n}" + (f", {seeds} seeds" if seeds > 1 else "")
 
 
-def console_table(table: Table) -> RichTable:
+def console_table(table: Table, label_width: int | None = None) -> RichTable:
     """Show any table; numbers stay whole, with the rest of a cell below them."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
@@ -117,12 +114,17 @@ def console_table(table: Table) -> RichTable:
     shown.padding = 0
     for at, head in enumerate(table.heads):
         if at < table.texts:
-            shown.add_column(head, overflow="fold")
+            shown.add_column(head, overflow="fold", width=label_width)
         else:
             shown.add_column(_in_lines(head), justify="right", no_wrap=True)
     for row in table.rows:
-        cells = ((cell.text, f"\n{_in_lines(cell.rest)}" * bool(cell.rest)) for cell in row)
-        shown.add_row(*(Text(_hyphenated(text)).append(rest, "dim") for text, rest in cells))
+        cells = []
+        for cell in row:
+            text = _hyphenated(cell.text) + " =" * cell.tied
+            rest = f"\n{_in_lines(cell.rest)}" if cell.rest else ""
+            style = CONSOLE_STYLE.get(cell.mark, "")
+            cells.append(Text(text, style).append(rest, "not bold not italic dim"))
+        shown.add_row(*cells)
     return shown
 
 
