@@ -74,8 +74,7 @@ class Platt:
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        mapped: Floats = _sigmoid(self.a * np.asarray(confidence, dtype=np.float64) + self.b)
-        return mapped
+        return _sigmoid(self.a * np.asarray(confidence, dtype=np.float64) + self.b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +110,7 @@ class Temperature:
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        mapped: Floats = _sigmoid(log_odds(confidence) / self.temperature)
-        return mapped
+        return _sigmoid(log_odds(confidence) / self.temperature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +154,7 @@ class LogOdds:
     def transform(self, parts_PN: ArrayLike) -> Floats:
         """Return the confidences of answers with these parts, shape (N,)."""
         x_PN = np.atleast_2d(np.asarray(parts_PN, dtype=np.float64))
-        mapped_N: Floats = _sigmoid(np.asarray(self.a) @ x_PN + self.b)
-        return mapped_N
+        return _sigmoid(np.asarray(self.a) @ x_PN + self.b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,24 +179,21 @@ class Isotonic:
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        mapped: Floats = np.interp(np.asarray(confidence, np.float64), self.knots, self.values)
-        return mapped
+        return np.interp(np.asarray(confidence, np.float64), self.knots, self.values)
 
 
 def log_losses(confidence: ArrayLike, correct: ArrayLike) -> Floats:
     """Return the log loss of each response in nats, with confidences clipped by `CLIP`."""
     clipped_N = np.clip(np.asarray(confidence, dtype=np.float64), CLIP, 1 - CLIP)
     correct_N = np.asarray(correct, dtype=np.float64)
-    loss_N: Floats = -correct_N * np.log(clipped_N) - (1 - correct_N) * np.log1p(-clipped_N)
-    return loss_N
+    return -correct_N * np.log(clipped_N) - (1 - correct_N) * np.log1p(-clipped_N)
 
 
 def _least_squares(start: Floats, z_N: Floats, correct_N: Floats) -> Floats:
     from scipy.optimize import least_squares
 
     def residual(point: Floats) -> Floats:
-        error_N: Floats = _sigmoid(point[0] * z_N + point[1]) - correct_N
-        return error_N
+        return _sigmoid(point[0] * z_N + point[1]) - correct_N
 
     def jacobian(point: Floats) -> Floats:
         p_N = _sigmoid(point[0] * z_N + point[1])
@@ -251,15 +245,13 @@ def _newton(x_PN: Floats, y_N: Floats, point_P: Floats, weight_P: Floats, free_P
 
 
 def _sigmoid(logit: Floats) -> Floats:
-    value: Floats = 1 / (1 + np.exp(np.minimum(-logit, 700)))
-    return value
+    return 1 / (1 + np.exp(np.minimum(-logit, 700)))
 
 
 def log_odds(confidence: ArrayLike) -> Floats:
     """Return log(c / (1 - c)) of confidences, clipped by `CLIP`."""
     clipped = np.clip(np.asarray(confidence, dtype=np.float64), CLIP, 1 - CLIP)
-    value: Floats = np.log(clipped) - np.log1p(-clipped)
-    return value
+    return np.log(clipped) - np.log1p(-clipped)
 
 
 def _check(

@@ -29,6 +29,8 @@ class Draw(NamedTuple):
 
 
 Draws = Sequence[Sequence[Draw]]
+Rows = Sequence[int]
+Values = list[float | None]
 
 
 def _no_draws(count: int) -> Draws:
@@ -52,6 +54,11 @@ class Samples:
     correct: Sequence[bool]
     draw: Callable[[int], Draws] = _no_draws
 
+    def token_ids(self, rows: Rows) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+        """Return the token ids of the prompts and of the responses of some rows."""
+        prompts = [self.prompts[row] for row in rows]
+        return prompts, [self.responses[row].token_ids for row in rows]
+
     def part(self, rows: range) -> Samples:
         """Return consecutive rows, without further samples."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "draw"]
@@ -70,10 +77,6 @@ class Splits(Protocol):
     def validation(self) -> Samples:
         """Validation responses of the model whose answers are rated."""
         ...
-
-
-Values = list[float | None]
-Rows = list[int]
 
 
 class Fitted(NamedTuple):
@@ -101,8 +104,7 @@ class Estimator(Protocol):
 
 def asked_by(estimator: Estimator) -> Answers:
     """Return the model that an estimator calls: `asks` if it has that, else `answers`."""
-    model: Answers = getattr(estimator, "asks", estimator.answers)
-    return model
+    return getattr(estimator, "asks", estimator.answers)
 
 
 def check_estimator(estimator: Estimator) -> None:

@@ -40,13 +40,11 @@ class Counted:
     def _by_tie(self, value_RN: Floats) -> Floats:
         if len(self.data.starts_T) == value_RN.shape[1]:
             return value_RN
-        by_tie_RT: Floats = np.add.reduceat(value_RN, self.data.starts_T, axis=1)
-        return by_tie_RT
+        return np.add.reduceat(value_RN, self.data.starts_T, axis=1)
 
     def mean(self, value_N: Floats) -> Floats:
         """Return the mean over responses of a value, one per resample: (N,) to (R,)."""
-        mean_R: Floats = self.counts_RN @ value_N / self.total_R
-        return mean_R
+        return self.counts_RN @ value_N / self.total_R
 
 
 def _accuracy(at: Counted) -> Floats:

@@ -141,8 +141,7 @@ def _few_seeds(count: int, draws: int, seed: int) -> Floats:
     rng = np.random.default_rng([seed, count])
     normal_RS = rng.standard_normal((draws, count))
     scale_R1 = np.sqrt(rng.chisquare(count - 1, (draws, 1)) / (count - 1))
-    weights_RS: Floats = normal_RS / scale_R1 / math.sqrt(count * (count - 1))
-    return weights_RS
+    return normal_RS / scale_R1 / math.sqrt(count * (count - 1))
 
 
 def interval(metric: str, value_R: Floats, *, difference: bool = False) -> tuple[float, float]:

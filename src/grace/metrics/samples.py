@@ -69,8 +69,7 @@ def sort_by_confidence(confidence_N: Floats, correct_N: Floats, bins: int = 10) 
 def bin_index(confidence_N: Floats, bins: int) -> Indices:
     """Return the equal-width bin of each confidence: [k/bins, (k+1)/bins), the last one closed."""
     edges = np.arange(1, bins) / bins
-    index_N: Indices = np.searchsorted(edges, confidence_N, side="right")
-    return index_N
+    return np.searchsorted(edges, confidence_N, side="right")
 
 
 def scatter(index_RN: Indices, value_RN: Floats, size: int) -> Floats:

@@ -42,8 +42,7 @@ def own_row(path: Path) -> dict[str, Any] | None:
                 own: dict[str, Any] = row
                 return own
     card = path / CARD
-    measured: dict[str, Any] | None = read_json(card).get("measured") if card.exists() else None
-    return measured
+    return read_json(card).get("measured") if card.exists() else None
 
 
 def own_diagram(path: Path, task: str) -> Path | None:

@@ -253,8 +253,7 @@ def first_seen(code_RT: Indices) -> Indices:
     for place in range(width - 1, -1, -1):
         first_RK[every, code_RT[:, place]] = place
     first_RK[:, -1] = -1  # the last column is where "none" has written
-    answer_RT: Indices = np.take_along_axis(first_RK, code_RT, axis=1)
-    return answer_RT
+    return np.take_along_axis(first_RK, code_RT, axis=1)
 
 
 def _renumber(code_RT: Indices) -> Indices:

@@ -128,8 +128,7 @@ class Scaling:
         Raises:
             UserInputError: a policy or a budget that was not replayed.
         """
-        drawn: Floats = self._values[1][:, *self._place(policy, budget), MEASURES.index(measure)]
-        return drawn
+        return self._values[1][:, *self._place(policy, budget), MEASURES.index(measure)]
 
     def estimate(self, policy: str, budget: int, measure: Measure = "accuracy") -> Estimate:
         """Return a mean with its 95 % interval."""

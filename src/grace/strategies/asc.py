@@ -54,8 +54,7 @@ class AdaptiveConsistency:
     def _enough(self, taken: int, top_R: Indices, second_R: Indices) -> NDArray[np.bool_]:
         if self.rule == "ratio":
             return (top_R / taken >= self.threshold) & (taken > 1)
-        enough: NDArray[np.bool_] = _lead_table(taken)[top_R, second_R] >= self.threshold
-        return enough
+        return _lead_table(taken)[top_R, second_R] >= self.threshold
 
 
 @cache

@@ -86,8 +86,7 @@ def _log_incomplete_beta(a_N: Indices, b_N: Indices, x_N: Floats) -> Floats:
 def _log_power(a_N: Indices, b_N: Indices, x_N: Floats) -> Floats:
     """Return log(x^a (1 - x)^b / B(a, b))."""
     gamma_N = (_log_gamma(a_N + b_N) - _log_gamma(a_N)) - _log_gamma(b_N)
-    power_N: Floats = gamma_N + a_N * np.log(x_N) + b_N * np.log1p(-x_N)
-    return power_N
+    return gamma_N + a_N * np.log(x_N) + b_N * np.log1p(-x_N)
 
 
 def _log_gamma(count_N: Indices) -> Floats:

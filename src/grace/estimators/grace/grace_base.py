@@ -24,8 +24,7 @@ class GraceBase:
         """Nothing is fitted: the adapter was trained before."""
 
         def rate(samples: Samples, rows: Rows) -> list[float]:
-            tokens = [samples.responses[row].token_ids for row in rows]
-            return engine.confidences([samples.prompts[row] for row in rows], tokens)
+            return engine.confidences(*samples.token_ids(rows))
 
         return of_ended(rate)
 

@@ -7,12 +7,11 @@ each response, for its hidden states; read while generating, they would cost not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Samples, Splits
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits
 from grace.estimators.probes.states import fit_on_states
 from grace.probe.readout import SHARES, blend, step_states
 from grace.probe.rows import Array
@@ -34,10 +33,10 @@ class RowsAlone:
             DataError: all of them are right, or all are wrong.
         """
 
-        def read(samples: Samples, rows: Sequence[int]) -> list[Array]:
-            tokens = [samples.responses[row].token_ids for row in rows]
-            features = engine.features([samples.prompts[row] for row in rows], tokens)
-            states = step_states(*features, [len(ids) for ids in tokens])
+        def read(samples: Samples, rows: Rows) -> list[Array]:
+            prompts, responses = samples.token_ids(rows)
+            features = engine.features(prompts, responses)
+            states = step_states(*features, [len(ids) for ids in responses])
             return [blend(states, share) for share in SHARES]
 
         return fit_on_states(read, splits, seed)

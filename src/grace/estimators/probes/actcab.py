@@ -131,14 +131,11 @@ def bin_accuracy(scores_N: Array, label_N: Array, bins: int) -> Array:
     """Return, for every row, the accuracy of its equal-width bin of scores in [0, 1]."""
     bin_N = bin_index(scores_N, bins)
     right_M = np.bincount(bin_N, weights=label_N, minlength=bins)
-    accuracy_N: Array = (right_M / np.maximum(np.bincount(bin_N, minlength=bins), 1))[bin_N]
-    return accuracy_N
+    return (right_M / np.maximum(np.bincount(bin_N, minlength=bins), 1))[bin_N]
 
 
-def _states(samples: Samples, rows: Sequence[int], engine: Engine) -> Array:
-    prompts = [samples.prompts[row] for row in rows]
-    responses = [samples.responses[row].token_ids for row in rows]
-    return engine.features(prompts, responses).mean_ND
+def _states(samples: Samples, rows: Rows, engine: Engine) -> Array:
+    return engine.features(*samples.token_ids(rows)).mean_ND
 
 
 def _rate(rows_ND: Array, weights: Array) -> Array:

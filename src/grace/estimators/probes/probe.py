@@ -6,7 +6,6 @@ Source: the probe of arXiv 2509.09438 section 3.2.2, used as an estimator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -60,14 +59,12 @@ class StateProbe:
 
         return of_ended(rate, len(probe.weights) + 1)
 
-    def _parts(self, samples: Samples, rows: Sequence[int], engine: Engine) -> list[Array]:
+    def _parts(self, samples: Samples, rows: Rows, engine: Engine) -> list[Array]:
         """Return one block of features per part, each of shape (rows, width)."""
         responses = [samples.responses[row] for row in rows]
         states = {}
         if set(self.features) - {"likelihood"}:
-            mean_ND, last_ND, _ = engine.features(
-                [samples.prompts[row] for row in rows], [r.token_ids for r in responses]
-            )
+            mean_ND, last_ND, _ = engine.features(*samples.token_ids(rows))
             states = {"mean": mean_ND, "last": last_ND}
         return [feature_matrix((part,), states, responses) for part in self.features]
 

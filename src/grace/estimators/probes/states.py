@@ -13,7 +13,7 @@ from grace.grading import labels_of
 from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Array
 
-Read = Callable[[Samples, Sequence[int]], Sequence[Array]]
+Read = Callable[[Samples, Rows], Sequence[Array]]
 
 
 def fit_on_states(read: Read, splits: Splits, seed: int) -> Fitted:

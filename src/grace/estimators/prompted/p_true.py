@@ -6,7 +6,7 @@ Source: Kadavath et al. 2022 (arXiv 2207.05221), as compared in arXiv 2509.09438
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +16,7 @@ from grace.chat import encode_text
 from grace.config import setting
 from grace.engines import Engine
 from grace.errors import ModelError
-from grace.estimators import Answers, Fitted, Samples, Splits, Values, of_ended
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits, Values, of_ended
 from grace.estimators.prompted.prompts import Prompt, Shots, Verdicts, draw_shots
 
 TRUE_FALSE = Prompt(
@@ -60,7 +60,7 @@ class PTrue:
         shots = draw_shots(template, self.shots, splits, engine, name="p_true", seed=seed)
         return of_ended(lambda samples, rows: self._rate(samples, rows, engine, shots))
 
-    def _rate(self, samples: Samples, rows: Sequence[int], engine: Engine, shots: Shots) -> Values:
+    def _rate(self, samples: Samples, rows: Rows, engine: Engine, shots: Shots) -> Values:
         template, tokenizer = TEMPLATES[self.template], engine.tokenizer
         right, wrong = verdict_tokens(tokenizer, template)
         contexts = shots.contexts(tokenizer, template.prompt, samples, rows)

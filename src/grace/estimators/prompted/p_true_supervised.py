@@ -7,13 +7,12 @@ Source: the supervised variants of Kadavath et al. 2022 (arXiv 2207.05221).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Samples, Splits
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits
 from grace.estimators.probes.states import fit_on_states
 from grace.estimators.prompted.p_true import TEMPLATES
 from grace.estimators.prompted.prompts import Shots, asks_in_text
@@ -38,7 +37,7 @@ class PTrueSupervised:
         """
         prompt = TEMPLATES[self.template].prompt
 
-        def read(samples: Samples, rows: Sequence[int]) -> list[Array]:
+        def read(samples: Samples, rows: Rows) -> list[Array]:
             no_shots = Shots(text=asks_in_text(samples, engine.tokenizer))
             contexts = no_shots.contexts(engine.tokenizer, prompt, samples, rows)
             return [engine.features(contexts, [()] * len(contexts)).last_ND]

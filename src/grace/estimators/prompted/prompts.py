@@ -10,7 +10,7 @@ import numpy as np
 from grace.chat import encode_chat, has_chat_template, is_text
 from grace.engines import Engine
 from grace.errors import DataError
-from grace.estimators import Samples, Splits, ended_rows
+from grace.estimators import Rows, Samples, Splits, ended_rows
 from grace.grading import lettered
 from grace.records import Message, Question
 
@@ -48,7 +48,7 @@ class Shots(NamedTuple):
     text: bool = False  # whether prompts are plain text rather than turns of a chat
 
     def contexts(
-        self, tokenizer: Any, prompt: Prompt, samples: Samples, rows: Sequence[int]
+        self, tokenizer: Any, prompt: Prompt, samples: Samples, rows: Rows
     ) -> list[list[int]]:
         """Return the token ids of the prompt about each response, after the shots."""
         chats = [

@@ -8,13 +8,13 @@ code (arXiv 2403.05973).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from grace.config import setting
 from grace.engines import Engine, Sampling
-from grace.estimators import Answers, Fitted, Samples, Splits, Values, of_ended
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits, Values, of_ended
 from grace.estimators.prompted.prompts import Prompt, Shots, Verdicts, draw_shots
 
 PERCENT = "Please provide your confidence in the answer only in percent (0-100 %):"
@@ -68,7 +68,7 @@ class Verbal:
         shots = draw_shots(replies, self.shots, splits, engine, name="verbal", seed=seed)
         return of_ended(lambda samples, rows: self._rate(samples, rows, engine, shots))
 
-    def _rate(self, samples: Samples, rows: Sequence[int], engine: Engine, shots: Shots) -> Values:
+    def _rate(self, samples: Samples, rows: Rows, engine: Engine, shots: Shots) -> Values:
         contexts = shots.contexts(engine.tokenizer, PROMPTS[self.template], samples, rows)
         greedy = Sampling(max_new_tokens=self.max_new_tokens)
         values: Values = [None] * len(rows)
