@@ -17,6 +17,7 @@ from typing import Any
 import grace.report.figures
 from grace.report import Report, to_json
 from grace.report.figures.canvas import FORMATS, Figure
+from grace.report.figures.training import TARGETS
 
 REAL = grace.report.figures.draw
 SIZE = 100_000  # bytes
@@ -28,7 +29,7 @@ def draw(report: Report) -> list[Figure]:
     seen = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
     svg = f'<svg width="1pt" height="1pt"><desc>{seen}{" " * SIZE}</desc></svg>'.encode()
     files = dict.fromkeys(FORMATS, svg)
-    return [Figure("made-up", "Made up", "", grace.report.figures.TARGETS, files)]
+    return [Figure("made-up", "Made up", "", TARGETS, files)]
 
 
 @contextmanager

@@ -355,7 +355,7 @@ def test_a_draw_that_misses_all_of_a_small_part_is_left_out():
 
 
 def test_a_question_that_is_not_resampled_is_refused():
-    with pytest.raises(UserInputError, match="question 7 is not among those"):
+    with pytest.raises(UserInputError, match="question 7 is not one of those"):
         Resamples(range(5), resamples=2).evaluate([0.5], [True], [7])
 
 

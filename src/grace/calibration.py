@@ -1,9 +1,9 @@
-"""Maps from raw confidence to calibrated confidence: fitted on validation, applied to test.
+"""Maps from raw to calibrated confidence, fitted on validation answers and applied to test answers.
 
 `fit(confidence_N, correct_N)` returns a frozen object; `.transform(confidence)` keeps the shape
-and stays in [0, 1]. No map can add information: Platt with a > 0 and Temperature leave AUROC
-as it is. Constant confidence or labels of one class carry nothing to fit a slope on; each
-class says what it does then.
+and stays in [0, 1]. No map adds information: Platt with a > 0 and Temperature do not change AUROC.
+No slope can be fitted to constant confidence or to labels of one class; each class documents what
+it does then.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from grace.errors import UserInputError
 Floats = NDArray[np.float64]
 
 CLIP = 1e-6
-"""Confidences are kept this far from 0 and 1 before a logarithm is taken."""
+"""Confidences are clipped to [CLIP, 1 - CLIP] before a logarithm is taken."""
 
 STEEPEST = 50.0
 """Largest slope and offset of Platt scaling, in logits per standard deviation of confidence."""
 
 SLOPE_SPREAD, OFFSET_SPREAD, FLATTEST = 0.2, 0.3, 0.01
-"""Of `LogOdds`: what is expected of a slope and of an offset, and the smallest slope."""
+"""Of `LogOdds`: standard deviations of the priors of slope and offset, and the smallest slope."""
 
 
 @dataclass(frozen=True, slots=True)
 class Platt:
     """sigmoid(a * confidence + b).
 
-    `loss="mse"` is the paper's baseline, fitted to convergence; `"log"` is Platt's own
-    maximum likelihood, which takes any finite score, such as a log-probability. `a` may come out
-    negative, when surer answers are wrong more often. Separable labels give a steep but finite
-    map. With constant confidence a = 0 and the map is the accuracy; with one class a = 0 and it is
-    (right + 1) / (n + 2), which is never 0 or 1.
+    `loss="mse"` is the paper's baseline, fitted to convergence; `"log"` is Platt's maximum
+    likelihood, for any finite score, such as a log-probability. `a` is negative if surer answers
+    are wrong more often. Separable labels give a steep but finite map. With constant confidence,
+    a = 0 and the map is the accuracy; with one class, a = 0 and it is (right + 1) / (n + 2), which
+    is never 0 or 1.
     Source: Platt 1999; arXiv 2509.09438 section 4.1.
     """
 
@@ -58,7 +58,7 @@ class Platt:
             rate = (correct_N.sum() + smooth) / (len(correct_N) + 2 * smooth)
             return cls(0.0, float(np.log(rate / (1 - rate))))
         z_N = (confidence_N - center) / scale
-        found = minimize(
+        slope, offset = minimize(
             _log_loss,
             np.zeros(2),
             args=(z_N, correct_N),
@@ -68,22 +68,21 @@ class Platt:
             options={"ftol": 1e-15, "gtol": 1e-10},
         ).x
         if loss == "mse":
-            found = _least_squares(found, z_N, correct_N)
-        slope, offset = found
+            start = np.array([slope, offset])
+            slope, offset = _least_squares(start, z_N, correct_N)
         return cls(float(slope / scale), float(offset - slope * center / scale))
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        mapped: Floats = _sigmoid(self.a * np.asarray(confidence, dtype=np.float64) + self.b)
-        return mapped
+        return _sigmoid(self.a * np.asarray(confidence, dtype=np.float64) + self.b)
 
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
     """sigmoid(logit(confidence) / temperature), fitted by maximum likelihood.
 
-    Temperature lies in [0.01, 100]; the ends are reached when no temperature is best (all
-    right and sure, all wrong and sure). Confidence is clipped to [1e-6, 1 - 1e-6] first.
+    The temperature is in [0.01, 100]; it is at an end when there is no optimum (all right and sure,
+    all wrong and sure). Confidence is clipped to [1e-6, 1 - 1e-6] first.
     Source: Guo et al. 2017, arXiv 1706.04599, section 4.2, for one probability.
     """
 
@@ -111,18 +110,17 @@ class Temperature:
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        mapped: Floats = _sigmoid(log_odds(confidence) / self.temperature)
-        return mapped
+        return _sigmoid(log_odds(confidence) / self.temperature)
 
 
 @dataclass(frozen=True, slots=True)
 class LogOdds:
-    """sigmoid(sum_p a_p x_p + b): Platt's map of parts whose sum is right already, in log-odds.
+    """sigmoid(sum_p a_p x_p + b): Platt's map of parts that add up to calibrated log-odds.
 
-    One part is the log-odds of a confidence; several are what adds up to them. Fitted by penalised
-    maximum likelihood: every slope starts from 1 and the offset from 0, with normal priors, so that
-    a few answers change little, and confidences that are right already stay as they are. Slopes are
-    positive: the order by each part stays.
+    A single part is the log-odds of a confidence. Fitted by penalised maximum likelihood: normal
+    priors have their mean at slopes of 1 and an offset of 0, so that few answers change little, and
+    confidences that are calibrated already stay as they are. Slopes are positive, so that the order
+    by each part stays.
     """
 
     a: tuple[float, ...]
@@ -137,7 +135,7 @@ class LogOdds:
         Args:
             parts_PN: the parts of each answer's log-odds; shape (N,) for one part.
             correct_N: the grades.
-            spread: standard deviation of the slopes' priors, one or one for each part.
+            spread: standard deviation of the priors of the slopes, one for all or one for each.
         """
         x_PN = np.atleast_2d(np.asarray(parts_PN, dtype=np.float64))
         x_PN = np.concatenate([x_PN, np.ones((1, x_PN.shape[1]))])
@@ -156,16 +154,15 @@ class LogOdds:
     def transform(self, parts_PN: ArrayLike) -> Floats:
         """Return the confidences of answers with these parts, shape (N,)."""
         x_PN = np.atleast_2d(np.asarray(parts_PN, dtype=np.float64))
-        mapped_N: Floats = _sigmoid(np.asarray(self.a) @ x_PN + self.b)
-        return mapped_N
+        return _sigmoid(np.asarray(self.a) @ x_PN + self.b)
 
 
 @dataclass(frozen=True, slots=True)
 class Isotonic:
     """The non-decreasing map with the least squared error, linear between its knots.
 
-    Ties are pooled first; outside the knots the map is constant. Constant confidence or one
-    class give a constant map (the accuracy, which can be exactly 0 or 1).
+    Ties are pooled first; outside the knots the map is constant. With constant confidence or one
+    class it is the accuracy everywhere, which may be exactly 0 or 1.
     Source: Zadrozny and Elkan 2002 (pool adjacent violators).
     """
 
@@ -177,36 +174,33 @@ class Isotonic:
         """Fit the map on validation labels."""
         from sklearn.isotonic import IsotonicRegression
 
-        found = IsotonicRegression().fit(*_check(confidence, correct))
-        return cls(tuple(found.X_thresholds_.tolist()), tuple(found.y_thresholds_.tolist()))
+        model = IsotonicRegression().fit(*_check(confidence, correct))
+        return cls(tuple(model.X_thresholds_.tolist()), tuple(model.y_thresholds_.tolist()))
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        mapped: Floats = np.interp(np.asarray(confidence, np.float64), self.knots, self.values)
-        return mapped
+        return np.interp(np.asarray(confidence, np.float64), self.knots, self.values)
 
 
 def log_losses(confidence: ArrayLike, correct: ArrayLike) -> Floats:
-    """Return the log loss of each response, in nats, its confidence kept `CLIP` from 0 and 1."""
+    """Return the log loss of each response in nats, with confidences clipped by `CLIP`."""
     clipped_N = np.clip(np.asarray(confidence, dtype=np.float64), CLIP, 1 - CLIP)
     correct_N = np.asarray(correct, dtype=np.float64)
-    loss_N: Floats = -correct_N * np.log(clipped_N) - (1 - correct_N) * np.log1p(-clipped_N)
-    return loss_N
+    return -correct_N * np.log(clipped_N) - (1 - correct_N) * np.log1p(-clipped_N)
 
 
 def _least_squares(start: Floats, z_N: Floats, correct_N: Floats) -> Floats:
     from scipy.optimize import least_squares
 
     def residual(point: Floats) -> Floats:
-        error_N: Floats = _sigmoid(point[0] * z_N + point[1]) - correct_N
-        return error_N
+        return _sigmoid(point[0] * z_N + point[1]) - correct_N
 
     def jacobian(point: Floats) -> Floats:
         p_N = _sigmoid(point[0] * z_N + point[1])
         slope_N = p_N * (1 - p_N)
         return np.stack([slope_N * z_N, slope_N], axis=1)
 
-    # Squared error is not convex: start at the likelihood fit, steeper, and the other way.
+    # Squared error is not convex: start at the likelihood fit, steeper, and with the other sign.
     starts = [start, 4 * start, -start, np.zeros(2)]
     fits = [
         least_squares(
@@ -226,7 +220,7 @@ def _log_loss(point: Floats, z_N: Floats, correct_N: Floats) -> tuple[float, Flo
 
 
 def _newton(x_PN: Floats, y_N: Floats, point_P: Floats, weight_P: Floats, free_P: Any) -> Floats:
-    """Return slopes and offset that fit best, those that are not free as they are."""
+    """Fit slopes and offset by Newton's method; those that are not free keep their values."""
     start_P = np.append(np.ones(len(x_PN) - 1), 0.0)
 
     def loss(point_P: Floats) -> tuple[float, Floats]:
@@ -251,15 +245,13 @@ def _newton(x_PN: Floats, y_N: Floats, point_P: Floats, weight_P: Floats, free_P
 
 
 def _sigmoid(logit: Floats) -> Floats:
-    value: Floats = 1 / (1 + np.exp(np.minimum(-logit, 700)))
-    return value
+    return 1 / (1 + np.exp(np.minimum(-logit, 700)))
 
 
 def log_odds(confidence: ArrayLike) -> Floats:
-    """Return log(c / (1 - c)) of confidences, each kept `CLIP` from 0 and 1."""
+    """Return log(c / (1 - c)) of confidences, clipped by `CLIP`."""
     clipped = np.clip(np.asarray(confidence, dtype=np.float64), CLIP, 1 - CLIP)
-    value: Floats = np.log(clipped) - np.log1p(-clipped)
-    return value
+    return np.log(clipped) - np.log1p(-clipped)
 
 
 def _check(

@@ -164,7 +164,7 @@ def test_the_truth_about_the_rated_answers_is_not_used(fitted: Fitted, tiny: Any
         ("likelyhood", {}, "did you mean 'likelihood'"),
         ("likelihood+plat", {}, "unknown recalibration 'plat'; choose from platt"),
         ("likelihood", {"with_ends": True}, "estimators.likelihood: unknown setting 'with_ends'"),
-        ("json:loads", {}, "'json:loads' cannot serve as an estimator"),
+        ("json:loads", {}, "'json:loads' is not an estimator"),
     ],
 )
 def test_what_is_no_estimator_is_refused_by_name(name: str, options: dict[str, Any], says: str):

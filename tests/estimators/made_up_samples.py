@@ -12,7 +12,7 @@ from grace.estimators import Draw, Samples
 from grace.records import Generation, Question, Response, response_id
 
 
-class Known(NamedTuple):
+class Splits(NamedTuple):
     train: Samples
     validation: Samples
 

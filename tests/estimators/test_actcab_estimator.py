@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up_samples import Known, ScriptedEngine, response, samples
+from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.errors import DataError
 from grace.estimators import Samples, load_estimator
@@ -25,11 +25,11 @@ def part(numbers: range, **kind: Any) -> Samples:
     return samples(responses, correct=[bool(CORRECT[i]) for i in numbers])
 
 
-KNOWN = Known(part(range(100)), part(range(100, 130)))
+KNOWN = Splits(part(range(100)), part(range(100, 130)))
 TEST = part(range(130, 160))
 
 
-def rate(known: Known = KNOWN, **options: Any) -> list[Any]:
+def rate(known: Splits = KNOWN, **options: Any) -> list[Any]:
     engine = ScriptedEngine(states=lambda numbers: STATES_ND[list(numbers)])
     return load_estimator("actcab", options).fit(known, engine, 3).rate(TEST)
 
@@ -102,15 +102,15 @@ def test_a_cut_response_has_no_value():
 
 def test_two_training_questions_are_enough():
     two = samples([response(0), response(1)], correct=[True, False])
-    assert len(rate(Known(two, KNOWN.validation))) == len(TEST.responses)
+    assert len(rate(Splits(two, KNOWN.validation))) == len(TEST.responses)
 
 
 def test_equal_labels_are_refused():
     train = samples([response(i) for i in range(5)], correct=[True] * 5)
     with pytest.raises(DataError, match="all 5 training responses are right"):
-        rate(Known(train, KNOWN.validation))
+        rate(Splits(train, KNOWN.validation))
 
 
 def test_tuning_without_validation_responses_is_refused():
     with pytest.raises(DataError, match="no validation response ended"):
-        rate(Known(KNOWN.train, part(range(100, 130), cut=True)))
+        rate(Splits(KNOWN.train, part(range(100, 130), cut=True)))

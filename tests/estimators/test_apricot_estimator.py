@@ -238,12 +238,19 @@ def test_the_seed_decides_and_leaves_the_global_random_state_alone(encoder: str,
 
 
 def test_the_learning_rate_warms_up_and_follows_a_cosine_that_does_not_reach_zero():
-    from grace.estimators.apricot.training import rate_at
+    import torch
 
-    rates = [rate_at(step, 600) for step in (0, 30, 60, 360, 600)]
-    assert rates == pytest.approx([0, 0.5, 1, 0.5, 0.5 * (1 + math.cos(0.9 * math.pi))])
-    assert rate_at(100, 2000) == 1 > rate_at(101, 2000)
-    assert rate_at(0, 3) == 1
+    from grace.estimators.apricot.training import schedule
+
+    def rates(steps: int, *at: int) -> list[float]:
+        (share,) = schedule(torch.optim.SGD([torch.zeros(1)]), steps).lr_lambdas
+        return [share(step) for step in at]
+
+    cosine = [0, 0.5, 1, 0.5, 0.5 * (1 + math.cos(0.9 * math.pi))]
+    assert rates(600, 0, 30, 60, 360, 600) == pytest.approx(cosine)
+    top, later = rates(2000, 100, 101)
+    assert top == 1 > later
+    assert rates(3, 0) == [1]
 
 
 def test_a_pass_sees_every_row_once_in_batches_of_like_lengths():

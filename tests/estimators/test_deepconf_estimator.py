@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from made_up_samples import Known, ScriptedEngine, response, samples
+from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.estimators import load_estimator
 from grace.estimators.likelihood.deepconf import group_means
@@ -16,7 +16,7 @@ LOGPROBS = (-0.1, -2.0, -0.4, -0.1)  # and the end, -0.3
 
 
 def rate(*responses: Any, **options: Any) -> list[Any]:
-    fitted = load_estimator("deepconf", options).fit(Known(NOTHING, NOTHING), ScriptedEngine(), 0)
+    fitted = load_estimator("deepconf", options).fit(Splits(NOTHING, NOTHING), ScriptedEngine(), 0)
     return fitted.rate(samples(responses))
 
 
@@ -35,7 +35,7 @@ def test_it_is_the_geometric_mean_probability_of_the_stretch(options: Any, mean:
 
 def test_a_window_longer_than_the_response_is_its_likelihood():
     one = response(logprobs=LOGPROBS, end=-0.3)
-    likelihood = load_estimator("likelihood").fit(Known(NOTHING, NOTHING), ScriptedEngine(), 0)
+    likelihood = load_estimator("likelihood").fit(Splits(NOTHING, NOTHING), ScriptedEngine(), 0)
     assert rate(one, window=2048) == pytest.approx(likelihood.rate(samples([one])))
 
 

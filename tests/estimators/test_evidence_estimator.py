@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from made_up_samples import Known, ScriptedEngine, response, samples
+from made_up_samples import ScriptedEngine, Splits, response, samples
 from sklearn.linear_model import LogisticRegression
 
 from grace.estimators import load_estimator
@@ -25,7 +25,7 @@ def test_it_is_the_logistic_regression_of_correctness_on_the_evidence() -> None:
         responses.append(response(number, logprobs=logprobs))
         correct.append(generator.random() < sureness)
     train = samples(responses, correct=correct)
-    fitted = load_estimator("evidence").fit(Known(train, samples([])), ScriptedEngine(), 0)
+    fitted = load_estimator("evidence").fit(Splits(train, samples([])), ScriptedEngine(), 0)
     phi_NF = np.array([features(one.logprobs, one.end_logprob) for one in responses])
     x_NF = (phi_NF - phi_NF.mean(0)) / phi_NF.std(0)
     reference = LogisticRegression(C=np.inf, tol=1e-8, max_iter=5000)

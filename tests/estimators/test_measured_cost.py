@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from made_up_samples import Known, drawn, response, samples
+from made_up_samples import Splits, drawn, response, samples
 
 from grace.estimators import load_estimator
 from grace.pipeline.stages.cost import Meter, MeteredEngine, watched
@@ -47,7 +47,7 @@ def test_access_and_requests_are_what_it_needs(
     backbone = TransformersEngine(*tiny)
     engine = MeteredEngine(lambda: backbone, Meter())
     rated = made_up()
-    fitted = load_estimator(name, options).fit(Known(rated, rated), engine, 0)  # type: ignore[arg-type]
+    fitted = load_estimator(name, options).fit(Splits(rated, rated), engine, 0)  # type: ignore[arg-type]
     meter = engine.meter = Meter()
     fitted.rate(watched(rated, meter, lambda count: None))
     assert (meter.access, meter.requests) == (access, requests)

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_samples import Known, ScriptedEngine, response, samples
+from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.chat import encode_text
 from grace.engines import Sampling
 from grace.errors import DataError, ModelError
 from grace.estimators import Samples, load_estimator
-from grace.estimators.asked.asking import Verdicts
-from grace.estimators.asked.p_true import TEMPLATES, verdict_tokens
 from grace.estimators.likelihood.likelihood import sequence_likelihood
+from grace.estimators.prompted.p_true import TEMPLATES, verdict_tokens
+from grace.estimators.prompted.prompts import Verdicts
 from grace.records import Question
 from tools.pocket.prompts import TRUE_FALSE_PROMPT, YES_NO_PROMPT
 
@@ -25,7 +25,7 @@ NOTHING = samples([])
 
 
 def rate(rated: Samples, engine: Any, train: Samples = NOTHING, **options: Any) -> list[Any]:
-    fitted = load_estimator("p_true", options).fit(Known(train, NOTHING), engine, 0)
+    fitted = load_estimator("p_true", options).fit(Splits(train, NOTHING), engine, 0)
     return fitted.rate(rated)
 
 

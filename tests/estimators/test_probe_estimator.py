@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up_samples import Known, ScriptedEngine, response, samples
+from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.errors import DataError
 from grace.estimators import Samples, load_estimator
@@ -31,7 +31,7 @@ def part(numbers: range, **kind: Any) -> Samples:
 
 
 def rate(train: Samples, test: Samples, **options: Any) -> list[Any]:
-    known = Known(train, NOTHING)
+    known = Splits(train, NOTHING)
     fitted = load_estimator("probe", options).fit(known, ScriptedEngine(states=states), 0)
     return fitted.rate(test)
 
@@ -57,7 +57,7 @@ def test_it_is_scikit_learns_ridge_at_one_of_the_penalties(name: str, power: int
 def test_likelihoods_alone_need_no_hidden_states():
     engine = ScriptedEngine()
     fitted = load_estimator("probe", {"features": ["likelihood"]}).fit(
-        Known(part(range(80)), NOTHING), engine, 0
+        Splits(part(range(80)), NOTHING), engine, 0
     )
     assert fitted.trained_parameters == len(LIKELIHOOD_FEATURES) + 1
     assert len(set(fitted.rate(part(range(80, 90))))) > 1
@@ -65,7 +65,7 @@ def test_likelihoods_alone_need_no_hidden_states():
 
 def test_cut_responses_have_no_value_and_cost_no_forward():
     engine = ScriptedEngine(states=states)
-    fitted = load_estimator("probe").fit(Known(part(range(80)), NOTHING), engine, 0)
+    fitted = load_estimator("probe").fit(Splits(part(range(80)), NOTHING), engine, 0)
     assert fitted.trained_parameters == 2 * 5 + len(LIKELIHOOD_FEATURES) + 1
     before = engine.rows_of_states
     assert fitted.rate(part(range(80, 90), cut=True)) == [None] * 10

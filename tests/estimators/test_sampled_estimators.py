@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from made_up_samples import Known, ScriptedEngine, drawn, response, samples
+from made_up_samples import ScriptedEngine, Splits, drawn, response, samples
 
 from grace.errors import ConfigError
 from grace.estimators import Samples, load_estimator
@@ -16,7 +16,7 @@ NOTHING = samples([])
 
 
 def rate(name: str, rated: Samples, **options: Any) -> list[Any]:
-    fitted = load_estimator(name, options).fit(Known(NOTHING, NOTHING), ScriptedEngine(), 0)
+    fitted = load_estimator(name, options).fit(Splits(NOTHING, NOTHING), ScriptedEngine(), 0)
     return fitted.rate(rated)
 
 

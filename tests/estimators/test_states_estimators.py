@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up_samples import Known, response, samples
+from made_up_samples import Splits, response, samples
 
 from grace.engines import Features
 from grace.estimators import asked_by, load_estimator
@@ -43,7 +43,7 @@ class Reads:
 def known(state_ND: Any) -> Any:
     right = state_ND @ DIRECTION + RNG.normal(0, 0.5, COUNT) > 0
     rows = samples(ROWS, correct=right.tolist())
-    return Known(rows, samples([]))
+    return Splits(rows, samples([]))
 
 
 def expected(state_ND: Any, given: Any) -> list[float]:

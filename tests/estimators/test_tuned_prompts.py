@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up_samples import Known, ScriptedEngine, response, samples
+from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.calibration import Platt
 from grace.errors import ModelError
 from grace.estimators import Fitted, load_estimator
-from grace.estimators.asked.p_true_tuned import log_odds
-from grace.estimators.asked.tuning import MOST, candidates, tuned
+from grace.estimators.prompted.p_true_tuned import log_odds
+from grace.estimators.prompted.tuning import MOST, candidates, tuned
 
 RNG = np.random.default_rng(0)
 COUNT = 300
 RIGHT = RNG.random(COUNT) < 0.5
 ANSWERS = samples([response(n) for n in range(COUNT)], correct=RIGHT.tolist())
-KNOWN = Known(samples([response(n) for n in range(6)]), ANSWERS)
+KNOWN = Splits(samples([response(n) for n in range(6)]), ANSWERS)
 INFORMED = np.clip(0.3 + 0.4 * RIGHT + RNG.normal(0, 0.2, COUNT), 0, 1).tolist()
 
 
@@ -105,7 +105,7 @@ def test_p_true_is_tuned_over_templates_and_shots(tokenizer: Any):
     )
     given = samples([response(n, f"city {n}") for n in range(60)], correct=RIGHT[:60].tolist())
     engine: Any = Follower(tokenizer)
-    made = load_estimator("p_true_tuned").fit(Known(train, given), engine, 0)
+    made = load_estimator("p_true_tuned").fit(Splits(train, given), engine, 0)
     assert made.rate(given) == pytest.approx(
         through_a_logistic(INFORMED[:60], RIGHT[:60]).tolist(), abs=1e-4
     )
@@ -127,7 +127,7 @@ def test_verbal_is_tuned_and_unread_replies_stay_out(tokenizer: Any):
         [response(n, f"town {n}") for n in range(9)], correct=[True, False] * 4 + [True]
     )
     given = samples([response(n, f"city {n}") for n in range(60)], correct=RIGHT[:60].tolist())
-    made = load_estimator("verbal_tuned").fit(Known(train, given), Teller(tokenizer), 0)  # type: ignore[arg-type]
+    made = load_estimator("verbal_tuned").fit(Splits(train, given), Teller(tokenizer), 0)  # type: ignore[arg-type]
     first, *rest = made.rate(given)
     assert first is None
     stated = INFORMED[1:60]
@@ -146,7 +146,7 @@ def test_shots_are_plain_text_where_questions_are(tokenizer: Any):
     given = dataclasses.replace(samples([response(9, "Paris")]), messages=texts[:1])
     engine = ScriptedEngine(tokenizer)
     options = {"shots": 2, "template": "yes_no"}
-    load_estimator("p_true", options).fit(Known(train, given), engine, 0).rate(given)  # type: ignore[arg-type]
+    load_estimator("p_true", options).fit(Splits(train, given), engine, 0).rate(given)  # type: ignore[arg-type]
     text = tokenizer.decode(engine.asked[0])
     assert "<|im_start|>" not in text and "example" not in text
     assert text.count("Is the answer correct? (Yes/No) ") == 2
@@ -158,7 +158,7 @@ def test_verbal_shots_are_sure_of_right_answers_and_not_of_wrong_ones(tokenizer:
     for template, sure, unsure in (("percent", "100%", "0%"), ("probability", "1.0", "0.0")):
         engine = ScriptedEngine(tokenizer, replies=["0.5"])
         options = {"shots": 2, "template": template}
-        made = load_estimator("verbal", options).fit(Known(train, train), engine, 0)  # type: ignore[arg-type]
+        made = load_estimator("verbal", options).fit(Splits(train, train), engine, 0)  # type: ignore[arg-type]
         made.rate(samples([response(9, "Paris")]))
         text = tokenizer.decode(engine.asked[0])
         for number, said in enumerate((sure, unsure)):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from made_up_samples import Known, ScriptedEngine, response, samples
+from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.estimators import load_estimator
-from grace.estimators.asked.verbal import PROMPTS, stated_confidence
+from grace.estimators.prompted.verbal import PROMPTS, stated_confidence
 from tools.pocket.prompts import PERCENT_ONE_TURN_PROMPT, PERCENT_PROMPT, PROBABILITY_PROMPT
 
 NOTHING = samples([])
 
 
 def rate(texts: list[str], engine: ScriptedEngine, **options: Any) -> list[Any]:
-    fitted = load_estimator("verbal", options).fit(Known(NOTHING, NOTHING), engine, 0)
+    fitted = load_estimator("verbal", options).fit(Splits(NOTHING, NOTHING), engine, 0)
     return fitted.rate(samples([response(i, text) for i, text in enumerate(texts)]))
 
 
@@ -73,7 +73,7 @@ def test_a_reply_without_a_number_counts_as_half_where_asked_for(tokenizer: Any)
 
 def test_cut_responses_are_not_asked_about(tokenizer: Any):
     engine = ScriptedEngine(tokenizer, replies=["40%"])
-    fitted = load_estimator("verbal").fit(Known(NOTHING, NOTHING), engine, 0)
+    fitted = load_estimator("verbal").fit(Splits(NOTHING, NOTHING), engine, 0)
     assert fitted.rate(samples([response(0, cut=True), response(1, "")])) == [None, 0.4]
     assert len(engine.asked) == 1
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up_samples import Known, ScriptedEngine, response, samples
+from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.calibration import Isotonic, Platt, Temperature
 from grace.estimators import load_estimator
@@ -26,7 +26,7 @@ ENDS = -RNG.exponential(2.0, COUNT)  # the end says more than the tokens before 
 VALUES = np.exp((LOGPROBS.sum(1) + ENDS) / 4)
 RIGHT = VALUES + RNG.normal(0, 0.1, COUNT) > np.median(VALUES)
 ROWS = [response(n, logprobs=tuple(LOGPROBS[n].tolist()), end=float(ENDS[n])) for n in range(COUNT)]
-KNOWN = Known(samples(ROWS, correct=(~RIGHT).tolist()), samples(ROWS, correct=RIGHT.tolist()))
+KNOWN = Splits(samples(ROWS, correct=(~RIGHT).tolist()), samples(ROWS, correct=RIGHT.tolist()))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_probe_chooses_its_ridge_on_folds_of_questions() -> None:
     """Responses to one question have nearly equal states, which a fold of responses gives away."""
     engine = ScriptedEngine(states=lambda numbers: STATES[list(numbers)])
     fitted = load_estimator("probe", {"features": ["mean"], "folds": 5})
-    values = fitted.fit(Known(SEVERAL, samples([])), engine, 0).rate(SEVERAL)
+    values = fitted.fit(Splits(SEVERAL, samples([])), engine, 0).rate(SEVERAL)
     by_question, by_response = (
         np.clip(fit_probe(STATES.astype(np.float32), LABELS, groups, folds=5).predict(STATES), 0, 1)
         for groups in (ASKED, NUMBERS)

@@ -10,10 +10,10 @@ from made_up_study import study
 from rich.console import Console
 
 from grace.report import Validation, merge, render_table, summarize
+from grace.report.markdown import markdown
 from grace.report.names import estimator_order, label
 from grace.report.page import render_page
 from grace.report.sentences import headlines
-from grace.report.text import markdown
 
 
 def row(b="platt", ours=0.53, theirs=0.51, error=0.01, **options):

@@ -163,7 +163,9 @@ def test_costs_and_access_travel_to_the_rows():
 
 
 def test_unusable_results_are_refused_with_the_value():
-    with pytest.raises(UserInputError, match=r"access of grace is 'root'; known: text, logprobs"):
+    with pytest.raises(
+        UserInputError, match=r"access of grace is 'root'; choose from text, logprobs"
+    ):
         result("grace", access="root")
     fields = {"task": "t", "train_task": "t", "backbone": "b", "estimator": "grace", "seed": 0}
     with pytest.raises(UserInputError, match="2 responses but only 1 different ids"):

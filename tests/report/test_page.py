@@ -13,8 +13,9 @@ from made_up_study import NASTY, result, study
 
 from grace.metrics import reliability
 from grace.report import Traced, build_report, merge, summarize
-from grace.report.figures import density_of, draw
-from grace.report.figures.diagrams import _apart
+from grace.report.figures import draw
+from grace.report.figures.answers import _apart
+from grace.report.figures.training import density_of
 from grace.report.groups import groups, pooled_bars
 from grace.report.page import render_page
 
@@ -228,3 +229,11 @@ def test_a_run_with_a_trace_shows_right_against_wrong_answers_while_they_are_wri
     page = render_page(report, [figure])
     assert "While an answer is written" in page and f"caption-{figure.name}" in page
     assert "While an answer is written" not in render_page(summarize(study(), resamples=10), [])
+
+
+def test_the_contents_leave_out_a_section_that_has_no_figure():
+    """With right answers alone there is nothing to compare along them."""
+    c_NS = np.full((3, 21), 0.5)
+    traces = [Traced("capitals", "pocket", "grace", c_NS, np.ones(3, dtype=bool))]
+    report = summarize(study(traces=traces), resamples=10)
+    assert 'href="#along"' not in render_page(report, draw(report))

@@ -20,16 +20,14 @@ from grace.report import (
     EstimatorResult,
     TargetRow,
     render_table,
-    rows,
-    stored,
     summarize,
     to_json,
     write_report,
 )
 from grace.report.groups import comparisons, groups
-from grace.report.scaling import rows as scaling_rows
+from grace.report.markdown import markdown
+from grace.report.rows import Report, answers, votes
 from grace.report.tables import points
-from grace.report.text import markdown
 
 SCHEMA = json.loads(files("grace.report").joinpath("schema.json").read_text())
 
@@ -78,9 +76,7 @@ def test_missing_confidences_are_counted_never_filled_in(written):
     assert row["brier"] == pytest.approx(
         metrics.brier(made.confidence[5:], made.correct[5:]), abs=1e-6
     )
-    assert "capitals: of 60 responses, these are without a confidence: Verbal 5." in markdown(
-        written[1]
-    )
+    assert "capitals: of 60 responses, these have no confidence: Verbal 5." in markdown(written[1])
 
 
 def test_nan_means_missing_as_none_does():
@@ -229,23 +225,23 @@ def test_importing_reports_loads_neither_torch_nor_matplotlib():
 @pytest.mark.parametrize(
     ("kind", "part"),
     [
-        (stored.Report, None),
-        (rows.MetricRow, "row"),
-        (rows.Summary, "summary"),
-        (rows.Comparison, "comparison"),
-        (rows.Transfer, "transfer"),
-        (scaling_rows.SeedStrategy, "scaling"),
-        (scaling_rows.JointStrategy, "scaling_joint"),
-        (scaling_rows.EqualAccuracy, "equal_accuracy"),
-        (scaling_rows.Pooled, "pool"),
-        (scaling_rows.Discrimination, "discrimination"),
-        (rows.TargetRow, "target"),
-        (rows.TargetValues, "target_values"),
-        (rows.Validation, "validation"),
-        (rows.ShownExample, "example"),
-        (rows.TraceRow, "trace"),
-        (rows.Along, "along"),
-        (rows.Bar, "bar"),
+        (Report, None),
+        (answers.MetricRow, "row"),
+        (answers.Summary, "summary"),
+        (answers.Comparison, "comparison"),
+        (answers.Transfer, "transfer"),
+        (votes.SeedStrategy, "scaling"),
+        (votes.JointStrategy, "scaling_joint"),
+        (votes.EqualAccuracy, "equal_accuracy"),
+        (votes.Pooled, "pool"),
+        (votes.Discrimination, "discrimination"),
+        (answers.TargetRow, "target"),
+        (answers.TargetValues, "target_values"),
+        (answers.Validation, "validation"),
+        (answers.ShownExample, "example"),
+        (answers.TraceRow, "trace"),
+        (answers.Along, "along"),
+        (answers.Bar, "bar"),
     ],
 )
 def test_rows_have_the_fields_that_the_schema_describes(kind, part):

@@ -9,23 +9,14 @@ from made_up_study import result, study
 from rich.console import Console
 
 from grace.report import Report, from_json, merge, render_table, summarize, to_json, write_report
+from grace.report.console import console_table
 from grace.report.groups import Rated, groups
+from grace.report.markdown import markdown
 from grace.report.names import COSTS, estimator_order, label
-from grace.report.scaling.tables import gain
 from grace.report.sentences import how_to_read, notes
-from grace.report.tables import (
-    Cell,
-    Table,
-    change,
-    cost,
-    number,
-    percent,
-    points,
-    quality,
-    quality_table,
-    seeds_of,
-)
-from grace.report.text import console_table, markdown
+from grace.report.tables import Cell, Table, number, percent, points
+from grace.report.tables.answers import change, cost, quality, quality_table, seeds_of
+from grace.report.tables.votes import gain
 
 COST_FIELDS = {
     "extra_forward_tokens_per_answer": 63.25,
@@ -231,8 +222,7 @@ def test_what_was_left_out_is_said_once_for_all_estimators():
     )
     (note,) = notes(report)
     assert note.startswith(
-        "capitals: of 60 responses, these are without a confidence: GrACE 4, Platt scaling 4, "
-        "Verbal 9."
+        "capitals: of 60 responses, these have no confidence: GrACE 4, Platt scaling 4, Verbal 9."
     )
 
 

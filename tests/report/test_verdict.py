@@ -8,7 +8,8 @@ from made_up_replays import made_up_replay
 from made_up_study import result, study
 
 from grace.report import summarize
-from grace.report.verdict import overview, samples_saved, standings, verdict
+from grace.report.sentences import samples_saved, standings, verdict
+from grace.report.tables.answers import overview
 
 
 def changed(report, **verdicts):

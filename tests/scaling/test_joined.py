@@ -90,7 +90,7 @@ def curve(name: str, accuracy: list[float], samples: list[float]) -> Curve:
 )
 def test_the_samples_for_an_accuracy_lie_on_the_line_between_two_budgets(accuracy, expected):
     other = curve("sc", [0.5, 0.55, 0.65], [1, 2, 4])
-    found = Scaling([curve("es", accuracy, [1, 2, 3]), other]).reach("es", "sc", 4)
+    found = Scaling([[curve("es", accuracy, [1, 2, 3]), other]]).reach("es", "sc", 4)
     assert found.samples.value == pytest.approx(expected)
     assert found.saved.value == pytest.approx(4 - expected)
     assert found.reached == (0.0 if np.isinf(expected) else 1.0)

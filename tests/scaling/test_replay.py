@@ -230,7 +230,7 @@ def test_an_impossible_replay_is_refused(arguments, message):
         (([1, 2], [1, 0]), "shape"),
         (([[1, 2]], [[1]]), "correct has shape"),
         (([[1, 2]], [[1, 0]], [[1]]), "tokens has shape"),
-        (([[1, 2]], [[1, 0]], None, {"grace": [[0.5, 1.5]]}), "grace has the confidence 1.5"),
+        (([[1, 2]], [[1, 0]], None, {"grace": [[0.5, 1.5]]}), "grace has a confidence of 1.5"),
     ],
 )
 def test_an_unusable_pool_is_refused(arguments, message):
@@ -240,7 +240,7 @@ def test_an_unusable_pool_is_refused(arguments, message):
 
 def test_what_was_not_replayed_is_named():
     scaling = replay(pool_of(3), ["sc"], budgets=(2,), orders=1)
-    with pytest.raises(UserInputError, match="'asc' was not replayed; known: sc"):
+    with pytest.raises(UserInputError, match="'asc' was not replayed; choose from sc"):
         scaling.draws("asc", 2)
-    with pytest.raises(UserInputError, match="budget 8 was not replayed; known: 2"):
+    with pytest.raises(UserInputError, match="budget 8 was not replayed; choose from 2"):
         scaling.draws("sc", 8)

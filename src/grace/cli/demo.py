@@ -92,8 +92,9 @@ def _show(report: Report, path: Path) -> None:
     """Print three answers, a table, the verdict, the samples saved, and what to do next."""
     from rich.console import Console
 
-    from grace.report.text import console_table
-    from grace.report.verdict import overview, samples_saved, verdict
+    from grace.report.console import console_table
+    from grace.report.sentences import samples_saved, verdict
+    from grace.report.tables.answers import overview
 
     console = Console(highlight=False, markup=False)
     spread = [example for example in report.examples if example.kind == "spread"]

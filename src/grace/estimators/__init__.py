@@ -1,8 +1,8 @@
-"""Confidence estimators: one file each, all answering "how likely is this response right?".
+"""Confidence estimators: each estimates the probability that a response is right.
 
-Adding one is one new file here whose `ESTIMATOR` is a frozen dataclass: its fields are its
-settings, `[estimators.NAME]` in a recipe. A suffix recalibrates any of them on validation answers:
-`likelihood+isotonic`.
+To add one, write one file here, or in a folder below, that assigns `ESTIMATOR`, a frozen dataclass
+with `fit`. Its fields are its settings, `[estimators.NAME]` in a recipe. A suffix recalibrates any
+estimator on validation answers: `likelihood+isotonic`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from grace import plugins
 from grace.config import from_dict
@@ -22,17 +22,19 @@ Answers = Literal["base", "tuned"]
 
 
 class Draw(NamedTuple):
-    """A further sampled response and the answer in it, None if there is none."""
+    """One more sampled response and the answer extracted from it, None if there is none."""
 
     response: Response
     answer: str | None
 
 
 Draws = Sequence[Sequence[Draw]]
+Rows = Sequence[int]
+Values = list[float | None]
 
 
 def _no_draws(count: int) -> Draws:
-    raise ConfigError(f"these responses come without further samples, {count} were asked for")
+    raise ConfigError(f"these responses come without the {count} further samples that are needed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class Samples:
     """Graded responses, row by row.
 
     `responses[i]` answers `questions[i]`, asked in the conversation `messages[i]` whose token ids
-    are `prompts[i]`; `answers[i]` is the answer in it as it counts in a vote. `draw(n)` returns n
-    further samples of each row's question. Of test responses `correct` must not be used.
+    are `prompts[i]`; `answers[i]` is the answer extracted from it. `draw(n)` samples n more
+    responses to each row's question. An estimator must not read `correct` of test responses.
     """
 
     questions: Sequence[Question]
@@ -52,14 +54,19 @@ class Samples:
     correct: Sequence[bool]
     draw: Callable[[int], Draws] = _no_draws
 
+    def token_ids(self, rows: Rows) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+        """Return the token ids of the prompts and of the responses of some rows."""
+        prompts = [self.prompts[row] for row in rows]
+        return prompts, [self.responses[row].token_ids for row in rows]
+
     def part(self, rows: range) -> Samples:
         """Return consecutive rows, without further samples."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "draw"]
         return Samples(**{name: getattr(self, name)[rows.start : rows.stop] for name in names})
 
 
-class Known(Protocol):
-    """What an estimator may fit on: the responses, as `Estimator.answers` says, of two splits."""
+class Splits(Protocol):
+    """The graded responses that an estimator may be fitted on; see `Estimator.answers`."""
 
     @property
     def train(self) -> Samples:
@@ -72,55 +79,50 @@ class Known(Protocol):
         ...
 
 
-Values = list[float | None]
-Rows = list[int]
-
-
 class Fitted(NamedTuple):
-    """Rates responses, with the number of parameters that were fitted for it."""
+    """A fitted estimator: the function that rates responses, and its number of parameters."""
 
     rate: Callable[[Samples], Values]
     trained_parameters: int = 0
 
 
 class Estimator(Protocol):
-    """Rates responses. `answers` says whose: the backbone's own, or the tuned model's."""
+    """Estimates the confidence in responses of the backbone or of the tuned model (`answers`)."""
 
     @property
     def answers(self) -> Answers:
-        """Whose responses it rates."""
+        """The model whose responses it rates."""
         ...
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Return what gives every response one value in [0, 1], or None.
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Fit a function that gives every response a value in [0, 1], or None.
 
-        `engine` runs the model whose answers are rated (see `asked_by`); it loads when first asked.
+        `engine` runs the model that `asked_by` names; the model is loaded at the first call.
         """
         ...
 
 
 def asked_by(estimator: Estimator) -> Answers:
-    """Return which model an estimator asks: that whose answers it rates, unless it has `asks`."""
-    found: Answers = getattr(estimator, "asks", estimator.answers)
-    return found
+    """Return the model that an estimator calls: `asks` if it has that, else `answers`."""
+    return getattr(estimator, "asks", estimator.answers)
 
 
 def check_estimator(estimator: Estimator) -> None:
-    """Refuse an estimator that says (`check`) before any work that it cannot be fitted here.
+    """Call the estimator's `check`, if it has one, which raises when it cannot be fitted here.
 
     Raises:
-        ConfigError: what the estimator raises; the message says what to do.
+        ConfigError: by the estimator; the message says what to do.
     """
     getattr(estimator, "check", lambda: None)()
 
 
 def load_estimator(name: str, options: Mapping[str, Any] | None = None) -> Estimator:
-    """Return the estimator of a name, with a recalibration if the name ends in one.
+    """Make an estimator by name, with a recalibration if the name ends in one.
 
     Args:
         name: a file of this folder or `module:NAME`, then perhaps `+platt`, `+isotonic` or
             `+temperature`.
-        options: the settings of this estimator.
+        options: its settings.
 
     Raises:
         ConfigError: no such estimator or recalibration, or an unknown setting.
@@ -130,35 +132,29 @@ def load_estimator(name: str, options: Mapping[str, Any] | None = None) -> Estim
     plain, plus, how = name.partition("+")
     kind = plugins.load("grace.estimators", plain)
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "fit")):
-        raise ConfigError(
-            f"{plain!r} cannot serve as an estimator: it must be a dataclass with fit()"
-        )
-    made: Any = from_dict(kind, options or {}, where=f"estimators.{plain}")
-    estimator: Estimator = recalibrate(made, how) if plus else made
-    return estimator
+        raise ConfigError(f"{plain!r} is not an estimator: it must be a dataclass with fit()")
+    estimator: Any = from_dict(kind, options or {}, where=f"estimators.{plain}")
+    return recalibrate(estimator, how) if plus else cast(Estimator, estimator)
 
 
 def of_ended(
     rate: Callable[[Samples, Rows], Iterable[float | None]], trained_parameters: int = 0
 ) -> Fitted:
-    """Return what gives the rows that ended the values of `rate`, and None to cut responses."""
-    return Fitted(
-        lambda samples: rate_ended(samples, lambda rows: rate(samples, rows)), trained_parameters
-    )
+    """Make a fitted estimator of a function that rates the rows whose responses ended.
 
-
-def rate_ended(samples: Samples, rate: Callable[[Rows], Iterable[float | None]]) -> Values:
-    """Return the values that `rate` gives the rows it is called with, None for cut responses.
-
-    `rate` is called once, with the rows of the responses that ended, if there are any.
+    Responses that were cut off get None. `rate` is not called where none ended.
     """
-    rows = ended_rows(samples)
-    values: Values = [None] * len(samples.responses)
-    for row, value in zip(rows, rate(rows) if rows else [], strict=True):
-        values[row] = value
-    return values
+
+    def rate_all(samples: Samples) -> Values:
+        values: Values = [None] * len(samples.responses)
+        rows = ended_rows(samples)
+        for row, value in zip(rows, rate(samples, rows) if rows else (), strict=True):
+            values[row] = value
+        return values
+
+    return Fitted(rate_all, trained_parameters)
 
 
 def ended_rows(samples: Samples) -> Rows:
-    """Return the rows of the responses that ended."""
+    """Return the rows of the responses that ended, that is, were not cut off."""
     return [i for i, r in enumerate(samples.responses) if r.finish_reason == "stop"]

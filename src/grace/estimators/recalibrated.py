@@ -1,9 +1,9 @@
-"""Maps fitted on validation answers, after an estimator (`NAME+platt`) or after any score."""
+"""Calibration maps after an estimator (`NAME+platt`) or a score, fitted on validation answers."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,8 @@ from grace.estimators import (
     Answers,
     Estimator,
     Fitted,
-    Known,
     Samples,
+    Splits,
     Values,
     asked_by,
     check_estimator,
@@ -28,37 +28,37 @@ MAPS: Mapping[str, Any] = {"platt": Platt, "isotonic": Isotonic, "temperature": 
 
 @dataclass(frozen=True, slots=True)
 class RecalibratedEstimator:
-    """An estimator whose values go through a map fitted on the validation split."""
+    """An estimator with a calibration map after it, fitted on validation answers."""
 
     inner: Estimator
     how: str
 
     @property
     def answers(self) -> Answers:
-        """Whose answers the inner estimator rates."""
+        """The model whose answers the inner estimator rates."""
         return self.inner.answers
 
     @property
     def asks(self) -> Answers:
-        """Which model the inner estimator asks."""
+        """The model that the inner estimator calls."""
         return asked_by(self.inner)
 
     def check(self) -> None:
-        """Ask the inner estimator."""
+        """Check the inner estimator."""
         check_estimator(self.inner)
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit the inner estimator, then the map.
 
         Raises:
             DataError: no validation answer has a value, so there is nothing to fit on.
         """
-        inner = self.inner.fit(known, engine, seed)
-        return _after(inner, MAPS[self.how].fit, known.validation, f"{self.how} recalibration")
+        inner = self.inner.fit(splits, engine, seed)
+        return _after(inner, MAPS[self.how].fit, splits.validation, f"{self.how} recalibration")
 
 
 def recalibrate(estimator: Estimator, how: str) -> Estimator:
-    """Return the estimator with a map of `MAPS` after it.
+    """Put a map of `MAPS` after an estimator.
 
     Raises:
         ConfigError: there is no such map.
@@ -68,17 +68,18 @@ def recalibrate(estimator: Estimator, how: str) -> Estimator:
     return RecalibratedEstimator(estimator, how)
 
 
-def logistic(score: Callable[[Samples], Values], known: Known) -> Fitted:
-    """Return sigmoid(a * score + b) of any score, fitted on validation answers by log loss.
+def logistic(score: Callable[[Samples], Values], splits: Splits) -> Fitted:
+    """Fit sigmoid(a * score + b) of any score on validation answers, by log loss.
 
     Raises:
         DataError: no validation answer has a score, so there is nothing to fit on.
     """
     fit = functools.partial(Platt.fit, loss="log")
-    return _after(Fitted(score), fit, known.validation, "logistic regression")
+    return _after(Fitted(score), fit, splits.validation, "logistic regression")
 
 
-def _after(inner: Fitted, fit: Callable[[Any, Any], Any], validation: Samples, what: str) -> Fitted:
+def _after(inner: Fitted, fit: Callable[[Any, Any], Any], validation: Samples, name: str) -> Fitted:
+    """Fit a map on the validation answers that have a value, and put it after `inner`."""
     rated = [
         (value, correct)
         for value, correct in zip(inner.rate(validation), validation.correct, strict=True)
@@ -86,22 +87,15 @@ def _after(inner: Fitted, fit: Callable[[Any, Any], Any], validation: Samples, w
     ]
     if not rated:
         raise DataError(
-            f"{what} has nothing to fit on: no validation answer has a value "
+            f"{name} has nothing to fit on: no validation answer has a value "
             "(all were cut at sample.max_new_tokens, or no reply could be read)"
         )
     values, labels = (np.array(column) for column in zip(*rated, strict=True))
     scaler = fit(values, labels)
 
     def rate(samples: Samples) -> Values:
-        return _through(scaler, inner.rate(samples))
+        values = inner.rate(samples)
+        return [None if v is None else float(scaler.transform(np.array([v]))[0]) for v in values]
 
-    return Fitted(rate, inner.trained_parameters + _size(scaler))
-
-
-def _through(scaler: Any, values: Sequence[float | None]) -> Values:
-    return [None if v is None else float(scaler.transform(np.array([v]))[0]) for v in values]
-
-
-def _size(scaler: Any) -> int:
-    """Return how many numbers a map was fitted with."""
-    return sum(np.size(getattr(scaler, name)) for name in scaler.__slots__)
+    parameters = sum(np.size(getattr(scaler, field)) for field in scaler.__slots__)
+    return Fitted(rate, inner.trained_parameters + parameters)

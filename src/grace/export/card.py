@@ -12,11 +12,11 @@ from grace.engines.vllm_loading import LORA_RANKS
 from grace.export.stock import lines, llama_lines
 from grace.report import from_json
 from grace.report.groups import Rated
+from grace.report.markdown import markdown_table
 from grace.report.names import MAIN
-from grace.report.rows import MetricRow
+from grace.report.rows.answers import MetricRow
 from grace.report.stored import own_diagram
-from grace.report.tables import quality
-from grace.report.text import markdown_table
+from grace.report.tables.answers import quality
 from grace.training.card import task_in
 
 LIBRARY = {"merged": "transformers", "vllm-lora": "peft", "gguf": "gguf", "adapter": "peft"}

@@ -1,8 +1,8 @@
-"""How good confidences are: numpy in, Python float out, always fractions (0.09, not 9 %).
+"""Metrics of confidences: numpy in, Python float out, always fractions (0.09, not 9 %).
 
 Every metric takes `(confidence_N, correct_N)`: probabilities in [0, 1] that a response is right,
 and whether it is. Inside, each metric is one function of the data sorted by confidence and of
-*counts* (how often each response counts). So a bootstrap is a single weighted evaluation.
+*counts* (how often each response counts), so that a bootstrap is one weighted evaluation.
 """
 
 from __future__ import annotations
@@ -15,13 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from grace.metrics.kernels import METRICS, Counted, metric_names
-from grace.metrics.resampling import (
-    Resamples,
-    bootstrap,
-    interval,
-    over_seeds,
-)
-from grace.metrics.samples import bin_index, check, question_codes, sort_by_confidence
+from grace.metrics.resampling import Resamples, bootstrap, interval, over_seeds
+from grace.metrics.samples import bin_index, check, check_questions, sort_by_confidence
 
 __all__ = [
     "METRICS",
@@ -54,7 +49,7 @@ class ReliabilityBin(NamedTuple):
 
 
 def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Share of right responses; confidence is only checked."""
+    """Share of right responses; the confidence is checked but not used."""
     return evaluate(confidence, correct, "accuracy")["accuracy"]
 
 
@@ -62,7 +57,8 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> float:
     """Expected calibration error: mean |accuracy - mean confidence| over equal-width bins.
 
     Bins are [k/bins, (k+1)/bins), the last one closed, so a confidence of exactly 1 counts.
-    Truth is correctness, never a target. Source: Naeini et al. 2015; arXiv 2509.09438 app. C.
+    Accuracy is that of the grades, not of training targets.
+    Source: Naeini et al. 2015; arXiv 2509.09438 app. C.
     """
     return evaluate(confidence, correct, "ece", bins=bins)["ece"]
 
@@ -70,8 +66,8 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> float:
 def adaptive_ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> float:
     """ECE over bins of (nearly) equal numbers of responses.
 
-    A tied group is never split: it goes whole to the bin where its middle rank falls, so the
-    value does not depend on the order of the responses.
+    Tied responses are never split: all go to the bin of their middle rank, so the value does not
+    depend on the order of the responses.
     """
     return evaluate(confidence, correct, "adaptive_ece", bins=bins)["adaptive_ece"]
 
@@ -115,21 +111,22 @@ def wqd(confidence: ArrayLike, correct: ArrayLike, questions: Sequence[Any]) -> 
     Source: Taubenfeld et al. 2025, arXiv 2502.06233, section 5 (who count ties as failures).
     """
     confidence_N, correct_N = check(confidence, correct)
-    code_N = question_codes(questions, len(confidence_N))
-    order_N = np.argsort(code_N, kind="stable")
+    check_questions(questions, len(confidence_N))
+    rows_of: dict[Any, list[int]] = {}
+    for row, question in enumerate(questions):
+        rows_of.setdefault(question, []).append(row)
     wins = pairs = 0.0
-    for rows in np.split(order_N, np.flatnonzero(np.diff(code_N[order_N])) + 1):
+    for rows in rows_of.values():
         right = correct_N[rows].sum()
         if 0 < right < len(rows):
-            data = sort_by_confidence(confidence_N[rows], correct_N[rows])
             pair_count = right * (len(rows) - right)
-            wins += float(METRICS["auroc"](Counted(data, np.ones((1, len(rows)))))[0]) * pair_count
+            wins += auroc(confidence_N[rows], correct_N[rows]) * pair_count
             pairs += pair_count
     return float(wins / pairs) if pairs else math.nan
 
 
 def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> list[ReliabilityBin]:
-    """Return the bars of a reliability diagram, empty bins included; the bins are those of ECE."""
+    """Return the bars of a reliability diagram, also of empty bins; the bins are those of ECE."""
     confidence_N, correct_N = check(confidence, correct, bins)
     bin_N = bin_index(confidence_N, bins)
     n_B = np.bincount(bin_N, minlength=bins)
@@ -154,7 +151,7 @@ def evaluate(
     *,
     bins: int = 10,
 ) -> dict[str, float]:
-    """Return several metrics at once by name; all of `METRICS` when none is named."""
+    """Compute several metrics by name; by default all of `METRICS`."""
     data = sort_by_confidence(*check(confidence, correct, bins), bins)
     once = Counted(data, np.ones((1, len(data.confidence_N))))
     return {name: float(METRICS[name](once)[0]) for name in metric_names(metrics)}

@@ -20,7 +20,7 @@ GRID = 1024
 class Counted:
     """Sorted data with how often each response counts, one row per resample.
 
-    What several metrics need (the sums over runs of ties) is added up once.
+    Sums over runs of ties, which several metrics use, are computed once.
     """
 
     def __init__(self, data: Sorted, counts_RN: Floats) -> None:
@@ -40,13 +40,11 @@ class Counted:
     def _by_tie(self, value_RN: Floats) -> Floats:
         if len(self.data.starts_T) == value_RN.shape[1]:
             return value_RN
-        by_tie_RT: Floats = np.add.reduceat(value_RN, self.data.starts_T, axis=1)
-        return by_tie_RT
+        return np.add.reduceat(value_RN, self.data.starts_T, axis=1)
 
     def mean(self, value_N: Floats) -> Floats:
-        """Return the mean of a value per response, one per resample."""
-        mean_R: Floats = self.counts_RN @ value_N / self.total_R
-        return mean_R
+        """Return the mean over responses of a value, one per resample: (N,) to (R,)."""
+        return self.counts_RN @ value_N / self.total_R
 
 
 def _accuracy(at: Counted) -> Floats:
@@ -136,13 +134,17 @@ METRICS: dict[str, Callable[[Counted], Floats]] = {
     "smooth_ece": _smooth_ece,
     "aurc": _aurc,
 }
-"""The metrics that `evaluate`, `bootstrap` and `Resamples` know by name."""
+"""The metrics of `evaluate`, `bootstrap` and `Resamples`, by name."""
 
 
 def metric_names(metrics: str | Sequence[str] | None) -> list[str]:
-    """Return the names asked for, all of them for None, refusing unknown ones."""
+    """Return one name or several as a list, all of `METRICS` for None.
+
+    Raises:
+        UserInputError: there is no such metric.
+    """
     names = [metrics] if isinstance(metrics, str) else list(METRICS if metrics is None else metrics)
     for name in names:
         if name not in METRICS:
-            raise UserInputError(f"unknown metric {name!r}; known: {', '.join(METRICS)}")
+            raise UserInputError(f"unknown metric {name!r}; choose from {', '.join(METRICS)}")
     return names

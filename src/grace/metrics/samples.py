@@ -1,4 +1,4 @@
-"""Confidences and correctness: checked, sorted once, and added up into bins and groups.
+"""Confidences and correctness: checks, sorting, and sums over bins and ties.
 
 Shapes: N responses, R resamples, T groups of tied confidences.
 """
@@ -18,7 +18,7 @@ Indices = NDArray[np.intp]
 
 
 class Sorted(NamedTuple):
-    """The data by rising confidence; `starts_T` is where each run of ties begins."""
+    """The data by rising confidence; each run of ties begins at one of `starts_T`."""
 
     confidence_N: Floats
     correct_N: Floats
@@ -31,7 +31,7 @@ def check(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> tuple[Fl
     """Return both as float64 arrays of shape (N,).
 
     Raises:
-        UserInputError: nothing given, lengths differ, or a value that is no probability or truth.
+        UserInputError: empty, lengths differ, or a value that is no probability or truth value.
     """
     confidence_N = np.asarray(confidence, dtype=np.float64)
     correct_N = np.asarray(correct, dtype=np.float64)
@@ -69,8 +69,7 @@ def sort_by_confidence(confidence_N: Floats, correct_N: Floats, bins: int = 10) 
 def bin_index(confidence_N: Floats, bins: int) -> Indices:
     """Return the equal-width bin of each confidence: [k/bins, (k+1)/bins), the last one closed."""
     edges = np.arange(1, bins) / bins
-    index_N: Indices = np.searchsorted(edges, confidence_N, side="right")
-    return index_N
+    return np.searchsorted(edges, confidence_N, side="right")
 
 
 def scatter(index_RN: Indices, value_RN: Floats, size: int) -> Floats:
@@ -80,9 +79,7 @@ def scatter(index_RN: Indices, value_RN: Floats, size: int) -> Floats:
     return total.astype(np.float64).reshape(len(index_RN), size)
 
 
-def question_codes(labels: Sequence[Any], n: int) -> Indices:
-    """Number the question ids 0, 1, ... in order of appearance."""
-    if len(labels) != n:
-        raise UserInputError(f"{len(labels)} question ids for {n} responses; give one each")
-    seen: dict[Any, int] = {}
-    return np.array([seen.setdefault(label, len(seen)) for label in labels], dtype=np.intp)
+def check_questions(questions: Sequence[Any], n: int) -> None:
+    """Raise UserInputError unless there is one question id for each of n responses."""
+    if len(questions) != n:
+        raise UserInputError(f"{len(questions)} question ids for {n} responses; give one each")

@@ -1,21 +1,26 @@
-"""A report: report.json, report.md, report.html and figures, from plain numbers.
+"""A report of how good confidences are: report.json, report.md, report.html and figures.
 
-    inputs -> summary (significance, replays) -> rows -> groups -> tables, scaling, figures
-                                                                   -> text, page
+    inputs.py   plain values of one run; `merge` joins several
+    summary/    inputs -> rows: metrics, paired differences, marks, replayed votes
+    rows/       `Report`, the frozen rows that report.json holds
+    groups.py   rows by task and estimator, all seeds together
+    tables/     groups -> tables of cells; sentences.py: what is said beside them
+    console.py, markdown.py, page/, figures/    show them
 
-`merge` joins several inputs, `summarize` makes the rows that report.json holds, and everything
-that is shown is made from these rows alone. The same input gives the same bytes.
+Whatever is shown is made from the rows alone, so a report can be shown again from report.json. The
+same input gives the same bytes.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from grace.report.console import render_table
 from grace.report.inputs import EstimatorResult, RatedAnswer, Replay, ReportInput, Traced, merge
-from grace.report.rows import TargetRow, Validation
-from grace.report.stored import Report, checked_report, from_json, to_json
+from grace.report.rows import Report, from_json, to_json
+from grace.report.rows.answers import TargetRow, Validation
+from grace.report.stored import checked_report
 from grace.report.summary import summarize
-from grace.report.text import markdown, render_table
 from grace.store import write_bytes, write_json
 
 __all__ = [
@@ -41,7 +46,7 @@ __all__ = [
 def build_report(
     data: ReportInput, directory: Path, *, bins: int = 10, resamples: int = 1000, seed: int = 0
 ) -> Report:
-    """Compute a report, write it into a directory and return what report.json holds.
+    """Compute a report and write it into a directory.
 
     Raises:
         UserInputError: no results, or two for the same task, estimator and seed.
@@ -54,6 +59,7 @@ def build_report(
 def write_report(report: Report, directory: Path) -> list[Path]:
     """Write figures, report.md, report.html and, last, report.json; return the paths."""
     from grace.report.figures import draw
+    from grace.report.markdown import markdown
     from grace.report.page import render_page
 
     figures = draw(report)

@@ -1,24 +1,26 @@
-"""A report as tables and figures show it: by task, and of each estimator its seeds together."""
+"""The rows of a report in the groups that tables and figures show."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from grace.report.names import estimator_order, label, shown_budget, strategy_name
-from grace.report.rows import Bar, Comparison, Ends, Gap, MetricRow, Summary, Transfer
-from grace.report.scaling.rows import EqualAccuracy, JointStrategy
-from grace.report.stored import Report
+from grace.report.rows import Report, group_by, mean_of
+from grace.report.rows.answers import Bar, Comparison, Gap, Interval, MetricRow, Summary, Transfer
+from grace.report.rows.votes import EqualAccuracy, JointStrategy
 
-Changes = TypeVar("Changes", Comparison, Transfer)
+Difference = TypeVar("Difference", Comparison, Transfer)
+BudgetCurve = list[JointStrategy]
+"""One strategy at all its budgets, the smallest first."""
 
 
 class Rated(NamedTuple):
-    """One estimator in a group: its rows, one per seed, and what they say together.
+    """One estimator in a group: its rows, one per seed, and their summary.
 
-    Without a summary (a row alone, or an older file) a single seed keeps its own intervals,
-    several have none, and nothing is marked.
+    Without a summary (a single row, or an older file) one seed keeps its own intervals, several
+    seeds have none, and nothing is marked.
     """
 
     rows: tuple[MetricRow, ...]
@@ -26,42 +28,41 @@ class Rated(NamedTuple):
 
     @property
     def estimator(self) -> str:
-        """Its name in the rows."""
+        """The name of the estimator."""
         return self.rows[0].estimator
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """The label of the estimator."""
         return label(self.estimator)
 
     @property
     def num_answers(self) -> int:
-        """Number of responses with a confidence, over all seeds."""
+        """The number of responses with a confidence, over all seeds."""
         return sum(row.n for row in self.rows)
 
     @property
     def num_missing(self) -> int:
-        """Number of responses without a confidence, over all seeds."""
+        """The number of responses without a confidence, over all seeds."""
         return sum(row.missing for row in self.rows)
 
     def mean(self, metric: str) -> float | None:
         """Return the mean of a metric over the seeds."""
-        known = self._known(metric)
-        return statistics.fmean(known) if known else None
+        return mean_of(self._values(metric))
 
     def spread(self, metric: str) -> float | None:
-        """Return the standard deviation of a metric over the seeds, if there are several."""
-        known = self._known(metric)
-        return statistics.stdev(known) if len(known) > 1 else None
+        """Return the standard deviation of a metric over the seeds, None for a single one."""
+        values = self._values(metric)
+        return statistics.stdev(values) if len(values) > 1 else None
 
-    def interval(self, metric: str) -> Ends | None:
+    def interval(self, metric: str) -> Interval | None:
         """Return the interval of the mean."""
         if self.summary is not None:
             return self.summary.interval.get(metric)
         return self.rows[0].interval.get(metric) if len(self.rows) == 1 else None
 
     def mark(self, metric: str) -> str:
-        """Return "best", "tied", "second", "tied second" or nothing."""
+        """Return "best", "tied", "second", "tied second" or ""."""
         return (self.summary and self.summary.mark.get(metric)) or ""
 
     def gap(self, metric: str) -> Gap | None:
@@ -69,25 +70,24 @@ class Rated(NamedTuple):
         return self.summary.to_leader.get(metric) if self.summary else None
 
     def cost(self, name: str) -> float | str | None:
-        """Return the mean of a cost over the seeds."""
-        known = [cost for row in self.rows if (cost := row.cost(name)) is not None]
-        numbers = [cost for cost in known if not isinstance(cost, str)]
-        return statistics.fmean(numbers) if numbers else known[0] if known else None
+        """Return the mean of a cost over the seeds; of a text, the first."""
+        costs = self._values(name)
+        return costs[0] if costs and isinstance(costs[0], str) else mean_of(costs)
 
-    def _known(self, metric: str) -> list[float]:
-        return [value for row in self.rows if (value := row.metric(metric)) is not None]
+    def _values(self, field: str) -> list[Any]:
+        return [value for row in self.rows if (value := getattr(row, field)) is not None]
 
 
 def pooled_bars(rated: Rated) -> list[Bar]:
-    """Return the bars that are not empty, each pooled over the seeds."""
+    """Return the bars of a reliability diagram, pooled over the seeds, without empty ones."""
     bars = []
     for parts in zip(*(row.reliability for row in rated.rows if row.n), strict=True):
         n = sum(part.n for part in parts)
         if n:
             confidence = sum(part.n * (part.confidence or 0.0) for part in parts) / n
             accuracy = sum(part.n * (part.accuracy or 0.0) for part in parts) / n
-            about = {"low": parts[0].low, "high": parts[0].high, "n": n}
-            bars.append(Bar(**about, confidence=confidence, accuracy=accuracy))
+            low, high = parts[0].low, parts[0].high
+            bars.append(Bar(low=low, high=high, n=n, confidence=confidence, accuracy=accuracy))
     return bars
 
 
@@ -98,77 +98,64 @@ class Group(NamedTuple):
     rated: list[Rated]
 
     @property
-    def at_home(self) -> bool:
-        """True where the tested task is the one that was trained on."""
+    def in_domain(self) -> bool:
+        """Whether the tested task is the one that was trained on."""
         row = self.rated[0].rows[0]
         return row.task == row.train_task
 
 
 def groups(report: Report) -> list[Group]:
     """Return the groups of a report, in-domain ones first, each with its estimators in order."""
-    by_place: dict[tuple[str, str, str], dict[str, list[MetricRow]]] = {}
-    for row in report.rows:
-        by_place.setdefault(row.place, {}).setdefault(row.estimator, []).append(row)
+    by_place = group_by(report.rows, lambda row: row.place)
     several = len({backbone for _, _, backbone in by_place}) > 1
-    joint = {(entry.place, entry.estimator): entry for entry in report.summaries}
-    found = []
+    summaries = {(entry.place, entry.estimator): entry for entry in report.summaries}
+    ordered = []
     for place in sorted(by_place, key=lambda place: (place[0] != place[1], place)):
         task, train_task, backbone = place
         title = task if task == train_task else f"{task} (trained on {train_task})"
+        by_name = group_by(by_place[place], lambda row: row.estimator)
         rated = [
-            Rated(tuple(by_place[place][name]), joint.get((place, name)))
-            for name in sorted(by_place[place], key=estimator_order)
+            Rated(tuple(by_name[name]), summaries.get((place, name)))
+            for name in sorted(by_name, key=estimator_order)
         ]
-        found.append(Group(f"{title}, {backbone}" if several else title, rated))
-    return found
+        ordered.append(Group(f"{title}, {backbone}" if several else title, rated))
+    return ordered
 
 
 def comparisons(report: Report) -> list[dict[str, Comparison]]:
-    """Return the comparisons with one other estimator together, by metric."""
-    return _by_metric([(row.b, row) for row in report.comparisons])
+    """Return the comparisons with each other estimator, by metric."""
+    return _by_metric(report.comparisons, lambda row: row.b)
 
 
 def transfers(report: Report) -> list[dict[str, Transfer]]:
-    """Return the changes of each estimator when trained on another task, by metric."""
-    return _by_metric([(row.estimator, row) for row in report.transfer])
+    """Return the differences that training on another task makes to each estimator, by metric."""
+    return _by_metric(report.transfer, lambda row: row.estimator)
 
 
-def _by_metric(rows: Sequence[tuple[str, Changes]]) -> list[dict[str, Changes]]:
-    found: dict[tuple[tuple[str, str, str], int, tuple[int, str]], dict[str, Changes]] = {}
-    for estimator, row in rows:
-        about = (row.place, row.seed or 0, estimator_order(estimator))
-        found.setdefault(about, {})[row.metric] = row
-    return [found[about] for about in sorted(found)]
-
-
-class BudgetCurve(NamedTuple):
-    """One strategy over its budgets: the joint rows, smallest budget first."""
-
-    name: str
-    answers: str
-    rows: list[JointStrategy]
+def _by_metric(
+    rows: Sequence[Difference], name: Callable[[Difference], str]
+) -> list[dict[str, Difference]]:
+    by_key = group_by(rows, lambda row: (row.place, row.seed or 0, estimator_order(name(row))))
+    return [{row.metric: row for row in by_key[key]} for key in sorted(by_key)]
 
 
 def curves(report: Report) -> dict[tuple[str, str], list[BudgetCurve]]:
     """Return the curves of each (task, backbone), in the order of the report."""
-    found: dict[tuple[str, str], dict[str, list[JointStrategy]]] = {}
-    for row in report.scaling_joint:
-        found.setdefault(row.place, {}).setdefault(row.strategy, []).append(row)
     return {
         place: [
-            BudgetCurve(name_of(rows[0]), rows[0].answers, sorted(rows, key=lambda row: row.budget))
-            for rows in strategies.values()
+            sorted(curve, key=lambda row: row.budget)
+            for curve in group_by(rows, lambda row: row.strategy).values()
         ]
-        for place, strategies in found.items()
+        for place, rows in group_by(report.scaling_joint, lambda row: row.place).items()
     }
 
 
-def at_budget(found: Sequence[BudgetCurve]) -> list[JointStrategy]:
-    """Return the rows of all curves at the budget of the tables."""
-    budget = shown_budget(row.budget for curve in found for row in curve.rows)
-    return [row for curve in found for row in curve.rows if row.budget == budget]
+def at_budget(curves: Sequence[BudgetCurve]) -> list[JointStrategy]:
+    """Return the row of each curve at the budget that tables show."""
+    budget = shown_budget(row.budget for curve in curves for row in curve)
+    return [row for curve in curves for row in curve if row.budget == budget]
 
 
 def name_of(row: JointStrategy | EqualAccuracy, *, whose: bool = True) -> str:
-    """Return the name of the strategy of a row; see `strategy_name`."""
+    """Return the label of the strategy of a row; see `strategy_name`."""
     return strategy_name(row.strategy, row.estimator, row.threshold, whose=whose)

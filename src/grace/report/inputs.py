@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from grace.errors import UserInputError
 from grace.report.names import ACCESS
-from grace.report.rows import TargetRow, Validation
-from grace.report.scaling.rows import Pooled
+from grace.report.rows import group_by
+from grace.report.rows.answers import TargetRow, Validation
+from grace.report.rows.votes import Pooled
 from grace.scaling import Curve, PairWins
 
 SAME_CONFIDENCE = 1e-6
-"""The largest difference between two batches of the same model; reports round to it."""
+"""Two batches of the same model differ by at most this; reports round to it."""
 
 Key = tuple[str, str, str, str, int]
 
@@ -26,12 +27,13 @@ Key = tuple[str, str, str, str, int]
 class EstimatorResult:
     """One estimator's confidences in the test responses of one task, with their grades.
 
-    A confidence of None or nan means that there is none (cut at length, nothing parsed): such
-    responses are counted as missing and never filled in. `ids` are response ids
-    ("<question>#<sample>"); they let a report compare estimators and seeds question by question,
-    also when the answers under an id differ (a tuned model's against its backbone's).
-    `train_task` other than `task` means out of domain. Costs are None where not measured:
-    seconds and requests are per answer, `fit_seconds` once, `access` is one of `ACCESS`.
+    A confidence of None or nan is missing (the response was cut off, or no number could be parsed):
+    such responses are counted and never filled in. `ids` are response ids
+    ("<question>#<sample>"). A report compares estimators and seeds by these ids, even where the
+    responses differ (a tuned model's and its backbone's).
+
+    A `train_task` other than `task` means out of domain. Costs are None where not measured:
+    seconds and requests are per answer, `fit_seconds` is the total, `access` is one of `ACCESS`.
     """
 
     task: str
@@ -63,7 +65,7 @@ class EstimatorResult:
             )
         if self.access is not None and self.access not in ACCESS:
             raise UserInputError(
-                f"access of {self.estimator} is {self.access!r}; known: {', '.join(ACCESS)}"
+                f"access of {self.estimator} is {self.access!r}; choose from {', '.join(ACCESS)}"
             )
 
     @property
@@ -77,7 +79,7 @@ class EstimatorResult:
 
 
 class RatedAnswer(NamedTuple):
-    """One answered question to show on the page."""
+    """One response to show as an example on the page."""
 
     question: str
     answer: str
@@ -89,7 +91,7 @@ class RatedAnswer(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """The confidence along the test answers of one run: `c_NS` at S even shares of each answer."""
+    """The confidence along one run's test answers: `c_NS` at S even steps of each of N answers."""
 
     task: str
     backbone: str
@@ -102,8 +104,9 @@ class Traced(NamedTuple):
 class Replay:
     """The outcomes of strategies on the stored samples of one run, question by question.
 
-    `name` is what the run calls its trained model, `answers` says of each curve whose samples it
-    votes over (`name`, or "base"). `wins` are within-question wins by (whose samples, estimator).
+    `name` is the run's name for its trained model. `answers` maps each curve to the model whose
+    samples it votes over: `name`, or "base". `wins` maps (whose samples, estimator) to the
+    within-question wins.
     """
 
     task: str
@@ -119,11 +122,11 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportInput:
-    """Everything in one report; `created` is a text that the caller chooses.
+    """Everything that one report is computed from.
 
-    `target_values` are the targets of the training responses of each task (for their density).
-    `settings` (may be nested) are shown as text, `examples` may be all responses: a few are
-    picked.
+    `created` is any text. `target_values` are the targets of each task's training responses, for
+    their density. `settings` may be nested and are shown as text. `examples` may be all responses:
+    the report picks a few.
     """
 
     name: str
@@ -142,12 +145,11 @@ class ReportInput:
 
 
 def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
-    """Return one input with the raw confidences of several, so that statistics are joint.
+    """Join several inputs, with their raw confidences, so that statistics are over all of them.
 
-    The same confidences in two inputs (an estimator that two runs share) count once, at the
-    first one's cost. Targets are kept per training task, notes that several share once,
-    settings that differ are listed side by side, and examples come from the first run of each
-    task.
+    An estimator that two runs share counts once, at the cost that the first one measured. Targets
+    are pooled per training task, equal notes appear once, settings that differ are listed side by
+    side, and examples come from the first run of each task.
 
     Raises:
         UserInputError: no input, or different results for the same estimator, task and seed.
@@ -161,8 +163,8 @@ def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
     return ReportInput(
         name=name,
         created=max(data.created for data in inputs),
-        version=joined(data.version for data in inputs),
-        hardware=joined(data.hardware for data in inputs),
+        version=_distinct(data.version for data in inputs),
+        hardware=_distinct(data.hardware for data in inputs),
         results=_results(every("results")),
         targets=_targets(every("targets")),
         target_values=_target_values(inputs),
@@ -177,77 +179,79 @@ def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
     )
 
 
-def joined(values: Iterable[str]) -> str:
-    """Return the different values in order of appearance as one text."""
-    return "; ".join(dict.fromkeys(values))
-
-
-def flat(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flat_settings(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield (dotted name, text) of nested settings."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
+            yield from flat_settings(value, f"{prefix}{key}.")
         elif isinstance(value, list | tuple):
             yield prefix + key, ", ".join(map(str, value))
         else:
             yield prefix + key, str(value)
 
 
-def _results(results: Sequence[EstimatorResult]) -> list[EstimatorResult]:
-    found: dict[Key, EstimatorResult] = {}
-    for result in results:
-        if not _same(found.setdefault(result.key, result), result):
-            raise UserInputError(different(result.key))
-    return list(found.values())
-
-
-def _same(a: EstimatorResult, b: EstimatorResult) -> bool:
-    """Return whether two results hold the same answers and confidences; costs may differ."""
-    if list(a.ids) != list(b.ids) or list(a.correct) != list(b.correct):
-        return False
-    mine, theirs = (np.array(side.confidence, dtype=np.float64) for side in (a, b))
-    return np.allclose(mine, theirs, rtol=0, atol=SAME_CONFIDENCE, equal_nan=True)
-
-
-def different(key: Key) -> str:
-    """Return the message that two results about the same thing differ."""
+def conflict(key: Key) -> UserInputError:
+    """Return the error for two results with the same key."""
     task, train_task, backbone, estimator, seed = key
-    return (
+    return UserInputError(
         f"two different results for {estimator} on {task} (trained on {train_task}, "
         f"{backbone}, seed {seed}); give the runs different seeds or leave one out"
     )
 
 
+def _distinct(values: Iterable[str]) -> str:
+    """Join the distinct values, in order of appearance."""
+    return "; ".join(dict.fromkeys(values))
+
+
+def _results(results: Sequence[EstimatorResult]) -> list[EstimatorResult]:
+    first: dict[Key, EstimatorResult] = {}
+    for result in results:
+        if not _same(first.setdefault(result.key, result), result):
+            raise conflict(result.key)
+    return list(first.values())
+
+
+def _same(a: EstimatorResult, b: EstimatorResult) -> bool:
+    """Compare the answers and confidences of two results; costs may differ."""
+    if list(a.ids) != list(b.ids) or list(a.correct) != list(b.correct):
+        return False
+    a_N, b_N = (np.array(side.confidence, dtype=np.float64) for side in (a, b))
+    return np.allclose(a_N, b_N, rtol=0, atol=SAME_CONFIDENCE, equal_nan=True)
+
+
 def _targets(rows: Sequence[TargetRow]) -> list[TargetRow]:
-    pooled: dict[tuple[str, float, float], TargetRow] = {}
-    for row in rows:
-        key = (row.task, row.low, row.high)
-        old = pooled.get(key)
-        if old is None:
-            pooled[key] = row
-            continue
-        n = old.n + row.n
-        right = sum(part.n * (part.accuracy or 0.0) for part in (old, row))
-        pooled[key] = replace(old, n=n, accuracy=right / n if n else None)
-    return [pooled[key] for key in sorted(pooled)]
+    bins = group_by(rows, lambda row: (row.task, row.low, row.high))
+    return [_pooled(bins[key]) for key in sorted(bins)]
+
+
+def _pooled(rows: Sequence[TargetRow]) -> TargetRow:
+    """Pool the rows of one bin."""
+    n = sum(row.n for row in rows)
+    right = sum(row.n * (row.accuracy or 0.0) for row in rows)
+    return replace(rows[0], n=n, accuracy=right / n if n else None)
 
 
 def _target_values(inputs: Sequence[ReportInput]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+    pooled: dict[str, list[float]] = {}
     for data in inputs:
         for task, values in data.target_values.items():
-            found.setdefault(task, []).extend(values)
-    return found
+            pooled.setdefault(task, []).extend(values)
+    return pooled
 
 
 def _settings(inputs: Sequence[ReportInput]) -> dict[str, str]:
-    each = [dict(flat(data.settings)) for data in inputs]
-    keys = dict.fromkeys(key for settings in each for key in settings)
-    return {key: joined(s[key] for s in each if key in s) for key in keys}
+    values: dict[str, list[str]] = {}
+    for data in inputs:
+        for key, text in flat_settings(data.settings):
+            values.setdefault(key, []).append(text)
+    return {key: _distinct(texts) for key, texts in values.items()}
 
 
 def _examples(inputs: Sequence[ReportInput]) -> list[RatedAnswer]:
-    first: dict[str, ReportInput] = {}
+    """Keep of each task the examples of the first run that has any."""
+    first: dict[str, list[RatedAnswer]] = {}
     for data in inputs:
-        first = {example.task: data for example in data.examples} | first
-    return [e for task in sorted(first) for e in first[task].examples if e.task == task]
+        tasks = {example.task for example in data.examples} - set(first)
+        first |= {task: [e for e in data.examples if e.task == task] for task in tasks}
+    return [example for task in sorted(first) for example in first[task]]

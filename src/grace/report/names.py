@@ -1,4 +1,4 @@
-"""Names and order of estimators, strategies, metrics and costs in a report."""
+"""Labels and order of estimators, strategies, metrics and costs in a report."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ FAMILIES = {
         "consistency": "Consistency",
     },
 }
-"""Labels of estimators by what they go by, in the order of the tables; others follow by name."""
+"""Labels of estimators by the kind of signal that they use, in the order of the tables."""
 
 LABELS = {name: shown for family in FAMILIES.values() for name, shown in family.items()}
 
 OURS = "grace"
-"""The estimator that is compared with every other."""
+"""The estimator that every other is compared with."""
 
-AT_BASE = "@base"  # after the name of what was trained: it rates its backbone's answers
+AT_BASE = "@base"  # suffix of a trained estimator that rates its backbone's answers
 BASE = "base"
-"""Whose samples the backbone's are."""
+"""The name of the backbone as a source of samples."""
 
 BASELINE = "sc"
-"""The strategy that others are compared with."""
+"""The strategy that every other is compared with."""
 
 RULES = {"sc": "SC", "asc": "ASC", "esc": "ESC", "es": "ES", "cisc": "CISC", "best": "best of n"}
 
 
 class Column(NamedTuple):
-    """A metric as it is shown; `better` is -1 when lower is better, 1 when higher is."""
+    """A metric in a table; `better` is -1 when lower is better, 1 when higher is."""
 
     metric: str
     title: str
@@ -70,12 +70,12 @@ class Column(NamedTuple):
 
     @property
     def heading(self) -> str:
-        """The title with an arrow towards better."""
+        """The title with an arrow, up or down, towards better."""
         return f"{self.title} {'↓' if self.better < 0 else '↑'}"
 
     @property
     def axis(self) -> str:
-        """The title for a figure."""
+        """The title for an axis of a figure."""
         return f"{self.title} (%, {'lower' if self.better < 0 else 'higher'} is better)"
 
 
@@ -84,25 +84,30 @@ MAIN = (
         "ece",
         "ECE",
         -1,
-        "distance between confidence and accuracy over equal-width bins; chance alone raises it, "
-        "and its interval takes that rise off",
+        "mean distance between confidence and accuracy over equal-width bins; chance alone raises "
+        "it, and the interval is corrected for that",
     ),
     Column("brier", "Brier", -1, "mean squared error of the confidence as a probability"),
-    Column("auroc", "AUROC", 1, "chance that a right answer is surer than a wrong one; 50 is none"),
+    Column(
+        "auroc",
+        "AUROC",
+        1,
+        "probability that a right answer has a higher confidence than a wrong one; 50 is chance",
+    ),
     Column("accuracy", "Accuracy", 1, "share of right answers among those with a confidence"),
 )
 DETAIL = (
     Column("adaptive_ece", "Adaptive ECE", -1, "ECE over bins with equal numbers of answers"),
-    Column("smooth_ece", "Smooth ECE", -1, "ECE without bins, by a kernel that fits its own width"),
-    Column("aurc", "AURC", -1, "error rate averaged over answering only the surest k"),
+    Column("smooth_ece", "Smooth ECE", -1, "ECE without bins, with a kernel of fitted width"),
+    Column("aurc", "AURC", -1, "error rate of the k most confident answers, averaged over k"),
     Column("wqd", "WQD", 1, "AUROC among several answers to the same question"),
 )
 COMPARED = {column.metric: column.better for column in MAIN}
-"""The metrics in which estimators are compared; -1 where lower is better."""
+"""The metrics in which estimators are compared, each with its `Column.better`."""
 
 
 class Cost(NamedTuple):
-    """A cost as it is shown, with a short title for the console."""
+    """A cost in a table, with a short title for the console."""
 
     key: str
     title: str
@@ -142,17 +147,17 @@ COSTS = (
         "access",
         "needs",
         "needs",
-        "what the model must give: text, log-probabilities, hidden states, or its weights to train",
+        "access to the model: its text, log-probabilities, hidden states, or weights to train",
     ),
 )
 ACCESS = ("text", "logprobs", "hidden states", "weights")
-"""The access to the model that estimators need, from the text of an API to training."""
+"""The access to the model that an estimator needs, from least to most."""
 
 
 def label(estimator: str) -> str:
-    """Return the label of an estimator, "name+recalibration" and "name@base" included.
+    """Return the label of an estimator, also of "name+recalibration" and "name@base".
 
-    An unknown name keeps its letters; only underscores become spaces.
+    An estimator that is not in `LABELS` keeps its name, with spaces for underscores.
     """
     full, plus, recalibration = estimator.partition("+")
     name = full.removesuffix(AT_BASE)
@@ -162,16 +167,16 @@ def label(estimator: str) -> str:
 
 
 def family(estimator: str) -> str:
-    """Return what an estimator goes by, as a title; "Others" for an unknown one."""
+    """Return the title of the family that an estimator belongs to, "Others" if to none."""
     name = _plain(estimator)
-    return next((title for title, known in FAMILIES.items() if name in known), "Others")
+    return next((title for title, labels in FAMILIES.items() if name in labels), "Others")
 
 
 def estimator_order(estimator: str) -> tuple[int, str]:
-    """Sort key: known estimators in the order of `LABELS`, each before its recalibrations."""
+    """Sort key: the order of `LABELS`, each estimator before its recalibrations, then by name."""
     name = _plain(estimator)
-    known = list(LABELS)
-    return (known.index(name) if name in LABELS else len(known), estimator)
+    order = list(LABELS)
+    return (order.index(name) if name in LABELS else len(order), estimator)
 
 
 def _plain(estimator: str) -> str:
@@ -179,29 +184,29 @@ def _plain(estimator: str) -> str:
 
 
 def as_code(text: str) -> str:
-    """Return Markdown in which the token's name is set as code: it would be read as a tag."""
+    """Set `<CNF>` as code in Markdown, where it would otherwise be read as a tag."""
     return text.replace("<CNF>", "`<CNF>`")
 
 
 def samples_of(answers: str) -> str:
-    """Return whose samples these are."""
+    """Name the model whose samples a vote is over."""
     return "the backbone's samples" if answers == BASE else f"{label(answers)}'s samples"
 
 
 def shown_budget(budgets: Iterable[int]) -> int:
-    """Return the budget of the tables: the usual one, as in the paper, or else the largest."""
-    known = set(budgets)
-    return BUDGET if BUDGET in known else max(known)
+    """Return the budget that tables show: the paper's `BUDGET`, or else the largest."""
+    replayed = set(budgets)
+    return BUDGET if BUDGET in replayed else max(replayed)
 
 
 def strategy_name(
     strategy: str, estimator: str | None, threshold: float | None, *, whose: bool = True
 ) -> str:
-    """Return a strategy as the paper writes it: whose confidences, which samples, what threshold.
+    """Return the label of a strategy, as in "GrACE-ES (stop at 0.8)".
 
-    Names are `[ESTIMATOR-]RULE[,OPTIONS][@SAMPLES]`; without `@` the samples are the backbone's,
-    or the tuned model's where it gives the confidences. With `whose`, samples after an `@` are
-    named too.
+    `strategy` is `[ESTIMATOR-]RULE[,OPTIONS][@SAMPLES]`. Without `@` the samples are the
+    backbone's, or the tuned model's where it gives the confidences. Without `whose` the label does
+    not name the model whose samples they are.
     """
     name, _, samples = strategy.partition("@")
     rule, _, options = name.partition(",")
@@ -216,5 +221,5 @@ def strategy_name(
 
 
 def slug(text: str) -> str:
-    """Return a text as a part of a file's name."""
+    """Turn a text into a part of a file name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "task"

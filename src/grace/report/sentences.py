@@ -1,64 +1,71 @@
-"""What a report warns of, and how its numbers are read."""
+"""The sentences of a report: warnings, verdicts, notes, and how to read the numbers."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from grace.metrics.resampling import SEEDS_FOR_SPREAD
-from grace.report.groups import groups
-from grace.report.names import OURS, estimator_order, label
-from grace.report.rows import Validation
-from grace.report.stored import Report
-from grace.report.tables import ODD, quality
+from grace.report.groups import comparisons, groups
+from grace.report.names import BASELINE, FAMILIES, OURS, estimator_order, label
+from grace.report.rows import Report, group_by
+from grace.report.rows.answers import Validation
+from grace.report.tables import points
+from grace.report.tables.answers import DAGGER, change, quality
 
-ODD_MEANING = (
-    f"{ODD} Chance alone makes the ECE of a finite number of answers too large; the interval takes "
-    "that off, the number does not. So the number can stand at the upper end of its interval or "
-    "above it, and an interval from 0.0 says that the confidence may be perfectly calibrated."
+DAGGER_MEANING = (
+    f"{DAGGER} Chance alone raises the ECE of a finite number of answers; the interval is "
+    "corrected for that, the value is not. So the value can be at the upper end of its interval or "
+    "above it, and an interval from 0.0 means that the confidence may be perfectly calibrated."
 )
 VALIDATED = {"log_loss": "log loss", "brier": "Brier score"}
 
 
+def joined(names: Sequence[str]) -> str:
+    """Join names by commas and an "and"."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+# --- warnings
+
+
 def headlines(report: Report) -> list[str]:
-    """Return a sentence for each task and backbone on which something simpler is better.
+    """Return a warning for each task and backbone on which a simpler estimator is better.
 
-    Better is what has a smaller log loss on validation answers, else a smaller Brier score, by
-    more than a standard error; over several seeds, that of the mean.
+    It is better if its log loss on validation answers is smaller by more than a standard error;
+    else the Brier score decides in the same way. Over several seeds, both are about the mean.
     """
-    places: dict[tuple[str, str], list[Validation]] = {}
-    for row in report.validation:
-        places.setdefault(row.place, []).append(row)
-    found = []
+    places = group_by(report.validation, lambda row: row.place)
+    lines = []
     for place, rows in places.items():
-        where = ", ".join(
-            name for at, name in enumerate(place) if len({other[at] for other in places}) > 1
-        )
-        if said := _said(rows):
-            found.append(f"On validation{f' ({where})' if where else ''}, {said}")
-    return found
+        differing = (at for at in range(len(place)) if len({other[at] for other in places}) > 1)
+        where = ", ".join(place[at] for at in differing)
+        if warning := _warning(rows):
+            lines.append(f"On validation{f' ({where})' if where else ''}, {warning}")
+    return lines
 
 
-def _said(rows: Sequence[Validation]) -> str:
+def _warning(rows: Sequence[Validation]) -> str:
     names = {row.a for row in rows}
     ours = OURS if OURS in names else min(names)
-    for metric, called in VALIDATED.items():
+    for metric, title in VALIDATED.items():
         mine = [row for row in rows if row.a == ours and row.metric == metric]
         rivals = sorted({row.b for row in mine}, key=estimator_order)
         pairs = [(name, [row for row in mine if row.b == name]) for name in rivals]
-        better = [(name, of) for name, of in pairs if _is_better(of)]
-        if better:
-            seeds = len({row.seed for row in mine})
-            theirs = in_words(
-                [f"{statistics.fmean(r.b_value for r in of):.3f}" for _, of in better]
-            )
-            over = f", the mean of {seeds} seeds" if seeds > 1 else ""
-            return (
-                f"{in_words([label(name) for name, _ in better])} "
-                f"{'is' if len(better) == 1 else 'are'} better than {label(ours)}: {called} "
-                f"{theirs} against {statistics.fmean(r.a_value for r in better[0][1]):.3f}{over}."
-            )
+        better = [(name, seeds) for name, seeds in pairs if _is_better(seeds)]
+        if not better:
+            continue
+        means = [f"{statistics.fmean(row.b_value for row in seeds):.3f}" for _, seeds in better]
+        our_mean = statistics.fmean(row.a_value for row in better[0][1])
+        num_seeds = len({row.seed for row in mine})
+        over = f", the mean of {num_seeds} seeds" if num_seeds > 1 else ""
+        return (
+            f"{joined([label(name) for name, _ in better])} "
+            f"{'is' if len(better) == 1 else 'are'} better than {label(ours)}: {title} "
+            f"{joined(means)} against {our_mean:.3f}{over}."
+        )
     return ""
 
 
@@ -68,14 +75,95 @@ def _is_better(rows: Sequence[Validation]) -> bool:
     return gain > error
 
 
-def in_words(names: Sequence[str]) -> str:
-    """Return names as a list with an "and"."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+# --- verdicts
+
+
+class Standing(NamedTuple):
+    """The labels of the methods that GrACE is better than, even with and worse than, by Brier."""
+
+    title: str
+    better: list[str]
+    even: list[str]
+    worse: list[str]
+
+    def __str__(self) -> str:
+        parts = (
+            ("better than", self.better),
+            ("not told apart from", self.even),
+            ("worse than", self.worse),
+        )
+        return "; ".join(f"{text} {joined(names)}" for text, names in parts if names)
+
+
+def standings(report: Report) -> list[Standing]:
+    """Compare GrACE with the other methods on each task that it was trained on."""
+    by_place: dict[tuple[str, str, str], Standing] = {}
+    several = len({row.backbone for row in report.comparisons}) > 1
+    for by_metric in comparisons(report):
+        row = by_metric.get("brier")
+        if row is None or row.task != row.train_task or row.b in FAMILIES[label(OURS)]:
+            continue
+        title = f"{row.task}, {row.backbone}" if several else row.task
+        standing = by_place.setdefault(row.place, Standing(title, [], [], []))
+        sides = {"better": standing.better, "worse": standing.worse}
+        sides.get(change(row).verdict, standing.even).append(label(row.b))
+    return list(by_place.values())
+
+
+def verdict(report: Report) -> str:
+    """Count GrACE's wins, ties and losses in one sentence; "" without comparisons."""
+    tasks = standings(report)
+    better = sum(len(task.better) for task in tasks)
+    even = sum(len(task.even) for task in tasks)
+    worse = sum(len(task.worse) for task in tasks)
+    total = better + even + worse
+    if not total:
+        return ""
+    where = f"{len(tasks)} tasks" if len(tasks) > 1 else tasks[0].title
+    lost = "; ".join(f"{joined(task.worse)} on {task.title}" for task in tasks if task.worse)
+    which = f"{worse} (than {lost})" if worse else "none"
+    return (
+        f"{label(OURS)}'s Brier score is clearly better than another method's in {better} of "
+        f"{total} comparisons on {where}, not told apart in {even}, and clearly worse in {which}."
+    )
+
+
+def samples_saved(report: Report) -> str:
+    """Say in one sentence what confidence does for a vote; "" without a replay."""
+    stops = [
+        row
+        for row in report.equal_accuracy
+        if (row.strategy, row.reference) == (f"{OURS}-es", BASELINE)
+    ]
+    votes = [row for row in report.scaling_joint if row.strategy == f"{OURS}-sc"]
+    if not votes or not stops:
+        return ""
+    budget = stops[0].budget
+    gains = [
+        (row.task, points("accuracy", row.gain, row.gain_interval))
+        for row in votes
+        if row.budget == budget
+    ]
+    clear = [cell.verdict for _, cell in gains]
+    needed = ", ".join(f"{r.samples:.1f} on {r.task}" for r in stops if r.samples is not None)
+    never = joined([row.task for row in stops if row.samples is None])
+    return (
+        f"Over {budget} samples, votes weighted by confidence ({label(OURS)}-SC) are clearly more "
+        f"often right than plain ones (SC) on {clear.count('better')} of {len(gains)} tasks, "
+        f"clearly less often on {clear.count('worse') or 'none'}, in points: "
+        f"{', '.join(f'{cell.plain} on {task}' for task, cell in gains)}. {label(OURS)}-ES, which "
+        f"stops at the first sure sample, needs fewer for the accuracy of {budget} plain votes: "
+        f"{needed or 'nowhere'}"
+        + (f"; it does not get there on {never}." if never and needed else ".")
+    )
+
+
+# --- notes
 
 
 def notes(report: Report) -> list[str]:
-    """Return the report's notes, and one for every group in which responses were left out."""
-    left_out = []
+    """Return the report's notes, and one for every group in which confidences are missing."""
+    lines = list(report.notes)
     for group in groups(report):
         counts = {r.label: r.num_missing for r in group.rated if r.num_missing}
         if not counts:
@@ -84,19 +172,19 @@ def notes(report: Report) -> list[str]:
         same = len(counts) == len(group.rated) and len(set(counts.values())) == 1
         each = ", ".join(f"{name} {count}" for name, count in counts.items())
         who = f"{max(counts.values())} by any estimator" if same else each
-        left_out.append(
-            f"{group.title}: of {total} responses, these are without a confidence: {who}. The "
-            "numbers are over the rest, comparisons over what both rate."
+        lines.append(
+            f"{group.title}: of {total} responses, these have no confidence: {who}. Metrics are "
+            "over the rest, comparisons over the responses that both rate."
         )
-    return [*report.notes, *left_out]
+    return lines
 
 
 def how_to_read(report: Report) -> list[str]:
-    """Return the lines that say what the numbers and the marks are."""
+    """Explain the numbers and the marks of the tables."""
     level = round(100 * report.evaluation.get("level", 0.95))
     bins = report.evaluation.get("bins", 10)
-    found = [group.rated for group in groups(report)]
-    seeds = max((len(r.rows) for rated in found for r in rated), default=1)
+    tables = [group.rated for group in groups(report)]
+    seeds = max((len(r.rows) for rated in tables for r in rated), default=1)
     over = "questions"
     if seeds >= SEEDS_FOR_SPREAD:
         over += f" and (where there are {SEEDS_FOR_SPREAD} or more) seeds"
@@ -104,12 +192,13 @@ def how_to_read(report: Report) -> list[str]:
     if seeds > 1:
         text += ", of the mean over seeds; ± is the standard deviation over seeds"
     lines = [f"{text}. ECE uses {bins} bins."]
-    if any(ODD in quality(r, "ece").rest for rated in found for r in rated):
-        lines.append(ODD_MEANING)
-    if report.summaries and any(len(rated) > 1 for rated in found):
+    if any(DAGGER in quality(r, "ece").rest for rated in tables for r in rated):
+        lines.append(DAGGER_MEANING)
+    if report.summaries and any(len(rated) > 1 for rated in tables):
         lines.append(
             "Bold: clearly the best (the paired interval of the difference excludes 0 against "
             'every other); "=": best, or not clearly worse than the best; italic: clearly the '
-            'second, italic with "=": shared second. Nothing is marked where nothing is told apart.'
+            'second, italic with "=": shared second. Nothing is marked where no difference is '
+            "clear."
         )
     return lines

@@ -1,11 +1,11 @@
-"""Replay: what every strategy would have done with the samples that are already stored.
+"""Replay: the decisions of every strategy on samples that are already stored.
 
     pool = Pool(answers, correct, tokens, {"grace": confidences})
     scaling = replay(pool, ["sc", "grace-sc", "grace-es"], budgets=[1, 2, 4, 8], orders=50)
     print(scaling.estimate("grace-es", 8), scaling.difference("grace-es", "sc", 8))
 
-The samples of every question are put in many seeded orders; the votes are those that a live run
-would have seen, and so are the decisions (`tests/scaling` hold the two together).
+The samples of every question are taken in many random orders. Votes and decisions are those of a
+live run that draws the samples in that order (`tests/scaling` compares the two).
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from grace.strategies.tally import Floats
 
 
 class PairWins(NamedTuple):
-    """Of each question the pairs of a right and a wrong sample, and in how many the right wins.
+    """The pairs of a right and a wrong sample of each question, and those that the right one wins.
 
-    The right sample wins when it is surer; a tie is half a win.
+    The right sample wins when its confidence is higher; a tie is half a win.
     """
 
     wins_Q: Floats
@@ -27,14 +27,14 @@ class PairWins(NamedTuple):
 
 
 def pair_wins(pool: Pool, estimator: str) -> PairWins:
-    """Return the wins of an estimator's confidences; samples without one are in no pair.
+    """Count the pairs and the wins of an estimator; samples without a confidence are in no pair.
 
     Raises:
         UserInputError: the pool has no confidences of that estimator.
     """
     value_QS = pool.confidence(estimator)
-    known_QS = ~np.isnan(value_QS)
-    right_QS, wrong_QS = known_QS & pool.correct_QS, known_QS & ~pool.correct_QS
+    rated_QS = ~np.isnan(value_QS)
+    right_QS, wrong_QS = rated_QS & pool.correct_QS, rated_QS & ~pool.correct_QS
     wins_Q = np.zeros(pool.num_questions)
     for at in range(pool.num_samples):
         mine_Q1 = value_QS[:, at, None]
@@ -53,8 +53,8 @@ def discrimination(
     al. 2025, arXiv 2502.06233, section 5; see `grace.metrics.wqd`.
 
     Args:
-        questions: of each seed its question ids.
-        parts: of each seed the wins in its pool.
+        questions: the question ids of each seed.
+        parts: the wins of each seed.
     """
     resamples = Resamples([name for part in questions for name in part])
     drawn_D = over_seeds(

@@ -1,8 +1,8 @@
 """Thresholds for early stopping, from stored samples.
 
-A threshold fitted on single samples does not carry over to early stopping, which answers with the
-first of several samples that reaches it. So it is fitted on what early stopping does, with the
-samples in the order in which they were stored.
+A threshold that is fitted on single samples does not hold for early stopping, which answers with
+the first of several samples that reaches it. So it is fitted on the decisions of early stopping,
+with the samples in the order in which they were stored.
 
 Shapes: Q questions, G thresholds.
 """
@@ -37,18 +37,18 @@ def accuracy_threshold(
 
     Args:
         pool: samples of the calibration questions, drawn at the temperature of use.
-        target: wanted accuracy of the answers that are given, in (0, 1).
-        budget: most samples per question; 1 is selective answering.
-        delta: accepted probability that the guarantee is false, in (0, 1).
-        estimator: whose confidences.
+        target: accuracy to guarantee for the answers that are given, in (0, 1).
+        budget: maximum number of samples per question; 1 is selective answering.
+        delta: accepted probability that the guarantee does not hold, in (0, 1).
+        estimator: the estimator whose confidences are used.
         grid: thresholds from strict to loose, chosen without looking at these data.
-        drop: samples whose confidence falls below this are aborted.
+        drop: confidence below which a sample is aborted.
 
     Raises:
         UserInputError: an impossible target, delta, budget or grid, or missing confidences.
     """
-    left = pool.dropped(drop, budget) if drop else pool
-    answered_GQ, right_GQ = early_stops(left, budget, estimator, grid)
+    votes = pool.dropped(drop, budget) if drop else pool
+    answered_GQ, right_GQ = early_stops(votes, budget, estimator, grid)
     accepted_G, right_G = answered_GQ.sum(axis=1), right_GQ.sum(axis=1)
     n = pool.num_questions
     return guarantee(accepted_G, right_G, n, target=target, delta=delta, grid=grid)
@@ -57,9 +57,9 @@ def accuracy_threshold(
 def early_stops(
     pool: Pool, budget: int, estimator: str, grid: Sequence[float] = GRID
 ) -> tuple[Truths, Truths]:
-    """Return, for every threshold and question, whether it is answered and answered right: (G, Q).
+    """Return whether each question is answered, and answered right, at each threshold: (G, Q).
 
-    A question is answered where one of its first `budget` samples reaches the threshold.
+    A question is answered if one of its first `budget` samples reaches the threshold.
 
     Raises:
         UserInputError: the pool has fewer samples than the budget, or none of the confidences.
@@ -68,11 +68,11 @@ def early_stops(
     answer_QT = first_seen(pool.answer_QS[:, :budget])
     table = VoteTable(answer_QT, pool.confidence(estimator)[:, :budget])
     correct_QT = pool.correct_QS[:, :budget]
-    found = []
+    by_threshold = []
     for tau in grid:
         strategy = EarlyStop(tau)
         (outcome,) = outcomes(strategy, table, [budget])
         answered_Q = strategy.stops(table) <= budget
-        found.append((answered_Q, answered_Q & is_right(outcome, correct_QT)))
-    answered, right = zip(*found, strict=True)
-    return np.array(answered), np.array(right)
+        by_threshold.append((answered_Q, answered_Q & is_right(outcome, correct_QT)))
+    answered_GQ, right_GQ = map(np.array, zip(*by_threshold, strict=True))
+    return answered_GQ, right_GQ

@@ -21,12 +21,13 @@ class Pool:
     """S graded samples of each of Q questions.
 
     Attributes:
-        answer_QS: which answer a sample gives, named by the first sample that gave it; -1: none.
+        answer_QS: the answer of each sample, as the index of the first sample with that answer;
+            -1: none.
         correct_QS: whether the sample is right; one without an answer never is.
         tokens_QS: its length in tokens.
         confidences: by estimator, P(the sample is right), nan where there is none.
-        trace_QSK: P(the sample is right | its first k tokens), nan from its end on; None where
-            that is not known.
+        trace_QSK: P(the sample is right | its first k tokens), nan from its end on; None without
+            traces.
     """
 
     def __init__(
@@ -37,17 +38,17 @@ class Pool:
         confidences: Mapping[str, ArrayLike] | None = None,
         traces: Sequence[Sequence[Sequence[float]]] | Floats | None = None,
     ) -> None:
-        """Check and keep the arrays.
+        """Check the arrays.
 
         Args:
-            answers: (Q, S) whole numbers that tell the answers of one question apart; -1: none.
+            answers: (Q, S) integers, equal for equal answers to a question; -1: none.
             correct: (Q, S) truth values.
-            tokens: (Q, S) lengths; zeros when not given.
+            tokens: (Q, S) lengths; by default zeros.
             confidences: by estimator (Q, S) values in [0, 1]; None or nan where there is none.
-            traces: of each sample of each question its confidences token by token.
+            traces: the confidences token by token, of each sample of each question.
 
         Raises:
-            UserInputError: the shapes differ, or values that cannot be used.
+            UserInputError: the shapes differ, or a value is not allowed.
         """
         codes = np.asarray(answers)
         if codes.ndim != 2 or not codes.size or not np.issubdtype(codes.dtype, np.integer):
@@ -73,7 +74,7 @@ class Pool:
         confidences: Mapping[str, ArrayLike] | None = None,
         traces: Sequence[Sequence[Sequence[float]]] | None = None,
     ) -> Pool:
-        """Make a pool of answers as they vote: texts, None for none (see `__init__`).
+        """Make a pool of answers as texts, None for none (see `__init__`).
 
         Raises:
             UserInputError: as for the constructor, or not every question has as many samples.
@@ -109,18 +110,18 @@ class Pool:
         if estimator is None:
             return np.full(self.answer_QS.shape, np.nan)
         if estimator not in self.confidences:
-            known = ", ".join(self.confidences) or "none"
+            available = ", ".join(self.confidences) or "none"
             raise UserInputError(
-                f"the pool has no confidences of {estimator!r} (it has: {known}); "
+                f"the pool has no confidences of {estimator!r} (it has: {available}); "
                 "score the samples with it first, or leave out its strategies"
             )
         return self.confidences[estimator]
 
     def check_budgets(self, budgets: Sequence[int]) -> None:
-        """Refuse budgets below one or above the stored samples.
+        """Check that budgets are between 1 and the number of stored samples.
 
         Raises:
-            UserInputError: there is such a budget, or none at all.
+            UserInputError: one is not, or there is none.
         """
         if not budgets or min(budgets) < 1 or max(budgets) > self.num_samples:
             raise UserInputError(
@@ -129,7 +130,7 @@ class Pool:
             )
 
     def take(self, questions: ArrayLike) -> Pool:
-        """Return the pool of some questions, in that order, repeated ones too."""
+        """Return the pool of some questions, in that order and with repeats."""
         rows = np.asarray(questions)
         return Pool(
             self.answer_QS[rows],
@@ -144,14 +145,14 @@ class Pool:
     ) -> Pool:
         """Return votes of `budget` samples, aborted once their confidence is below `drop`.
 
-        An aborted sample has no answer and no confidence, and costs the tokens up to there, the one
-        chosen at that step among them. Before the first token nothing is dropped, nor is the last
-        sample of a vote where none before it has an answer: so every question gets one.
+        An aborted sample has no answer and no confidence, and costs the tokens up to and including
+        that step. No sample is dropped before its first token, nor is the last sample of a vote
+        where none before it has an answer: so every question gets an answer.
 
         Args:
-            drop: below which a sample is aborted; 0: none is.
-            budget: most samples of a vote.
-            rows: questions (R, 1) and samples (R, S) of the votes; all, as stored, if not given.
+            drop: confidence below which a sample is aborted; 0: never.
+            budget: number of samples of a vote.
+            rows: questions (R, 1) and samples (R, S) of the votes; by default all, as stored.
 
         Raises:
             UserInputError: the pool has no traces.
@@ -165,7 +166,7 @@ class Pool:
         )
         if not drop:
             return votes
-        gone_RT, tokens_RT = (each[at] for each in self.drops(drop))
+        gone_RT, tokens_RT = (array_QS[at] for array_QS in self.drops(drop))
         answered_RT = (votes.answer_QS >= 0) & ~gone_RT
         gone_RT[:, -1] &= answered_RT[:, :-1].any(axis=1)
         return Pool(
@@ -176,39 +177,39 @@ class Pool:
         )
 
     def lowest_right(self) -> Floats:
-        """Return the lowest confidence along the first sample of each question, if that is right.
+        """Return the lowest confidence along the first sample of each question, where it is right.
 
         Raises:
             UserInputError: the pool has no traces.
         """
-        if self.trace_QSK is None:
-            self.drops(1.0)
-        assert self.trace_QSK is not None
-        trace_NK = self.trace_QSK[self.correct_QS[:, 0], 0, 1:]
+        trace_NK = self._traces()[self.correct_QS[:, 0], 0, 1:]
         lowest_N: Floats = np.nanmin(trace_NK, axis=1, initial=1.0)
         return lowest_N
 
     def drops(self, drop: float) -> tuple[NDArray[np.bool_], Indices]:
-        """Return which samples are aborted (Q, S), and their tokens up to there.
+        """Return which samples are aborted, and after how many tokens: (Q, S).
 
         Raises:
             UserInputError: the pool has no traces.
         """
-        if self.trace_QSK is None:
-            raise UserInputError(
-                f"samples cannot be dropped below {drop:g}: the pool has no confidences token by "
-                "token; train with train.trace=true and train.lora=never"
-            )
-        low_QSK = self.trace_QSK < drop
+        low_QSK = self._traces() < drop
         low_QSK[..., :1] = False
         first_QS: Indices = low_QSK.argmax(axis=-1)
         return np.asarray(low_QSK.any(axis=-1)), first_QS + 1
 
     def orders(self, count: int, seed: int = 0) -> Iterator[Order]:
-        """Yield (Q, S) orders of the samples, drawn question by question; each by its own seed."""
+        """Yield random orders (Q, S) of each question's samples, each with a seed of its own."""
         places = np.broadcast_to(np.arange(self.num_samples), self.answer_QS.shape)
         for number in range(count):
             yield np.random.default_rng([seed, number]).permuted(places, axis=1)
+
+    def _traces(self) -> Floats:
+        if self.trace_QSK is None:
+            raise UserInputError(
+                "samples cannot be dropped: the pool has no confidences token by token; "
+                "train with train.trace=true and train.lora=never"
+            )
+        return self.trace_QSK
 
     def _like(self, values: ArrayLike, name: str) -> NDArray[Any]:
         array = np.asarray(values)
@@ -224,7 +225,7 @@ class Pool:
         outside = array[(array < 0) | (array > 1)]
         if outside.size:
             raise UserInputError(
-                f"{name} has the confidence {outside[0]:g}; they are probabilities in [0, 1]"
+                f"{name} has a confidence of {outside[0]:g}; give probabilities in [0, 1]"
             )
         return array
 
@@ -241,10 +242,10 @@ def _padded(traces: Sequence[Sequence[Sequence[float]]] | Floats) -> Floats:
 
 
 def first_seen(code_RT: Indices) -> Indices:
-    """Name each answer by the position in its row where it was first seen.
+    """Replace each answer by the position in its row where it was first seen.
 
     Args:
-        code_RT: small whole numbers that tell the answers of one row apart; -1: none.
+        code_RT: small integers, equal for equal answers in a row; -1: none.
     """
     rows, width = code_RT.shape
     every = np.arange(rows)
@@ -252,12 +253,11 @@ def first_seen(code_RT: Indices) -> Indices:
     for place in range(width - 1, -1, -1):
         first_RK[every, code_RT[:, place]] = place
     first_RK[:, -1] = -1  # the last column is where "none" has written
-    named: Indices = np.take_along_axis(first_RK, code_RT, axis=1)
-    return named
+    return np.take_along_axis(first_RK, code_RT, axis=1)
 
 
 def _renumber(code_RT: Indices) -> Indices:
-    """Number the answers of each row from 0 or 1 on, in the order of their codes; below 0: -1."""
+    """Renumber the answers of each row by small integers, in the order of their codes; -1: none."""
     order_RT = code_RT.argsort(axis=1, kind="stable")
     sorted_RT = np.take_along_axis(code_RT, order_RT, axis=1)
     new_RT = np.diff(sorted_RT, axis=1, prepend=sorted_RT[:, :1]) > 0

@@ -1,4 +1,4 @@
-"""Every policy at every budget on the same orders of the same samples.
+"""The replay: every policy at every budget on the same orders of the same samples.
 
 Shapes: Q questions, S samples, B budgets, R rows (a question in one order), T votes per row.
 """
@@ -20,11 +20,11 @@ from grace.strategies.tally import Floats, Indices, VoteTable
 
 BUDGETS = (1, 2, 4, 8, 16, 32)
 _ROWS = 8_192
-"""Rows that are decided at once: what stays in a processor's cache."""
+"""Rows that are decided at once, so that they stay in the processor's cache."""
 
 
 class Outcome(NamedTuple):
-    """What a strategy does with each row: the position of its answer (-1: none), votes used."""
+    """The decision on each row: the position of the answer (-1: none) and the number of votes."""
 
     chosen_R: Indices
     used_R: Indices
@@ -38,16 +38,16 @@ def replay(
     orders: int = 50,
     seed: int = 0,
 ) -> Scaling:
-    """Return accuracy, samples and tokens of every policy at every budget.
+    """Compute accuracy, samples and tokens of every policy at every budget.
 
     Every policy and budget sees the same orders, so their differences are paired. The chosen
-    answer is right when the first sample that gave it is right; no answer is wrong.
+    answer is right if the first sample with that answer is right; no answer counts as wrong.
 
     Args:
         pool: the stored samples.
         policies: policies, or their names as in `grace.strategies.policy`.
-        budgets: most samples per question, none above the samples in the pool.
-        orders: how many random orders of each question's samples to average over.
+        budgets: maximum numbers of samples per question, at most the samples in the pool.
+        orders: number of random orders of each question's samples to average over.
         seed: seed of the orders.
 
     Raises:
@@ -57,30 +57,31 @@ def replay(
     pool.check_budgets(budgets)
     if orders < 1:
         raise UserInputError(f"orders is {orders}; at least one order is needed")
-    sums = [_Sums(each, pool, budgets) for each in map(_policy, policies)]
+    named = (policy(each) if isinstance(each, str) else each for each in policies)
+    sums = [_Sums(each, pool, budgets) for each in named]
     by_drop: dict[float, list[_Sums]] = {}
     for each in sums:
         by_drop.setdefault(getattr(each.policy.strategy, "drop", 0.0), []).append(each)
     for rows in _rows(pool, orders, seed, max(budgets)):
-        for drop, those in by_drop.items():
-            # which sample is a vote's last, and so never dropped alone, depends on the budget
+        for drop, group in by_drop.items():
+            # Which sample is the last of a vote, and so maybe not dropped, depends on the budget.
             for some in [[budget] for budget in budgets] if drop else [budgets]:
-                _add(those, pool.dropped(drop, max(some), rows), rows[0], some)
-    return Scaling([each.curve(orders) for each in sums])
+                _add(group, pool.dropped(drop, max(some), rows), rows[0], some)
+    return Scaling([[each.curve(orders) for each in sums]])
 
 
 def _add(sums: Sequence[_Sums], votes: Pool, question_R1: Indices, budgets: Sequence[int]) -> None:
-    """Add up what policies do with votes, a row of samples in the order of their arrival each."""
+    """Add the decisions of several policies on votes, one row per question and order."""
     tokens_RT = votes.tokens_QS.cumsum(axis=1)
     for each in sums:
         table = VoteTable(votes.answer_QS, votes.confidence(each.policy.estimator))
-        found = outcomes(each.policy.strategy, table, budgets)
-        for budget, outcome in zip(budgets, found, strict=True):
+        decided = outcomes(each.policy.strategy, table, budgets)
+        for budget, outcome in zip(budgets, decided, strict=True):
             each.add(budget, question_R1.ravel(), outcome, votes.correct_QS, tokens_RT)
 
 
 def outcomes(strategy: Strategy, table: VoteTable, budgets: Sequence[int]) -> Iterator[Outcome]:
-    """Yield, budget by budget, what `decide` would do with every row."""
+    """Yield the decisions on every row at each budget, as `decide` would take them."""
     stop_R = strategy.stops(table)
     for budget in budgets:
         used_R = np.minimum(stop_R, budget)
@@ -88,16 +89,16 @@ def outcomes(strategy: Strategy, table: VoteTable, budgets: Sequence[int]) -> It
 
 
 def is_right(outcome: Outcome, correct_RT: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether the chosen answer of each row is right."""
+    """Return whether the chosen answer of each row is right: (R,)."""
     chosen_R = outcome.chosen_R
     return (chosen_R >= 0) & correct_RT[np.arange(len(chosen_R)), chosen_R]
 
 
 class _Sums:
-    """Adds up the outcomes of one policy, question by question."""
+    """Sums of the outcomes of one policy over orders, question by question."""
 
-    def __init__(self, which: Policy, pool: Pool, budgets: Sequence[int]) -> None:
-        self.policy = which
+    def __init__(self, policy: Policy, pool: Pool, budgets: Sequence[int]) -> None:
+        self.policy = policy
         self._budgets = tuple(budgets)
         self._sum_BMQ = np.zeros((len(budgets), 3, pool.num_questions))
         self._used_BV = np.zeros((len(budgets), max(budgets) + 1))
@@ -134,7 +135,3 @@ def _rows(pool: Pool, orders: int, seed: int, width: int) -> Iterator[tuple[Indi
         samples = np.concatenate([order[:, :width] for order in block])
         for start in range(0, len(samples), _ROWS):
             yield questions[start : start + _ROWS], samples[start : start + _ROWS]
-
-
-def _policy(which: str | Policy) -> Policy:
-    return policy(which) if isinstance(which, str) else which

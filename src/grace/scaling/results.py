@@ -1,4 +1,4 @@
-"""What a replay found: curves per question, their means with intervals, and differences.
+"""The results of a replay: curves per question, their means with intervals, and differences.
 
 Shapes: Q questions, B budgets, V numbers of votes (0 to the largest budget), D draws (entry 0 is
 the data themselves), P policies, M measures.
@@ -31,22 +31,22 @@ class Estimate(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Width of the interval."""
+        """The width of the interval."""
         return self.high - self.low
 
 
 def estimate(draw_D: Floats) -> Estimate:
-    """Return the value and the percentiles of its draws, which may be infinite."""
+    """Return the value (entry 0) and percentiles of its draws, which may be infinite."""
     low, high = np.quantile(draw_D[1:], [0.025, 0.975], method="inverted_cdf")
     return Estimate(float(draw_D[0]), float(low), float(high))
 
 
 class Reach(NamedTuple):
-    """What a policy needs for the accuracy of another one at a budget.
+    """The samples that a policy needs for the accuracy of a reference at a budget.
 
-    `samples` is the number that it needs, inf where its curve does not get there; `saved` is the
-    paired difference to what the other one uses; `reached` is the share of resamples in which the
-    curve gets there.
+    `samples` is inf where the policy's curve does not reach the accuracy, `saved` is the paired
+    difference to the samples of the reference, and `reached` the share of resamples in which the
+    curve reaches it.
     """
 
     policy: str
@@ -63,8 +63,8 @@ class Reach(NamedTuple):
 class Curve:
     """One policy at all budgets: means over the orders, question by question.
 
-    `estimator` is whose confidences it reads and `threshold` where it stops, None where there is
-    none. `used_BV[b, v]` is the share of decisions at a budget that took v samples.
+    `estimator` and `threshold` are None for a policy without one. `used_BV[b, v]` is the share of
+    decisions at budget b that took v samples.
     """
 
     name: str
@@ -97,56 +97,45 @@ class Scaling:
     """
 
     def __init__(
-        self,
-        curves: Sequence[Curve],
-        *,
-        others: Sequence[Sequence[Curve]] = (),
-        questions: Sequence[Sequence[Hashable]] = (),
-        resamples: int = 1000,
-        seed: int = 0,
+        self, seeds: Sequence[Sequence[Curve]], questions: Sequence[Sequence[Hashable]] = ()
     ) -> None:
-        """Keep the curves.
+        """Store the curves; draws are computed when they are first needed.
 
         Args:
-            curves: of the first seed, or the only one.
-            others: the curves of each further seed, of the same policies at the same budgets.
-            questions: of each seed the ids of its questions; may be left out for a single seed.
-            resamples: how often to resample.
-            seed: seed of the resamples.
+            seeds: the curves of each seed, of the same policies at the same budgets.
+            questions: the question ids of each seed; not needed for a single seed.
         """
-        self._seeds = [{curve.name: curve for curve in part} for part in (curves, *others)]
+        self._seeds = [{curve.name: curve for curve in curves} for curves in seeds]
         self.curves = self._seeds[0]
-        self.budgets = curves[0].budgets
-        self._questions = questions or [range(len(curves[0].accuracy_BQ[0]))]
-        self._resamples = resamples
-        self._seed = seed
+        first = seeds[0][0]
+        self.budgets = first.budgets
+        self._questions = questions or [range(first.accuracy_BQ.shape[1])]
 
     @property
     def num_questions(self) -> int:
-        """Number of different questions."""
+        """The number of different questions."""
         return len({name for part in self._questions for name in part})
 
     def used(self, policy: str, budget: int) -> Floats:
-        """Return the shares of decisions at a budget that took 0, 1, 2, ... samples."""
+        """Return the shares of decisions at a budget that took 0, 1, 2, ... samples: (V,)."""
         at = self._place(policy, budget)[1]
         mean: Floats = np.mean([part[policy].used_BV[at] for part in self._seeds], axis=0)
         return mean
 
     def draws(self, policy: str, budget: int, measure: Measure = "accuracy") -> Floats:
-        """Return the mean over questions and seeds (entry 0) and draws of it.
+        """Return the mean over questions and seeds (entry 0) and its draws: (D,).
 
         Raises:
             UserInputError: a policy or a budget that was not replayed.
         """
-        drawn: Floats = self._values[1][:, *self._place(policy, budget), MEASURES.index(measure)]
-        return drawn
+        return self._values[1][:, *self._place(policy, budget), MEASURES.index(measure)]
 
     def estimate(self, policy: str, budget: int, measure: Measure = "accuracy") -> Estimate:
         """Return a mean with its 95 % interval."""
-        found = estimate(self.draws(policy, budget, measure))
-        if measure != "accuracy":
-            return found
-        return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))
+        value, low, high = estimate(self.draws(policy, budget, measure))
+        if measure == "accuracy":
+            low, high = max(low, 0.0), min(high, 1.0)
+        return Estimate(value, low, high)
 
     def difference(
         self, policy: str, baseline: str, budget: int, measure: Measure = "accuracy"
@@ -157,8 +146,8 @@ class Scaling:
     def reach(self, policy: str, reference: str, budget: int) -> Reach:
         """Return how many samples a policy needs for the accuracy of another at a budget.
 
-        Between two budgets the curve is the straight line: what a mix of both budgets, drawn
-        question by question, is worth. It counts where the curve first gets there.
+        Between two budgets the curve is a straight line: the value of a mix of both budgets, drawn
+        question by question. The first place where the curve reaches the accuracy counts.
         """
         target_D = self.draws(reference, budget)
         spent_D = self.draws(reference, budget, "samples")
@@ -183,17 +172,17 @@ class Scaling:
 
     def _place(self, policy: str, budget: int) -> tuple[int, int]:
         if policy not in self.curves:
-            raise UserInputError(f"{policy!r} was not replayed; known: {', '.join(self.curves)}")
+            names = ", ".join(self.curves)
+            raise UserInputError(f"{policy!r} was not replayed; choose from {names}")
         if budget not in self.budgets:
-            known = ", ".join(map(str, self.budgets))
-            raise UserInputError(f"budget {budget} was not replayed; known: {known}")
+            budgets = ", ".join(map(str, self.budgets))
+            raise UserInputError(f"budget {budget} was not replayed; choose from {budgets}")
         return list(self.curves).index(policy), self.budgets.index(budget)
 
     @cached_property
     def _values(self) -> tuple[Floats, Floats]:
         """The means of each seed (S, P, B, M) and the draws of the joint mean (D, P, B, M)."""
-        asked = [name for part in self._questions for name in part]
-        resamples = Resamples(asked, resamples=self._resamples, seed=self._seed)
+        resamples = Resamples([question for part in self._questions for question in part])
         drawn_SDF = []
         for questions, part in zip(self._questions, self._seeds, strict=True):
             value_PMBQ = np.array(
@@ -203,16 +192,16 @@ class Scaling:
             drawn_SDF.append(resamples.ratios(questions, top_FQ))
         shape = (-1, len(self.curves), len(self.budgets), len(MEASURES))
         value_SF = np.array([drawn_DF[0] for drawn_DF in drawn_SDF])
-        joint_DF = over_seeds(drawn_SDF, seed=self._seed)
+        joint_DF = over_seeds(drawn_SDF)
         return value_SF.reshape(shape), joint_DF.reshape(shape)
 
 
 def joined(parts: Sequence[tuple[Sequence[str], Scaling]]) -> Scaling:
-    """Return the mean over several seeds, with intervals over their questions and the seeds.
+    """Join the replays of several seeds, for intervals over their questions and the seeds.
 
     Args:
-        parts: the question ids of each seed and its replay. Policies and budgets that are not in
-            every part are left out.
+        parts: the question ids and the replay of each seed. Policies and budgets that are not in
+            every replay are left out.
 
     Raises:
         UserInputError: no part.
@@ -222,17 +211,17 @@ def joined(parts: Sequence[tuple[Sequence[str], Scaling]]) -> Scaling:
     every = [scaling for _, scaling in parts]
     names = [name for name in every[0].curves if all(name in each.curves for each in every)]
     budgets = tuple(b for b in every[0].budgets if all(b in each.budgets for each in every))
-    first, *others = ([each.curves[name].cut(budgets) for name in names] for each in every)
-    return Scaling(first, others=others, questions=[ids for ids, _ in parts])
+    seeds = [[each.curves[name].cut(budgets) for name in names] for each in every]
+    return Scaling(seeds, [ids for ids, _ in parts])
 
 
 def _first_reach(accuracy_DB: Floats, samples_DB: Floats, target_D: Floats) -> Floats:
-    """Return the number of samples at which each curve first has the accuracy, inf if never."""
-    there_DB = accuracy_DB >= target_D[:, None]
-    row_D, at_D = np.arange(len(target_D)), there_DB.argmax(axis=1)
+    """Return the number of samples at which each curve reaches the accuracy, inf if never: (D,)."""
+    reached_DB = accuracy_DB >= target_D[:, None]
+    row_D, at_D = np.arange(len(target_D)), reached_DB.argmax(axis=1)
     before_D = np.maximum(at_D - 1, 0)
     low_D, high_D = accuracy_DB[row_D, before_D], accuracy_DB[row_D, at_D]
     rise_D = np.where(high_D > low_D, high_D - low_D, 1.0)
     share_D = np.where(at_D > 0, (target_D - low_D) / rise_D, 0.0)
     from_D, to_D = samples_DB[row_D, before_D], samples_DB[row_D, at_D]
-    return np.where(there_DB.any(axis=1), from_D + share_D * (to_D - from_D), np.inf)
+    return np.where(reached_DB.any(axis=1), from_D + share_D * (to_D - from_D), np.inf)

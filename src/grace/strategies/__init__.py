@@ -9,8 +9,9 @@ Two rules hold everywhere. A response without an extractable answer counts as a 
 no vote. A tie goes to the answer with more votes, then to the one that was seen first; sums of
 weights are exact (`tally`), so nothing else depends on the order of the votes.
 
-Adding one is one new file here whose `STRATEGY` is a frozen dataclass with `stops` and `chooses`:
-its fields are its settings, and `reads_confidence = False` marks one that only counts answers.
+To add one, write one file here that assigns `STRATEGY`, a frozen dataclass with `stops` and
+`chooses`. Its fields are its settings; `reads_confidence = False` marks a strategy that only counts
+answers.
 """
 
 from __future__ import annotations

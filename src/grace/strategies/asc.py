@@ -19,23 +19,27 @@ from grace.strategies.tally import Indices, VoteTable, heaviest_rows
 class AdaptiveConsistency:
     """Adaptive consistency (ASC): stop when the majority is settled, and return it.
 
-    With rule `ratio`, from the second sample on, stop when the share of the leading answer among
-    the samples reaches the threshold: what arXiv 2509.09438 describes, and what its mean samples
-    allow. With rule `beta`, as published, stop when the posterior probability that the leader is
-    more likely than the runner-up reaches it; at 0.95 that takes at least 4 samples. 0.95 is the
-    published threshold; arXiv 2509.09438 names none. With a budget of 2 or less, and under `beta`
-    of 4 or less at 0.95, this is SC.
+    With rule `ratio`, stop when the share of the leading answer among at least two samples reaches
+    the threshold, as arXiv 2509.09438 describes and its mean numbers of samples suggest. With rule
+    `beta`, as published, stop when the posterior probability that the leader is more likely than
+    the runner-up reaches the threshold; at 0.95, the published one, that takes at least 4 samples.
+    arXiv 2509.09438 does not name its threshold. With a budget of at most 2 (under `beta` at 0.95,
+    of at most 4) this is SC.
 
     Source: Aggarwal et al. 2023 (arXiv 2305.11860).
     """
 
     reads_confidence: ClassVar[bool] = False
 
-    rule: Literal["ratio", "beta"] = setting("ratio", "what has to reach the threshold")
-    threshold: float = setting(0.95, "share, or probability, of the lead that is enough", low=0)
+    rule: Literal["ratio", "beta"] = setting(
+        "ratio",
+        "ratio: stop at a share of the samples for the leading answer; beta: at a probability that "
+        "it leads",
+    )
+    threshold: float = setting(0.95, "share or probability at which to stop", low=0)
 
     def stops(self, table: VoteTable) -> Indices:
-        """Stop when the lead is large enough."""
+        """Stop when the leading answer leads by enough."""
         rows, width = table.answer_RT.shape
         stop_R = np.full(rows, width + 1)
         for taken, (top_R, second_R) in enumerate(_leads(table.answer_RT), start=1):
@@ -50,13 +54,12 @@ class AdaptiveConsistency:
     def _enough(self, taken: int, top_R: Indices, second_R: Indices) -> NDArray[np.bool_]:
         if self.rule == "ratio":
             return (top_R / taken >= self.threshold) & (taken > 1)
-        enough: NDArray[np.bool_] = _lead_table(taken)[top_R, second_R] >= self.threshold
-        return enough
+        return _lead_table(taken)[top_R, second_R] >= self.threshold
 
 
 @cache
 def lead_probability(top: int, second: int) -> float:
-    """Return P(p > 1/2) for p ~ Beta(top + 1, second + 1): that the leader really leads.
+    """Return P(p > 1/2) for p ~ Beta(top + 1, second + 1): the leader is the more likely answer.
 
     In closed form P(Binomial(top + second + 1, 1/2) <= top).
     """

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from grace.strategies.tally import Indices, VoteTable, never
+from grace.strategies.tally import FixedBudget, Indices, VoteTable
 
 
 @dataclass(frozen=True, slots=True)
-class BestOfN:
+class BestOfN(FixedBudget):
     """Best-of-n: the answer of the sample with the highest confidence, the first of equals.
 
     A sample without a confidence comes after all that have one.
 
     Source: Stiennon et al. 2020 (arXiv 2009.01325), with a confidence in place of a reward.
     """
-
-    reads_confidence: ClassVar[bool] = True
-
-    def stops(self, table: VoteTable) -> Indices:
-        """Never stop before the budget is spent."""
-        return never(table)
 
     def chooses(self, table: VoteTable) -> Indices:
         """Choose the answer of the surest sample."""

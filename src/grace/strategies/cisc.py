@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from grace.config import setting
-from grace.strategies.tally import Floats, Indices, VoteTable, heaviest_rows, never
+from grace.strategies.tally import FixedBudget, Indices, VoteTable, heaviest_rows
 
 
 @dataclass(frozen=True, slots=True)
-class SoftmaxWeighted:
+class SoftmaxWeighted(FixedBudget):
     """Confidence-informed self-consistency (CISC): votes weigh softmax(confidence / temperature).
 
     The softmax is over the votes of the question that have an answer and a confidence; the
@@ -22,25 +21,16 @@ class SoftmaxWeighted:
     Source: Taubenfeld et al. 2025 (arXiv 2502.06233).
     """
 
-    reads_confidence: ClassVar[bool] = True
-
     temperature: float = setting(0.3, "temperature of the softmax", low=1e-3)
-
-    def stops(self, table: VoteTable) -> Indices:
-        """Never stop before the budget is spent."""
-        return never(table)
 
     def chooses(self, table: VoteTable) -> Indices:
         """Choose the answer with the largest sum of weights."""
-        rated_RT = np.where(table.answer_RT >= 0, table.confidence_RT, np.nan)
-        return heaviest_rows(table.answer_RT, self._weights(rated_RT))
-
-    def _weights(self, confidence_RT: Floats) -> Floats:
-        """Return the softmax in units of its largest entry: the order of the sums is the same."""
-        known_RT = np.nan_to_num(confidence_RT, nan=-np.inf)
-        above_R = np.maximum(known_RT.max(axis=1, initial=-1.0), -1.0)
-        weight_RT: Floats = np.exp((known_RT - above_R[:, None]) / self.temperature)
-        return weight_RT
+        rated_RT = (table.answer_RT >= 0) & ~np.isnan(table.confidence_RT)
+        value_RT = np.where(rated_RT, table.confidence_RT, -np.inf)
+        top_R1 = value_RT.max(axis=1, keepdims=True, initial=-1.0)
+        # In units of the largest weight, which leaves the order of the sums as it is.
+        weight_RT = np.exp((value_RT - top_R1) / self.temperature)
+        return heaviest_rows(table.answer_RT, weight_RT)
 
 
 STRATEGY = SoftmaxWeighted

@@ -1,4 +1,4 @@
-"""What a strategy is, `decide`, which runs one, and votes of which several are in flight."""
+"""The protocol of strategies, `decide`, which runs one, and votes that are sampled in parallel."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from grace.strategies.tally import Indices, VoteTable
 Issue = Callable[[range], Iterator[tuple[int, Vote]]]
 
 BUDGET = 8
-"""Most samples of a vote for which no number is given: the paper's."""
+"""Default number of samples of a vote at most, as in the paper."""
 
 TEMPERATURE = 0.8
-"""Sampling temperature of a vote for which none is given."""
+"""Default sampling temperature of a vote."""
 
 
 class Strategy(Protocol):
-    """Says of a table of votes, in order of arrival, where to stop and which answer to choose."""
+    """Decides for a table of votes where to stop and which answer to choose."""
 
     def stops(self, table: VoteTable) -> Indices:
-        """Return the number of votes after which each row first stops, width + 1 for never."""
+        """Return the number of votes after which each row stops, width + 1 for never: (R,)."""
         ...
 
     def chooses(self, table: VoteTable) -> Indices:
-        """Return where each row's chosen answer was first seen, -1 when no vote has one."""
+        """Return the position of each row's chosen answer, -1 when no vote has one: (R,)."""
         ...
 
 
 def stopped(strategy: Strategy, votes: Sequence[Vote]) -> bool:
-    """Return whether a strategy needs no sample beyond these votes of one question."""
+    """Return whether a strategy stops after these votes on one question."""
     return int(strategy.stops(VoteTable.of(votes))[0]) <= len(votes)
 
 
 def chosen(strategy: Strategy, votes: Sequence[Vote]) -> str | None:
-    """Return a strategy's answer after these votes of one question, None when none has one."""
+    """Return the answer that a strategy chooses from these votes, None when none has one."""
     place = int(strategy.chooses(VoteTable.of(votes))[0]) if votes else -1
     return votes[place].answer if place >= 0 else None
 
 
 def decide(strategy: Strategy, votes: Iterable[Vote], budget: int) -> Decision:
-    """Take votes until the strategy stops or the budget is spent, then choose.
+    """Take votes until the strategy stops or the budget is spent, then choose an answer.
 
     Raises:
         UserInputError: the budget is below one.
@@ -75,18 +75,18 @@ def decide(strategy: Strategy, votes: Iterable[Vote], budget: int) -> Decision:
 
 
 def _mean_confidence(votes: Sequence[Vote], answer: str | None) -> float | None:
-    """Return the mean confidence of the votes for the chosen answer, None without any."""
+    """Return the mean confidence of the votes for the chosen answer, None if none has one."""
     values = [v.confidence for v in votes if v.answer == answer and v.confidence is not None]
     return sum(values) / len(values) if answer is not None and values else None
 
 
 class Waves:
-    """An iterator of votes that are sampled `parallel` at a time; for `decide`.
+    """An iterator over votes that are sampled `parallel` at a time, for `decide`.
 
-    `issue(numbers)` starts the samples of these numbers and yields (number, vote) as they
-    finish; it must end all their work when it is closed. Votes are handed on in the order of
-    their numbers, whichever finishes first: so the decision is the one of sampling them one by
-    one, and short answers have no advantage. A wave starts when the one before it is used up.
+    `issue(numbers)` starts the samples with these numbers and yields (number, vote) as they
+    finish; it must stop all their work when it is closed. Votes are yielded in the order of
+    their numbers, whichever finishes first: so the decision is the same as when they are sampled
+    one by one, and short answers have no advantage. A wave starts when the one before is used up.
 
     `issued` counts the samples that were started; the decision counts those that were used.
     """
@@ -106,7 +106,7 @@ class Waves:
         return next(self._votes)
 
     def close(self) -> None:
-        """Cancel what is in flight; no further vote will come."""
+        """Cancel the samples in flight; no further vote will come."""
         self._votes.close()
 
     def _run(self) -> Generator[Vote, None, None]:
@@ -137,10 +137,6 @@ class Waves:
 
 
 def check_parallel(parallel: int) -> None:
-    """Refuse fewer than one sample in flight.
-
-    Raises:
-        UserInputError: names the number.
-    """
+    """Raise UserInputError for fewer than one sample in flight."""
     if parallel < 1:
         raise UserInputError(f"parallel is {parallel}; use 1 or more")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +16,13 @@ from grace.strategies.weighted import Weighted
 class EarlyStop:
     """GrACE-ES: stop at the first sample that is sure enough, else vote like GrACE-SC.
 
-    Above 1 the threshold is out of reach, and this is GrACE-SC.
+    No confidence reaches a threshold above 1: then this is GrACE-SC.
 
     Source: arXiv 2509.09438 Algorithm 1.
     """
 
-    reads_confidence: ClassVar[bool] = True
-
-    threshold: float = setting(0.8, "confidence from which a sample's answer is taken", low=0)
-    drop: float = setting(0.0, "a sample is aborted once its confidence is below", low=0, high=1)
+    threshold: float = setting(0.8, "confidence at which a sample's answer is taken", low=0)
+    drop: float = setting(0.0, "abort a sample once its confidence is below this", low=0, high=1)
 
     def stops(self, table: VoteTable) -> Indices:
         """Stop at the first vote that has an answer and reaches the threshold."""

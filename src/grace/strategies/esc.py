@@ -15,20 +15,20 @@ from grace.strategies.tally import Indices, VoteTable, heaviest_rows
 class WindowConsistency:
     """Early-stopping self-consistency (ESC): stop after the first unanimous window.
 
-    Windows do not overlap. Its answer is the window's; without a unanimous one the majority of
-    the whole budget, of which a last part shorter than a window is taken too (the published code
-    leaves it out). With a budget below the window this is SC. The published window is 5 of 40;
-    4 is the one that can give the mean samples of arXiv 2509.09438 at a budget of 8.
+    Windows do not overlap. The answer is that of the unanimous window, or else the majority of the
+    whole budget, including a last part shorter than a window (which the published code leaves out).
+    With a budget smaller than the window this is SC. The published window is 5, at a budget of 40;
+    only 4 is consistent with the mean numbers of samples of arXiv 2509.09438 at a budget of 8.
 
     Source: Li et al. 2024 (arXiv 2401.10480).
     """
 
     reads_confidence: ClassVar[bool] = False
 
-    window: int = setting(4, "samples that must agree", low=1)
+    window: int = setting(4, "number of consecutive samples that must agree", low=1)
 
     def stops(self, table: VoteTable) -> Indices:
-        """Stop where a window has just ended and all its votes are for one answer."""
+        """Stop at the end of the first window whose votes are all for one answer."""
         width = table.answer_RT.shape[1]
         agreed_RW = self._windows(table) >= 0
         ends_R: Indices = (agreed_RW.cumsum(axis=1) == 0).sum(axis=1) * self.window + self.window

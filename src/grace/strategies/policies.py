@@ -1,4 +1,4 @@
-"""Names: a policy is a strategy together with the estimator whose confidences it reads."""
+"""Policies by name: a strategy together with the estimator whose confidences it reads."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ POLICIES = (
     "grace-cisc",
     "grace-best",
 )
-DROP = ",drop=0.1"  # what the names grace-drop and grace-es-drop stand for
-"""The policies that are compared unless others are named."""
+"""The policies that `grace scale` compares by default."""
 
-ALSO = {"majority": "sc", "early-stop": "es", "best-of-n": "best"}  # as texts call them
-OWN = "grace"  # whose confidences are read when no estimator is named: what a live vote carries
+ALIASES = {"majority": "sc", "early-stop": "es", "best-of-n": "best"}
+DROPPING = {"grace-drop": "grace-sc", "grace-es-drop": "grace-es"}
+DROP = "drop=0.1"  # the setting that the names in DROPPING add
+OWN = "grace"  # the default estimator: a live vote carries its confidences
 
 
 class Policy(NamedTuple):
-    """A strategy, and the estimator whose confidences it reads, None if it reads none."""
+    """A strategy, and the estimator whose confidences it reads (None if it reads none)."""
 
     name: str
     strategy: Strategy
@@ -40,37 +41,36 @@ class Policy(NamedTuple):
 
 
 def policy(name: str, **settings: Any) -> Policy:
-    """Return the policy of a name.
+    """Make the policy that a name stands for.
 
     A name is a strategy (`sc`, `asc`, `esc`, `es`, ...: the files of this folder, or `module:NAME`)
     or ESTIMATOR-STRATEGY, where `-sc` is the weighted vote: `grace-es`, `p_true-sc`. Settings may
-    follow: `asc,rule=beta`. Alone, a strategy that reads confidences reads those of `grace`. Case
-    does not matter, and `majority`, `early-stop` and `best-of-n` are `sc`, `es` and `best`.
-    `grace-drop` and `grace-es-drop` are `grace-sc` and `grace-es` with `drop=0.1`.
+    follow: `asc,rule=beta`. A strategy that reads confidences reads those of `grace` unless an
+    estimator is named. Case does not matter, and `majority`, `early-stop` and `best-of-n` are `sc`,
+    `es` and `best`. `grace-drop` and `grace-es-drop` are `grace-sc` and `grace-es` with `drop=0.1`.
 
     Raises:
         ConfigError: no such strategy, an estimator for a strategy that reads none, or an unknown
             or impossible setting.
     """
     plain, *pairs = name.split(",")
-    plain = plain if ":" in plain else ALSO.get(plain.lower(), plain.lower())
-    if plain in ("grace-drop", "grace-es-drop"):
-        plain = "grace-es" if "es" in plain else "grace-sc"
-        pairs = [DROP[1:], *pairs]
+    plain = plain if ":" in plain else ALIASES.get(plain.lower(), plain.lower())
+    if plain in DROPPING:
+        plain, pairs = DROPPING[plain], [DROP, *pairs]
     estimator, _, rule = plain.rpartition("-")
     if estimator:
         rule = "weighted" if rule == "sc" else rule
     kind = plugins.load("grace.strategies", rule)
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "chooses")):
         raise ConfigError(
-            f"{rule!r} is no strategy: it must be a dataclass with stops() and chooses()"
+            f"{rule!r} is not a strategy: it must be a dataclass with stops() and chooses()"
         )
     strategy: Any = from_dict(kind, dict(map(_setting, pairs)) | settings, f"strategy {plain}")
     reads = getattr(kind, "reads_confidence", True)
     if estimator and not reads:
         raise ConfigError(
             f"strategy {rule!r} counts answers and reads no confidences; "
-            f"leave {estimator!r} out of its name"
+            f"leave {estimator!r} out of the name"
         )
     estimator = estimator or OWN
     shown = f"{estimator}-{'sc' if rule == 'weighted' else rule}" if reads else rule
@@ -78,19 +78,19 @@ def policy(name: str, **settings: Any) -> Policy:
 
 
 def load(name: str, **settings: Any) -> Strategy:
-    """Return a strategy for live votes, which carry the confidences of `grace` alone.
+    """Make the strategy that a name stands for, for live votes with confidences of `grace`.
 
     Raises:
         ConfigError: as for `policy`, or another estimator's confidences would be needed.
     """
-    made = policy(name, **settings)
-    if made.estimator not in (OWN, None):
+    _, strategy, estimator = policy(name, **settings)
+    if estimator not in (OWN, None):
         raise ConfigError(
-            f"strategy {name!r} needs the confidences of {made.estimator!r}, which a live answer "
-            f"lacks; use {name.replace(made.estimator, OWN, 1)!r}, or replay a finished run with "
+            f"strategy {name!r} needs the confidences of {estimator!r}, which a live answer "
+            f"lacks; use {name.replace(estimator, OWN, 1)!r}, or replay a finished run with "
             "`grace scale`"
         )
-    return made.strategy
+    return strategy
 
 
 def _setting(pair: str) -> tuple[str, Any]:
@@ -106,6 +106,6 @@ def _setting(pair: str) -> tuple[str, Any]:
 
 
 def _changed(strategy: Any) -> str:
-    """Return the settings that differ from their defaults, as they are written in a name."""
+    """Write the settings that differ from their defaults as they appear in a name."""
     values = [(f.name, getattr(strategy, f.name), f.default) for f in dataclasses.fields(strategy)]
     return "".join(f",{name}={value}" for name, value, default in values if value != default)

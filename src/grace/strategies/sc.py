@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from grace.strategies.tally import Indices, VoteTable, heaviest_rows, never
+from grace.strategies.tally import FixedBudget, Indices, VoteTable, heaviest_rows
 
 
 @dataclass(frozen=True, slots=True)
-class Majority:
+class Majority(FixedBudget):
     """Self-consistency (SC): the most frequent answer of the whole budget.
 
     Source: Wang et al. 2022 (arXiv 2203.11171).
@@ -17,12 +17,8 @@ class Majority:
 
     reads_confidence: ClassVar[bool] = False
 
-    def stops(self, table: VoteTable) -> Indices:
-        """Never stop before the budget is spent."""
-        return never(table)
-
     def chooses(self, table: VoteTable) -> Indices:
-        """Choose the answer with most votes."""
+        """Choose the answer with the most votes."""
         return heaviest_rows(table.answer_RT)
 
 

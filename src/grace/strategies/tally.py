@@ -1,4 +1,4 @@
-"""Votes of many questions as a table, and the answer with the largest sum of weights.
+"""A table of the votes on many questions, and the answer with the largest sum of weights.
 
 Weights are rounded to multiples of 2^-40 (1e-12) and added as whole numbers. So sums are exact:
 they do not depend on the order of the votes.
@@ -23,10 +23,10 @@ UNITS = 2.0**40
 
 
 class VoteTable(NamedTuple):
-    """The votes of many questions.
+    """The votes on many questions, in order of arrival.
 
-    `answer_RT` names an answer by the position in its row where it was first seen, -1 for none;
-    `confidence_RT` is nan where there is none.
+    An entry of `answer_RT` is the position in its row where that answer was first seen, -1 for a
+    vote without an answer; `confidence_RT` is nan for a vote without a confidence.
     """
 
     answer_RT: Indices
@@ -34,7 +34,7 @@ class VoteTable(NamedTuple):
 
     @classmethod
     def of(cls, votes: Sequence[Vote]) -> VoteTable:
-        """Return the votes of one question as a table of one row."""
+        """Make a table of one row of the votes on one question."""
         first: dict[str, int] = {}
         places = [
             -1 if vote.answer is None else first.setdefault(vote.answer, place)
@@ -52,11 +52,22 @@ class VoteTable(NamedTuple):
         return cut._replace(answer_RT=np.where(kept_RT, cut.answer_RT, -1))
 
 
-def heaviest_rows(answer_RT: Indices, weight_RT: Floats | None = None) -> Indices:
-    """Return the answer of each row with the largest sum of weights in [0, 1], -1 without a vote.
+class FixedBudget:
+    """Base of the strategies that always spend the whole budget."""
 
-    An answer is the position of its first vote; without weights every vote weighs the same. A tie
-    goes to the answer with more votes, then to the one that was seen first.
+    __slots__ = ()
+
+    def stops(self, table: VoteTable) -> Indices:
+        """Never stop before the budget is spent."""
+        rows, width = table.answer_RT.shape
+        return np.full(rows, width + 1)
+
+
+def heaviest_rows(answer_RT: Indices, weight_RT: Floats | None = None) -> Indices:
+    """Return the answer of each row with the largest sum of weights, -1 for a row without a vote.
+
+    Weights are in [0, 1]; without them every vote weighs the same. A tie goes to the answer with
+    more votes, then to the one that was seen first.
     """
     rows, width = answer_RT.shape
     place_RT = answer_RT + np.arange(rows)[:, None] * width
@@ -73,9 +84,3 @@ def heaviest_rows(answer_RT: Indices, weight_RT: Floats | None = None) -> Indice
     chosen_R: Indices = count_RT.argmax(axis=1)
     chosen_R[count_RT[np.arange(rows), chosen_R] == 0] = -1
     return chosen_R
-
-
-def never(table: VoteTable) -> Indices:
-    """Return the stops of a strategy that always spends the whole budget."""
-    rows, width = table.answer_RT.shape
-    return np.full(rows, width + 1)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from grace.config import setting
-from grace.strategies.tally import Indices, VoteTable, heaviest_rows, never
+from grace.strategies.tally import FixedBudget, Indices, VoteTable, heaviest_rows
 
 
 @dataclass(frozen=True, slots=True)
-class Weighted:
+class Weighted(FixedBudget):
     """GrACE-SC: the answer with the largest sum of confidences.
 
     A vote without a confidence weighs nothing; when none has one this is a majority vote.
@@ -20,13 +19,7 @@ class Weighted:
     Source: arXiv 2509.09438 eq. 8.
     """
 
-    reads_confidence: ClassVar[bool] = True
-
-    drop: float = setting(0.0, "a sample is aborted once its confidence is below", low=0, high=1)
-
-    def stops(self, table: VoteTable) -> Indices:
-        """Never stop before the budget is spent."""
-        return never(table)
+    drop: float = setting(0.0, "abort a sample once its confidence is below this", low=0, high=1)
 
     def chooses(self, table: VoteTable) -> Indices:
         """Choose the answer with the largest sum of confidences."""

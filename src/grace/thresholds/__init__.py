@@ -1,12 +1,13 @@
-"""Thresholds with a guarantee: tau chosen on calibration data by Learn then Test.
+"""Thresholds with a guarantee: tau is chosen on calibration data by Learn then Test.
 
-With probability at least 1 - delta over the draw of the calibration data, what is guaranteed holds
-for new questions from the same source. `docs/thresholds.md` says what that means and what it does
-not.
+With probability at least 1 - delta over the draw of the calibration data, the guarantee holds for
+new questions from the same source. `docs/thresholds.md` explains what that means, and what it does
+not mean.
 
-Each threshold of a grid that is fixed in advance is a hypothesis "it is false here", with an exact
-binomial p-value. They are tested from strict to loose and the first one that cannot be rejected
-ends the sequence, so no level is lost to the number of thresholds. The last one rejected is tau.
+The grid of thresholds is fixed in advance. Each is a null hypothesis, "the guarantee is false at
+this threshold", with an exact binomial p-value. They are tested from strict to loose, and the first
+that cannot be rejected ends the sequence: this needs no correction for the number of thresholds.
+The last one rejected is tau.
 
 Sources: Angelopoulos et al. 2021 (arXiv 2110.01052), Learn then Test; Bauer 1991 (Statistics in
 Medicine 10), tests in a fixed sequence; Clopper and Pearson 1934 (Biometrika 26), exact bounds.
@@ -48,17 +49,17 @@ GRID: tuple[float, ...] = (
     *_TAILS,
     0.0,
 )
-"""The thresholds that are tried, strict to loose. It must never depend on the calibration data."""
-DROPS = GRID[::-1]  # the thresholds for dropping: the first drops nothing
+"""The thresholds to test, strict to loose. They must not depend on the calibration data."""
+DROPS = GRID[::-1]  # the thresholds for dropping; the first, 0, drops nothing
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyGuarantee:
     """At least `target` of the answers given at `tau` are right, except with probability `delta`.
 
-    `tau` is None when no threshold can guarantee it. `accepted` of `n` calibration questions were
-    answered and `right` of those were right, at tau or else at the strictest threshold tested.
-    `bound` is the Clopper-Pearson lower bound of the accuracy there, at the level of its test.
+    `tau` is None when no threshold can guarantee it. At tau, or else at the strictest threshold
+    tested, `accepted` of `n` calibration questions were answered and `right` of those were right.
+    `bound` is the Clopper-Pearson lower bound of the accuracy there, at the level of the test.
     """
 
     tau: float | None
@@ -71,12 +72,12 @@ class AccuracyGuarantee:
 
     @property
     def coverage(self) -> float:
-        """Share of the calibration questions that are answered."""
+        """The share of the calibration questions that are answered."""
         return self.accepted / self.n
 
     @property
     def needed(self) -> int:
-        """Fewest answered questions that could guarantee this, were all of them right."""
+        """The fewest answered questions that could guarantee this, if all of them were right."""
         return least_points(self.target, self.delta)
 
     def __str__(self) -> str:
@@ -109,14 +110,14 @@ def selective(
     """Choose tau for "answer when the confidence reaches tau, else abstain".
 
     Args:
-        confidence: one per calibration question, of its one answer; nan where there is none.
+        confidence: of the answer to each calibration question; nan where there is none.
         correct: whether that answer is right.
-        target: wanted accuracy of the answers that are given, in (0, 1).
-        delta: accepted probability that the guarantee is false, in (0, 1).
+        target: accuracy to guarantee for the answers that are given, in (0, 1).
+        delta: accepted probability that the guarantee does not hold, in (0, 1).
         grid: thresholds from strict to loose, chosen without looking at these data.
 
     Raises:
-        UserInputError: unusable data, target, delta or grid.
+        UserInputError: data, target, delta or grid that is not allowed.
     """
     confidence_N = np.asarray(confidence, dtype=np.float64)
     correct_N = np.asarray(correct)
@@ -153,10 +154,10 @@ def guarantee(
     delta: float = 0.05,
     grid: Sequence[float] = GRID,
 ) -> AccuracyGuarantee:
-    """Choose tau by how many of n calibration questions each threshold answers, and rightly.
+    """Choose tau by the numbers of answers, and of right answers, among n questions.
 
     Raises:
-        UserInputError: an impossible target, delta or grid.
+        UserInputError: a target, delta or grid that is not allowed.
     """
     check_grid(grid)
     accepted_G, right_G = np.asarray(accepted_G), np.asarray(right_G)
@@ -179,15 +180,14 @@ def guarantee(
 def pick(
     accepted_DG: ArrayLike, right_DG: ArrayLike, n: int, target: float, delta: float
 ) -> Indices:
-    """Return the index of the loosest threshold that is guaranteed in each draw, -1: none: (D,).
+    """Return the index of the loosest threshold with the guarantee in each draw, -1: none: (D,).
 
-    A threshold that too few answers reach can never pass, however right they are. So sequences
-    start where enough answers do, early and at half of the questions, each at half of delta: one
-    that fails at its first, smallest test does not decide alone (multiple starts of Learn then
-    Test).
+    A threshold that too few answers reach can never pass, even if all are right. So two sequences
+    of tests start where enough answers do, early and at half of the questions, each with half of
+    delta: the first and smallest test does not decide alone (multiple starts of Learn then Test).
 
     Raises:
-        UserInputError: an impossible target or delta.
+        UserInputError: a target or delta that is not allowed.
     """
     check_level(target, "target")
     check_level(delta, "delta")
@@ -201,7 +201,7 @@ def pick(
 def starts(n: int, target: float, delta: float) -> list[int]:
     """Return the numbers of answers at which sequences start: one or two, in ascending order.
 
-    They depend on n, target and delta alone.
+    They depend only on n, target and delta.
     """
     half = max(least_points(target, delta), n // 2)
     early = _start_with_errors(target, delta / 2, half)
@@ -209,7 +209,7 @@ def starts(n: int, target: float, delta: float) -> list[int]:
 
 
 def _start_with_errors(target: float, delta: float, most: int) -> int:
-    """Return the fewest answers, at most `most`, that pass with half of the errors allowed."""
+    """Return the fewest answers, at most `most`, that pass with half of the allowed errors."""
     errors = 0
     for count in range(least_points(target, delta), most):
         if p_value(count - errors, count, target) <= delta:
@@ -229,10 +229,10 @@ def _walk(passes_DG: NDArray[np.bool_], first_D: Indices) -> Indices:
 
 @dataclass(frozen=True, slots=True)
 class DropGuarantee:
-    """At most `alpha` of the right samples are dropped below `drop`, but with probability `delta`.
+    """At most `alpha` of the right samples fall below `drop`, except with probability `delta`.
 
-    `drop` is 0 where nothing can be dropped. Of `n` right samples of calibration questions, one of
-    each, `dropped` were, and `bound` is the Clopper-Pearson upper bound of their share.
+    `drop` is 0 where no sample may be dropped. Of `n` right samples, one for each calibration
+    question, `dropped` were dropped; `bound` is the Clopper-Pearson upper bound of their share.
     """
 
     drop: float
@@ -264,10 +264,10 @@ def few_dropped(lowest_N: ArrayLike, alpha: float, delta: float = 0.05) -> DropG
     Args:
         lowest_N: the lowest confidence along each right sample, one sample per question.
         alpha: accepted share of right samples that are dropped, in (0, 1).
-        delta: accepted probability that more are, in (0, 1).
+        delta: accepted probability that more are dropped, in (0, 1).
 
     Raises:
-        UserInputError: an impossible alpha or delta.
+        UserInputError: an alpha or delta that is not allowed.
     """
     check_level(alpha, "--drop")
     check_level(delta, "delta")
@@ -287,7 +287,7 @@ def _upper_bound(dropped: int, n: int, delta: float) -> float:
 
 @functools.cache
 def _most_dropped(n: int, alpha: float, delta: float) -> int:
-    """Return how many of n right samples may be dropped so that the test still passes, -1: none.
+    """Return how many of n right samples may be dropped for the test to pass, -1: not even 0.
 
     The p-value grows with the number dropped, so the tests end where this is exceeded.
     """
@@ -296,13 +296,13 @@ def _most_dropped(n: int, alpha: float, delta: float) -> int:
 
 
 def check_level(value: float, name: str, example: float = 0.9) -> None:
-    """Refuse a share that is not strictly between 0 and 1."""
+    """Raise UserInputError for a share that is not strictly between 0 and 1."""
     if not 0 < value < 1:
         raise UserInputError(f"{name} is {value}; give a share above 0 and below 1, e.g. {example}")
 
 
 def check_grid(grid: Sequence[float]) -> Sequence[float]:
-    """Return the grid, refusing one that does not go from strict to loose."""
+    """Return the grid; raise UserInputError if it does not go from strict to loose."""
     if len(grid) == 0 or any(a <= b for a, b in itertools.pairwise(grid)):
         raise UserInputError(
             f"the grid of {len(grid)} thresholds must go from strict to loose; sort it, high first"

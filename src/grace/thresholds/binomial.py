@@ -15,11 +15,11 @@ MOST_TERMS = 10**5  # of a continued fraction; about the root of the larger coun
 
 
 def lower_bound(right: ArrayLike, n: ArrayLike, delta: float) -> Floats:
-    """Return the one-sided Clopper-Pearson lower bound of a share; 0 without any right one."""
+    """Return the one-sided Clopper-Pearson lower bound of the share right / n."""
 
     def bound(right: Indices, n: Indices) -> Floats:
-        found = _share_of(np.maximum(right, 1), n - np.minimum(right, n) + 1, delta)
-        return np.where(right > 0, found, 0.0)
+        share_N = _share_of(np.maximum(right, 1), n - np.minimum(right, n) + 1, delta)
+        return np.where(right > 0, share_N, 0.0)
 
     return _by_pair(bound, right, n)
 
@@ -29,21 +29,21 @@ def p_value(right: ArrayLike, n: ArrayLike, target: float) -> Floats:
 
     def tail(right: Indices, n: Indices) -> Floats:
         a_N, b_N = np.maximum(right, 1), n - right + 1
-        found = np.exp(_log_incomplete_beta(a_N, b_N, np.full(len(a_N), target)))
-        return np.where(right > 0, found, 1.0)
+        tail_N = np.exp(_log_incomplete_beta(a_N, b_N, np.full(len(a_N), target)))
+        return np.where(right > 0, tail_N, 1.0)
 
     return _by_pair(tail, right, n)
 
 
 def least_points(target: float, delta: float) -> int:
-    """Return how many points are needed to guarantee a target even if all of them are right."""
+    """Return how many answers a guarantee needs at least, if all of them are right."""
     return math.ceil(math.log(delta) / math.log(target) - 1e-9)
 
 
 def _by_pair(
     function: Callable[[Indices, Indices], Floats], right: ArrayLike, n: ArrayLike
 ) -> Floats:
-    """Return a function of two counts, computed once per pair: among many draws few differ."""
+    """Apply a function of two counts once per distinct pair, of which many draws have few."""
     right, n = np.broadcast_arrays(right, n)
     width = int(n.max(initial=0)) + 1
     code, place = np.unique(right.astype(np.intp) * width + n, return_inverse=True)
@@ -51,11 +51,11 @@ def _by_pair(
 
 
 def _share_of(a_N: Indices, b_N: Indices, delta: float) -> Floats:
-    """Return the share x of which the regularised incomplete beta function is delta.
+    """Return the x at which the regularised incomplete beta function I_x(a, b) is delta.
 
-    By Newton's method on logarithms, from where the log-odds of x are nearly normal: log I is
-    concave in log x where b is at least 1, so from the second step on x approaches the root from
-    below, whatever the start.
+    Newton's method on logarithms starts where it would be if the log-odds of x were normal. As
+    log I is concave in log x for b at least 1, x approaches the root from below from the second
+    step on, whatever the start.
     """
     away = NormalDist().inv_cdf(delta)
     x_N = 1 / (1 + b_N / a_N * np.exp(-away * np.sqrt(1 / a_N + 1 / b_N)))
@@ -72,8 +72,8 @@ def _share_of(a_N: Indices, b_N: Indices, delta: float) -> Floats:
 def _log_incomplete_beta(a_N: Indices, b_N: Indices, x_N: Floats) -> Floats:
     """Return the logarithm of the regularised incomplete beta function I_x(a, b), 0 < x < 1.
 
-    It is the power below over a, times a continued fraction (DLMF 8.17.22), which converges fast
-    where x is below the mean; elsewhere it is one minus that of the other side.
+    I is x^a (1 - x)^b / (a B(a, b)) times a continued fraction (DLMF 8.17.22), which converges fast
+    where x is below the mean; elsewhere I_x(a, b) = 1 - I_{1-x}(b, a).
     """
     far_N = x_N * (a_N + b_N + 2) > a_N + 1
     near_N = np.where(far_N, 1 - x_N, x_N)
@@ -86,19 +86,18 @@ def _log_incomplete_beta(a_N: Indices, b_N: Indices, x_N: Floats) -> Floats:
 def _log_power(a_N: Indices, b_N: Indices, x_N: Floats) -> Floats:
     """Return log(x^a (1 - x)^b / B(a, b))."""
     gamma_N = (_log_gamma(a_N + b_N) - _log_gamma(a_N)) - _log_gamma(b_N)
-    found: Floats = gamma_N + a_N * np.log(x_N) + b_N * np.log1p(-x_N)
-    return found
+    return gamma_N + a_N * np.log(x_N) + b_N * np.log1p(-x_N)
 
 
 def _log_gamma(count_N: Indices) -> Floats:
-    known, place_N = np.unique(count_N, return_inverse=True)
-    return np.array([math.lgamma(count) for count in known.tolist()])[place_N]
+    counts, place_N = np.unique(count_N, return_inverse=True)
+    return np.array([math.lgamma(count) for count in counts.tolist()])[place_N]
 
 
 def _fraction(a_N: Indices, b_N: Indices, x_N: Floats) -> Floats:
     """Return the denominator of the continued fraction 1 / (1 + d1 / (1 + d2 / (1 + ...))).
 
-    By Lentz's method; all terms' denominators are positive where x is below the mean.
+    Lentz's method; the denominators of all terms are positive where x is below the mean.
     """
     value_N = c_N = np.ones(len(x_N))
     d_N = np.zeros(len(x_N))

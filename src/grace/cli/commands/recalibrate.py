@@ -108,8 +108,8 @@ def _compare(
 def _show(compared: dict[str, dict[str, list[float]]], title: str) -> None:
     from rich.console import Console
 
+    from grace.report.console import console_table
     from grace.report.tables import Cell, Table, percent, points
-    from grace.report.text import console_table
 
     rows = []
     for name, (value, low, high) in compared["change"].items():

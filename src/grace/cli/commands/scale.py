@@ -53,8 +53,8 @@ def scale(
 
     from grace.pipeline.scaling import ScaleSettings, scale_runs
     from grace.report import Report, from_json
-    from grace.report.scaling.tables import scaling_tables
-    from grace.report.text import console_table
+    from grace.report.console import console_table
+    from grace.report.tables.votes import scaling_tables
 
     settings = ScaleSettings(samples, tuple(listed(estimators)), tuple(listed(strategy)), orders)
     result = scale_runs(path, settings, device=device)

@@ -1,1 +1,1 @@
-"""Apricot: a small text model that rates question and response."""
+"""Apricot: a small text model that estimates confidence from question and response."""

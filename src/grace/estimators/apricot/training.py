@@ -1,7 +1,7 @@
 """Apricot's targets, and the training of its auxiliary model on them.
 
-A target is the accuracy of a question's cluster among the training questions; the loss is the
-squared error between softmax(logits)[1] and it.
+A target is the accuracy in a question's cluster among the training questions; the loss is the
+squared error of softmax(logits)[1].
 
 Shapes: Q questions, N responses, B responses of a batch, D dimensions.
 Source: arXiv 2403.05973 section 3.1 and its published code (optimizer, schedule, clipping).
@@ -26,7 +26,7 @@ from grace.progress import progress
 MAX_GRAD_NORM = 10.0
 WARMUP, MAX_WARMUP = 0.1, 100  # share of the steps, and steps
 HORIZON = 1.1  # the cosine reaches zero after this multiple of the steps
-GROUP = 16  # batches of like lengths are made among this many batches' responses
+GROUP = 16  # responses of similar length are batched among those of this many batches
 MIN_CLUSTER_SIZE, MIN_SAMPLES = 3, 1  # of HDBSCAN
 EPSILON = 1e-6
 NOISE = -1
@@ -37,19 +37,19 @@ class Best:
 
     def __init__(self, network: torch.nn.Module) -> None:
         self.brier = math.inf
-        self.looks_since = 0
+        self.since = 0  # evaluations since then
         self._network = network
         self._weights: dict[str, Any] = {}
 
-    def look(self, brier: float) -> None:
-        """Keep the weights as they are now if this score is the smallest."""
-        self.looks_since += 1
+    def update(self, brier: float) -> None:
+        """Keep the current weights if their score is the smallest."""
+        self.since += 1
         if brier < self.brier:
-            self.brier, self.looks_since = brier, 0
+            self.brier, self.since = brier, 0
             self._weights = copy.deepcopy(self._network.state_dict())
 
     def restore(self) -> None:
-        """Put the kept weights back."""
+        """Load the best weights."""
         self._network.load_state_dict(self._weights)
 
 
@@ -61,7 +61,7 @@ def train(
     settings: Apricot,
     seed: int,
 ) -> None:
-    """Fine-tune a classifier in place; it ends as the best on validation answers, or the last.
+    """Fine-tune a classifier in place, to the weights that are best on validation answers.
 
     Raises:
         TrainingError: the loss or the validation score is not finite.
@@ -73,59 +73,55 @@ def train(
     with progress("apricot: train", last, unit="steps") as advance:
         for number, at in zip(range(1, last + 1), order, strict=False):
             step([rows[row] for row in at], [target_N[row] for row in at])
-            looked = number % settings.validate_every == 0 or number == last
-            if looked:
-                best.look(_finite("validation Brier score", validation_brier(), number))
-                if 0 < settings.patience <= best.looks_since:
+            if number % settings.validate_every == 0 or number == last:
+                best.update(_finite("validation Brier score", validation_brier(), number))
+                if 0 < settings.patience <= best.since:
                     break
             advance(1, f"best validation Brier {best.brier:.4f}" if best.brier < 1 else "")
     best.restore()
 
 
 def batches(lengths: Sequence[int], size: int, seed: int) -> Iterator[list[int]]:
-    """Yield rows of batches without end: every row once per pass, like lengths together."""
+    """Yield the rows of batches without end: each row once per pass, similar lengths together."""
     random = np.random.default_rng(seed)
     while True:
-        shuffled, made = random.permutation(len(lengths)), []
+        shuffled, batched = random.permutation(len(lengths)), []
         for start in range(0, len(shuffled), size * GROUP):
             group = sorted(shuffled[start : start + size * GROUP].tolist(), key=lengths.__getitem__)
-            made += [group[at : at + size] for at in range(0, len(group), size)]
-        for index in random.permutation(len(made)):
-            yield made[index]
+            batched += [group[at : at + size] for at in range(0, len(group), size)]
+        for index in random.permutation(len(batched)):
+            yield batched[index]
 
 
-def rate_at(step: int, steps: int) -> float:
-    """Return the share of the peak learning rate at a step: warm-up, then a cosine."""
+def schedule(optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    """Schedule the learning rate: a linear warm-up, then a cosine."""
+    from transformers import get_cosine_schedule_with_warmup
+
     warmup = int(min(WARMUP * steps, MAX_WARMUP))
-    if step < warmup:
-        return step / warmup
-    passed = (step - warmup) / max(1.0, HORIZON * steps - warmup)
-    return 0.5 * (1 + math.cos(math.pi * passed))
+    return get_cosine_schedule_with_warmup(optimizer, warmup, HORIZON * steps)
 
 
 def _stepper(
     model: TextModel, settings: Apricot
 ) -> Callable[[Sequence[Sequence[int]], Sequence[float]], None]:
-    """Return what takes one optimizer step on a batch of token ids and their targets."""
+    """Return a function that takes one optimizer step on a batch of token ids and targets."""
     weights = list(model.network.parameters())
     optimizer = torch.optim.AdamW(
         weights, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: rate_at(step, settings.steps)
-    )
+    learning_rate = schedule(optimizer, settings.steps)
 
     def step(rows: Sequence[Sequence[int]], targets: Sequence[float]) -> None:
         model.network.train()
         confidence_B = torch.softmax(model.forward(rows), dim=-1)[:, 1]
         target_B = torch.tensor(targets, device=confidence_B.device)
         loss = torch.nn.functional.mse_loss(confidence_B, target_B)
-        _finite("loss", loss.item(), schedule.last_epoch + 1)
+        _finite("loss", loss.item(), learning_rate.last_epoch + 1)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(weights, MAX_GRAD_NORM)
         optimizer.step()
-        schedule.step()
+        learning_rate.step()
 
     return step
 
@@ -147,26 +143,22 @@ def embed(encoder: TextModel, questions: Sequence[str]) -> NDArray[np.float64]:
 
 
 def clusters(vector_QD: ArrayLike) -> NDArray[np.int64]:
-    """Return every question's cluster by HDBSCAN on z-scored dimensions, -1 for noise."""
+    """Return the cluster of every question by HDBSCAN on z-scored dimensions, -1 for noise."""
     from sklearn.cluster import HDBSCAN
 
     raw_QD = np.asarray(vector_QD, dtype=np.float64)
     if len(raw_QD) < MIN_CLUSTER_SIZE:
         return np.full(len(raw_QD), NOISE)
     z_QD = (raw_QD - raw_QD.mean(axis=0)) / (raw_QD.std(axis=0) + EPSILON)
-    found = HDBSCAN(min_cluster_size=MIN_CLUSTER_SIZE, min_samples=MIN_SAMPLES, copy=True)
-    cluster_Q: NDArray[np.int64] = found.fit_predict(z_QD).astype(np.int64)
+    model = HDBSCAN(min_cluster_size=MIN_CLUSTER_SIZE, min_samples=MIN_SAMPLES, copy=True)
+    cluster_Q: NDArray[np.int64] = model.fit_predict(z_QD).astype(np.int64)
     return cluster_Q
 
 
 def cluster_accuracies(
-    cluster_Q: ArrayLike,
-    question_N: ArrayLike,
-    correct_N: Sequence[bool],
+    cluster_Q: ArrayLike, question_N: ArrayLike, correct_N: Sequence[bool]
 ) -> list[float]:
-    """Return the share of right responses in each response's cluster.
-
-    A question that is noise keeps the share among its own responses.
+    """Return the accuracy in each response's cluster; a question that is noise is its own cluster.
 
     Args:
         cluster_Q: every question's cluster, -1 for noise.

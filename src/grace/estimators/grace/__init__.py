@@ -1,1 +1,1 @@
-"""GrACE itself, and its two halves alone: the rows and the evidence."""
+"""GrACE, and each of its two parts alone: the rows and the evidence."""

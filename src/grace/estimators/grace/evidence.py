@@ -1,7 +1,7 @@
-"""GrACE's evidence alone: logistic regression on seven numbers of the response's log-probabilities.
+"""GrACE's evidence alone: logistic regression on seven features of the token log-probabilities.
 
-What c is before a step of training (`grace.evidence`). Beside `grace` it tells how much of c is
-evidence and how much is what LoRA and the row of `<CNF>` learn.
+This is c before the rows and LoRA are trained (`grace.evidence`): beside `grace` it shows how much
+of c comes from the evidence.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 import numpy as np
 
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known, ended_rows, of_ended
+from grace.estimators import Answers, Fitted, Splits, ended_rows, of_ended
 from grace.evidence import FEATURES, features, sigmoid
 from grace.probe.readout import fit_evidence
 from grace.records import Response
@@ -24,9 +24,9 @@ class EvidenceAlone:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit the weights and the bias."""
-        train = known.train
+        train = splits.train
         rows = ended_rows(train)
         phi_NF = np.array([_features(train.responses[i]) for i in rows])
         right_N = np.array([train.correct[i] for i in rows])

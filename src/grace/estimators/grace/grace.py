@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known
+from grace.estimators import Answers, Fitted, Splits
 
 
 @dataclass(frozen=True, slots=True)
 class Grace:
-    """The tuned model's own confidence in its own answers; it was recorded with the response."""
+    """The tuned model's confidence in its own answers, which was recorded with the response."""
 
     answers: ClassVar[Answers] = "tuned"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Return the reader of what was recorded; the adapter was fitted before."""
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Nothing is fitted: the adapter was trained before."""
         return Fitted(lambda samples: [response.confidence for response in samples.responses])
 
 

@@ -1,7 +1,7 @@
-"""GrACE on the backbone's answers: c of the tuned model for the text that every method rates.
+"""GrACE on the backbone's answers, the text that every other method rates.
 
-Where LoRA is kept, the tuned model answers a little otherwise than its backbone, and `grace` rates
-its own answers. Cost: one forward over prompt and response for each response.
+Where LoRA is kept, the tuned model's answers differ a little from its backbone's, and `grace` rates
+its own. Cost: one forward pass over prompt and response for each response.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known, Rows, Samples, of_ended
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits, of_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,13 @@ class GraceBase:
     answers: ClassVar[Answers] = "base"
     asks: ClassVar[Answers] = "tuned"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Return what scores given text; the adapter was fitted before."""
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Nothing is fitted: the adapter was trained before."""
 
-        def read(samples: Samples, rows: Rows) -> list[float]:
-            tokens = [samples.responses[row].token_ids for row in rows]
-            return engine.confidences([samples.prompts[row] for row in rows], tokens)
+        def rate(samples: Samples, rows: Rows) -> list[float]:
+            return engine.confidences(*samples.token_ids(rows))
 
-        return of_ended(read)
+        return of_ended(rate)
 
 
 ESTIMATOR = GraceBase

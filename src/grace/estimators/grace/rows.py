@@ -1,18 +1,17 @@
-"""GrACE's read-out without evidence: logistic regression on the hidden states alone.
+"""GrACE's rows without evidence: logistic regression on the hidden states alone.
 
-A fit of its own, since rows that were fitted together with the evidence leave to it what it says
-already. Beside `evidence` it tells which of the two c comes from. Here it costs one more forward
-per response, for the states; read while generating, it would cost nothing.
+It is fitted anew, since rows that are fitted together with the evidence leave out what that already
+explains. Beside `evidence` it shows which of the two c comes from. Cost: one more forward pass for
+each response, for its hidden states; read while generating, they would cost nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known, Samples
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits
 from grace.estimators.probes.states import fit_on_states
 from grace.probe.readout import SHARES, blend, step_states
 from grace.probe.rows import Array
@@ -20,27 +19,27 @@ from grace.probe.rows import Array
 
 @dataclass(frozen=True, slots=True)
 class RowsAlone:
-    """sigmoid(w . state + bias); the state as for `grace`: a blend of all steps and the last one.
+    """sigmoid(w . state + bias), with the state of `grace`: a blend of all steps and the last one.
 
-    The backbone's states and answers, also where LoRA is kept.
+    States and answers are the backbone's, also where LoRA is kept.
     """
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit weights and bias on the training responses, and choose the blend.
 
         Raises:
             DataError: all of them are right, or all are wrong.
         """
 
-        def read(samples: Samples, rows: Sequence[int]) -> list[Array]:
-            tokens = [samples.responses[row].token_ids for row in rows]
-            made = engine.features([samples.prompts[row] for row in rows], tokens)
-            states = step_states(*made, [len(ids) for ids in tokens])
+        def read(samples: Samples, rows: Rows) -> list[Array]:
+            prompts, responses = samples.token_ids(rows)
+            features = engine.features(prompts, responses)
+            states = step_states(*features, [len(ids) for ids in responses])
             return [blend(states, share) for share in SHARES]
 
-        return fit_on_states(read, known, seed)
+        return fit_on_states(read, splits, seed)
 
 
 ESTIMATOR = RowsAlone

@@ -1,1 +1,1 @@
-"""Estimators that read the probabilities of the tokens as they were sampled."""
+"""Estimators from the token log-probabilities that were recorded while sampling."""

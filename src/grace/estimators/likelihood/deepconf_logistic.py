@@ -1,22 +1,22 @@
-"""DeepConf's score before it is squashed, through a logistic regression on validation answers."""
+"""DeepConf's log-probability, through a logistic regression fitted on validation answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from grace.engines import Engine
-from grace.estimators import Fitted, Known
+from grace.estimators import Fitted, Splits
 from grace.estimators.likelihood.deepconf import DeepConf
 from grace.estimators.recalibrated import logistic
 
 
 @dataclass(frozen=True, slots=True)
 class DeepConfLogistic(DeepConf):
-    """sigmoid(a * score + b), the score a mean log-probability; two parameters by log loss."""
+    """sigmoid(a * score + b), the score a mean log-probability, fitted by log loss."""
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit slope and offset on validation answers."""
-        return logistic(self.score, known)
+        return logistic(self.score, splits)
 
 
 ESTIMATOR = DeepConfLogistic

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known
+from grace.estimators import Answers, Fitted, Splits
 from grace.records import Response
 
 
@@ -23,8 +23,8 @@ class Likelihood:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Return the reader of what was recorded while sampling; nothing is fitted."""
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Nothing is fitted: the log-probabilities were recorded while sampling."""
         return Fitted(
             lambda samples: [
                 sequence_likelihood(response, with_end=self.with_end)
@@ -34,13 +34,13 @@ class Likelihood:
 
 
 def sequence_likelihood(response: Response, *, with_end: bool = True) -> float | None:
-    """Return exp(mean log p) over the response's tokens, None if it was cut or has no token."""
+    """Return exp(mean log p) over the tokens, None if the response was cut off or has no token."""
     logprobs = counted_logprobs(response, with_end=with_end)
     return min(1.0, math.exp(math.fsum(logprobs) / len(logprobs))) if logprobs else None
 
 
 def counted_logprobs(response: Response, *, with_end: bool) -> list[float]:
-    """Return the log-probabilities of a response's tokens and of its end; none if it was cut."""
+    """Return the log-probabilities of the tokens and of the end; empty for a cut response."""
     if response.end_logprob is None:
         return []
     return [*response.logprobs, *([response.end_logprob] if with_end else [])]

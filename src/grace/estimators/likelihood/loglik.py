@@ -1,7 +1,7 @@
 """Log-likelihood: logistic regression on the log-probability of the whole response.
 
-The sum that Sequence Likelihood divides by the length, so a longer answer is less likely; two
-parameters, fitted on validation answers by log loss. It costs what Platt scaling costs.
+The sum that sequence likelihood divides by the length, so a longer answer is less likely. Its two
+parameters are fitted on validation answers by log loss; the cost is that of Platt scaling.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known, Samples, Values
+from grace.estimators import Answers, Fitted, Samples, Splits, Values
 from grace.estimators.likelihood.likelihood import counted_logprobs
 from grace.estimators.recalibrated import logistic
 
@@ -25,9 +25,9 @@ class LogLikelihood:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit slope and offset on validation answers."""
-        return logistic(self._score, known)
+        return logistic(self._score, splits)
 
     def _score(self, samples: Samples) -> Values:
         rows = [counted_logprobs(one, with_end=self.with_end) for one in samples.responses]

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known
+from grace.estimators import Answers, Fitted, Splits
 from grace.estimators.likelihood.likelihood import Likelihood
 from grace.estimators.recalibrated import recalibrate
 
 
 @dataclass(frozen=True, slots=True)
 class PlattScaling:
-    """Sequence likelihood with two parameters fitted on the validation split."""
+    """Sequence likelihood, mapped by two parameters that are fitted on validation answers."""
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit slope and offset by least squares."""
-        return recalibrate(Likelihood(), "platt").fit(known, engine, seed)
+        return recalibrate(Likelihood(), "platt").fit(splits, engine, seed)
 
 
 ESTIMATOR = PlattScaling

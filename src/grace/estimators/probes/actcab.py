@@ -1,8 +1,8 @@
-"""ActCab: a linear layer and a sigmoid on the mean hidden state, taught soft labels.
+"""ActCab: a linear layer and a sigmoid on the mean hidden state, trained on soft labels.
 
-Probes on k folds score the training responses out of fold; a response's soft label is the accuracy
-of its score's bin; one more probe learns the soft labels.
-Cost: one forward over prompt and response for each response that is rated, for its hidden states.
+Probes on k folds score the training responses out of fold. A response's soft label is the accuracy
+of the bin of its score, and one more probe is trained on the soft labels.
+Cost: one forward pass over prompt and response for each response, for its hidden states.
 Source: ActCab (arXiv 2406.13230), `src/train_ICL_K_fold_seq_avg.py` of its published code.
 
 Shapes: N responses, D features, C candidates.
@@ -19,7 +19,7 @@ import numpy as np
 from grace.config import setting
 from grace.engines import Engine
 from grace.errors import DataError
-from grace.estimators import Answers, Fitted, Known, Rows, Samples, ended_rows, of_ended
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits, ended_rows, of_ended
 from grace.estimators.probes.probe import usable_folds
 from grace.grading import labels_of
 from grace.metrics import brier
@@ -30,7 +30,7 @@ from grace.probe.rows import Array, sigmoid, spread
 
 
 class Candidate(NamedTuple):
-    """How fast and how long the probes are trained."""
+    """A learning rate and a number of epochs to try."""
 
     learning_rate: float
     epochs: int
@@ -42,7 +42,7 @@ GRID = tuple(
 
 
 class Scale(NamedTuple):
-    """Brings features to mean 0 and spread 1 of the training rows, and adds one of 1."""
+    """Standardises features by the training rows, and appends a constant 1 if there is a bias."""
 
     mean_D: Array
     scale_D: Array
@@ -64,31 +64,31 @@ class ActCab:
     """
 
     tune: bool = setting(True, "choose learning_rate and epochs on validation Brier")
-    learning_rate: float = setting(1e-3, "learning rate of AdamW, where tune=false", low=0)
-    epochs: int = setting(30, "passes over the rows, where tune=false", low=1)
-    batch_size: int = setting(128, "rows per step", low=1)
+    learning_rate: float = setting(1e-3, "learning rate of AdamW, if tune=false", low=0)
+    epochs: int = setting(30, "epochs of training, if tune=false", low=1)
+    batch_size: int = setting(128, "responses per optimizer step", low=1)
     weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
-    bias: bool = setting(True, "train an offset beside the weights")
-    folds: int = setting(10, "folds that the soft labels come from", low=2)
+    bias: bool = setting(True, "train a bias")
+    folds: int = setting(10, "folds for the soft labels", low=2)
     bins: int = setting(50, "equal-width bins of the soft labels", low=1)
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Train the probes of the folds, then the last one on the soft labels.
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Train the probes of the folds, then one on the soft labels.
 
         Raises:
             DataError: all training responses are right or all are wrong, they answer fewer than
                 two questions, or no validation response ended.
         """
-        train = known.train
+        train = splits.train
         label_N, fold_N = labels_of(train.correct), self._folds(train, seed)
         states_ND = _states(train, range(len(label_N)), engine)
         scale = Scale(states_ND.mean(axis=0, dtype=np.float64), spread(states_ND), self.bias)
         rows_ND = scale(states_ND)
         soft_NC = self._soft_labels(rows_ND, label_N, fold_N, seed)
         weights_CD = self._train(rows_ND, soft_NC, seed)
-        best = 0 if len(weights_CD) == 1 else _best(known.validation, engine, scale, weights_CD)
+        best = 0 if len(weights_CD) == 1 else _best(splits.validation, engine, scale, weights_CD)
         weights_D = weights_CD[best]
 
         def rate(samples: Samples, rows: Rows) -> list[float]:
@@ -131,18 +131,15 @@ def bin_accuracy(scores_N: Array, label_N: Array, bins: int) -> Array:
     """Return, for every row, the accuracy of its equal-width bin of scores in [0, 1]."""
     bin_N = bin_index(scores_N, bins)
     right_M = np.bincount(bin_N, weights=label_N, minlength=bins)
-    accuracy_N: Array = (right_M / np.maximum(np.bincount(bin_N, minlength=bins), 1))[bin_N]
-    return accuracy_N
+    return (right_M / np.maximum(np.bincount(bin_N, minlength=bins), 1))[bin_N]
 
 
-def _states(samples: Samples, rows: Sequence[int], engine: Engine) -> Array:
-    prompts = [samples.prompts[row] for row in rows]
-    responses = [samples.responses[row].token_ids for row in rows]
-    return engine.features(prompts, responses).mean_ND
+def _states(samples: Samples, rows: Rows, engine: Engine) -> Array:
+    return engine.features(*samples.token_ids(rows)).mean_ND
 
 
 def _rate(rows_ND: Array, weights: Array) -> Array:
-    """Return what one probe (D,) or several (D, C) say, float64."""
+    """Return the scores of one probe (D,) or of several (D, C), in float64."""
     return sigmoid((rows_ND @ weights).astype(np.float64))
 
 

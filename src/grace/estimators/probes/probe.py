@@ -1,12 +1,11 @@
-"""The linear probe itself: the ridge that makes the targets, fitted on all training responses.
+"""The linear probe that makes the training targets, fitted on all training responses.
 
-Cost: one forward over prompt and response for each response that is rated, for its hidden states.
+Cost: one forward pass over prompt and response for each response, for its hidden states.
 Source: the probe of arXiv 2509.09438 section 3.2.2, used as an estimator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -15,7 +14,7 @@ import numpy as np
 from grace.config import setting
 from grace.engines import Engine
 from grace.errors import DataError
-from grace.estimators import Answers, Fitted, Known, Rows, Samples, of_ended
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits, of_ended
 from grace.grading import labels_of
 from grace.probe import fit_probe
 from grace.probe.features import feature_matrix
@@ -29,21 +28,20 @@ class StateProbe:
     """A linear probe on hidden states (and likelihoods), clipped to [0, 1]."""
 
     features: tuple[Part, ...] = setting(
-        ("mean", "last", "likelihood"),
-        "what it sees: mean and last hidden state, token likelihoods",
+        ("mean", "last", "likelihood"), "inputs: mean and last hidden state, token likelihoods"
     )
     folds: int = setting(10, "folds, grouped by question, on which the ridge is chosen", low=2)
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Fit the ridge on the training responses, its strength on folds of them.
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Fit the ridge on the training responses, and choose its strength on folds of them.
 
         Raises:
             DataError: all training responses are right or all are wrong, or they answer fewer
                 than two questions.
         """
-        train = known.train
+        train = splits.train
         parts = self._parts(train, range(len(train.responses)), engine)
         questions = [question.id for question in train.questions]
         probe = fit_probe(
@@ -61,20 +59,18 @@ class StateProbe:
 
         return of_ended(rate, len(probe.weights) + 1)
 
-    def _parts(self, samples: Samples, rows: Sequence[int], engine: Engine) -> list[Array]:
+    def _parts(self, samples: Samples, rows: Rows, engine: Engine) -> list[Array]:
         """Return one block of features per part, each of shape (rows, width)."""
         responses = [samples.responses[row] for row in rows]
         states = {}
         if set(self.features) - {"likelihood"}:
-            mean_ND, last_ND, _ = engine.features(
-                [samples.prompts[row] for row in rows], [r.token_ids for r in responses]
-            )
+            mean_ND, last_ND, _ = engine.features(*samples.token_ids(rows))
             states = {"mean": mean_ND, "last": last_ND}
         return [feature_matrix((part,), states, responses) for part in self.features]
 
 
 def usable_folds(samples: Samples, folds: int) -> int:
-    """Return the number of folds: as asked, or the number of questions if that is smaller.
+    """Return the number of folds, at most the number of questions.
 
     Raises:
         DataError: fewer than two questions.

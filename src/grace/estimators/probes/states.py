@@ -1,4 +1,4 @@
-"""A logistic regression of correctness on a hidden state, fitted on training responses."""
+"""Logistic regression of correctness on a hidden state, fitted on training responses."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from grace.estimators import Fitted, Known, Rows, Samples, ended_rows, of_ended
+from grace.estimators import Fitted, Rows, Samples, Splits, ended_rows, of_ended
 from grace.evidence import sigmoid
 from grace.grading import labels_of
 from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Array
 
-Read = Callable[[Samples, Sequence[int]], Sequence[Array]]
+Read = Callable[[Samples, Rows], Sequence[Array]]
 
 
-def fit_on_states(read: Read, known: Known, seed: int) -> Fitted:
-    """Fit on one of several states, chosen with the penalty on folds grouped by question.
+def fit_on_states(read: Read, splits: Splits, seed: int) -> Fitted:
+    """Fit on the best of several states, chosen with its penalty on folds grouped by question.
 
-    c stays within [1 / (n + 2), 1 - 1 / (n + 2)] for n training responses.
+    Confidences stay within [1 / (n + 2), 1 - 1 / (n + 2)] for n training responses.
 
     Args:
-        read: returns the states of some rows of samples, each of shape (rows, D).
-        known: the training responses, of which those that were cut are left out.
+        read: returns several states of some rows of samples, each of shape (rows, D).
+        splits: the training responses; those that were cut off are left out.
         seed: seed of the folds.
 
     Raises:
         DataError: all training responses are right, or all are wrong.
     """
-    rows = ended_rows(known.train)
-    label_N = labels_of(known.train.correct)[rows]
-    questions = [known.train.questions[row].id for row in rows]
-    states = read(known.train, rows)
+    rows = ended_rows(splits.train)
+    label_N = labels_of(splits.train.correct)[rows]
+    questions = [splits.train.questions[row].id for row in rows]
+    states = read(splits.train, rows)
     fits = [fit_logistic([state_ND], label_N, questions, seed=seed) for state_ND in states]
     best = min(range(len(fits)), key=lambda one: float(fits[one].losses.mean()))
     weights_D, bias, limit = fits[best].weights[0], fits[best].bias, math.log(len(rows) + 1)

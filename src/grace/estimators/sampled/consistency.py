@@ -11,15 +11,15 @@ from typing import ClassVar
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known, Samples, Values, rate_ended
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits, Values, of_ended
 from grace.estimators.sampled.semantic_entropy import same_answer
 
 
 @dataclass(frozen=True, slots=True)
 class Consistency:
-    """The share of further samples whose answer is that of the response.
+    """The share of further samples whose answer agrees with that of the response.
 
-    A sample without an answer agrees with nothing; a response without one has no value.
+    A sample without an answer agrees with nothing; a response without an answer has no value.
     """
 
     samples: int = setting(10, "further samples per question", low=1)
@@ -29,11 +29,11 @@ class Consistency:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Return what compares the answers; nothing is fitted."""
-        return Fitted(self._rate)
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Nothing is fitted."""
+        return of_ended(self._rate)
 
-    def _rate(self, samples: Samples) -> Values:
+    def _rate(self, samples: Samples, rows: Rows) -> Values:
         draws = samples.draw(self.samples)
 
         def agreement(row: int) -> float | None:
@@ -43,7 +43,7 @@ class Consistency:
             agree = [same_answer(answer, draw.answer, self.rouge_threshold) for draw in draws[row]]
             return sum(agree) / len(agree)
 
-        return rate_ended(samples, lambda rows: map(agreement, rows))
+        return [agreement(row) for row in rows]
 
 
 ESTIMATOR = Consistency

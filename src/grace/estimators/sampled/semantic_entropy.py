@@ -16,15 +16,15 @@ from typing import ClassVar
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Draw, Fitted, Known, Samples, Values, rate_ended
+from grace.estimators import Answers, Draw, Fitted, Rows, Samples, Splits, Values, of_ended
 from grace.grading import rouge_l
 
 
 @dataclass(frozen=True, slots=True)
 class SemanticEntropy:
-    """1 - H / log(samples), H the entropy over clusters of answers of the same meaning.
+    """1 - H / log(samples), with H the entropy over clusters of answers of the same meaning.
 
-    It belongs to the question: all responses to one have the same value.
+    All responses to one question have the same value.
     """
 
     samples: int = setting(10, "further samples per question", low=2)
@@ -37,13 +37,13 @@ class SemanticEntropy:
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Return what clusters the answers; nothing is fitted."""
-        return Fitted(self._rate)
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Nothing is fitted."""
+        return of_ended(self._rate)
 
-    def _rate(self, samples: Samples) -> Values:
+    def _rate(self, samples: Samples, rows: Rows) -> Values:
         draws = samples.draw(self.samples)
-        return rate_ended(samples, lambda rows: (self._certainty(draws[row]) for row in rows))
+        return [self._certainty(draws[row]) for row in rows]
 
     def _certainty(self, draws: Sequence[Draw]) -> float:
         sizes = Counter(cluster([draw.answer for draw in draws], self.rouge_threshold)).values()
@@ -53,16 +53,15 @@ class SemanticEntropy:
 
 
 def cluster(answers: Sequence[str | None], rouge_threshold: float = 0.0) -> list[int]:
-    """Return the cluster of each answer: that of the first earlier one it agrees with, else new.
+    """Return the cluster of each answer: the first whose first member agrees with it, or a new one.
 
-    It is compared with the first member of each cluster. A sample without an answer is a cluster
-    of its own: no two of them agree.
+    A sample without an answer is a cluster of its own: no two of them agree.
     """
     first: list[str | None] = []
     numbers = []
     for answer in answers:
-        known = (i for i, other in enumerate(first) if same_answer(other, answer, rouge_threshold))
-        number = next(known, len(first))
+        alike = (i for i, other in enumerate(first) if same_answer(other, answer, rouge_threshold))
+        number = next(alike, len(first))
         if number == len(first):
             first.append(answer)
         numbers.append(number)
@@ -70,7 +69,7 @@ def cluster(answers: Sequence[str | None], rouge_threshold: float = 0.0) -> list
 
 
 def same_answer(first: str | None, second: str | None, rouge_threshold: float) -> bool:
-    """Return whether two answers are equal, or as alike as the threshold asks (0: equal only)."""
+    """Whether two answers are equal, or their ROUGE-L F1 reaches the threshold (0: only equal)."""
     if first is None or second is None:
         return False
     alike = rouge_threshold > 0 and rouge_l(first, second) >= rouge_threshold

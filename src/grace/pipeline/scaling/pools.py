@@ -20,7 +20,7 @@ from grace.pipeline.stages.cost import Meter, MeteredEngine
 from grace.pipeline.stages.score import KnownSplits, check_values, estimator_of
 from grace.progress import progress
 from grace.records import Confidence
-from grace.report.scaling.rows import Pooled, PooledConfidence
+from grace.report.rows.votes import Pooled, PooledConfidence
 from grace.scaling import Pool
 from grace.store import Split
 

@@ -1,6 +1,6 @@
-"""Style, panels, ticks and saving of every figure; the same figure gives the same bytes.
+"""Colours, style, panels, ticks and saving of figures; the same figure gives the same bytes.
 
-`INK` marks everything that the page recolours for dark mode.
+Text and axes are drawn in `INK`, which the page replaces by the colour of its text.
 """
 
 from __future__ import annotations
@@ -11,9 +11,30 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 INK = "#1f2328"
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#9aa4b0"
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = PALETTE = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+)
 """Okabe and Ito's colours, which colour-blind readers can tell apart."""
+
+GREY = "#9aa4b0"
+SOFT = ("#59636e", "#8a6d3b", "#5b7f95", "#7a5c86")
+
+THEMED = {
+    BLUE: "blue",
+    ORANGE: "orange",
+    GREEN: "green",
+    PINK: "pink",
+    YELLOW: "yellow",
+    SKY: "sky",
+    GREY: "grey",
+    **dict(zip(SOFT, ("soft", "yellow", "sky", "pink"), strict=True)),
+}
+"""The page's name for each colour, which it has for a light and for a dark theme."""
 
 STYLE = {
     "axes.edgecolor": INK,
@@ -40,27 +61,18 @@ STYLE = {
     "ytick.major.width": 0.7,
 }
 
-
-THEMED = {
-    "#0072b2": "blue",
-    "#d55e00": "orange",
-    "#009e73": "green",
-    "#cc79a7": "pink",
-    "#e69f00": "yellow",
-    "#56b4e9": "sky",
-    "#9aa4b0": "grey",
-    "#59636e": "soft",
-    "#8a6d3b": "yellow",
-    "#5b7f95": "sky",
-    "#7a5c86": "pink",
+FORMATS: dict[str, dict[str, Any]] = {
+    "svg": {"transparent": True, "metadata": {"Date": None, "Creator": None}},
+    "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
+    "png": {"metadata": {"Software": None}},
 }
-"""What the page calls each colour of the figures: it has one for a light and a dark theme."""
+"""The file formats, each with the options that keep dates and program names out of it."""
 
 
 class Figure(NamedTuple):
-    """A drawn figure: file name without ending, what it shows, and its files by their endings.
+    """A drawn figure: its name without ending, and its files by their endings.
 
-    Without `inline` the page shows the same otherwise.
+    The page shows it with the other figures of its `group`, but for `inline=False`.
     """
 
     name: str
@@ -70,16 +82,11 @@ class Figure(NamedTuple):
     files: dict[str, bytes]
     inline: bool = True
 
-    @property
-    def svg(self) -> str:
-        """The figure as SVG."""
-        return self.files["svg"].decode()
-
 
 def panels(
     count: int, *, width: float, height: float, columns: int = 4, share_y: bool = False
 ) -> tuple[Any, list[Any]]:
-    """Return a figure and its panels: at most `columns` in a row, rows as even as can be."""
+    """Return a figure and its panels: at most `columns` in a row, in rows of even length."""
     from matplotlib.figure import Figure as Canvas
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -91,21 +98,21 @@ def panels(
     axes = list(grid.ravel())
     for spare in axes[count:]:
         spare.set_axis_off()
-    return figure, axes
+    return figure, axes[:count]
 
 
-def outer_labels(axes: Sequence[Any], count: int, x: str, y: str) -> None:
-    """Label the axes at the left and those with nothing below."""
-    columns = math.ceil(count / math.ceil(count / 4))
-    for at, axis in enumerate(axes[:count]):
-        if at + columns >= count:
+def outer_labels(axes: Sequence[Any], x: str, y: str) -> None:
+    """Label the panels at the left and at the bottom of a figure with rows of at most 4."""
+    columns = math.ceil(len(axes) / math.ceil(len(axes) / 4))
+    for at, axis in enumerate(axes):
+        if at + columns >= len(axes):
             axis.set_xlabel(x)
         if at % columns == 0:
             axis.set_ylabel(y)
 
 
 def unit_ticks(axis: Any, *, y: bool = True) -> None:
-    """Put the same five ticks on axes from 0 to 1."""
+    """Put five ticks on the x axis, and on the y axis, from 0 to 1."""
     ticks = [0, 0.25, 0.5, 0.75, 1]
     names = ["0", ".25", ".5", ".75", "1"]
     axis.set_xticks(ticks, names)
@@ -113,18 +120,10 @@ def unit_ticks(axis: Any, *, y: bool = True) -> None:
         axis.set_yticks(ticks, names)
 
 
-FORMATS: dict[str, dict[str, Any]] = {
-    "svg": {"transparent": True, "metadata": {"Date": None, "Creator": None}},
-    "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
-    "png": {"metadata": {"Software": None}},
-}
-"""Endings of a figure's files, and what keeps dates and program names out of each."""
-
-
-def saved(
+def save(
     figure: Any, name: str, title: str, caption: str, group: str, *, inline: bool = True
 ) -> Figure:
-    """Save a drawn figure as vectors, for a paper, and as an image."""
+    """Save a drawn figure in every format of `FORMATS`."""
     files = {}
     for ending, options in FORMATS.items():
         file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""report.html: one page with everything inline, for people who were not there."""
+"""report.html: one page with everything inline, so that it needs nothing from outside."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from grace.report import names, sentences, tables
-from grace.report.figures import GENERALIZATION, TARGETS, TRACES, scaling_group
+from grace.report import names, sentences
+from grace.report.figures.answers import GENERALIZATION
 from grace.report.figures.canvas import INK, THEMED, Figure
-from grace.report.groups import Group, Rated, groups, pooled_bars
-from grace.report.rows import ShownExample
-from grace.report.scaling.tables import scaling_tables
-from grace.report.stored import Report
-from grace.report.verdict import overview, samples_saved, standings, verdict
+from grace.report.figures.training import TARGETS, TRACES
+from grace.report.figures.votes import scaling_group
+from grace.report.groups import Rated, groups, pooled_bars
+from grace.report.rows import Report, group_by
+from grace.report.rows.answers import ShownExample
+from grace.report.tables import answers
+from grace.report.tables.votes import scaling_tables
 
 FOLDER = Path(__file__).parent
 SIZE, HEIGHT = 100, 150  # of a square diagram, and with the histogram below it
@@ -26,69 +28,63 @@ SHORT_COSTS = ("seconds_per_answer", "extra_forward_tokens_per_answer", "access"
 
 
 def render_page(report: Report, figures: Sequence[Figure]) -> str:
-    """Return the page; every text from the report is escaped, figures are inlined."""
-    from jinja2 import Environment, StrictUndefined
+    """Render the page; every text from the report is escaped, figures are inlined."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return templates.get_template("page.html.j2").render(_context(report, figures))
+
+
+def _context(report: Report, figures: Sequence[Figure]) -> dict[str, Any]:
+    """Return the variables of the template."""
     from markupsafe import Markup
 
-    page = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string((FOLDER / "page.html.j2").read_text(encoding="utf-8"))
-    inline: dict[str, list[tuple[Figure, Any]]] = {}
-    for at, figure in enumerate(figures):
-        if figure.inline:
-            inline.setdefault(figure.group, []).append((figure, Markup(_inline(figure, at))))
+    inline = [(f, Markup(_inline(f, at))) for at, f in enumerate(figures) if f.inline]
     every = groups(report)
-    home = [group for group in every if group.at_home] or every
-    context: dict[str, Any] = {
-        "said": [verdict(report), samples_saved(report)],
-        "overview": overview(report),
-        "standings": standings(report),
-        "notes": sentences.notes(report),
+    home = [group for group in every if group.in_domain] or every
+    costs = answers.cost_columns(report)
+    context = {
+        "report": report,
+        "names": names,
+        "tables": answers,
+        "sentences": sentences,
         "home": home,
         "away": [group for group in every if group not in home],
-        "ids": {
-            group.title: f"task-{at}-{names.slug(group.title)}" for at, group in enumerate(every)
-        },
+        "ids": {g.title: f"task-{at}-{names.slug(g.title)}" for at, g in enumerate(every)},
         "scaling": scaling_tables(report),
         "examples": _examples(report),
-        "costs": tables.cost_columns(report),
-        "figures": inline,
+        "costs": costs,
+        "short_costs": [cost for cost in costs if cost.key in SHORT_COSTS],
+        "figures": group_by(inline, lambda pair: pair[0].group),
+        "panels": lambda group: [(r, Markup(draw_panel(r))) for r in group.rated if r.num_answers],
+        "generalization": GENERALIZATION,
+        "targets": TARGETS,
+        "traces": TRACES,
+        "scaling_group": scaling_group,
         "style": Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
         "script": Markup((FOLDER / "page.js").read_text(encoding="utf-8")),
     }
-    short = [cost for cost in context["costs"] if cost.key in SHORT_COSTS]
-    return page.render(
-        report=report,
-        names=names,
-        tables=tables,
-        sentences=sentences,
-        short_costs=short,
-        wide=(1, *range(len(names.MAIN) + 1, len(names.MAIN) + 2 + len(short))),
-        panels=lambda group: [(r, Markup(draw_panel(r))) for r in group.rated if r.num_answers],
-        generalization=GENERALIZATION,
-        targets=TARGETS,
-        traces=TRACES,
-        scaling_group=scaling_group,
-        contents=list(_contents(report, home, context)),
-        **context,
-    )
+    return context | {"contents": _contents(report, context)}
 
 
-def _contents(
-    report: Report, home: Sequence[Group], context: dict[str, Any]
-) -> Iterator[tuple[str, str]]:
-    """Yield the anchor and the title of every section."""
-    yield "verdict", "Verdict"
-    yield from ((context["ids"][group.title], group.title) for group in home)
-    for name, title, there in (
+def _contents(report: Report, context: dict[str, Any]) -> dict[str, str]:
+    """Return the title of every section that is shown, by its anchor."""
+    sections = (
+        ("verdict", "Verdict", True),
+        *((context["ids"][group.title], group.title, True) for group in context["home"]),
         ("samples", "What more samples buy", context["scaling"]),
-        ("along", "While an answer is written", report.traces),
+        ("along", "While an answer is written", TRACES in context["figures"]),
         ("transfer", "Trained on another task", report.transfer or context["away"]),
         ("examples", "Examples", context["examples"]),
         ("meaning", "Terms and settings", True),
-    ):
-        if there:
-            yield name, title
+    )
+    return {anchor: title for anchor, title, shown in sections if shown}
 
 
 def _examples(report: Report) -> list[tuple[str, list[ShownExample]]]:
@@ -102,8 +98,9 @@ def _examples(report: Report) -> list[tuple[str, list[ShownExample]]]:
 
 
 def _inline(figure: Figure, at: int) -> str:
-    """Return the SVG for use inside HTML: its own ids, a title, and colours of the page."""
-    svg = figure.svg[figure.svg.index("<svg") :]
+    """Return the SVG for use inside HTML: with ids of its own, and in the colours of the page."""
+    svg = figure.files["svg"].decode()
+    svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     prefix = f"f{at}-"
     svg = re.sub(r'\bid="', f'id="{prefix}', svg)
@@ -117,20 +114,21 @@ def _inline(figure: Figure, at: int) -> str:
 
 
 def draw_panel(rated: Rated) -> str:
-    """Return an SVG: reliability above, right and wrong answers over confidence below."""
-    said = [f"Reliability of {html.escape(rated.label)}"]
-    said += [f"ECE {100 * v:.1f}" for v in [rated.mean("ece")] if v is not None]
+    """Draw reliability as SVG, and below it right and wrong answers over confidence."""
+    ece = rated.mean("ece")
+    title = f"Reliability of {html.escape(rated.label)}"
+    title += "" if ece is None else f", ECE {100 * ece:.1f}"
     parts = [*_bars(rated), f'<path class="even" d="M0 {SIZE}L{SIZE} 0"/>', *_answers(rated)]
     axes = f'<path class="axis" d="M0 0V{SIZE}H{SIZE}M0 {MIDDLE}H{SIZE}"/>'
     ticks = '<text x="0" y="107">0</text><text x="100" y="107" text-anchor="end">1</text>'
     return (
-        f'<svg viewBox="-1 -1 {SIZE + 2} {HEIGHT}" role="img" aria-label="{", ".join(said)}">'
+        f'<svg viewBox="-1 -1 {SIZE + 2} {HEIGHT}" role="img" aria-label="{title}">'
         f"{''.join(parts)}{axes}{ticks}</svg>"
     )
 
 
 def _bars(rated: Rated) -> Iterator[str]:
-    """Yield a bar for each bin, the more solid the more answers, and its gap to the confidence."""
+    """Yield a bar for each bin, more solid the more answers it holds, and its calibration gap."""
     bars = pooled_bars(rated)
     most = max((bar.n for bar in bars), default=1)
     for bar in bars:
@@ -144,6 +142,7 @@ def _bars(rated: Rated) -> Iterator[str]:
 
 
 def _answers(rated: Rated) -> Iterator[str]:
+    """Yield the histograms of right answers, upwards, and of wrong ones, downwards."""
     rows = [row.histogram for row in rated.rows if row.histogram]
     if not rows:
         return

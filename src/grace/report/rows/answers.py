@@ -1,16 +1,14 @@
-"""The rows of report.json, typed: the same whether they were just computed or read from a file.
+"""The rows of report.json about single answers; `schema.json` describes every field.
 
-`schema.json` says what every field means; fields with a default are missing from older files.
-Numbers are fractions, rounded to 6 decimals (so that a file does not depend on the last bit of a
-sum), and None where undefined.
+Fields with a default are missing from older files. Numbers are fractions, rounded to 6 decimals
+(so that a file does not depend on the last bit of a sum), and None where undefined.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-Ends = tuple[float, float]
-OpenEnds = tuple[float | None, float | None]
+Interval = tuple[float, float]
 Seeds = tuple[int, ...]
 
 
@@ -27,7 +25,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """Numbers of right and of wrong responses in equal-width bins of confidence."""
+    """Counts of right and of wrong responses in equal-width bins of confidence."""
 
     right: tuple[int, ...]
     wrong: tuple[int, ...]
@@ -35,7 +33,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A test task, a training task and a backbone."""
+    """Base of the rows about a test task, the task trained on, and a backbone."""
 
     task: str
     train_task: str
@@ -43,8 +41,21 @@ class Place:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """The key that rows of one group share."""
+        """The key that the rows of one group share."""
         return self.task, self.train_task, self.backbone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """Base of the rows about a task and a backbone, whatever was trained."""
+
+    task: str
+    backbone: str
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The key that the rows of one group share."""
+        return self.task, self.backbone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,19 +81,9 @@ class MetricRow(Place):
     smooth_ece: float | None = None
     aurc: float | None
     wqd: float | None = None
-    interval: dict[str, Ends | None]
+    interval: dict[str, Interval | None]
     reliability: tuple[Bar, ...] = ()
     histogram: Histogram | None = None
-
-    def metric(self, name: str) -> float | None:
-        """Return a metric by its name."""
-        value: float | None = getattr(self, name)
-        return value
-
-    def cost(self, name: str) -> float | str | None:
-        """Return a cost by its name."""
-        value: float | str | None = getattr(self, name)
-        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,26 +92,26 @@ class Gap:
 
     estimator: str
     difference: float | None
-    interval: Ends | None
+    interval: Interval | None
     n: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary(Place):
-    """One estimator over its seeds, by metric."""
+    """One estimator over its seeds; every dict is by metric."""
 
     estimator: str
     seeds: Seeds
     mean: dict[str, float | None]
     spread: dict[str, float | None]
-    interval: dict[str, Ends | None]
+    interval: dict[str, Interval | None]
     mark: dict[str, str | None]
     to_leader: dict[str, Gap | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(Place):
-    """Our estimator `a` minus another one, `b`, in one metric, on the responses in both."""
+    """Estimator `a` (GrACE) minus `b` in one metric, over the responses that both rate."""
 
     a: str
     b: str
@@ -118,13 +119,13 @@ class Comparison(Place):
     seed: int | None
     seeds: Seeds = ()
     difference: float | None
-    interval: Ends | None
+    interval: Interval | None
     n: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer(Place):
-    """One estimator on the same responses, trained on another task minus on the tested one."""
+    """One estimator on the same responses: trained on another task minus trained on this one."""
 
     estimator: str
     metric: str
@@ -133,26 +134,13 @@ class Transfer(Place):
     seed: int | None = None
     seeds: Seeds
     difference: float | None
-    interval: Ends | None
+    interval: Interval | None
     n: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """A task and the backbone that was sampled."""
-
-    task: str
-    backbone: str
-
-    @property
-    def place(self) -> tuple[str, str]:
-        """The key that rows of one part on test-time scaling share."""
-        return self.task, self.backbone
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:
-    """One bin of the calibration targets: probe scores in [low, high), their number, accuracy."""
+    """One bin of calibration targets: n responses with probe scores in [low, high)."""
 
     bin: int
     low: float
@@ -164,7 +152,7 @@ class TargetRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetValues:
-    """The different targets of a task's training responses, and how often each occurs."""
+    """The distinct targets of a task's training responses, and how often each occurs."""
 
     task: str
     values: tuple[float, ...]
@@ -187,7 +175,7 @@ class Validation(Sampled):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownExample:
-    """An example on the page."""
+    """An example answer on the page."""
 
     kind: str
     question: str
@@ -201,7 +189,7 @@ class ShownExample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Along:
-    """The confidence in some answers at even shares of them: quartiles, lowest first."""
+    """Quartiles of the confidence in n answers, at even steps from their beginning to their end."""
 
     n: int
     low: tuple[float, ...]
@@ -211,7 +199,7 @@ class Along:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRow(Sampled):
-    """How the confidence `name` in right and in wrong answers goes while they are written."""
+    """The confidence of estimator `name` along right and along wrong answers."""
 
     name: str
     right: Along

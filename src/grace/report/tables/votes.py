@@ -1,4 +1,4 @@
-"""The tables of test-time scaling: at one budget, at equal accuracy, and sample by sample."""
+"""The tables about votes: at one budget, at equal accuracy, and of single samples."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Sequence
 
 from grace.report.groups import at_budget, curves, name_of
 from grace.report.names import label, samples_of, strategy_name
-from grace.report.rows import Ends, OpenEnds
-from grace.report.scaling.rows import Discrimination, EqualAccuracy, JointStrategy
-from grace.report.stored import Report
+from grace.report.rows import Report
+from grace.report.rows.answers import Interval
+from grace.report.rows.votes import Discrimination, EqualAccuracy, JointStrategy, OpenInterval
 from grace.report.tables import NONE, Cell, Table, percent, points
 
 
 def scaling_tables(report: Report) -> dict[tuple[str, str], list[Table]]:
-    """Return the tables of each (task, backbone) that the report has numbers for."""
-    found = {}
-    for place, of_task in curves(report).items():
+    """Return the tables of each (task, backbone)."""
+    tables = {}
+    for place, strategies in curves(report).items():
         equal = [row for row in report.equal_accuracy if row.place == place]
         rated = [row for row in report.discrimination if row.place == place]
-        found[place] = [
-            _budget_table(at_budget(of_task)),
+        tables[place] = [
+            _budget_table(at_budget(strategies)),
             *([_equal_table(equal)] if equal else []),
             *([_discrimination_table(rated)] if rated else []),
         ]
-    return found
+    return tables
 
 
 def _budget_table(rows: Sequence[JointStrategy]) -> Table:
@@ -34,9 +34,9 @@ def _budget_table(rows: Sequence[JointStrategy]) -> Table:
     seeds = f", {len(first.seeds)} seeds" if len(first.seeds) > 1 else ""
     return Table(
         f"Up to {first.budget} samples on {first.task}, {first.backbone}",
-        f"{first.n} questions{seeds}. Samples and tokens are those that were used, on "
-        "average. minus SC: the paired difference in accuracy to SC over the backbone's samples "
-        "with the same budget and questions; last, to SC over the same samples as the strategy's.",
+        f"{first.n} questions{seeds}. Samples and tokens are the mean numbers used. minus SC: the "
+        "paired difference in accuracy to SC over the backbone's samples, with the same budget and "
+        "questions; in the last column, to SC over the samples that the strategy votes over.",
         (*heads, "minus SC, same samples") if own else heads,
         [
             [
@@ -54,7 +54,7 @@ def _budget_table(rows: Sequence[JointStrategy]) -> Table:
 
 
 def _repeats(row: JointStrategy, rows: Sequence[JointStrategy]) -> bool:
-    """Return whether a strategy over the tuned model's samples says what it says over the others.
+    """Whether a strategy over the tuned model's samples has the numbers of the one over the base's.
 
     Without LoRA the samples are the same.
     """
@@ -70,10 +70,9 @@ def _equal_table(rows: Sequence[EqualAccuracy]) -> Table:
     first = rows[0]
     return Table(
         f"At equal accuracy on {first.task}, {first.backbone}",
-        f"How many samples a strategy needs for the accuracy that another one has with up to "
-        f"{first.budget}, and how many that saves (paired). Between two budgets its curve is "
-        "the straight line, which a mix of both budgets attains; "
-        '"never" is where it does not get there.',
+        "How many samples a strategy needs for the accuracy of another one with up to "
+        f"{first.budget}, and how many it saves (paired). Between two budgets the curve is a "
+        'straight line, which a mix of both attains. "never": it does not reach that accuracy.',
         ("Strategy", "as accurate as", "which has", "and uses", "needs ↓", "saves ↑"),
         [
             [
@@ -90,13 +89,13 @@ def _equal_table(rows: Sequence[EqualAccuracy]) -> Table:
 
 
 def _saved(row: EqualAccuracy) -> Cell:
-    """Return the samples saved; none where the curve does not reach the accuracy."""
+    """Show the samples saved; nothing where the curve does not reach the accuracy."""
     low, high = row.saved_interval
     if row.saved is None or high is None:
         return Cell(NONE, verdict="worse")
-    clear = "unclear" if low is None or low <= 0 <= high else "better" if low > 0 else "worse"
-    shown = "never" if low is None else f"{low:+.2f}"
-    return Cell(f"{row.saved:+.2f}", f"[{shown}, {high:+.2f}]", clear, row.saved)
+    verdict = "unclear" if low is None or low <= 0 <= high else "better" if low > 0 else "worse"
+    first = "never" if low is None else f"{low:+.2f}"
+    return Cell(f"{row.saved:+.2f}", f"[{first}, {high:+.2f}]", verdict, row.saved)
 
 
 def _discrimination_table(rows: Sequence[Discrimination]) -> Table:
@@ -120,13 +119,13 @@ def _discrimination_table(rows: Sequence[Discrimination]) -> Table:
     )
 
 
-def gain(value: float | None, ends: Ends | None) -> Cell:
-    """Return a difference in accuracy, marked when its interval excludes 0."""
-    return Cell(NONE) if value is None else points("accuracy", value, ends)
+def gain(value: float | None, interval: Interval | None) -> Cell:
+    """Show a difference in accuracy; an empty cell has no verdict."""
+    return Cell(NONE) if value is None else points("accuracy", value, interval)
 
 
-def _samples(value: float | None, ends: OpenEnds | None) -> Cell:
+def _samples(value: float | None, interval: OpenInterval | None) -> Cell:
     if value is None:
         return Cell("never")
-    low, high = ("never" if end is None else f"{end:.2f}" for end in ends or (value, value))
+    low, high = ("never" if end is None else f"{end:.2f}" for end in interval or (value, value))
     return Cell(f"{value:.2f}", "" if low == high else f"[{low}, {high}]", value=value)

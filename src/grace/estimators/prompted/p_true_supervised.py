@@ -1,22 +1,21 @@
-"""Supervised P(True): a logistic regression on the state in which the model gives its verdict.
+"""Supervised P(True): logistic regression on the hidden state at the end of the P(True) prompt.
 
-The hidden state at the end of the P(True) prompt, instead of the probabilities of two words; fitted
-on the training responses. Cost: one more forward per response, over the question and the response.
+It is fitted on the training responses, and takes the place of the probabilities of two words.
+Cost: one more forward pass per response, over the question and the response.
 Source: the supervised variants of Kadavath et al. 2022 (arXiv 2207.05221).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Known, Samples
-from grace.estimators.asked.asking import Shots, asks_in_text
-from grace.estimators.asked.p_true import TEMPLATES
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits
 from grace.estimators.probes.states import fit_on_states
+from grace.estimators.prompted.p_true import TEMPLATES
+from grace.estimators.prompted.prompts import Shots, asks_in_text
 from grace.probe.rows import Array
 
 
@@ -25,12 +24,12 @@ class PTrueSupervised:
     """sigmoid(w . state + bias); the penalty is chosen on folds of the training questions."""
 
     template: Literal["true_false", "words", "yes_no"] = setting(
-        "true_false", "the prompt, as for p_true"
+        "true_false", "the prompt, as in p_true"
     )
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit weights and bias on the training responses.
 
         Raises:
@@ -38,12 +37,12 @@ class PTrueSupervised:
         """
         prompt = TEMPLATES[self.template].prompt
 
-        def read(samples: Samples, rows: Sequence[int]) -> list[Array]:
-            asked = Shots(text=asks_in_text(samples, engine.tokenizer))
-            contexts = asked.contexts(engine.tokenizer, prompt, samples, rows)
+        def read(samples: Samples, rows: Rows) -> list[Array]:
+            no_shots = Shots(text=asks_in_text(samples, engine.tokenizer))
+            contexts = no_shots.contexts(engine.tokenizer, prompt, samples, rows)
             return [engine.features(contexts, [()] * len(contexts)).last_ND]
 
-        return fit_on_states(read, known, seed)
+        return fit_on_states(read, splits, seed)
 
 
 ESTIMATOR = PTrueSupervised

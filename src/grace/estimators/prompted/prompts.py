@@ -1,4 +1,4 @@
-"""Asking the model for a second opinion on a response, for the estimators that do."""
+"""Prompts that ask the model about a response, with examples (shots) before them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from grace.chat import encode_chat, has_chat_template, is_text
 from grace.engines import Engine
 from grace.errors import DataError
-from grace.estimators import Known, Samples, ended_rows
+from grace.estimators import Rows, Samples, Splits, ended_rows
 from grace.grading import lettered
 from grace.records import Message, Question
 
 
 class Prompt(NamedTuple):
-    """How the model is asked about a response.
+    """The template of a prompt about a response.
 
-    In one turn, `text` names the `{question}` and the `{answer}`. In a second turn it follows the
-    conversation in which the model answered. Either way the response is text, whatever it says.
+    In one turn, `text` contains `{question}` and `{answer}`. As a second turn, it follows the
+    conversation in which the model answered. Either way the response is encoded as plain text.
     """
 
     text: str
@@ -28,36 +28,37 @@ class Prompt(NamedTuple):
     def turns(self, samples: Samples, row: int, *, bare: bool = False) -> list[Message]:
         """Return the conversation that asks about one response.
 
-        `bare` leaves out the examples that stood before the question when it was answered.
+        `bare` leaves out the examples that were before the question when it was answered.
         """
         answer = samples.responses[row].text.strip()
         if self.second_turn:
-            asked = list(samples.messages[row])
+            messages = list(samples.messages[row])
             if bare:
-                asked = [*(turn for turn in asked if turn["role"] == "system"), asked[-1]]
-            said: Message = {"role": "assistant", "content": answer}
-            return [*asked, said, {"role": "user", "content": self.text}]
+                messages = [*(turn for turn in messages if turn["role"] == "system"), messages[-1]]
+            reply: Message = {"role": "assistant", "content": answer}
+            return [*messages, reply, {"role": "user", "content": self.text}]
         question = with_options(samples.questions[row])
         return [{"role": "user", "content": self.text.format(question=question, answer=answer)}]
 
 
 class Shots(NamedTuple):
-    """Training responses that are shown first, each with the right reply; `turns` empty: none."""
+    """Examples before a prompt: training responses with the right reply; maybe none."""
 
     turns: Sequence[Message] = ()
-    text: bool = False  # written out as plain text rather than as turns of a chat
+    text: bool = False  # whether prompts are plain text rather than turns of a chat
 
     def contexts(
-        self, tokenizer: Any, prompt: Prompt, samples: Samples, rows: Sequence[int]
+        self, tokenizer: Any, prompt: Prompt, samples: Samples, rows: Rows
     ) -> list[list[int]]:
-        """Return the token ids that ask about each response, after the shots."""
-        asked = [prompt.turns(samples, row, bare=bool(self.turns)) for row in rows]
-        chats = [joined(self.turns, turns) for turns in asked]
+        """Return the token ids of the prompt about each response, after the shots."""
+        chats = [
+            joined(self.turns, prompt.turns(samples, row, bare=bool(self.turns))) for row in rows
+        ]
         return [encode_chat(tokenizer, as_text(c) if self.text else c) for c in chats]
 
 
 class Verdicts(NamedTuple):
-    """The prompt that shots follow, and the replies to a right and to a wrong response."""
+    """A prompt, and the right reply about a right and about a wrong response."""
 
     prompt: Prompt
     right: str
@@ -65,18 +66,18 @@ class Verdicts(NamedTuple):
 
 
 def draw_shots(
-    verdicts: Verdicts, count: int, known: Known, engine: Engine, *, name: str, seed: int
+    verdicts: Verdicts, count: int, splits: Splits, engine: Engine, *, name: str, seed: int
 ) -> Shots:
-    """Return `count` training responses with the right reply to each.
+    """Draw `count` training responses, with the right reply to each, for the estimator `name`.
 
     They are plain text where questions are asked as plain text, or there is no chat template.
 
     Raises:
-        DataError: fewer training responses than shots; `name` is the estimator's.
+        DataError: fewer training responses than shots.
     """
     if not count:
         return Shots()
-    train = known.train
+    train = splits.train
     rows = ended_rows(train)
     if len(rows) < count:
         raise DataError(
@@ -86,13 +87,13 @@ def draw_shots(
     turns: list[Message] = []
     for row in np.random.default_rng(seed).choice(rows, size=count, replace=False):
         verdict = verdicts.right if train.correct[row] else verdicts.wrong
-        said: Message = {"role": "assistant", "content": verdict}
-        turns += [*verdicts.prompt.turns(train, row, bare=True), said]
+        reply: Message = {"role": "assistant", "content": verdict}
+        turns += [*verdicts.prompt.turns(train, row, bare=True), reply]
     return Shots(turns, asks_in_text(train, engine.tokenizer))
 
 
 def asks_in_text(samples: Samples, tokenizer: Any) -> bool:
-    """Return whether questions are asked as plain text rather than as turns of a chat."""
+    """Whether questions are asked as plain text rather than as turns of a chat."""
     return not has_chat_template(tokenizer) or any(map(is_text, samples.messages))
 
 
@@ -104,9 +105,9 @@ def as_text(turns: Sequence[Message]) -> list[Message]:
     ]
 
 
-def joined(shots: Sequence[Message], asked: Sequence[Message]) -> list[Message]:
-    """Return one conversation of the shots and what is asked, with the first system turn alone."""
-    turns = [*shots, *asked]
+def joined(shots: Sequence[Message], prompt: Sequence[Message]) -> list[Message]:
+    """Join shots and a prompt to one conversation; of several system turns the first is kept."""
+    turns = [*shots, *prompt]
     return [turn for i, turn in enumerate(turns) if i == 0 or turn["role"] != "system"]
 
 

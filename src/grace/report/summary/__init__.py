@@ -1,4 +1,4 @@
-"""The rows of a report from confidences: per seed, summaries over seeds, differences."""
+"""From the inputs to the rows of a report: metrics per seed, summaries over seeds, differences."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 
 from grace.errors import UserInputError
 from grace.metrics import METRICS, evaluate, interval, reliability, wqd
+from grace.metrics.resampling import LEVEL
 from grace.report.inputs import (
     EstimatorResult,
     RatedAnswer,
     ReportInput,
     Traced,
-    different,
-    flat,
+    conflict,
+    flat_settings,
 )
 from grace.report.names import COMPARED, COSTS, OURS
-from grace.report.rows import (
+from grace.report.rows import Report, from_json, group_by, to_json
+from grace.report.rows.answers import (
     Along,
     Bar,
     Comparison,
@@ -35,9 +37,17 @@ from grace.report.rows import (
     TraceRow,
     Transfer,
 )
-from grace.report.scaling.replays import replay_rows
-from grace.report.significance import BOOTSTRAPPED, Paired, Trials, ends, leader, marks, question_of
-from grace.report.stored import Report, from_json, to_json
+from grace.report.summary.significance import (
+    BOOTSTRAPPED,
+    Compare,
+    Paired,
+    Trials,
+    leader,
+    marks,
+    or_none,
+    question_of,
+)
+from grace.report.summary.votes import replay_rows
 
 SCHEMA_VERSION = 1
 HISTOGRAM_BINS = 20
@@ -46,23 +56,24 @@ NUM_CONFIDENT_WRONG = 5
 LONGEST_EXAMPLE = 400
 UNMEASURED = {**dict.fromkeys(METRICS), "interval": dict.fromkeys(BOOTSTRAPPED)}
 
-Group = dict[str, list[EstimatorResult]]
-"""The results of one test task, training task and backbone: by estimator, seeds in order."""
+Place = tuple[str, str, str]
+"""A test task, a training task and a backbone."""
 
-Groups = dict[tuple[str, str, str], Group]
+Group = dict[str, list[EstimatorResult]]
+"""The results at one place: by estimator, in the order of the seeds."""
 
 
 def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed: int = 0) -> Report:
-    """Return the report, rounded as in report.json.
+    """Compute a report, rounded as in report.json.
 
     Raises:
         UserInputError: no results, or two for the same task, estimator and seed.
     """
     if not data.results:
         raise UserInputError(f"report {data.name!r} has no results; score an estimator first")
-    keys = Counter(result.key for result in data.results)
-    for key in (key for key, count in keys.items() if count > 1):
-        raise UserInputError(different(key))
+    for key, count in Counter(result.key for result in data.results).items():
+        if count > 1:
+            raise conflict(key)
     trials = Trials(data.results, bins=bins, resamples=resamples, seed=seed)
     groups = grouped(data.results)
     report = Report(
@@ -78,8 +89,8 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         targets=tuple(data.targets),
         target_values=tuple(_counted(*pair) for pair in sorted(data.target_values.items())),
         comparisons=tuple(comparisons(trials, groups)),
-        evaluation={"bins": bins, "resamples": resamples, "level": 0.95, "seed": seed},
-        settings=dict(flat(data.settings)),
+        evaluation={"bins": bins, "resamples": resamples, "level": LEVEL, "seed": seed},
+        settings=dict(flat_settings(data.settings)),
         notes=tuple(data.notes),
         validation=tuple(data.validation),
         examples=tuple(_picked(data.examples)),
@@ -103,17 +114,21 @@ def _row(result: EstimatorResult, trials: Trials, bins: int) -> MetricRow:
 def _measured(
     result: EstimatorResult, at: Sequence[int], trials: Trials, bins: int
 ) -> dict[str, Any]:
-    """Return the fields of a row on the responses that have a confidence."""
+    """Compute the fields of a row over the responses that have a confidence (`at`)."""
     confidence_N = np.array([result.confidence[i] for i in at], dtype=np.float64)
     correct_N = np.array([result.correct[i] for i in at], dtype=bool)
+    questions = [question_of(result.ids[i]) for i in at] if result.ids else []
+    repeated = len(set(questions)) < len(questions)
     right, wrong = (
         np.histogram(confidence_N[mask], HISTOGRAM_BINS, (0, 1))[0].tolist()
         for mask in (correct_N, ~correct_N)
     )
     return {
         **evaluate(confidence_N, correct_N, bins=bins),
-        "wqd": _wqd(result, at, confidence_N, correct_N),
-        "interval": {m: ends(interval(m, draws_R)) for m, draws_R in trials.draws(result).items()},
+        "wqd": wqd(confidence_N, correct_N, questions) if repeated else None,
+        "interval": {
+            m: or_none(interval(m, draws_R)) for m, draws_R in trials.draws(result).items()
+        },
         "reliability": tuple(
             Bar(**bar._asdict()) for bar in reliability(confidence_N, correct_N, bins)
         ),
@@ -121,56 +136,41 @@ def _measured(
     }
 
 
-def _wqd(
-    result: EstimatorResult,
-    at: Sequence[int],
-    confidence_N: NDArray[np.float64],
-    correct_N: NDArray[np.bool_],
-) -> float | None:
-    """Return within-question discrimination, None when every question has one response."""
-    questions = [question_of(result.ids[i]) for i in at] if result.ids else []
-    if len(set(questions)) == len(questions):
-        return None
-    return wqd(confidence_N, correct_N, questions)
+def grouped(results: Sequence[EstimatorResult]) -> dict[Place, Group]:
+    """Group results by place and estimator."""
+    ordered = sorted(results, key=lambda r: r.key)
+    by_place = group_by(ordered, lambda r: (r.task, r.train_task, r.backbone))
+    return {place: group_by(group, lambda r: r.estimator) for place, group in by_place.items()}
 
 
-def grouped(results: Sequence[EstimatorResult]) -> Groups:
-    """Return the results by (task, training task, backbone) and estimator."""
-    found: Groups = {}
-    for result in sorted(results, key=lambda r: r.key):
-        place = (result.task, result.train_task, result.backbone)
-        found.setdefault(place, {}).setdefault(result.estimator, []).append(result)
-    return found
-
-
-def summaries(trials: Trials, groups: Groups) -> Iterator[Summary]:
-    """Yield what the seeds of each estimator say together, and how it stands in its group."""
+def summaries(trials: Trials, groups: dict[Place, Group]) -> Iterator[Summary]:
+    """Yield a row per estimator over its seeds, with its rank in its group."""
     for place, group in groups.items():
         yield from _summaries(trials, place, group)
 
 
-def _summaries(trials: Trials, place: tuple[str, str, str], group: Group) -> Iterator[Summary]:
+def _summaries(trials: Trials, place: Place, group: Group) -> Iterator[Summary]:
     @functools.cache
     def paired(a: str, b: str) -> dict[str, Paired]:
         return trials.paired(group[a], group[b])
 
-    found = {m: {name: trials.estimate(group[name], m) for name in group} for m in BOOTSTRAPPED}
+    def compare_by(metric: str) -> Compare:
+        return lambda a, b: paired(a, b).get(metric)
+
+    estimates = {m: {name: trials.estimate(group[name], m) for name in group} for m in BOOTSTRAPPED}
     marked, first = {}, {}
     for m, better in COMPARED.items():
-        mean = {name: estimate.mean for name, estimate in found[m].items()}
-
-        def compare(a: str, b: str, metric: str = m) -> Paired | None:
-            return paired(a, b).get(metric)
-
-        marked[m], first[m] = marks(mean, better, compare), leader(mean, better, compare)
+        means = {name: estimate.mean for name, estimate in estimates[m].items()}
+        marked[m] = marks(means, better, compare_by(m))
+        first[m] = leader(means, better, compare_by(m))
     for name, results in group.items():
         yield Summary(
             **_about(place),
             estimator=name,
             seeds=tuple(result.seed for result in results),
-            mean={m: found[m][name].mean for m in BOOTSTRAPPED},
-            spread={m: found[m][name].spread for m in BOOTSTRAPPED},
-            interval={m: ends(found[m][name].interval) for m in BOOTSTRAPPED},
+            mean={m: estimates[m][name].mean for m in BOOTSTRAPPED},
+            spread={m: estimates[m][name].spread for m in BOOTSTRAPPED},
+            interval={m: or_none(estimates[m][name].interval) for m in BOOTSTRAPPED},
             mark={m: marked[m].get(name) for m in COMPARED},
             to_leader={
                 m: Gap(estimator=top, **pair.gap())
@@ -181,17 +181,18 @@ def _summaries(trials: Trials, place: tuple[str, str, str], group: Group) -> Ite
         )
 
 
-def comparisons(trials: Trials, groups: Groups) -> Iterator[Comparison]:
-    """Yield our estimator minus every other one of its group."""
+def comparisons(trials: Trials, groups: dict[Place, Group]) -> Iterator[Comparison]:
+    """Yield GrACE minus every other estimator of its group."""
     for place, group in groups.items():
-        for name in [n for n in group if n != OURS] if OURS in group else []:
+        rivals = [name for name in group if name != OURS] if OURS in group else []
+        for name in rivals:
             for metric, pair in trials.paired(group[OURS], group[name]).items():
                 about = _about(place) | {"a": OURS, "b": name, "metric": metric}
                 yield Comparison(**about, **pair.over_seeds())
 
 
-def transfers(trials: Trials, groups: Groups) -> Iterator[Transfer]:
-    """Yield, per estimator trained on another task, what that costs on the same test questions."""
+def transfers(trials: Trials, groups: dict[Place, Group]) -> Iterator[Transfer]:
+    """Yield the difference that training on another task makes, on the same test questions."""
     for place, group in groups.items():
         task, train_task, backbone = place
         home = groups.get((task, task, backbone), {}) if task != train_task else {}
@@ -207,45 +208,51 @@ def transfers(trials: Trials, groups: Groups) -> Iterator[Transfer]:
                 )
 
 
-def _about(place: tuple[str, str, str]) -> dict[str, Any]:
+def _about(place: Place) -> dict[str, Any]:
     return dict(zip(("task", "train_task", "backbone"), place, strict=True))
 
 
 def _counted(task: str, targets: Sequence[float]) -> TargetValues:
-    """Return the different targets of a task and how often each occurs."""
+    """Count how often each distinct target occurs."""
     value, count = np.unique(np.round(np.asarray(targets, dtype=float), 6), return_counts=True)
     return TargetValues(task=task, values=value.tolist(), counts=count.tolist())
 
 
 def _picked(examples: Sequence[RatedAnswer]) -> Iterator[ShownExample]:
     """Yield a few examples of each task: over the range of confidence, and the surest wrong."""
-    for task in sorted({example.task for example in examples}):
-        known = [(e.confidence, e) for e in examples if e.task == task and e.confidence is not None]
-        known = [(c, e) for c, e in known if not math.isnan(c)]
-        known.sort(key=lambda pair: (-pair[0], pair[1].question))
-        places = np.linspace(0, len(known) - 1, min(NUM_EXAMPLES, len(known))).round()
-        spread = [known[int(i)] for i in places]
-        wrong = [pair for pair in known if not pair[1].correct][:NUM_CONFIDENT_WRONG]
-        for kind, pairs in (("spread", spread), ("surest wrong", wrong)):
-            for c, example in pairs:
-                yield ShownExample(
-                    kind=kind,
-                    question=_short(example.question),
-                    answer=_short(example.answer),
-                    correct=example.correct,
-                    confidence=c,
-                    task=task,
-                    accepted=tuple(map(_short, example.accepted)),
-                    choices=tuple(map(_short, example.choices)),
-                )
+    by_task = group_by(examples, lambda example: example.task)
+    for task in sorted(by_task):
+        rated = [e for e in by_task[task] if not math.isnan(_confidence(e))]
+        rated.sort(key=lambda e: (-_confidence(e), e.question))
+        places = np.linspace(0, len(rated) - 1, min(NUM_EXAMPLES, len(rated))).round()
+        yield from (_shown("spread", rated[int(i)]) for i in places)
+        wrong = [e for e in rated if not e.correct]
+        yield from (_shown("surest wrong", e) for e in wrong[:NUM_CONFIDENT_WRONG])
+
+
+def _confidence(example: RatedAnswer) -> float:
+    return math.nan if example.confidence is None else example.confidence
+
+
+def _shown(kind: str, example: RatedAnswer) -> ShownExample:
+    short = example._replace(
+        question=_short(example.question),
+        answer=_short(example.answer),
+        accepted=tuple(map(_short, example.accepted)),
+        choices=tuple(map(_short, example.choices)),
+    )
+    return ShownExample(kind=kind, **short._asdict())
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_EXAMPLE else text[: LONGEST_EXAMPLE - 1] + "…"
 
 
 def _along(traces: Sequence[Traced]) -> Iterator[TraceRow]:
-    """Yield the quartiles of the confidence along right and wrong answers, of all seeds."""
-    places: dict[tuple[str, str, str], list[Traced]] = {}
-    for trace in traces:
-        places.setdefault((trace.task, trace.backbone, trace.name), []).append(trace)
-    for (task, backbone, name), same in places.items():
+    """Yield the quartiles of the confidence along right and along wrong answers, of all seeds."""
+    by_name = group_by(traces, lambda trace: (trace.task, trace.backbone, trace.name))
+    for (task, backbone, name), same in by_name.items():
         c_NS = np.concatenate([trace.c_NS for trace in same])
         correct_N = np.concatenate([trace.correct_N for trace in same])
         right, wrong = (_quartiles(c_NS[mask]) for mask in (correct_N, ~correct_N))
@@ -257,8 +264,3 @@ def _quartiles(c_NS: NDArray[np.float64]) -> Along:
         return Along(n=0, low=(), median=(), high=())
     low, median, high = (tuple(row.tolist()) for row in np.quantile(c_NS, (0.25, 0.5, 0.75), 0))
     return Along(n=len(c_NS), low=low, median=median, high=high)
-
-
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= LONGEST_EXAMPLE else text[: LONGEST_EXAMPLE - 1] + "…"

@@ -1,4 +1,4 @@
-"""Statistics of a report: intervals over questions and seeds, and paired differences.
+"""Intervals over questions and seeds, paired differences, and the marks that follow from them.
 
 All results on one test task are evaluated on the same resamples of its questions. So whatever
 two results have in common cancels in their difference, whether they differ in estimator or in
@@ -8,7 +8,7 @@ training task.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from grace.metrics import Resamples, interval, over_seeds
 from grace.report.inputs import EstimatorResult, Key
 from grace.report.names import COMPARED
-from grace.report.rows import Ends
+from grace.report.rows.answers import Interval
 
 BOOTSTRAPPED = (*COMPARED, "adaptive_ece", "aurc")
-"""Smooth ECE searches a kernel width in every resample, ten times the work of the others."""
+"""Without smooth ECE, which searches a kernel width in every resample: ten times the work."""
 
 Draws = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ class SeedsEstimate(NamedTuple):
 
 
 class Paired(NamedTuple):
-    """The means of both sides over what they share, and the interval of `a - b`."""
+    """Two sides in one metric: their means over what they share, and the interval of `a - b`."""
 
     a: float
     b: float
@@ -54,28 +54,30 @@ class Paired(NamedTuple):
         return int(low > 0) - int(high < 0)
 
     def gap(self) -> dict[str, Any]:
-        """Return the fields that all rows on a difference share."""
-        return {"difference": self.difference, "interval": ends(self.interval), "n": self.n}
+        """Return the fields that every row about a difference has."""
+        return {"difference": self.difference, "interval": or_none(self.interval), "n": self.n}
 
     def over_seeds(self) -> dict[str, Any]:
-        """Return this and the seeds."""
+        """Return the fields of a row about a difference over seeds."""
         seed = self.seeds[0] if len(self.seeds) == 1 else None
         return {"seed": seed, "seeds": tuple(self.seeds), **self.gap()}
 
 
+Compare = Callable[[str, str], Paired | None]
+"""Returns the paired difference of two estimators in one metric, None if they share no response."""
+
+
 class Trials:
-    """Every result of a report on shared resamples of its test task's questions."""
+    """All results of a report on shared resamples of their test task's questions."""
 
     def __init__(
         self, results: Sequence[EstimatorResult], *, bins: int, resamples: int, seed: int
     ) -> None:
         self._seed = seed
-        self._questions = {result.key: _questions(result) for result in results}
-        self._answered = {result.key: result.answered() for result in results}
         self._draws: dict[tuple[Key, frozenset[str] | None], dict[str, Draws]] = {}
         by_task: dict[str, list[Hashable]] = {}
         for result in results:
-            by_task.setdefault(result.task, []).extend(self._questions[result.key])
+            by_task.setdefault(result.task, []).extend(_questions(result))
         self._resamples = {
             task: Resamples(questions, resamples=resamples, seed=seed, bins=bins)
             for task, questions in by_task.items()
@@ -85,32 +87,35 @@ class Trials:
     def draws(
         self, result: EstimatorResult, only: frozenset[str] | None = None
     ) -> dict[str, Draws]:
-        """Return each metric on a result (entry 0) and on the resamples of it.
+        """Return each metric on a result (entry 0) and on its resamples.
 
-        With `only`, over the responses with these ids.
+        Args:
+            result: one of the results of the report.
+            only: ids of the responses to evaluate; None: all.
         """
-        at = self._answered[result.key]
+        at = result.answered()
         if only is not None and len(only) < len(at):
             at = [i for i in at if result.ids[i] in only]
         else:
             only = None
         if (result.key, only) not in self._draws:
+            questions = _questions(result)
             self._draws[result.key, only] = self._resamples[result.task].evaluate(
                 np.array([result.confidence[i] for i in at], dtype=np.float64),
                 [result.correct[i] for i in at],
-                [self._questions[result.key][i] for i in at],
+                [questions[i] for i in at],
                 BOOTSTRAPPED if only is None else tuple(COMPARED),
             )
         return self._draws[result.key, only]
 
     def estimate(self, results: Sequence[EstimatorResult], metric: str) -> SeedsEstimate:
-        """Return a metric over the seeds of one estimator."""
-        value_SR = [self.draws(result)[metric] for result in results if self._answered[result.key]]
+        """Return a metric over the seeds of one estimator, nan without any confidence."""
+        value_SR = [self.draws(result)[metric] for result in results if result.answered()]
         if not value_SR:
             return SeedsEstimate(math.nan, math.nan, (math.nan, math.nan))
         mean_R = over_seeds(value_SR, seed=self._seed)
-        known = [value_R[0] for value_R in value_SR if not math.isnan(value_R[0])]
-        spread = float(np.std(known, ddof=1)) if len(known) > 1 else math.nan
+        defined = [value_R[0] for value_R in value_SR if not math.isnan(value_R[0])]
+        spread = float(np.std(defined, ddof=1)) if len(defined) > 1 else math.nan
         return SeedsEstimate(float(mean_R[0]), spread, interval(metric, mean_R))
 
     def paired(
@@ -118,24 +123,17 @@ class Trials:
     ) -> dict[str, Paired]:
         """Compare two lists of results, one per seed, on the seeds and responses in both.
 
-        Returns nothing when they share none.
+        Returns the comparison by metric; nothing when they share none.
         """
         other = {result.seed: result for result in b}
         sides, seeds, n = [], [], 0
         for result in a:
-            if result.seed not in other or not (common := self._common(result, other[result.seed])):
-                continue
-            sides.append((self.draws(result, common), self.draws(other[result.seed], common)))
-            seeds.append(result.seed)
-            n += len(common)
+            common = _common(result, other[result.seed]) if result.seed in other else None
+            if common:
+                sides.append((self.draws(result, common), self.draws(other[result.seed], common)))
+                seeds.append(result.seed)
+                n += len(common)
         return {metric: self._paired(metric, sides, seeds, n) for metric in COMPARED if sides}
-
-    def _common(self, a: EstimatorResult, b: EstimatorResult) -> frozenset[str]:
-        """Return the ids of the responses for which both have a confidence."""
-        if not a.ids or not b.ids:
-            return frozenset()
-        mine, theirs = ([r.ids[i] for i in self._answered[r.key]] for r in (a, b))
-        return frozenset(mine).intersection(theirs)
 
     def _paired(
         self,
@@ -155,29 +153,24 @@ class Trials:
         return Paired(mean_a, mean_b, interval(metric, gap_R, difference=True), seeds, n)
 
 
-def leader(
-    mean: dict[str, float], better: int, compare: Callable[[str, str], Paired | None]
-) -> str | None:
+def leader(mean: Mapping[str, float], better: int, compare: Compare) -> str | None:
     """Return the estimator with the best mean that no other is clearly better than, if any.
 
     Means can mislead where estimators rate different responses; then the paired difference,
     over the responses that both rate, decides.
     """
-    known = {name: value for name, value in mean.items() if not math.isnan(value)}
-    if not known:
+    defined = {name: value for name, value in mean.items() if not math.isnan(value)}
+    if not defined:
         return None
-    first, *others = sorted(known, key=lambda name: (-better * known[name], name))
+    first, *others = sorted(defined, key=lambda name: (-better * defined[name], name))
     for name in others:
-        pair = compare(name, first)
-        if pair is not None and pair.clear == better:
+        if _clear(compare(name, first)) == better:
             first = name
     return first
 
 
-def marks(
-    mean: dict[str, float], better: int, compare: Callable[[str, str], Paired | None]
-) -> dict[str, str]:
-    """Return "best", "tied", "second" or "tied second" for the estimators that earn one.
+def marks(mean: Mapping[str, float], better: int, compare: Compare) -> dict[str, str]:
+    """Mark estimators as "best", "tied", "second" or "tied second"; most have no mark.
 
     "best" needs a paired interval that excludes 0 against every other estimator, so it needs no
     correction for many comparisons. All that are not clearly worse than the leader are "tied"
@@ -185,37 +178,45 @@ def marks(
     by the same rule among the rest.
     """
     left = {name: value for name, value in mean.items() if not math.isnan(value)}
-    found: dict[str, str] = {}
+    marked: dict[str, str] = {}
     for alone, shared in (("best", "tied"), ("second", "tied second")):
         first = leader(left, better, compare)
         if first is None:
             break
-        group = [first, *(n for n in left if n != first and not _worse(compare(n, first), better))]
+        group = [n for n in left if n == first or _clear(compare(n, first)) != -better]
         if len(group) == len(left):
             break
-        found |= dict.fromkeys(group, alone if len(group) == 1 else shared)
+        marked |= dict.fromkeys(group, alone if len(group) == 1 else shared)
         if len(group) > 1:
             break
         del left[first]
-    return found
+    return marked
 
 
-def _worse(pair: Paired | None, better: int) -> bool:
-    return pair is not None and pair.clear == -better
+def _clear(pair: Paired | None) -> int:
+    return 0 if pair is None else pair.clear
 
 
-def ends(interval: tuple[float, float]) -> Ends | None:
-    """Return an interval as rows hold it."""
+def or_none(interval: tuple[float, float]) -> Interval | None:
+    """Return an interval, None if it is undefined."""
     return None if math.isnan(interval[0]) else interval
 
 
+def _common(a: EstimatorResult, b: EstimatorResult) -> frozenset[str]:
+    """Return the ids of the responses for which both have a confidence."""
+    if not a.ids or not b.ids:
+        return frozenset()
+    ids_a, ids_b = ([result.ids[i] for i in result.answered()] for result in (a, b))
+    return frozenset(ids_a).intersection(ids_b)
+
+
 def question_of(response_id: str) -> str:
-    """Return the question of a response id "<question>#<sample>"."""
+    """Return the question id in a response id "<question>#<sample>"."""
     return response_id.rpartition("#")[0] or response_id
 
 
 def _questions(result: EstimatorResult) -> list[Hashable]:
-    """Return the question of each response; without ids, no question is shared."""
+    """Return the question id of each response; without ids, no two responses share a question."""
     if result.ids:
         return [question_of(response_id) for response_id in result.ids]
     return [(result.key, at) for at in range(len(result.confidence))]

@@ -1,6 +1,6 @@
-"""Verbalised confidence: the model is asked how sure it is, and its reply is read as a number.
+"""Verbalised confidence: the model is asked how sure it is, and a number is parsed from its reply.
 
-One more request per response, and a reply of at most `max_new_tokens`; text is all that it needs.
+Cost: one more request per response, with a reply of at most `max_new_tokens`. It needs only text.
 Sources: Tian et al. 2023 (arXiv 2305.14975); the percent prompt is that of Apricot's published
 code (arXiv 2403.05973).
 """
@@ -8,14 +8,14 @@ code (arXiv 2403.05973).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from grace.config import setting
 from grace.engines import Engine, Sampling
-from grace.estimators import Answers, Fitted, Known, Samples, Values, of_ended
-from grace.estimators.asked.asking import Prompt, Shots, Verdicts, draw_shots
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits, Values, of_ended
+from grace.estimators.prompted.prompts import Prompt, Shots, Verdicts, draw_shots
 
 PERCENT = "Please provide your confidence in the answer only in percent (0-100 %):"
 PROBABILITY = (
@@ -37,9 +37,9 @@ NUMBER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Verbal:
-    """The confidence that the model puts in words; None where its reply has no such number.
+    """The confidence that the model states; None where no number can be parsed from its reply.
 
-    The share of None is one minus the parse success rate.
+    One minus the share of None is the parse success rate.
     """
 
     template: Literal["percent", "percent_turn", "probability"] = setting(
@@ -49,41 +49,41 @@ class Verbal:
     )
     max_new_tokens: int = setting(20, "longest reply, in tokens", low=1)
     unparsed: Literal["none", "half"] = setting(
-        "none", "a reply without a number: none leaves the response out, half counts it as 0.5"
+        "none", "for a reply without a number: none leaves the response out, half counts it as 0.5"
     )
     shots: int = setting(
-        0, "training responses shown first: sure of the right ones, of wrong ones not at all", low=0
+        0, "training responses shown first, right ones with 100 %, wrong ones with 0 %", low=0
     )
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Choose the shots, if any; nothing is fitted.
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Draw the shots, if any; nothing is fitted.
 
         Raises:
             DataError: fewer training responses than shots.
         """
         sure = ("1.0", "0.0") if self.template == "probability" else ("100%", "0%")
         replies = Verdicts(PROMPTS[self.template], *sure)
-        shots = draw_shots(replies, self.shots, known, engine, name="verbal", seed=seed)
+        shots = draw_shots(replies, self.shots, splits, engine, name="verbal", seed=seed)
         return of_ended(lambda samples, rows: self._rate(samples, rows, engine, shots))
 
-    def _rate(self, samples: Samples, rows: Sequence[int], engine: Engine, shots: Shots) -> Values:
+    def _rate(self, samples: Samples, rows: Rows, engine: Engine, shots: Shots) -> Values:
         contexts = shots.contexts(engine.tokenizer, PROMPTS[self.template], samples, rows)
         greedy = Sampling(max_new_tokens=self.max_new_tokens)
         values: Values = [None] * len(rows)
         for position, (reply,) in engine.generate(contexts, greedy):
-            said = stated_confidence(reply.text, percent=self.template != "probability")
-            values[position] = 0.5 if said is None and self.unparsed == "half" else said
+            value = stated_confidence(reply.text, percent=self.template != "probability")
+            values[position] = 0.5 if value is None and self.unparsed == "half" else value
         return values
 
 
 def stated_confidence(reply: str, *, percent: bool) -> float | None:
-    """Return the first number of a reply as a fraction, None if there is none in range.
+    """Parse the first number of a reply as a fraction, None if there is none in [0, 1].
 
-    A number with a percent sign is one in a hundred. Without one, its scale is the one that was
-    asked for, but for "0.9" where percent were asked for: a bare decimal fraction of at most 1 is
-    taken as a probability, as nobody means 0.9 %. (Apricot's code reads 0.009 there.)
+    A number with a percent sign is divided by 100. Without one, the prompt says the scale, except
+    that a bare decimal fraction of at most 1, such as "0.9", is a probability also where percent
+    were asked for: nobody means 0.9 %. (Apricot's code parses it as 0.009.)
     """
     match = NUMBER.search(reply)
     if match is None or match["sign"]:

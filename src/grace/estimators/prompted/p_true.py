@@ -1,12 +1,12 @@
-"""P(True): the model's own verdict on its response, read as a probability.
+"""P(True): the probability that the model calls its own response true.
 
-One more request per response, of the question and the response once more; nothing is sampled.
+Cost: one more request per response, with the question and the response; nothing is sampled.
 Source: Kadavath et al. 2022 (arXiv 2207.05221), as compared in arXiv 2509.09438.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -16,8 +16,8 @@ from grace.chat import encode_text
 from grace.config import setting
 from grace.engines import Engine
 from grace.errors import ModelError
-from grace.estimators import Answers, Fitted, Known, Samples, Values, of_ended
-from grace.estimators.asked.asking import Prompt, Shots, Verdicts, draw_shots
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits, Values, of_ended
+from grace.estimators.prompted.prompts import Prompt, Shots, Verdicts, draw_shots
 
 TRUE_FALSE = Prompt(
     "Question: {question}\n Possible answer:{answer}\n Is the possible answer:\n (A) True\n"
@@ -34,7 +34,7 @@ TEMPLATES: Mapping[str, Verdicts] = {
 of the published code of Self-Calibration (arXiv 2503.00031)."""
 
 LEADS = ("", " ", "\n")
-"""What may stand before the first word of a reply."""
+"""Texts that may precede the first word of a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +43,24 @@ class PTrue:
 
     template: Literal["true_false", "words", "yes_no"] = setting(
         "true_false",
-        "true_false: reply A or B; words: the same, read at True or False; yes_no: a second turn "
-        "after the answer, reply Yes or No",
+        "true_false: reply A or B; words: the same prompt, reply True or False; yes_no: a second "
+        "turn after the answer, reply Yes or No",
     )
     shots: int = setting(0, "training responses shown first, with the right verdict", low=0)
 
     answers: ClassVar[Answers] = "base"
 
-    def fit(self, known: Known, engine: Engine, seed: int) -> Fitted:
-        """Choose the shots, if any; nothing is fitted.
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Draw the shots, if any; nothing is fitted.
 
         Raises:
             DataError: fewer training responses than shots.
         """
         template = TEMPLATES[self.template]
-        shots = draw_shots(template, self.shots, known, engine, name="p_true", seed=seed)
+        shots = draw_shots(template, self.shots, splits, engine, name="p_true", seed=seed)
         return of_ended(lambda samples, rows: self._rate(samples, rows, engine, shots))
 
-    def _rate(self, samples: Samples, rows: Sequence[int], engine: Engine, shots: Shots) -> Values:
+    def _rate(self, samples: Samples, rows: Rows, engine: Engine, shots: Shots) -> Values:
         template, tokenizer = TEMPLATES[self.template], engine.tokenizer
         right, wrong = verdict_tokens(tokenizer, template)
         contexts = shots.contexts(tokenizer, template.prompt, samples, rows)
@@ -71,11 +71,11 @@ class PTrue:
 
 
 def verdict_tokens(tokenizer: Any, template: Verdicts) -> tuple[list[int], list[int]]:
-    """Return the tokens that begin the right word and the wrong one, however they are spaced.
+    """Return the first tokens of the right word and of the wrong one, with any spacing.
 
     A reply may begin with the word, with a space and the word, or on a new line: three different
-    tokens in tokenizers of the SentencePiece kind, which write a space before the first word.
-    Tokens that begin both words say nothing and are left out.
+    tokens in tokenizers of the SentencePiece kind, which put a space before the first word.
+    Tokens that begin both words carry no information and are left out.
 
     Raises:
         ModelError: no token tells the two words apart.
@@ -93,7 +93,7 @@ def verdict_tokens(tokenizer: Any, template: Verdicts) -> tuple[list[int], list[
 
 
 def _first_token(tokenizer: Any, lead: str, word: str) -> int:
-    """Return the first token of a word that stands after `lead`."""
+    """Return the first token of a word that follows `lead`."""
     before, ids = encode_text(tokenizer, lead), encode_text(tokenizer, lead + word)
     shared = 0
     while ids[shared : shared + 1] == before[shared : shared + 1] and shared < len(ids) - 1:

@@ -1,10 +1,13 @@
-"""The rows of report.json on test-time scaling; `schema.json` says what every field means."""
+"""The rows of report.json about votes over several samples; `schema.json` describes every field."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grace.report.rows import Ends, OpenEnds, Sampled, Seeds
+from grace.report.rows.answers import Interval, Sampled, Seeds
+
+OpenInterval = tuple[float | None, float | None]
+"""An end is None where the accuracy is not reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,28 +21,28 @@ class StrategyRow(Sampled):
     threshold: float | None
     n: int
     accuracy: float
-    interval: Ends | None = None
+    interval: Interval | None = None
     spread: float | None = None
     mean_samples: float
-    samples_interval: Ends | None = None
+    samples_interval: Interval | None = None
     mean_tokens: float
     gain: float | None = None
-    gain_interval: Ends | None = None
+    gain_interval: Interval | None = None
     gain_own: float | None = None
-    gain_own_interval: Ends | None = None
+    gain_own_interval: Interval | None = None
     used: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedStrategy(StrategyRow):
-    """For one seed."""
+    """A strategy at one budget, for one seed."""
 
     seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointStrategy(StrategyRow):
-    """Over the seeds."""
+    """A strategy at one budget, over all seeds."""
 
     seeds: Seeds
 
@@ -55,12 +58,12 @@ class EqualAccuracy(Sampled):
     budget: int
     seeds: Seeds
     accuracy: float
-    interval: Ends
+    interval: Interval
     reference_samples: float
     samples: float | None
-    samples_interval: OpenEnds
+    samples_interval: OpenInterval
     saved: float | None
-    saved_interval: OpenEnds
+    saved_interval: OpenInterval
     reached: float
 
 
@@ -79,7 +82,7 @@ class PooledConfidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooled(Sampled):
-    """The stored samples of one model in one run, one by one."""
+    """The stored samples of one model in one run, each taken by itself."""
 
     seed: int
     answers: str
@@ -104,4 +107,4 @@ class Discrimination(Sampled):
     brier: float | None
     auroc: float | None
     wqd: float | None
-    wqd_interval: Ends | None
+    wqd_interval: Interval | None

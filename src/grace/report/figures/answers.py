@@ -1,35 +1,90 @@
-"""Figures of estimators: reliability, time, and training elsewhere."""
+"""The figures about single answers: reliability, time, and training on another task."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from grace.report.figures.canvas import BLUE, GREY, INK, ORANGE, outer_labels, panels, unit_ticks
-from grace.report.groups import Rated, pooled_bars
-from grace.report.names import ACCESS, MAIN, label
-from grace.report.rows import Bar, Transfer
-from grace.report.tables import change
+from grace.report.figures.canvas import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    SKY,
+    SOFT,
+    Figure,
+    outer_labels,
+    panels,
+    save,
+    unit_ticks,
+)
+from grace.report.groups import Rated, groups, pooled_bars, transfers
+from grace.report.names import ACCESS, MAIN, label, slug
+from grace.report.rows import Report, group_by
+from grace.report.rows.answers import Bar, Transfer
+from grace.report.tables.answers import change
+
+GENERALIZATION = "generalization"
+"""The group of the figures on training elsewhere; the others belong to a group of estimators."""
 
 LOWEST_SHARE_COLOR = 0.12
 SMALLEST_FULL_SHARE = 0.25  # the darkest bar colour never stands for less
-ACCESS_LOOK = dict(
-    zip(ACCESS, zip(("#56b4e9", "#0072b2", "#009e73", "#d55e00"), "os^D", strict=True), strict=True)
-)
-UNKNOWN_LOOK = ("#59636e", "o")
+ACCESS_LOOK = dict(zip(ACCESS, zip((SKY, BLUE, GREEN, ORANGE), "os^D", strict=True), strict=True))
+UNKNOWN_LOOK = (SOFT[0], "o")
 VERDICT_COLORS = {"better": BLUE, "worse": ORANGE}
 
+HATCHED = {"align": "edge", "facecolor": "none", "hatch": "////", "linewidth": 0.7, "zorder": 3}
+LEADER = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkB": 4, "relpos": (0, 0.5)}
+ARROW = {"arrowstyle": "-|>", "linewidth": 1.5, "mutation_scale": 10, "shrinkA": 3, "shrinkB": 0}
+"""Styles of the gap of a bar, of the line from a point to its name, and of a transfer."""
 
-def interval_ends(rated: Rated, metric: str) -> tuple[float, float]:
-    """Return the interval of a metric in percent; without one the spread over seeds, or nan."""
-    mean, spread = rated.mean(metric), rated.spread(metric)
-    interval = rated.interval(metric)
-    if interval is None and mean is not None and spread is not None:
-        interval = (mean - spread, mean + spread)
-    return (100 * interval[0], 100 * interval[1]) if interval else (math.nan, math.nan)
+
+def estimator_figures(report: Report) -> Iterator[Figure]:
+    """Draw reliability, and time against ECE, of each group of estimators."""
+    for group in groups(report):
+        name, title = slug(group.title), group.title
+        shown = [rated for rated in group.rated if rated.num_answers]
+        if not shown:
+            continue
+        yield save(
+            draw_reliability(shown),
+            f"reliability-{name}",
+            f"Reliability diagrams on {title}",
+            "A bar is the accuracy of the answers in one bin of confidence, its colour their "
+            "share of all answers (darker is more); hatched is the gap to their mean confidence, "
+            "orange where the model is too sure and blue where it is not sure enough.",
+            title,
+            inline=False,
+        )
+        timed = [s for s in shown if s.cost("seconds_per_answer") and s.mean("ece") is not None]
+        if len(timed) > 1:
+            yield save(
+                draw_time(timed),
+                f"time-{name}",
+                f"Time and ECE on {title}",
+                "Seconds to get one answer and its confidence, against ECE with its interval: "
+                "the best place is the lower left.",
+                title,
+            )
+
+
+def transfer_figures(report: Report) -> Iterator[Figure]:
+    """Draw, for each pair of tasks, the difference that training on the other one makes."""
+    by_place = group_by(transfers(report), lambda row: next(iter(row.values())).place)
+    for (task, train_task, backbone), pairs in by_place.items():
+        yield save(
+            draw_transfer(pairs),
+            f"generalization-{slug(task)}-from-{slug(train_task)}-{slug(backbone)}",
+            f"{task}: trained on it, and trained on {train_task} ({backbone})",
+            "An arrow leads from the value after training on the tested task to the value after "
+            "training on the other; in brackets the change, orange where clearly worse, blue "
+            "where clearly better, grey where the interval of the change holds 0.",
+            GENERALIZATION,
+        )
 
 
 def draw_reliability(rated: Sequence[Rated]) -> Any:
@@ -44,7 +99,7 @@ def draw_reliability(rated: Sequence[Rated]) -> Any:
     top = max(bar.n / s.num_answers for s, bars in zip(rated, pooled, strict=True) for bar in bars)
     norm = Normalize(0, 100 * max(top, SMALLEST_FULL_SHARE))
     figure, axes = panels(len(rated), width=2.3, height=2.65)
-    for axis, each, bars in zip(axes, rated, pooled, strict=False):
+    for axis, each, bars in zip(axes, rated, pooled, strict=True):
         axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=4)
         for bar in bars:
             share = 100 * bar.n / each.num_answers
@@ -53,9 +108,14 @@ def draw_reliability(rated: Sequence[Rated]) -> Any:
         axis.set_title(each.label + ("" if ece is None else f"\nECE {100 * ece:.1f}"))
         axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         unit_ticks(axis)
-    outer_labels(axes, len(rated), "Confidence", "Accuracy")
+    outer_labels(axes, "Confidence", "Accuracy")
     scale = figure.colorbar(
-        ScalarMappable(norm, palette), ax=axes, fraction=0.05, pad=0.02, aspect=28, shrink=0.86
+        ScalarMappable(norm, palette),
+        ax=figure.axes,
+        fraction=0.05,
+        pad=0.02,
+        aspect=28,
+        shrink=0.86,
     )
     scale.set_label("Share of all answers (%)")
     scale.outline.set_visible(False)
@@ -67,33 +127,18 @@ def _reliability_bar(axis: Any, bar: Bar, color: Any) -> None:
     axis.bar(low, accuracy, width, align="edge", color=color, edgecolor=INK, linewidth=0.6)
     gap = (bar.confidence or 0.0) - accuracy
     edge = ORANGE if gap > 0 else BLUE
-    axis.bar(
-        low + 0.12 * width,
-        gap,
-        0.76 * width,
-        bottom=accuracy,
-        align="edge",
-        facecolor="none",
-        edgecolor=edge,
-        hatch="////",
-        linewidth=0.7,
-        zorder=3,
-    )
-
-
-def timed(rated: Sequence[Rated]) -> list[Rated]:
-    """Return the estimators whose time and ECE are both known."""
-    return [s for s in rated if s.cost("seconds_per_answer") and s.mean("ece") is not None]
+    x, inner = low + 0.12 * width, 0.76 * width
+    axis.bar(x, gap, inner, bottom=accuracy, edgecolor=edge, **HATCHED)
 
 
 def draw_time(rated: Sequence[Rated]) -> Any:
-    """Draw seconds per answer (log scale) against ECE; names stand at the right, in order."""
-    shown = sorted(timed(rated), key=lambda s: -(s.mean("ece") or 0.0))
+    """Draw seconds per answer (log scale) against ECE, with the names at the right, in order."""
+    shown = sorted(rated, key=lambda s: -(s.mean("ece") or 0.0))
     figure, (axis,) = panels(1, width=6.4, height=max(3.0, 0.8 + 0.24 * len(shown)))
     axis.set_xscale("log")
     seconds = [float(s.cost("seconds_per_answer") or 0) for s in shown]
     percent = [100 * (s.mean("ece") or 0.0) for s in shown]
-    ends = [interval_ends(s, "ece") for s in shown]
+    ends = [_whisker(s) for s in shown]
     for s, x, y, end in zip(shown, seconds, percent, ends, strict=True):
         color, marker = ACCESS_LOOK.get(str(s.cost("access")), UNKNOWN_LOOK)
         axis.plot([x, x], end, color=color, linewidth=1, alpha=0.6)
@@ -104,22 +149,18 @@ def draw_time(rated: Sequence[Rated]) -> Any:
     _plain_log_ticks(axis)
     places = _apart([y / (1.06 * top) for y in percent])
     for s, x, y, place in zip(shown, seconds, percent, places, strict=True):
-        axis.annotate(
-            s.label,
-            (x, y),
-            (1.03, place),
-            textcoords="axes fraction",
-            va="center",
-            arrowprops={
-                "arrowstyle": "-",
-                "color": GREY,
-                "linewidth": 0.6,
-                "shrinkB": 4,
-                "relpos": (0, 0.5),
-            },
-        )
+        where = {"xytext": (1.03, place), "textcoords": "axes fraction", "va": "center"}
+        axis.annotate(s.label, (x, y), **where, arrowprops=LEADER)
     _access_legend(figure, axis, shown)
     return figure
+
+
+def _whisker(rated: Rated) -> tuple[float, float]:
+    """Return the interval of ECE in percent; without one the spread over seeds, or nan."""
+    mean, spread, interval = rated.mean("ece"), rated.spread("ece"), rated.interval("ece")
+    if interval is None and mean is not None and spread is not None:
+        interval = (mean - spread, mean + spread)
+    return (100 * interval[0], 100 * interval[1]) if interval else (math.nan, math.nan)
 
 
 def _plain_log_ticks(axis: Any) -> None:
@@ -132,7 +173,7 @@ def _plain_log_ticks(axis: Any) -> None:
 
 
 def _apart(wanted: Sequence[float]) -> list[float]:
-    """Return falling places in [0, 1], near the wanted ones and evenly far enough apart."""
+    """Return falling places in [0, 1], near the wanted ones but far enough apart for a label."""
     step = 1.0 / max(len(wanted), 12)
     places: list[float] = []
     for at, place in enumerate(wanted):
@@ -149,15 +190,8 @@ def _access_legend(figure: Any, axis: Any, shown: Sequence[Rated]) -> None:
             axis.plot([], [], marker=marker, color=color, linestyle="", label=access)
     handles, names = axis.get_legend_handles_labels()
     if handles:
-        figure.legend(
-            handles,
-            names,
-            title="needs",
-            loc="outside upper center",
-            ncols=len(names),
-            handletextpad=0.1,
-            title_fontsize=8.5,
-        )
+        where = {"loc": "outside upper center", "ncols": len(names), "handletextpad": 0.1}
+        figure.legend(handles, names, title="needs", title_fontsize=8.5, **where)
 
 
 def draw_transfer(pairs: Sequence[Mapping[str, Transfer]]) -> Any:
@@ -184,26 +218,7 @@ def _arrow(axis: Any, place: int, row: Transfer | None) -> None:
     start, end = 100 * row.in_domain, 100 * row.out_of_domain
     color = VERDICT_COLORS.get(change(row).verdict, GREY)
     axis.plot(start, place, "o", color="white", markeredgecolor=color, markersize=5)
-    axis.annotate(
-        "",
-        (end, place),
-        (start, place),
-        arrowprops={
-            "arrowstyle": "-|>",
-            "color": color,
-            "linewidth": 1.5,
-            "mutation_scale": 10,
-            "shrinkA": 3,
-            "shrinkB": 0,
-        },
-    )
+    axis.annotate("", (end, place), (start, place), arrowprops=ARROW | {"color": color})
     axis.plot(end, place, alpha=0)  # arrows do not move the limits of an axis
-    axis.annotate(
-        f"({end - start:+.1f})",
-        (max(start, end), place),
-        (7, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=8,
-        color=INK,
-    )
+    where = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
+    axis.annotate(f"({end - start:+.1f})", (max(start, end), place), **where, fontsize=8, color=INK)

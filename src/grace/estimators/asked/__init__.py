@@ -1,1 +1,0 @@
-"""Estimators that ask the model about its response: P(True) and stated confidence."""

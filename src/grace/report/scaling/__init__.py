@@ -1,1 +1,0 @@
-"""Test-time scaling in a report: rows from replays, and their tables."""
