@@ -48,9 +48,8 @@ def is_hub(source: str | Path) -> bool:
 
 def located(source: str | Path) -> str:
     """Return a source with an absolute path, so that it can be read from another folder."""
-    if is_hub(source) or str(source) == "-":
-        return str(source)
-    return str(Path(source).expanduser().resolve())
+    keep = is_hub(source) or str(source) == "-"
+    return str(source) if keep else str(Path(source).expanduser().resolve())
 
 
 def read_rows(
