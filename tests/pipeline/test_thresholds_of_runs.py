@@ -16,7 +16,7 @@ from grace.pipeline.scaling.guarantees import choose_threshold
 from grace.pipeline.scaling.pools import read_pool
 from grace.records import Threshold
 from grace.scaling import accuracy_threshold
-from grace.store import RunDir, read_json
+from grace.store import ROWS, RunDir, read_json
 from grace.strategies import EarlyStop
 from grace.thresholds import selective
 
@@ -130,6 +130,8 @@ def test_an_epoch_that_was_chosen_on_validation_questions_is_named(run: Path):
     config["settings"]["train"]["keep"] = "best"
     (run / "config.json").write_text(json.dumps(config))
     assert "train.keep=best" in choose_threshold(run, **EASY).promise
+    (run / "adapter" / ROWS).touch()  # the rows alone, which have no epochs
+    assert "train.keep" not in choose_threshold(run, **EASY).promise
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def _show_reply(reply: Reply, path: str, *, trace: bool) -> None:
     if reply.unusual and reply.confidence is not None:
         _note(
             "the answer's token probabilities are unlike those of the training answers, so its "
-            "confidence is a guess"
+            "confidence is a guess: do not rely on it, or fit the model to such answers too"
         )
     if trace:
         print(_traced(reply, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))

@@ -15,7 +15,7 @@ from grace.pipeline.scaling.pools import OWN, draw_pool, read_pool
 from grace.records import Threshold, to_json
 from grace.scaling import Pool, accuracy_threshold
 from grace.scaling.guarantees import early_stops
-from grace.store import is_run, runs_in, write_json
+from grace.store import ROWS, is_run, runs_in, write_json
 from grace.strategies import BUDGET
 from grace.thresholds import AccuracyGuarantee, check_level, few_dropped, selective
 
@@ -143,7 +143,8 @@ def _threshold(
     test: dict[str, Any] | None,
 ) -> Threshold:
     promise = str(guarantee)
-    if context.settings.train.keep == "best":
+    rows_alone = (context.directory.adapter / ROWS).exists()  # no epoch was chosen
+    if context.settings.train.keep == "best" and not rows_alone:
         promise += "; train.keep=best chose the epoch on these questions, which favours them"
     return Threshold(
         mode=goal.mode,
