@@ -57,7 +57,7 @@ def test_a_run_without_settings_asks_as_most_training_questions_are_answered_rig
     assert card["sample"]["max_new_tokens"] == found["max_new_tokens"] == 50
     said = capsys.readouterr().err
     assert said.count("prompts tried on 16 training questions") == 1
-    assert " train, 6 validation, 13 test (up to" in said
+    assert " train, 6 validation, 13 test, and 5 as examples in every prompt (at most" in said
     assert read_json(tmp_path / "run/config.json")["settings"]["data"]["prompt"] == "auto"
     run(tmp_path / "run", given, until="train")  # and goes on as it began
 

@@ -62,9 +62,11 @@ def _say_sizes(context: Context) -> None:
     if data.train and data.validation and data.test:
         return
     sizes = [f"{len(context.directory.split(name).questions.read()):,} {name}" for name in SPLITS]
+    shots = f", and {len(context.shots.read())} as examples in every prompt" if data.shots else ""
+    most = ", ".join(f"{most:,}" for most in MOST.values())
     say(
-        f"questions: {', '.join(sizes)} (up to {', '.join(f'{most:,}' for most in MOST.values())} "
-        "unless data.train, data.validation and data.test say otherwise)"
+        f"questions: {', '.join(sizes)}{shots} (at most {most}, unless data.train, data.validation "
+        "and data.test are set)"
     )
 
 
