@@ -124,7 +124,8 @@ def verdict(report: Report) -> str:
     which = f"{worse} (than {lost})" if worse else "none"
     return (
         f"{label(OURS)}'s Brier score is clearly better than another method's in {better} of "
-        f"{total} comparisons on {where}, not told apart in {even}, and clearly worse in {which}."
+        f"{total} comparisons on {where}, without a clear difference in {even}, and clearly worse "
+        f"in {which}."
     )
 
 

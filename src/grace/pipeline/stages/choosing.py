@@ -42,11 +42,11 @@ class LoraChoice(NamedTuple):
 
     def __str__(self) -> str:
         """Return the choice in a sentence."""
-        needed = LEAST_GAIN * self.standard_error
+        needed, verb = LEAST_GAIN * self.standard_error, "lowers" if self.gain >= 0 else "raises"
         found = (
             f"LoRA {'kept' if self.kept else 'left out, the rows are used without it'}: on "
-            f"{self.answers} validation answers it lowers the log loss by {self.gain:.4f} (more "
-            f"than {needed:.4f}, two standard errors, is needed)"
+            f"{self.answers} validation answers it {verb} the log loss by {abs(self.gain):.4f} (a "
+            f"reduction of more than {needed:.4f}, two standard errors, is needed)"
         )
         if self.accuracy_after is None:
             return found
