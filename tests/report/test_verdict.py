@@ -31,7 +31,8 @@ def test_the_verdict_counts_wins_ties_and_losses_and_names_who_is_better():
     report = changed(MADE, platt="better", probe="worse", likelihood="even")
     assert verdict(report) == (
         "GrACE's Brier score is clearly better than another method's in 1 of 3 comparisons on "
-        "capitals, without a clear difference in 1, and clearly worse in 1 (than Probe on capitals)."
+        "capitals, without a clear difference in 1, and clearly worse in 1 (than Probe on "
+        "capitals)."
     )
     (standing,) = standings(report)
     assert str(standing) == (
