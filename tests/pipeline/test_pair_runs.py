@@ -184,13 +184,15 @@ def test_lora_that_moves_the_accuracy_or_gains_nothing_is_not_kept(
     [
         (
             None,
-            "LoRA left out, the rows are used without it: on 99 validation answers it lowers the "
-            "log loss by 0.0100 (a reduction of more than 0.0200, two standard errors, is needed)",
+            "LoRA left out, the rows are used without it: on 99 validation answers it lowers "
+            "the log loss by 0.01000 (a reduction of more than 0.02000, two standard errors, is "
+            "needed)",
         ),
         (
             0.48,
-            "LoRA left out, the rows are used without it: on 99 validation answers it lowers the "
-            "log loss by 0.0100 (a reduction of more than 0.0200, two standard errors, is needed) "
+            "LoRA left out, the rows are used without it: on 99 validation answers it lowers "
+            "the log loss by 0.01000 (a reduction of more than 0.02000, two standard errors, is "
+            "needed) "
             "and moves the accuracy from 50.0 to 48.0 % (at most 1 point is allowed)",
         ),
     ],

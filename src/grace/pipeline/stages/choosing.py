@@ -45,8 +45,8 @@ class LoraChoice(NamedTuple):
         needed, verb = LEAST_GAIN * self.standard_error, "lowers" if self.gain >= 0 else "raises"
         found = (
             f"LoRA {'kept' if self.kept else 'left out, the rows are used without it'}: on "
-            f"{self.answers} validation answers it {verb} the log loss by {abs(self.gain):.4f} (a "
-            f"reduction of more than {needed:.4f}, two standard errors, is needed)"
+            f"{self.answers} validation answers it {verb} the log loss by {abs(self.gain):.5f} (a "
+            f"reduction of more than {needed:.5f}, two standard errors, is needed)"
         )
         if self.accuracy_after is None:
             return found
