@@ -180,8 +180,8 @@ def notes(report: Report) -> list[str]:
     return lines
 
 
-def how_to_read(report: Report) -> list[str]:
-    """Explain the numbers and the marks of the tables."""
+def how_to_read(report: Report, *, spread: bool = True) -> list[str]:
+    """Explain the numbers and the marks of tables, with or without the spread over seeds."""
     level = round(100 * report.evaluation.get("level", 0.95))
     bins = report.evaluation.get("bins", 10)
     tables = [group.rated for group in groups(report)]
@@ -191,7 +191,8 @@ def how_to_read(report: Report) -> list[str]:
         over += f" and (where there are {SEEDS_FOR_SPREAD} or more) seeds"
     text = f"Percent; [a, b] is a {level} % bootstrap interval over {over}"
     if seeds > 1:
-        text += ", of the mean over seeds; ± is the standard deviation over seeds"
+        text += ", of the mean over seeds"
+        text += "; ± is the standard deviation over seeds" * spread
     lines = [f"{text}. ECE uses {bins} bins."]
     if any(DAGGER in quality(r, "ece").rest for rated in tables for r in rated):
         lines.append(DAGGER_MEANING)
