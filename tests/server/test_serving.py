@@ -503,6 +503,7 @@ def test_models_health_and_metrics(live: Live) -> None:
     assert live.client().models.retrieve(NAME).id == NAME
     (model,) = live.client().models.list().data
     assert model.grace["measured"]["reliability"]
+    assert model.grace["measured"]["task"] == model.grace["task"]
     chat(live)
     pages = ("/health", '"ok"'), ("/ready", '"ok"'), ("/metrics", "grace_requests_total")
     for path, wanted in pages:
