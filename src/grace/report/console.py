@@ -60,7 +60,7 @@ def console_table(table: Table) -> RenderableType:
 
 
 class _Fitted(NamedTuple):
-    """The first version of a table that fits the console, with names in as few lines as possible."""
+    """The first version of a table that fits the console; names take as few lines as possible."""
 
     versions: Sequence[Table]
 
