@@ -29,7 +29,7 @@ def main() -> None:
         **asked, logprobs=True, extra_body={"grace": {"budget": 1}}
     )
     choice = once.choices[0]
-    print(f"once:    {choice.message.content.strip()!r}  confidence {choice.confidence}")
+    print(f"once:    {choice.message.content!r}  confidence {choice.confidence}")
     if choice.finish_reason == "stop":
         last = choice.logprobs.content[-1].top_logprobs[-1]
         print(f"         the same from logprobs: {last.token} {math.exp(last.logprob)}")

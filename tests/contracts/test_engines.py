@@ -23,6 +23,7 @@ from grace import plugins
 from grace.cli import main
 from grace.cnf import add_cnf, set_rows
 from grace.engines import Generation, Sampling
+from grace.engines.base import BaseEngine, StepEngine
 from grace.engines.kinds import engine_class, load_engine
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError
@@ -262,6 +263,14 @@ def test_an_empty_prompt_and_one_beyond_the_context_are_refused_before_anything_
             continue
         with pytest.raises(GraceError, match=words):
             list(engine.generate(prompts, GREEDY))
+
+
+@pytest.mark.parametrize("base", [BaseEngine, StepEngine])
+def test_an_engine_that_lacks_a_method_is_refused_before_it_is_used(base: type) -> None:
+    class Unfinished(base): ...
+
+    with pytest.raises(TypeError, match="abstract method"):
+        Unfinished()
 
 
 def test_the_folder_is_the_list_of_engines() -> None:

@@ -18,6 +18,7 @@ from grace.pipeline import run
 from grace.pipeline.context import Context
 from grace.pipeline.stages import choosing
 from grace.pipeline.stages.choosing import LoraChoice, keep_better
+from grace.pipeline.stages.train import training_seconds
 from grace.pipeline.study import resolve_study
 from grace.store import RunDir
 
@@ -141,6 +142,9 @@ def test_what_validation_answers_say_is_done(
     assert (directory.adapter / "of_lora").exists() == kept
     assert (directory.adapter / "rows.safetensors").exists() != kept
     assert json.loads((directory.adapter / "grace.json").read_text())["lora"]["kept"] == kept
+    fit, steps = directory.seconds_in("fit"), directory.seconds_in("steps")
+    assert fit and steps
+    assert training_seconds(directory) == ((fit + steps, 0.0) if kept else (fit, steps))
 
 
 def test_lora_that_moves_the_accuracy_or_gains_nothing_is_not_kept(

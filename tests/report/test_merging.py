@@ -154,6 +154,7 @@ def test_runs_that_contradict_each_other_are_refused():
 def test_costs_and_access_travel_to_the_rows():
     costs = {
         "fit_seconds": 12.5,
+        "left_out_seconds": 30.5,
         "extra_requests_per_answer": 2,
         "trained_parameters": 3_000_000,
         "access": "weights",

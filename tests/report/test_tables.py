@@ -12,7 +12,7 @@ from grace.report import Report, from_json, merge, render_table, summarize, to_j
 from grace.report.console import console_table
 from grace.report.groups import Rated, groups
 from grace.report.markdown import markdown
-from grace.report.names import COSTS, estimator_order, label
+from grace.report.names import COSTS, LABELS, estimator_order, label
 from grace.report.sentences import how_to_read, notes
 from grace.report.tables import Cell, Table, number, percent, points
 from grace.report.tables.answers import change, cost, quality, quality_table, seeds_of
@@ -117,6 +117,14 @@ def test_costs_are_short(value, shown):
     assert number(value) == shown
 
 
+def test_the_seconds_of_lora_that_was_left_out_are_beside_those_of_the_fit():
+    costs = {"fit_seconds": 1.25, "left_out_seconds": 33.0}
+    report = summarize(study([result("grace", **costs), result("platt", fit_seconds=0.1)]))
+    shown = [cost(rated, COSTS[4]).plain for rated in groups(report)[0].rated]
+    assert COSTS[4].key == "fit_seconds" and shown == ["1.25 (+33)", "0.1"]
+    assert "| 1.25 (+33) |" in markdown(report)
+
+
 def test_the_best_is_bold_and_says_what_that_means(report):
     text = markdown(report)
     row = next(line for line in text.splitlines() if line.startswith("| GrACE |"))
@@ -147,6 +155,27 @@ def test_a_narrow_console_breaks_a_name_at_its_hyphen():
     Console(file=out, width=24).print(console_table(table))
     lines = [line.split("  ")[0].strip() for line in out.getvalue().splitlines()]
     assert lines[-4:-1] == ["Log-", "likelihood,", "logistic"]
+
+
+@pytest.mark.parametrize(("width", "most"), [(80, 2), (120, 1)])
+def test_a_name_is_whole_on_a_wide_console_and_in_two_lines_of_whole_words_on_a_narrow(width, most):
+    rated = [result(name, n=300, **COST_FIELDS) for name in LABELS]
+    out = io.StringIO()
+    Console(file=out, width=width).print(render_table(summarize(study(rated), resamples=10)))
+    _, _, below = out.getvalue().partition("─ \n")
+    lines = [re.split(r" +\d+\.\d", line)[0].strip() for line in below.splitlines()]
+    pairs = list(zip(lines[::2], lines[1::2], strict=False))[: len(LABELS)]  # values, intervals
+    assert [" ".join(filter(None, pair)) for pair in pairs] == list(LABELS.values())
+    assert max(sum(map(bool, pair)) for pair in pairs) == most
+
+
+def test_the_console_marks_the_intervals_that_its_legend_explains(report):
+    row = dataclasses.replace(report.rows[0], ece=0.027, interval={"ece": (0.0, 0.027)})
+    alone = dataclasses.replace(report, rows=(row,), summaries=())
+    out = io.StringIO()
+    Console(file=out, width=80).print(render_table(alone))
+    assert "0.0-2.7†" in out.getvalue() and "† Chance alone" in out.getvalue()
+    assert "±" not in out.getvalue()  # no table of the console has a spread
 
 
 def test_two_seeds_are_said_to_be_about_questions_only():

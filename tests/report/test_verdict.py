@@ -8,8 +8,9 @@ from made_up_replays import made_up_replay
 from made_up_study import result, study
 
 from grace.report import summarize
+from grace.report.groups import groups
 from grace.report.sentences import samples_saved, standings, verdict
-from grace.report.tables.answers import overview
+from grace.report.tables.answers import overview, quality_table
 
 
 def changed(report, **verdicts):
@@ -28,20 +29,30 @@ MADE = summarize(study([result(name) for name in NAMES]), resamples=10)
 
 
 def test_the_verdict_counts_wins_ties_and_losses_and_names_who_is_better():
-    report = changed(MADE, platt="better", probe="worse", likelihood="even")
+    report = changed(
+        MADE, **{"platt": "better", "probe": "worse", "likelihood": "even", "grace-paper": "even"}
+    )
     assert verdict(report) == (
-        "GrACE's Brier score is clearly better than another method's in 1 of 3 comparisons on "
-        "capitals, without a clear difference in 1, and clearly worse in 1 (than Probe on "
-        "capitals)."
+        "GrACE's Brier score is clearly better than another method's in 1 of 4 comparisons "
+        "(with every other row of the report's tables on capitals), without a clear difference in "
+        "2, and clearly worse in 1 (than Probe on capitals)."
     )
     (standing,) = standings(report)
     assert str(standing) == (
-        "better than Platt scaling; not told apart from Likelihood; worse than Probe"
+        "better than Platt scaling; not told apart from GrACE (paper) and Likelihood; worse than "
+        "Probe"
     )
 
 
-def test_variants_of_grace_are_no_rivals_and_nothing_is_said_without_any():
-    assert verdict(changed(MADE, **{"grace-paper": "better"})) == ""
+def test_the_verdict_counts_every_other_row_of_the_tables():
+    names = ("grace", "rows", "evidence", "likelihood")
+    made = [result(name, task=task) for name in names for task in ("capitals", "rivers")]
+    report = summarize(study(made), resamples=10)
+    others = sum(len(quality_table(group, ()).rows) - 1 for group in groups(report))
+    assert f"of {others} comparisons (with every other row" in verdict(report)
+
+
+def test_there_is_no_verdict_without_a_comparison():
     assert verdict(summarize(study([result("platt")]), resamples=10)) == ""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import json
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +21,11 @@ from grace.engines.reading import Drawn
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence
+from grace.server.counters import Counters
 from grace.server.jobs.backends import draw
 from grace.server.jobs.completion import Completion, CompletionParams, Ended, Piece, Stops
 from grace.server.jobs.queue import Finished
-from grace.server.replies import Envelope
+from grace.server.replies import Answer, Envelope
 from test_trace import EVIDENCE as TRACED
 
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
@@ -246,3 +249,31 @@ def test_a_chunk_names_the_confidence_so_far_where_there_is_one() -> None:
     (choice,) = reply.piece(Piece(0, "x", (), 0.25))["choices"]
     assert choice["confidence_so_far"] == 0.25 and "confidence" not in choice
     assert "confidence_so_far" not in reply.piece(Piece(0, "x"))["choices"][0]
+
+
+async def arriving(events):
+    for event in events:
+        yield event
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_content_starts_without_the_space_that_follows_a_prompt(chat: bool) -> None:
+    texts = [" ", " Kanen", " Feandova "]
+    events = [Piece(0, text) for text in texts] + [Ended(0, "stop", 0.5), Finished()]
+
+    def answer() -> Answer:
+        return Answer(Envelope(chat, "m"), Counters(lambda: 0), lambda text, _: {"text": text})
+
+    def content(choice: dict[str, Any], delta: str) -> str:
+        return choice.get(delta, {}).get("content", "") if chat else choice["text"]
+
+    async def lines() -> list[Any]:
+        stream = answer().lines(events[0], arriving(events[1:]), usage_wanted=False)
+        return [json.loads(line[6:]) async for line in stream if b"[DONE]" not in line]
+
+    whole = asyncio.run(answer().whole(arriving(events)))
+    streamed = [choice for chunk in asyncio.run(lines()) for choice in chunk["choices"]]
+    expected = "Kanen Feandova " if chat else "".join(texts)
+    assert content(whole["choices"][0], "message") == expected
+    assert "".join(content(choice, "delta") for choice in streamed) == expected
+    assert whole["grace"]["text"] == "".join(texts)  # graders read the answer as it was sampled

@@ -73,10 +73,10 @@ CHOSEN = [
 def test_the_page_shows_a_promise_where_the_server_keeps_it() -> None:
     asked = [(budget, strategy) for budget in (1, 4, 8, 12) for strategy in ("es", "asc")]
     script = f"""
-        import {{ holds, told }} from "file://{PAGE}/promise.js";
+        import {{ covers, promiseText }} from "file://{PAGE}/promise.js";
         const found = {json.dumps([to_json(one) for one in CHOSEN])}.map((chosen) =>
           {json.dumps(asked)}.map(([budget, strategy]) =>
-            told(chosen, holds(chosen, budget, strategy))));
+            promiseText(chosen, covers(chosen, budget, strategy))));
         console.log(JSON.stringify(found));
     """
     command = ["node", "--input-type=module", "-e", script]
@@ -157,7 +157,7 @@ def test_markup_in_questions_and_answers_is_text(page: Browser) -> None:
     page.wait(f"{ROWS}.length === 1")
     assert text(page, "answer") == EVIL
     assert page.run(f"{ROWS}[0].cells[0].textContent") == EVIL
-    assert page.run("document.querySelector('#samples .said').textContent") == EVIL
+    assert page.run("document.querySelector('#samples .sample-text').textContent") == EVIL
     assert page.run("window.evil") is None
     assert page.run("document.images.length") == 0
 
@@ -177,7 +177,7 @@ def test_a_line_under_the_answer_says_how_sure_it_was_at_every_piece(page: Brows
     page.press(*ENTER)
     page.wait(f"{ROWS}.length === 1")
     assert not page.run("document.getElementById('trace').hidden")
-    assert text(page, "trace-said") == "At its end: 0.91"
+    assert text(page, "trace-value") == "At its end: 0.91"
     drawn = page.run("document.querySelector('#trace-line .line').getAttribute('points')")
     places = [tuple(map(float, point.split(","))) for point in drawn.split()]
     assert len(places) == 4 and places == sorted(places)
@@ -185,14 +185,14 @@ def test_a_line_under_the_answer_says_how_sure_it_was_at_every_piece(page: Brows
     assert heights[3] < heights[2] < heights[0] < heights[1]
     page.run("document.getElementById('trace-step').focus()")
     page.press(*LEFT)
-    assert text(page, "trace-said") == "After “Seven”: 0.75"
+    assert text(page, "trace-value") == "After “Seven”: 0.75"
     valued = "document.getElementById('trace-step').getAttribute('aria-valuetext')"
     assert page.run(valued) == "After “Seven”: 0.75"
     assert text(page, "answer") == "Seven and a half"
     assert page.run("document.querySelector('#answer .later').textContent") == "and a half"
     page.press(*LEFT)
     page.press(*LEFT)
-    assert text(page, "trace-said") == "Before its first word: 0.50"
+    assert text(page, "trace-value") == "Before its first word: 0.50"
 
 
 @in_browser

@@ -42,6 +42,8 @@ def demo(
 
     An interrupted command resumes when you repeat it.
     """
+    from rich.console import Console
+
     from grace.pipeline.study import resolve_study
     from grace.report import Report, from_json
     from grace.running import check_packages, check_place
@@ -50,7 +52,7 @@ def demo(
     check_place(path)
     study = resolve_study(path, DEMO, QUICK if quick else ())
     if not as_json:
-        print(_beforehand(study, CPU_MINUTES[quick]), flush=True)
+        Console(highlight=False, markup=False).print(_beforehand(study, CPU_MINUTES[quick]))
     result = run_demo(path, study)
     if as_json:
         print(json.dumps(result, indent=2, ensure_ascii=False))
@@ -82,9 +84,9 @@ def _beforehand(study: Study, minutes: float) -> str:
     minutes /= min(os.cpu_count() or 1, len(main))
     return (
         f"A model with 2.8 million parameters answers {questions:,} questions of "
-        f"{len(main)} tasks ({answers:,} answers), learns\nhow sure it is, and votes over "
-        f"{samples:,} samples: about {minutes:.0f} minutes on this machine's cores.\n"
-        "Stop it at any moment; the same command resumes."
+        f"{len(main)} tasks ({answers:,} answers), learns how sure it is, and votes over "
+        f"{samples:,} samples: about {minutes:.0f} minutes on this machine's cores. Stop it at any "
+        "moment; the same command resumes."
     )
 
 

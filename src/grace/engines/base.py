@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -19,7 +20,7 @@ from grace.records import Generation
 Value = TypeVar("Value")
 
 
-class BaseEngine:
+class BaseEngine(ABC):
     """Base class of all engines: scores given responses, and tells how c is read (`reader`)."""
 
     reader: Reader
@@ -80,15 +81,15 @@ class BaseEngine:
         with closing(self._scored(prompts, responses)) as scored:
             return [rate(one) for one in scored]
 
+    @abstractmethod
     def _scored(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
         """Yield given responses with their log-probabilities and readings."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _confidences_after(self, contexts: Sequence[Ids]) -> list[float]:
         """Return c as it is read after each context, for a model without evidence."""
-        raise NotImplementedError
 
 
 class StepEngine(BaseEngine):
@@ -157,25 +158,25 @@ class StepEngine(BaseEngine):
         with closing(self._after(contexts)) as steps:
             return [sigmoid(self.reader.reading(step)) for step in steps]
 
+    @abstractmethod
     def _samples(
         self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
     ) -> Generator[list[Generation], None, None]:
         """Yield the samples of each prompt, in their order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _next_logprobs(self, contexts: Sequence[Ids], tokens: Ids) -> Iterator[Sequence[float]]:
         """Yield the log-probabilities of some tokens after each context."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
         """Yield the step after each context, as if it ended the response."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
         """Yield given responses, each of which fits the context."""
-        raise NotImplementedError
 
 
 def check_contexts(

@@ -115,9 +115,9 @@ class Study(NamedTuple):
         """The name of what the recipe itself trains, beside its variants."""
         return self._resolved(self.where).report.name
 
-    def _resolved(self, where: str, *changes: Mapping[str, Any]) -> RunSettings:
-        tree = functools.reduce(_merged, changes, copy.deepcopy(self.tree))
-        return override_settings(tree, self.overrides, where=where)
+    def _resolved(self, where: str, *changes: Tree) -> RunSettings:
+        tree = functools.reduce(_merged, changes, self.tree)
+        return override_settings(copy.deepcopy(tree), self.overrides, where=where)
 
 
 def resolve_study(
@@ -297,11 +297,10 @@ def _share(source: Path, target: Path) -> None:
             other.adopt(stage, finished)
 
 
-def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> Tree:
-    """Return nested sections with changes on top; neither argument is touched."""
-    merged = copy.deepcopy(dict(tree))
-    for key, value in changes.items():
-        old = merged.get(key)
-        both = isinstance(value, Mapping) and isinstance(old, Mapping)
-        merged[key] = _merged(old, value) if both else copy.deepcopy(value)  # type: ignore[arg-type]
+def _merged(tree: Tree, changes: Tree) -> Tree:
+    """Return nested sections with changes on top; the arguments stay as they are."""
+    merged = tree | changes
+    for key in tree.keys() & changes.keys():
+        if isinstance(tree[key], dict) and isinstance(changes[key], dict):
+            merged[key] = _merged(tree[key], changes[key])
     return merged

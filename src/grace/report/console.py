@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from grace.report.groups import Group, Rated, groups
@@ -11,18 +12,25 @@ from grace.report.names import MAIN, Cost
 from grace.report.rows import Report
 from grace.report.sentences import headlines, how_to_read, notes
 from grace.report.tables import Cell, Table
-from grace.report.tables.answers import cost, cost_columns, quality
+from grace.report.tables.answers import DAGGER, cost, cost_columns, quality
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table as RichTable
 
-LABEL_WIDTH = 11  # "Likelihood" stays in one piece
 MOST_NOTES = 4  # more would fill the console
 CONSOLE_STYLE = {"best": "bold", "second": "italic", "tied second": "italic"}
 CONSOLE_ACCESS = {"logprobs": "probs", "hidden states": "hidden", "weights": "weight"}
-LEFT_OUT_FIRST = ("trained_parameters", "extra_requests_per_answer", "access")
+LEFT_OUT_FIRST = (
+    "trained_parameters",
+    "extra_requests_per_answer",
+    "access",
+    "seconds_per_answer",
+    "extra_forward_tokens_per_answer",
+)
 """Costs that are left out on a narrow console, in this order; report.md has them."""
+NAME_LINES = 2
+"""Lines that a name takes before a cost is left out: a row has two anyway, with its intervals."""
 
 
 def render_table(report: Report) -> RenderableType:
@@ -31,41 +39,109 @@ def render_table(report: Report) -> RenderableType:
     from rich.text import Text
 
     costs = [column for column in cost_columns(report) if column.key != "fit_seconds"]
-    tables = [_Fitted(group, costs) for group in groups(report)]
-    legend = " ".join(how_to_read(report)).replace("[a, b]", "a-b")
+    tables = [_Fitted(_with_fewer_costs(group, costs)) for group in groups(report)]
+    legend = [line.replace("[a, b]", "a-b") for line in how_to_read(report, spread=False)]
     meanings = "; ".join(f"{c.short}: {c.meaning}" for c in costs)
-    legend += f" {meanings}." if meanings else ""
+    legend += [f"{meanings}. Costs that do not fit here are in report.md."] if meanings else []
     below = notes(report)
     if len(below) > MOST_NOTES:
         below = [f"{len(below)} notes, such as on bins with few answers, are in report.md."]
     first = [Text(line, style="bold") for line in (report.name, *headlines(report))]
-    last = [Text(line, style="dim") for line in (legend, *below)]
+    last = [Text(line, style="dim") for line in (*legend, *below)]
     return Together(*first, *tables, *last)
 
 
-class _Fitted(NamedTuple):
-    """A group's table with as many costs as fit the width of the console."""
+def console_table(table: Table) -> RenderableType:
+    """Show any table; numbers stay whole, with the rest of a cell below them."""
+    return _Fitted([table])
 
-    group: Group
-    costs: list[Cost]
+
+# --- fitting a console
+
+
+class _Fitted(NamedTuple):
+    """The first version of a table that fits the console; names take as few lines as possible."""
+
+    versions: Sequence[Table]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.measure import Measurement
 
-        costs = self.costs
-        table = _quality_table(self.group, costs)
         unlimited = options.update(width=1000)
-        for left_out in ("", *LEFT_OUT_FIRST):
-            if Measurement.get(console, unlimited, table).maximum <= options.max_width:
+        for table in self._attempts():
+            shown = _rich_table(table)
+            if Measurement.get(console, unlimited, shown).maximum <= options.max_width:
                 break
-            costs = [column for column in costs if column.key != left_out]
-            table = _quality_table(self.group, costs, LABEL_WIDTH)
-        yield table
+        yield shown
+
+    def _attempts(self) -> Iterator[Table]:
+        """Yield each version with ever narrower names, in more than two lines only in the last."""
+        for table in self.versions:
+            names = [*table.heads[: table.texts]]
+            names += [cell.text for row in table.rows for cell in row[: table.texts]]
+            for width in range(max(map(len, names)), 0, -1):
+                broken = {name: _lines(name, width) for name in names}
+                if table is not self.versions[-1] and max(map(len, broken.values())) > NAME_LINES:
+                    break
+                yield _with_names(table, {name: "\n".join(broken[name]) for name in names})
 
 
-def _quality_table(
-    group: Group, costs: Sequence[Cost], label_width: int | None = None
-) -> RichTable:
+def _lines(name: str, width: int) -> list[str]:
+    """Break a name between words or after hyphens."""
+    return textwrap.wrap(name, width, break_long_words=False)
+
+
+def _with_names(table: Table, names: dict[str, str]) -> Table:
+    """Replace the names in a table's first columns, and the headings of these columns."""
+    texts = table.texts
+    heads = [names[head] for head in table.heads[:texts]]
+    rows = [
+        [*(cell._replace(text=names[cell.text]) for cell in row[:texts]), *row[texts:]]
+        for row in table.rows
+    ]
+    return table._replace(heads=(*heads, *table.heads[texts:]), rows=rows)
+
+
+def _rich_table(table: Table) -> RichTable:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(title=Text(table.title), title_justify="left", box=SIMPLE_HEAD)
+    shown.padding = 0
+    for at, head in enumerate(table.heads):
+        if at < table.texts:
+            shown.add_column(head, no_wrap=True)
+        else:
+            shown.add_column(_in_lines(head), justify="right", no_wrap=True)
+    for row in table.rows:
+        cells = []
+        for cell in row:
+            rest = f"\n{_in_lines(cell.rest)}" if cell.rest else ""
+            text = Text(cell.text + " =" * cell.tied, CONSOLE_STYLE.get(cell.mark, ""))
+            cells.append(text.append(rest, "not bold not italic dim"))
+        shown.add_row(*cells)
+    return shown
+
+
+def _in_lines(text: str) -> str:
+    """Break a heading, or the rest of a cell, into short lines."""
+    return re.sub(r"(?<=[;,]) (?=[a-z])| (?=[\[(])", "\n", text)
+
+
+# --- quality
+
+
+def _with_fewer_costs(group: Group, costs: list[Cost]) -> list[Table]:
+    """Return a group's table with all costs, and with one less each time."""
+    tables = [_quality_table(group, costs)]
+    for left_out in LEFT_OUT_FIRST:
+        costs = [column for column in costs if column.key != left_out]
+        tables.append(_quality_table(group, costs))
+    return tables
+
+
+def _quality_table(group: Group, costs: Sequence[Cost]) -> Table:
     metrics = [column.heading.replace("Accuracy", "Acc") for column in MAIN]
     heads = ("Estimator", *metrics, *(column.short for column in costs))
     rows = [
@@ -76,7 +152,7 @@ def _quality_table(
         ]
         for rated in group.rated
     ]
-    return console_table(Table(_title(group), "", heads, rows, texts=1), label_width)
+    return Table(_title(group), "", heads, rows, texts=1)
 
 
 def _short_quality(rated: Rated, metric: str) -> Cell:
@@ -84,7 +160,8 @@ def _short_quality(rated: Rated, metric: str) -> Cell:
     cell, interval = quality(rated, metric), rated.interval(metric)
     if not interval or metric == "accuracy":
         return cell._replace(rest="")
-    return cell._replace(rest="-".join(f"{100 * end:.1f}" for end in interval))
+    dagger = DAGGER if cell.rest.endswith(DAGGER) else ""
+    return cell._replace(rest="-".join(f"{100 * end:.1f}" for end in interval) + dagger)
 
 
 def _short_cost(rated: Rated, column: Cost) -> str:
@@ -102,37 +179,3 @@ def _title(group: Group) -> str:
     seeds = max(len(rated.rows) for rated in group.rated)
     n = f"{'up to ' * (len(counts) > 1)}{max(counts)} answers"
     return f"{group.title}: {n}" + (f", {seeds} seeds" if seeds > 1 else "")
-
-
-def console_table(table: Table, label_width: int | None = None) -> RichTable:
-    """Show any table; numbers stay whole, with the rest of a cell below them."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    shown = RichTable(title=Text(table.title), title_justify="left", box=SIMPLE_HEAD)
-    shown.padding = 0
-    for at, head in enumerate(table.heads):
-        if at < table.texts:
-            shown.add_column(head, overflow="fold", width=label_width)
-        else:
-            shown.add_column(_in_lines(head), justify="right", no_wrap=True)
-    for row in table.rows:
-        cells = []
-        for cell in row:
-            text = _hyphenated(cell.text) + " =" * cell.tied
-            rest = f"\n{_in_lines(cell.rest)}" if cell.rest else ""
-            style = CONSOLE_STYLE.get(cell.mark, "")
-            cells.append(Text(text, style).append(rest, "not bold not italic dim"))
-        shown.add_row(*cells)
-    return shown
-
-
-def _hyphenated(text: str) -> str:
-    """Break a name after a hyphen, where a narrow column would cut the word."""
-    return re.sub(r"(?<=[a-z]-)(?=[a-z]{9})", "\n", text)
-
-
-def _in_lines(text: str) -> str:
-    """Break a heading, or the rest of a cell, into short lines."""
-    return re.sub(r"(?<=[;,]) (?=[a-z])| (?=[\[(])", "\n", text)

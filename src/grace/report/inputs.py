@@ -33,7 +33,8 @@ class EstimatorResult:
     responses differ (a tuned model's and its backbone's).
 
     A `train_task` other than `task` means out of domain. Costs are None where not measured:
-    seconds and requests are per answer, `fit_seconds` is the total, `access` is one of `ACCESS`.
+    seconds and requests are per answer, `fit_seconds` is the total for what is used,
+    `left_out_seconds` that of LoRA that was trained and left out, `access` is one of `ACCESS`.
     """
 
     task: str
@@ -48,6 +49,7 @@ class EstimatorResult:
     extra_forward_tokens_per_answer: float | None = None
     extra_requests_per_answer: float | None = None
     fit_seconds: float | None = None
+    left_out_seconds: float | None = None
     trained_parameters: int | None = None
     access: str | None = None
 

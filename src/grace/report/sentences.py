@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from grace.metrics.resampling import SEEDS_FOR_SPREAD
 from grace.report.groups import comparisons, groups
-from grace.report.names import BASELINE, FAMILIES, OURS, estimator_order, label
+from grace.report.names import BASELINE, OURS, estimator_order, label
 from grace.report.rows import Report, group_by
 from grace.report.rows.answers import Validation
 from grace.report.tables import points
@@ -96,12 +96,12 @@ class Standing(NamedTuple):
 
 
 def standings(report: Report) -> list[Standing]:
-    """Compare GrACE with the other methods on each task that it was trained on."""
+    """Compare GrACE with every other row of the table of each task that it was trained on."""
     by_place: dict[tuple[str, str, str], Standing] = {}
     several = len({row.backbone for row in report.comparisons}) > 1
     for by_metric in comparisons(report):
         row = by_metric.get("brier")
-        if row is None or row.task != row.train_task or row.b in FAMILIES[label(OURS)]:
+        if row is None or row.task != row.train_task:
             continue
         title = f"{row.task}, {row.backbone}" if several else row.task
         standing = by_place.setdefault(row.place, Standing(title, [], [], []))
@@ -124,8 +124,8 @@ def verdict(report: Report) -> str:
     which = f"{worse} (than {lost})" if worse else "none"
     return (
         f"{label(OURS)}'s Brier score is clearly better than another method's in {better} of "
-        f"{total} comparisons on {where}, without a clear difference in {even}, and clearly worse "
-        f"in {which}."
+        f"{total} comparisons (with every other row of the report's tables on {where}), without a "
+        f"clear difference in {even}, and clearly worse in {which}."
     )
 
 
@@ -180,8 +180,8 @@ def notes(report: Report) -> list[str]:
     return lines
 
 
-def how_to_read(report: Report) -> list[str]:
-    """Explain the numbers and the marks of the tables."""
+def how_to_read(report: Report, *, spread: bool = True) -> list[str]:
+    """Explain the numbers and the marks of tables, with or without the spread over seeds."""
     level = round(100 * report.evaluation.get("level", 0.95))
     bins = report.evaluation.get("bins", 10)
     tables = [group.rated for group in groups(report)]
@@ -191,7 +191,8 @@ def how_to_read(report: Report) -> list[str]:
         over += f" and (where there are {SEEDS_FOR_SPREAD} or more) seeds"
     text = f"Percent; [a, b] is a {level} % bootstrap interval over {over}"
     if seeds > 1:
-        text += ", of the mean over seeds; ± is the standard deviation over seeds"
+        text += ", of the mean over seeds"
+        text += "; ± is the standard deviation over seeds" * spread
     lines = [f"{text}. ECE uses {bins} bins."]
     if any(DAGGER in quality(r, "ece").rest for rated in tables for r in rated):
         lines.append(DAGGER_MEANING)

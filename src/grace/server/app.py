@@ -72,7 +72,7 @@ def about(model: Model, path: Path, most_tokens: int) -> dict[str, Any]:
     row, engine = own_row(path), model.engine
     return {
         "created": int(path.stat().st_mtime) if path.exists() else 0,
-        "task": model.task.name,
+        "task": row["task"] if row else model.task.name,
         "kind": model.task.kind,
         "read_at": engine.read_at,
         "evidence": engine.evidence is not None,

@@ -69,6 +69,7 @@ class Envelope:
     def complete(self, ended: Ended, pieces: Sequence[Piece]) -> Json:
         """Return a whole choice."""
         text = "".join(piece.text for piece in pieces)
+        text = text.lstrip() if self.chat else text  # as `Answer.lines` streams it
         tokens = [token for piece in pieces for token in piece.tokens]
         return self._choice(ended.choice, text, tokens, delta=False) | self._end(ended)
 
@@ -146,6 +147,7 @@ class Answer:
         self._envelope, self._counters, self._grace_fields = envelope, counters, grace_fields
         self._pieces: dict[int, list[Piece]] = {}
         self._ends: dict[int, Ended] = {}
+        self._begun: set[int] = set()  # choices whose first visible character was streamed
 
     async def whole(self, arriving: AsyncGenerator[Any, None]) -> Json:
         """Wait for all events and return the whole answer."""
@@ -188,7 +190,7 @@ class Answer:
             yield envelope.opening(event.choice)
         self._take(event)
         if isinstance(event, Piece):
-            yield envelope.piece(event)
+            yield envelope.piece(self._from_first_character(event))
         elif isinstance(event, Ended):
             yield envelope.ending(event)
         elif isinstance(event, Voted):
@@ -199,6 +201,15 @@ class Answer:
                 yield envelope.chunk([], **grace)
             if usage_wanted:
                 yield envelope.chunk([], usage=usage(event))
+
+    def _from_first_character(self, piece: Piece) -> Piece:
+        """Drop whitespace before a chat's content, such as the space after a prompt's "Answer:"."""
+        if not self._envelope.chat or piece.choice in self._begun:
+            return piece
+        text = piece.text.lstrip()
+        if text:
+            self._begun.add(piece.choice)
+        return piece._replace(text=text)
 
     def _take(self, event: Any) -> None:
         if isinstance(event, Piece | Ended):

@@ -87,23 +87,20 @@ def read_rows(
     elif path.suffix.lower() in FOREIGN:
         raise DataError(f"{path}: {path.suffix} is not read; save it as .csv, .jsonl or .parquet")
     else:
-        with _opened(path) as file:
+        with _open(path) as file:
             if path.suffix.lower() in (".csv", ".tsv"):
                 yield from _csv_rows(file, str(path), start, stop, choose)
             else:
                 yield from _json_rows(file, str(path), start, stop, bad)
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _open(path: Path) -> IO[bytes]:
     try:
-        source = path.open("rb")
+        return path.open("rb")
     except FileNotFoundError:
         raise _no_file(path) from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}; check the path") from None
-    with source:
-        yield source
 
 
 def _no_file(path: Path) -> DataError:
@@ -120,7 +117,8 @@ def _json_rows(
     source: IO[bytes], name: str, start: int, stop: int | None, bad: Bad | None
 ) -> Iterator[Row]:
     """Yield the object of each line; blank lines, a BOM and CRLF are fine."""
-    for number, line in itertools.islice(_lines(source), start, stop):
+    lines = ((number, line.rstrip(b"\r\n")) for number, line in _lines(source) if line.strip())
+    for number, line in itertools.islice(lines, start, stop):
         try:
             yield Row(f"{name}:{number}", _parse(line, f"{name}:{number}"))
         except DataError as error:
@@ -130,11 +128,9 @@ def _json_rows(
 
 
 def _lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the content of each line that is not blank."""
+    """Yield the number of each line, counted from 1, and the line without a BOM."""
     for number, line in enumerate(source, start=1):
-        line = line.removeprefix(BOM) if number == 1 else line
-        if line.strip():
-            yield number, line.rstrip(b"\r\n")
+        yield number, line.removeprefix(BOM) if number == 1 else line
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
@@ -178,10 +174,7 @@ def _csv_rows(
     source: IO[bytes], name: str, start: int, stop: int | None, choose: Choose | None
 ) -> Iterator[Row]:
     """Yield the records below the line of column names; an empty cell is None."""
-    texts = (
-        _decoded(line.removeprefix(BOM) if number == 1 else line, f"{name}:{number}")
-        for number, line in enumerate(source, start=1)
-    )
+    texts = (_decoded(line, f"{name}:{number}") for number, line in _lines(source))
     first = next(texts, "")
     table = csv.reader(
         itertools.chain([first], texts), delimiter=max(",;\t", key=first.count), strict=True

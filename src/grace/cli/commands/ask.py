@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ import typer
 from grace.cli.options import Base, Device, Dtype, Json, ModelPath, examples
 from grace.errors import ConfigError
 from grace.records import Decision, to_json
+from grace.store import is_run
 
 if TYPE_CHECKING:
     from grace.model import Model, Reply
@@ -113,7 +115,7 @@ def ask(
         usual = usual_budget(model.promise, strategy)
         _show_decision(outcome, path, usual if budget is None else budget)
         _note_unused_threshold(model, outcome, threshold)
-        _note_greedy(model, temperature)
+        _note_greedy(model, path, temperature)
     else:
         _show_reply(outcome, path, trace=trace)
 
@@ -175,12 +177,14 @@ def _note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
 
-def _note_greedy(model: Model, temperature: float) -> None:
+def _note_greedy(model: Model, path: str, temperature: float) -> None:
     """Warn that the confidence of a vote's samples was fitted on greedy answers."""
     if model.promise is None and temperature > 0 and model.sample.train_temperature == 0:
+        command = f"grace scale {path}" if is_run(Path(path)) else "grace measure FILE"
         _note(
-            "the confidence was fitted on greedy answers, and these were sampled at temperature "
-            f"{temperature:g}; measure it on samples first: grace scale"
+            "the confidence was fitted on greedy answers, but this vote sampled its answers at "
+            f"temperature {temperature:g}, where it can be too high or too low; to see how far off "
+            f"it is on graded samples: {command}"
         )
 
 

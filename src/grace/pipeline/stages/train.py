@@ -13,7 +13,7 @@ from grace.evidence import Evidence
 from grace.pipeline.context import Context
 from grace.pipeline.stages.fit import FIT, adapter_metadata
 from grace.progress import Advance, progress
-from grace.store import ROWS, RunDir, read_json
+from grace.store import CARD, ROWS, RunDir, read_json
 
 if TYPE_CHECKING:
     from grace.training.examples import Example
@@ -103,11 +103,16 @@ def train_on(
     )
 
 
-def training_seconds(directory: RunDir) -> float | None:
-    """Return the seconds of the fit and the training, None if neither was recorded."""
-    recorded = [directory.seconds_in(unit) for unit in (FIT, STEPS)]
-    seconds = [one for one in recorded if one is not None]
-    return sum(seconds) if seconds else None
+def training_seconds(directory: RunDir) -> tuple[float | None, float]:
+    """Return the seconds of fitting and training what is used, and of LoRA that was left out.
+
+    The first is None if nothing was recorded.
+    """
+    fit, lora = directory.seconds_in(FIT), directory.seconds_in(STEPS)
+    if not read_json(directory.adapter / CARD).get("lora", {"kept": True})["kept"]:
+        return fit, lora or 0.0
+    recorded = [seconds for seconds in (fit, lora) if seconds is not None]
+    return (sum(recorded) if recorded else None), 0.0
 
 
 @contextlib.contextmanager

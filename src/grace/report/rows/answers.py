@@ -71,6 +71,7 @@ class MetricRow(Place):
     extra_forward_tokens_per_answer: float | None
     extra_requests_per_answer: float | None = None
     fit_seconds: float | None = None
+    left_out_seconds: float | None = None
     trained_parameters: int | None = None
     access: str | None = None
     accuracy: float | None

@@ -54,11 +54,12 @@ def quality(rated: Rated, metric: str) -> Cell:
 
 
 def cost(rated: Rated, column: Cost) -> Cell:
-    """Show a cost; access sorts from the least to the most."""
+    """Show a cost, with the seconds of LoRA that was left out; access sorts from the least on."""
     value = rated.cost(column.key)
     if value is None or isinstance(value, str):
         return Cell(value or NONE, value=ACCESS.index(value) if value else None)
-    return Cell(number(value), value=value)
+    left_out = rated.mean("left_out_seconds") if column.key == "fit_seconds" else None
+    return Cell(number(value), f"(+{number(left_out)})" if left_out else "", value=value)
 
 
 def change(row: Comparison | Transfer | None) -> Cell:

@@ -1,20 +1,23 @@
-// Asks the server of this page. Whatever comes from a model is set as text, never as markup.
+// Asks the server of this page, and shows its replies. Text of a model is never set as markup.
 
 import { draw } from "/page/diagram.js";
-import { holds, isAt, told } from "/page/promise.js";
+import { covers, isAt, promiseText } from "/page/promise.js";
 import { showTrace } from "/page/trace.js";
 
 const $ = (id) => document.getElementById(id);
-const state = { model: null, key: "", asked: [], current: null, running: null, moveCut: () => {} };
+const state = {
+  model: null, key: "", replies: [], current: null, running: null, moveThresholdLine: () => {},
+};
 const percent = (value) => `${(value * 100).toFixed(1)} %`;
-const shown = (confidence) => confidence === null ? "none" : confidence.toFixed(2);
+const formatted = (confidence) => confidence === null ? "none" : confidence.toFixed(2);
 const budget = () => Number($("budget").value);
 const isAccepted = (confidence) => confidence !== null && confidence >= threshold();
 
-const slid = () => Number($("threshold").value);
-const chosen = () => state.model?.grace.threshold;
-const isOwn = () => holds(chosen(), budget(), $("strategy").value) && isAt(chosen(), slid());
-const threshold = () => isOwn() ? chosen().tau : slid();
+const sliderValue = () => Number($("threshold").value);
+const runThreshold = () => state.model?.grace.threshold; // chosen by `grace threshold`, if any
+const usesRunThreshold = () => covers(runThreshold(), budget(), $("strategy").value)
+  && isAt(runThreshold(), sliderValue());
+const threshold = () => usesRunThreshold() ? runThreshold().tau : sliderValue();
 
 function element(tag, className, text) {
   const node = document.createElement(tag);
@@ -42,14 +45,14 @@ async function connect() {
   $("about").textContent = `${model.id}, trained on ${model.grace.task}`;
   $("choices-field").hidden = model.grace.kind !== "choice";
   const { measured } = model.grace;
-  if ((chosen()?.tau ?? null) !== null) useOwn(chosen());
+  if ((runThreshold()?.tau ?? null) !== null) startAtRunThreshold(runThreshold());
   if (measured) showMeasured(measured);
   showThreshold();
   $("question").focus();
 }
 
-// Start where the run's threshold keeps its promise.
-function useOwn({ budget: samples, tau }) {
+// Sets the controls to what the guarantee of the run's threshold covers.
+function startAtRunThreshold({ budget: samples, tau }) {
   const budgets = [...$("budget").options].map((option) => Number(option.value));
   if (!budgets.includes(samples)) $("budget").add(new Option(samples));
   $("budget").value = samples;
@@ -60,7 +63,7 @@ function useOwn({ budget: samples, tau }) {
 function showMeasured(measured) {
   $("measured").hidden = false;
   $("diagram").replaceChildren();
-  state.moveCut = draw($("diagram"), measured.reliability);
+  state.moveThresholdLine = draw($("diagram"), measured.reliability);
   $("measured-text").textContent =
     `${measured.n} test answers on ${measured.task}: ${percent(measured.accuracy)} right, ECE `
     + `${percent(measured.ece)}, Brier ${percent(measured.brier)}, AUROC ${percent(measured.auroc)}. `
@@ -70,41 +73,42 @@ function showMeasured(measured) {
 
 function showThreshold() {
   $("threshold-value").textContent = threshold().toFixed(2);
-  $("promise").textContent = told(chosen(), isOwn());
+  $("promise").textContent = promiseText(runThreshold(), usesRunThreshold());
   $("gauge-mark").style.left = `calc(${threshold() * 100}% - 1px)`;
-  state.moveCut(threshold());
+  state.moveThresholdLine(threshold());
   showOutlook();
   showSession();
   if (state.current) showVerdict(state.current);
 }
 
+// Says how many of the run's test answers would be accepted, and how many of those were right.
 function showOutlook() {
   const bins = state.model?.grace.measured?.reliability ?? [];
-  const kept = bins.filter((bin) => bin.n && bin.low >= threshold() - 1e-9);
+  const above = bins.filter((bin) => bin.n && bin.low >= threshold() - 1e-9);
   const all = bins.reduce((sum, bin) => sum + bin.n, 0);
-  const count = kept.reduce((sum, bin) => sum + bin.n, 0);
-  const right = kept.reduce((sum, bin) => sum + bin.n * bin.accuracy, 0);
+  const count = above.reduce((sum, bin) => sum + bin.n, 0);
+  const right = above.reduce((sum, bin) => sum + bin.n * bin.accuracy, 0);
   if (!all) return;
   $("outlook").textContent = count
-    ? `Of the run's test answers, ${percent(count / all)} had a confidence of ${kept[0].low} or more, `
+    ? `Of the run's test answers, ${percent(count / all)} had a confidence of ${above[0].low} or more, `
       + `and ${percent(right / count)} of those were right.`
     : "No test answer of the run was in an interval as sure as that.";
 }
 
 function showSession() {
-  const accepted = state.asked.filter((row) => isAccepted(row.confidence)).length;
-  $("session").hidden = !state.asked.length;
-  if (state.asked.length) {
-    $("session-counts").textContent = `This session: ${accepted} accepted, `
-      + `${state.asked.length - accepted} abstained.`;
+  const numAccepted = state.replies.filter((row) => isAccepted(row.confidence)).length;
+  $("session").hidden = !state.replies.length;
+  if (state.replies.length) {
+    $("session-counts").textContent = `This session: ${numAccepted} accepted, `
+      + `${state.replies.length - numAccepted} abstained.`;
   }
-  $("session").tBodies[0].replaceChildren(...state.asked.map((row) => {
+  $("session").tBodies[0].replaceChildren(...state.replies.map((row) => {
     const line = element("tr");
-    const good = isAccepted(row.confidence);
+    const accepted = isAccepted(row.confidence);
     line.append(
       element("td", "", row.question), element("td", "", row.text || "no answer"),
-      element("td", "number", shown(row.confidence)),
-      element("td", good ? "accepted" : "abstained", good ? "✓ accepted" : "✗ abstained"),
+      element("td", "number", formatted(row.confidence)),
+      element("td", accepted ? "accepted" : "abstained", accepted ? "✓ accepted" : "✗ abstained"),
     );
     return line;
   }));
@@ -114,18 +118,18 @@ function showVerdict({ text, trace, confidence, calibrated, promise, note, done 
   $("answer").textContent = text || (done ? "No answer was found in any sample." : "");
   showTrace(trace, text, threshold(), done && confidence !== null);
   $("gauge-fill").style.width = `${(confidence ?? 0) * 100}%`;
-  const good = isAccepted(confidence);
-  $("result").classList.toggle("unsure", !good);
+  const accepted = isAccepted(confidence);
+  $("result").classList.toggle("unsure", !accepted);
   if (!done) {
     $("verdict").textContent = note;
     return;
   }
-  const rated = confidence === null ? "No confidence: the answer was cut before its end."
-    : `Confidence ${shown(confidence)}: ${good ? "accepted" : "abstained, below the threshold"}.`;
-  const warned = calibrated === false && confidence !== null
+  const judgement = confidence === null ? "No confidence: the answer was cut before its end."
+    : `Confidence ${formatted(confidence)}: ${accepted ? "accepted" : "abstained, below the threshold"}.`;
+  const warning = calibrated === false && confidence !== null
     ? " The model was not trained on this prompt, so its confidence is not calibrated here." : "";
-  const kept = promise ? ` Promised: ${promise}.` : "";
-  $("verdict").textContent = `${rated} ${note}${warned}${kept}`;
+  const guarantee = promise ? ` Promised: ${promise}.` : "";
+  $("verdict").textContent = `${judgement} ${note}${warning}${guarantee}`;
 }
 
 function showVote(votes, leading) {
@@ -133,8 +137,8 @@ function showVote(votes, leading) {
   const line = element("li");
   const fill = element("span", "fill");
   fill.style.width = `${(vote.confidence ?? 0) * 100}%`;
-  line.append(fill, element("span", "said", vote.text || "…"),
-    element("span", "number", shown(vote.confidence)));
+  line.append(fill, element("span", "sample-text", vote.text || "…"),
+    element("span", "number", formatted(vote.confidence)));
   $("samples").append(line);
   const sums = new Map();
   for (const { vote: { answer, confidence } } of votes) {
@@ -148,7 +152,7 @@ function showVote(votes, leading) {
     const row = element("li", answer === leading ? "leading" : "");
     const bar = element("span", "fill");
     bar.style.width = `${sum / most * 100}%`;
-    row.append(bar, element("span", "said", answer + (answer === leading ? " (leading)" : "")),
+    row.append(bar, element("span", "sample-text", answer + (answer === leading ? " (leading)" : "")),
       element("span", "number", `${count} ×, sum ${sum.toFixed(2)}`));
     return row;
   }));
@@ -174,7 +178,7 @@ function request(question) {
   const choices = $("choices").value.split("\n").map((line) => line.trim()).filter(Boolean);
   const voting = budget() > 1 ? { strategy: $("strategy").value } : {};
   const stops = budget() > 1 && $("strategy").value === "es";
-  if (stops && !isOwn()) voting.threshold = threshold(); // else the server takes the run's own
+  if (stops && !usesRunThreshold()) voting.threshold = threshold(); // else the server uses the run's
   return {
     model: state.model.id, stream: true, messages: [{ role: "user", content: question }],
     grace: { budget: budget(), ...voting, ...($("choices-field").hidden ? {} : { choices }) },
@@ -182,7 +186,7 @@ function request(question) {
 }
 
 async function ask(question) {
-  const found = state.current = {
+  const reply = state.current = {
     question, text: "", trace: [], confidence: null, note: "Asking…", done: false,
     threshold: threshold(),
   };
@@ -191,7 +195,7 @@ async function ask(question) {
   $("samples-part").hidden = $("budget").value === "1";
   $("samples").replaceChildren();
   $("tally").replaceChildren();
-  showVerdict(found);
+  showVerdict(reply);
   const response = await fetch("/v1/chat/completions", {
     method: "POST", headers: headers(), body: JSON.stringify(request(question)),
     signal: state.running.signal,
@@ -201,31 +205,31 @@ async function ask(question) {
     if (event.error) throw new Error(event.error.message);
     for (const choice of event.choices) {
       const c = choice.finish_reason ? choice.confidence : choice.confidence_so_far;
-      if ((c ?? null) !== null) found.trace.push({ at: found.text.length, c });
-      found.text += choice.delta.content ?? "";
+      if ((c ?? null) !== null) reply.trace.push({ at: reply.text.length, c });
+      reply.text += choice.delta.content ?? "";
       if (choice.finish_reason) {
-        found.confidence = choice.confidence;
-        found.calibrated = choice.calibrated;
+        reply.confidence = choice.confidence;
+        reply.calibrated = choice.calibrated;
       }
     }
-    if (event.grace?.threshold === found.threshold && !event.grace.abstains) {
-      found.promise = event.grace.promise;
+    if (event.grace?.threshold === reply.threshold && !event.grace.abstains) {
+      reply.promise = event.grace.promise;
     }
     if (event.grace?.vote) {
       votes.push(event.grace);
-      found.note = `${votes.length} samples so far.`;
+      reply.note = `${votes.length} samples so far.`;
       showVote(votes, event.grace.leading);
     } else if (event.grace?.samples) {
-      found.note = `It took ${event.grace.samples} of at most ${event.grace.budget} samples.`;
+      reply.note = `It took ${event.grace.samples} of at most ${event.grace.budget} samples.`;
     }
-    showVerdict(found);
+    showVerdict(reply);
   }
-  if (found.note === "Asking…") found.note = "";
-  found.done = true;
-  state.asked.unshift(found);
-  showVerdict(found);
+  if (reply.note === "Asking…") reply.note = "";
+  reply.done = true;
+  state.replies.unshift(reply);
+  showVerdict(reply);
   showSession();
-  $("announce").textContent = `${found.text}. ${$("verdict").textContent}`;
+  $("announce").textContent = `${reply.text}. ${$("verdict").textContent}`;
 }
 
 $("ask").addEventListener("submit", async (event) => {

@@ -1,4 +1,4 @@
-// The reliability diagram of a run, from the bins in its report.
+// Draws the reliability diagram of a run from the bins in its report.
 
 const SIZE = 320, LEFT = 44, TOP = 8, BOTTOM = 40;
 const NS = "http://www.w3.org/2000/svg";
@@ -14,8 +14,9 @@ export function add(parent, tag, attributes, text) {
   return node;
 }
 
-export function draw(place, bins) {
-  const svg = add(place, "svg", {
+// Adds the diagram to an element; returns a function that moves the line of the threshold.
+export function draw(parent, bins) {
+  const svg = add(parent, "svg", {
     viewBox: `0 0 ${LEFT + SIZE + 12} ${TOP + SIZE + BOTTOM}`, role: "img",
     "aria-label": "Reliability diagram: accuracy of the answers in each interval of confidence. "
       + bins.filter((bin) => bin.n).map((bin) =>
@@ -37,12 +38,12 @@ export function draw(place, bins) {
     add(bar, "title", {}, `${bin.n} answers from ${bin.low} to ${bin.high}: ${percent} % right`);
   }
   add(svg, "line", { class: "ideal", x1: x(0), y1: y(0), x2: x(1), y2: y(1) });
-  const cut = add(svg, "line", { class: "cut", y1: y(0), y2: y(1) });
+  const line = add(svg, "line", { class: "cut", y1: y(0), y2: y(1) });
   add(svg, "text", { x: x(0.5), y: y(0) + 34, "text-anchor": "middle" }, "confidence");
   const rotated = `rotate(-90 12 ${y(0.5)})`;
   add(svg, "text", { x: 12, y: y(0.5), "text-anchor": "middle", transform: rotated }, "accuracy");
   return (threshold) => {
-    cut.setAttribute("x1", x(threshold));
-    cut.setAttribute("x2", x(threshold));
+    line.setAttribute("x1", x(threshold));
+    line.setAttribute("x2", x(threshold));
   };
 }
