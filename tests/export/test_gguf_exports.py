@@ -186,14 +186,18 @@ def test_quantizing_keeps_what_is_read_in_half_precision(
 def test_what_cannot_be_a_gguf_file_is_refused_with_the_alternative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused(train("qwen2", tmp_path / "a"), ModelError, "type qwen2 is written .* convert_hf")
+    refused(
+        train("qwen2", tmp_path / "a"),
+        ModelError,
+        "type qwen2 can be written as GGUF only .* convert_hf",
+    )
     refused(train("llama_tied", tmp_path / "b", read_at="feed"), ModelError, "use --format merged")
     made = train("llama_tied", tmp_path / "c")
     refused(made, ConfigError, r"dtype 'int3' .* use auto, float32", dtype="int3")
     tokenizer = made.engine.tokenizer
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save_pretrained(made.adapter)
-    refused(made, ModelError, "splits words in a way")
+    refused(made, ModelError, "splits words by another rule than gpt-2, smollm, llama-bpe")
     monkeypatch.setitem(sys.modules, "gguf", None)
     refused(made, ConfigError, r"--format gguf needs gguf, .*grace-confidence\[local\]")
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from test_forms import EVIDENCE
-from test_stock import code_of, run
+from test_snippets import code_of, run
 
 import grace
 import tiny_models
