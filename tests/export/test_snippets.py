@@ -131,3 +131,11 @@ def test_a_proxy_refuses_a_folder_made_from_another_adapter_than_the_served_one(
         server.behaviour.root = str(served)
         with pytest.raises(ModelError, match="was made from another adapter than"):
             connect(server.url, other)
+
+
+def test_a_card_recommends_a_proxy_only_where_it_can_read_the_confidence(tmp_path: Path) -> None:
+    for read_at, serves in (("predict", True), ("feed", False)):
+        out = tmp_path / read_at / "out"
+        export(train("qwen2", tmp_path / read_at, read_at=read_at), out, "merged")
+        card = (out / "README.md").read_text(encoding="utf-8")
+        assert ("grace proxy" in card) == ("vllm serve" in card) == serves
