@@ -25,6 +25,7 @@ pytestmark = [
 ]
 QUESTIONS = [f"What is {n} and {n * 7}?" for n in range(24)]
 CHOICE = {"task": "arc_challenge", "system": "Choose."}
+EMOJI = {"task": "trivia_qa", "system": "Kurz, bitte \N{WINKING FACE}"}
 
 
 def code_of(folder: Path, wanted: str) -> str:
@@ -53,8 +54,9 @@ def run(code: str) -> dict[str, Any]:
         ("merged", {"read_at": "prompt"}),
         ("vllm-lora", {}),
         ("merged", {"data": CHOICE}),
+        ("merged", {"data": EMOJI}),
     ],
-    ids=["evidence", "plain", "prompt", "lora", "choice"],
+    ids=["evidence", "plain", "prompt", "lora", "choice", "emoji"],
 )
 def test_the_lines_of_a_card_read_what_grace_reads(
     form: str, options: dict[str, Any], tmp_path: Path

@@ -7,6 +7,7 @@ and returns the answer with its c. The tests run the code as it stands.
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,8 @@ from grace.records import Question, from_json
 from grace.tasks import load_task
 from grace.tasks.prompts import conversation
 
+# A literal of Python, JSON and YAML; escaped, a character such as an emoji would be two in Python.
+quoted = functools.partial(json.dumps, ensure_ascii=False)
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
     undefined=jinja2.StrictUndefined,
@@ -31,7 +34,7 @@ TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-TEMPLATES.filters["quoted"] = json.dumps  # as a string of Python, JSON or YAML
+TEMPLATES.filters["quoted"] = quoted
 QUESTION = "Which river did Quanto Belliver cross?"
 OPTIONS = ("the Sall", "the Orm")
 UNBOUNDED = 1e9  # for evidence without a range to which features are clipped
@@ -66,7 +69,7 @@ def snippet(
         lowest=[-UNBOUNDED] * len(FEATURES),
         highest=[UNBOUNDED] * len(FEATURES),
         longest=sample.longest,
-        cut="".join(f".partition({json.dumps(stop)})[0]" for stop in sample.stop),
+        cut="".join(f".partition({quoted(stop)})[0]" for stop in sample.stop),
     )
 
 
