@@ -33,14 +33,14 @@ pytestmark = [
 ]
 
 
-def fitted(name: str, folder: Path) -> Path:
+def fitted(name: str, folder: Path, task: str = "jsonl") -> Path:
     """Write a backbone and two random rows for it, and return the adapter."""
     base = folder / "base"
     tiny_models.model(name).save_pretrained(base)
     tiny_models.tokenizer().save_pretrained(base)
     engine = TransformersEngine.load(base)
     rows = np.random.default_rng(0).normal(size=(2, 32)).astype(np.float32)
-    metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
+    metadata = {"base_model": str(base), "data": {"task": task, "prompt": "short"}}
     write_rows_adapter(engine, rows, BLEND, folder / "adapter", metadata)
     return folder / "adapter"
 
@@ -133,3 +133,15 @@ def test_rows_of_another_width_are_refused_in_a_line(tmp_path: Path) -> None:
     save_file({"rows": np.zeros((2, 16), np.float32)}, adapter / "rows.safetensors")
     with pytest.raises(ModelError, match=r"shape \(2, 16\).*hidden size of 32"):
         TransformersEngine.load(tmp_path / "base", adapter=adapter)
+
+
+@pytest.mark.parametrize("form", ["merged", "gguf"])
+def test_code_that_has_no_prompt_asks_nothing(form: str, tmp_path: Path) -> None:
+    """The prompt of a task of one's own is not known, and an empty one would get other answers."""
+    adapter = fitted("llama_tied", tmp_path, task="mine:TASK")
+    export_model(adapter, adapter, str(tmp_path / "base"), tmp_path / "out", form=form)
+    code = code_of(tmp_path / "out", "def confidence")
+    assert "PROMPT" not in code and "def ask" not in code
+    assert 0 < run(code)["confidence"]([0.3, 0.1], [-0.5], -0.1) < 1
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "prompt of the training run cannot be written as text" in card

@@ -62,12 +62,12 @@ def _without_grace(source: Source, directory: Path) -> dict[str, Any]:
     record = source.record
     if "cnf_id" not in record or record["read_at"] == "feed":
         return {"one_request": False, "engine": None, "prompt": "", "code": ""}
-    engine: Literal["vllm", "llama"] | None = None
-    if source.form in ("merged", "vllm-lora"):
-        engine = "vllm"
-    elif source.form == "gguf" and "noc_id" in record:
-        engine = "llama"
     prompt = prompt_of(record, directory)
+    engine: Literal["vllm", "llama"] | None = None
+    if prompt and source.form in ("merged", "vllm-lora"):
+        engine = "vllm"
+    elif prompt and source.form == "gguf" and "noc_id" in record:
+        engine = "llama"
     code = snippet(record, directory, prompt, engine)
     return {"one_request": True, "engine": engine, "prompt": prompt, "code": code}
 

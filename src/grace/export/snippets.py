@@ -48,7 +48,8 @@ def snippet(
     Args:
         record: the content of grace.json, of a model that reads `<CNF>` alone or a pair.
         directory: the export, which names its end tokens.
-        prompt: what `prompt_of` returned; if it is empty, the code has no `PROMPT`.
+        prompt: what `prompt_of` returned; if it is empty, the code has no `PROMPT`, and
+            `engine` must be None.
         engine: vllm: stock vLLM 0.26 or later, through the package openai; llama:
             llama-cpp-python, for a pair; None: the code has no `ask`.
     """
