@@ -145,3 +145,14 @@ def test_code_that_has_no_prompt_asks_nothing(form: str, tmp_path: Path) -> None
     assert 0 < run(code)["confidence"]([0.3, 0.1], [-0.5], -0.1) < 1
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "prompt of the training run cannot be written as text" in card
+
+
+@pytest.mark.parametrize("form, library", [("adapter", "grace-confidence"), ("vllm-lora", "peft")])
+def test_a_card_names_a_library_that_loads_the_files(
+    form: str, library: str, tmp_path: Path
+) -> None:
+    """PEFT cannot load an adapter of rows alone, but it loads the LoRA that is made of them."""
+    adapter, out = fitted("qwen2", tmp_path), tmp_path / "out"
+    export_model(adapter, adapter, str(tmp_path / "base"), out, form=form)
+    assert (out / "adapter_config.json").exists() == (library == "peft")
+    assert f"\nlibrary_name: {library}\n" in (out / "README.md").read_text(encoding="utf-8")
