@@ -147,6 +147,18 @@ def test_code_that_has_no_prompt_asks_nothing(form: str, tmp_path: Path) -> None
     assert "prompt of the training run cannot be written as text" in card
 
 
+def test_transformers_loads_the_rows_by_the_lines_of_their_card(tmp_path: Path) -> None:
+    """Most models come in half precision, and the rows are float32."""
+    adapter, out = fitted("llama_untied", tmp_path), tmp_path / "out"
+    tiny_models.model("llama_untied").to(torch.float16).save_pretrained(tmp_path / "base")
+    export_model(adapter, adapter, str(tmp_path / "base"), out, form="adapter")
+    names = run(code_of(out, "load_file").replace("path/to/this/directory", str(out)))
+    engine = TransformersEngine.load(tmp_path / "base", adapter=adapter)
+    tensor = torch.tensor([PROMPTS[0]])
+    found, wanted = names["model"](tensor).logits, engine.model(tensor).logits
+    assert np.allclose(found.detach().numpy(), wanted.detach().numpy(), atol=1e-5)
+
+
 @pytest.mark.parametrize("form, library", [("adapter", "grace-confidence"), ("vllm-lora", "peft")])
 def test_a_card_names_a_library_that_loads_the_files(
     form: str, library: str, tmp_path: Path
