@@ -14,6 +14,7 @@ import torch
 import transformers
 from test_forms import Trained, export, logits, same, train
 from test_pair import BLEND, fitted
+from test_snippets import code_of, run
 from tokenizers import pre_tokenizers
 
 import fake_llama
@@ -105,6 +106,27 @@ def test_an_export_asks_like_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found.text == wanted.text
     assert found.confidence == pytest.approx(wanted.confidence, abs=1e-5)
     assert resolve_model(str(out)) == str(out)  # an export is never unpacked
+
+
+def test_the_lines_of_a_card_read_what_grace_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_llama.install(monkeypatch)
+    adapter, out = fitted("llama_untied", tmp_path, task="trivia_qa"), tmp_path / "out"
+    export_model(adapter, adapter, str(tmp_path / "base"), out, form="gguf", dtype="float32")
+    lines = run(code_of(out, "def ask"))
+    llama = fake_llama.Llama(str(out / "model.gguf"), n_ctx=512)
+    model, cut = grace.load(adapter), 0
+    for number in range(12):
+        question = f"What is {number} and {number * 7}?"
+        text, c = lines["ask"](llama, question)
+        reply = model.ask(question)
+        cut += c is None
+        if reply.confidence is None:
+            assert c is None
+        else:
+            assert (text, c) == (reply.text, pytest.approx(reply.confidence, abs=1e-5))
+    assert cut < 12
 
 
 def test_a_gguf_base_is_copied_with_the_rows_in_its_head(

@@ -11,12 +11,11 @@ from grace.engines.vllm_loading import LORA_RANKS
 from grace.export.forms import Source
 from grace.export.snippets import TEMPLATES, prompt_of, snippet
 from grace.report import from_json
-from grace.report.groups import Rated
 from grace.report.markdown import markdown_table
 from grace.report.names import MAIN
 from grace.report.rows.answers import MetricRow
 from grace.report.stored import own_diagram
-from grace.report.tables.answers import quality
+from grace.report.tables import percent
 from grace.store import LORA_CONFIG, ROWS, read_json
 from grace.training.card import task_in
 
@@ -80,8 +79,10 @@ def _max_rank(directory: Path) -> int:
 
 
 def _table(row: MetricRow) -> str:
+    """Return the main metrics with their intervals and meanings, as a table in Markdown."""
     heads = ("metric", "value (%)", "meaning")
-    rows = [[c.heading, quality(Rated((row,)), c.metric).plain, c.meaning] for c in MAIN]
+    cells = [percent(getattr(row, c.metric), row.interval.get(c.metric)) for c in MAIN]
+    rows = [[c.heading, cell.plain, c.meaning] for c, cell in zip(MAIN, cells, strict=True)]
     return "\n".join(markdown_table(heads, rows)).strip()
 
 
