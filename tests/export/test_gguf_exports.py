@@ -211,7 +211,7 @@ def test_what_cannot_be_a_gguf_file_is_refused_with_the_alternative(
     refused(
         train("qwen2", tmp_path / "a"),
         ModelError,
-        "type qwen2 can be written as GGUF only .* convert_hf",
+        "type qwen2 can be written as GGUF only with --dtype auto, .* convert_hf",
     )
     refused(train("llama_tied", tmp_path / "b", read_at="feed"), ModelError, "use --format merged")
     made = train("llama_tied", tmp_path / "c")

@@ -27,7 +27,6 @@ from grace.export.gguf_llama import (
     NORMAL,
     UNUSED,
     cast,
-    name_read_end,
     write_file,
     write_llama,
 )
@@ -84,7 +83,10 @@ def _write_weights(source: Source, file: Path) -> tuple[Any, list[int]]:
 def _copy_base(
     source: Source, base_file: Path, rows_ED: np.ndarray, file: Path
 ) -> tuple[Any, list[int]]:
-    """Write the base's file with the trained rows; return the tokenizer and the end tokens."""
+    """Write the base's file with the trained rows; return the tokenizer and the end tokens.
+
+    An adapter of rows alone reads a pair, which ends nothing: the ends are those of the base.
+    """
     import gguf
 
     tokenizer, reader = load_tokenizer(source.adapter), gguf.GGUFReader(base_file)
@@ -92,7 +94,6 @@ def _copy_base(
     assert readout is not None
     writer = gguf.GGUFWriter(file, reader.fields[ARCHITECTURE].contents())
     rows = _copy_metadata(reader, writer, readout, source.record["rows"])
-    name_read_end(writer, readout)
     writer.add_string(DIGEST, source.adapter_digest)
     head = HEAD if HEAD in [tensor.name for tensor in reader.tensors] else EMBEDDING
     for tensor in reader.tensors:
@@ -106,14 +107,8 @@ def _copy_base(
             data, kind = cast(head, weight_VD, np.float16), gguf.GGMLQuantizationType.F16
         writer.add_tensor(tensor.name, data, raw_dtype=kind)
     write_file(writer)
-    ends = dict.fromkeys(
-        [
-            tokenizer.eos_token_id,
-            *named_ends(Path(source.base)),
-            *source.record.get("stop_ids", ()),
-            *readout.ends,
-        ]
-    )
+    named = (tokenizer.eos_token_id, *named_ends(Path(source.base)))
+    ends = dict.fromkeys((*named, *source.record.get("stop_ids", ())))
     return tokenizer, [end for end in ends if end is not None]
 
 
@@ -137,9 +132,8 @@ def _copy_metadata(reader: Any, writer: Any, readout: Any, rows: int) -> int:
         padded["tokenizer.ggml.tokens"][token] = name
         padded["tokenizer.ggml.token_type"][token] = CONTROL
     for name, field in reader.fields.items():
-        replaced = readout.ends and name == "tokenizer.ggml.eom_token_id"  # by <CNF>
-        if name.startswith("GGUF.") or name == ARCHITECTURE or replaced:
-            continue
+        if name.startswith("GGUF.") or name == ARCHITECTURE:
+            continue  # the writer has them already
         value = padded[name] if name in padded else field.contents()
         if name.endswith(".vocab_size"):
             value = len(tokens) + more

@@ -66,7 +66,8 @@ def write_llama(
     others = [end for end in ends if readout is None or end not in readout.ids]
     for name, token in zip(ENDS[:2], others, strict=False):
         writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)
-    name_read_end(writer, readout)
+    if readout is not None and readout.ends:
+        writer.add_uint32("tokenizer.ggml.eom_token_id", readout.ends[0])
     writer.add_string(DIGEST, adapter_digest)
     writer.add_file_type(
         gguf.LlamaFileType.MOSTLY_F16 if kind == np.float16 else gguf.LlamaFileType.ALL_F32
@@ -86,8 +87,8 @@ def write_llama(
 def _check_llama(config: Any) -> None:
     if config.model_type != "llama" or config.attention_bias or config.mlp_bias:
         raise ModelError(
-            f"a model of type {config.model_type} can be written as GGUF only if its base is a "
-            f"GGUF file and it was trained with train.lora=never; {INSTEAD}"
+            f"a model of type {config.model_type} can be written as GGUF only with --dtype auto, "
+            f"from a GGUF file as its base and without LoRA (train.lora=never); {INSTEAD}"
         )
     if (kind := config.rope_parameters["rope_type"]) not in ("default", "llama3"):
         raise ModelError(f"rotary positions of type {kind!r} are not supported; {INSTEAD}")
@@ -155,12 +156,6 @@ def _pre_tokenizer(backend: dict[str, Any]) -> str | None:
         if len(parts) == len(rule) and all(p | r == p for p, r in zip(parts, rule, strict=True)):
             return name
     return None
-
-
-def name_read_end(writer: Any, readout: Any) -> None:
-    """Name `<CNF>` as an end token if it ends a response, so that llama.cpp stops there."""
-    if readout is not None and readout.ends:
-        writer.add_uint32("tokenizer.ggml.eom_token_id", readout.ends[0])
 
 
 def _in_rotary_order(name: str, weight: np.ndarray, config: Any) -> np.ndarray:
