@@ -20,6 +20,8 @@ from grace.store import LORA_CONFIG, ROWS, read_json
 from grace.training.card import task_in
 
 DIAGRAM = "reliability.png"
+# Entries of grace.json that only some models have.
+OPTIONAL: dict[str, Any] = {"bin_tokens": {}, "evidence": None, "recalibrated": [], "stop_ids": []}
 
 
 def write_card(source: Source, measured: dict[str, Any] | None, directory: Path, name: str) -> None:
@@ -37,7 +39,7 @@ def write_card(source: Source, measured: dict[str, Any] | None, directory: Path,
         shutil.copyfile(diagram, directory / DIAGRAM)
     text = TEMPLATES.get_template("card.md.j2").render(
         form=source.form,
-        record=record,
+        record=OPTIONAL | record,
         task=task,
         base=Path(source.base_name).name.removesuffix(".gguf"),
         base_name=source.base_name,
