@@ -6,6 +6,7 @@ seen to be right.
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from pathlib import Path
@@ -35,6 +36,7 @@ class Llama:
         import transformers
 
         file = Path(model_path)
+        self._folder = file.parent
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.float32
         ).eval()
@@ -60,6 +62,25 @@ class Llama:
         self._ids = [*self._ids[: self.n_tokens], *tokens]
         self.n_tokens = len(self._ids)
         self.evaluated += len(tokens)
+
+    def reset(self) -> None:
+        self.n_tokens = 0
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        """With the tokenizer beside the file, which is the one in the file."""
+        assert special and not add_bos
+        ids: list[int] = self._tokenizer(text.decode(), add_special_tokens=False)["input_ids"]
+        return ids
+
+    def detokenize(self, tokens: list[int]) -> bytes:
+        text: str = self._tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
+        return text.encode()
+
+    @functools.cached_property
+    def _tokenizer(self) -> Any:
+        import transformers
+
+        return transformers.AutoTokenizer.from_pretrained(self._folder)
 
     @torch.inference_mode()
     def logits(self) -> np.ndarray:

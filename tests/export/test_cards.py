@@ -39,7 +39,7 @@ def test_a_card_has_the_numbers_of_the_report_and_its_diagram(run: Path, tmp_pat
     rows = json.loads((run / "report.json").read_text())["rows"]
     row = next(row for row in rows if row["estimator"] == "grace")
     assert f"| ECE ↓ | {row['ece'] * 100:.1f} [" in text
-    assert f"{row['n']} test questions" in text
+    assert f"Measured on {row['n']} answers to test questions" in text
     assert "![Reliability diagram](reliability.png)" in text
     assert (tmp_path / "out" / "reliability.png").read_bytes()[:4] == b"\x89PNG"
     assert "How to read the confidence" in text
@@ -112,7 +112,7 @@ def test_the_card_of_a_variant_has_what_was_measured_of_it(run: Path, tmp_path: 
     for row in report["rows"]:
         row["estimator"] = row["estimator"].replace("grace", "grace-paper")
     (tmp_path / "run" / "report.json").write_text(json.dumps(report))
-    assert "## Measured" in export(tmp_path / "run", tmp_path / "out")
+    assert "## Evaluation" in export(tmp_path / "run", tmp_path / "out")
 
 
 @pytest.mark.parametrize("form", ["merged", "adapter"])
@@ -133,5 +133,6 @@ def test_a_gguf_card_says_that_its_figures_are_those_of_the_unrounded_weights(
 ) -> None:
     export(run, tmp_path / "out", form="gguf")
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "## Measured" in card and "this file's were not measured" in card
-    assert 'grace.load("path/to/this/directory")  # with llama-cpp-python' in card
+    assert "## Evaluation" in card and "This file itself was not\nmeasured" in card
+    assert "pip install 'grace-confidence[llama]'" in card
+    assert "llama-server -m path/to/this/directory/model.gguf" in card

@@ -14,6 +14,7 @@ import torch
 import transformers
 from test_forms import Trained, export, logits, same, train
 from test_pair import BLEND, fitted
+from test_snippets import code_of, run
 from tokenizers import pre_tokenizers
 
 import fake_llama
@@ -107,6 +108,27 @@ def test_an_export_asks_like_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert resolve_model(str(out)) == str(out)  # an export is never unpacked
 
 
+def test_the_lines_of_a_card_read_what_grace_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_llama.install(monkeypatch)
+    adapter, out = fitted("llama_untied", tmp_path, task="trivia_qa"), tmp_path / "out"
+    export_model(adapter, adapter, str(tmp_path / "base"), out, form="gguf", dtype="float32")
+    lines = run(code_of(out, "def ask"))
+    llama = fake_llama.Llama(str(out / "model.gguf"), n_ctx=512)
+    model, cut = grace.load(adapter), 0
+    for number in range(12):
+        question = f"What is {number} and {number * 7}?"
+        text, c = lines["ask"](llama, question)
+        reply = model.ask(question)
+        cut += c is None
+        if reply.confidence is None:
+            assert c is None
+        else:
+            assert (text, c) == (reply.text, pytest.approx(reply.confidence, abs=1e-5))
+    assert cut < 12
+
+
 def test_a_gguf_base_is_copied_with_the_rows_in_its_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,14 +208,18 @@ def test_quantizing_keeps_what_is_read_in_half_precision(
 def test_what_cannot_be_a_gguf_file_is_refused_with_the_alternative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused(train("qwen2", tmp_path / "a"), ModelError, "type qwen2 is written .* convert_hf")
+    refused(
+        train("qwen2", tmp_path / "a"),
+        ModelError,
+        "type qwen2 can be written as GGUF only with --dtype auto, .* convert_hf",
+    )
     refused(train("llama_tied", tmp_path / "b", read_at="feed"), ModelError, "use --format merged")
     made = train("llama_tied", tmp_path / "c")
     refused(made, ConfigError, r"dtype 'int3' .* use auto, float32", dtype="int3")
     tokenizer = made.engine.tokenizer
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save_pretrained(made.adapter)
-    refused(made, ModelError, "splits words in a way")
+    refused(made, ModelError, "splits words by another rule than gpt-2, smollm, llama-bpe")
     monkeypatch.setitem(sys.modules, "gguf", None)
     refused(made, ConfigError, r"--format gguf needs gguf, .*grace-confidence\[local\]")
 

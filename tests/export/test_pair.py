@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from test_forms import EVIDENCE
-from test_stock import code_of, run
+from test_snippets import code_of, run
 
 import grace
 import tiny_models
@@ -33,14 +33,14 @@ pytestmark = [
 ]
 
 
-def fitted(name: str, folder: Path) -> Path:
+def fitted(name: str, folder: Path, task: str = "jsonl") -> Path:
     """Write a backbone and two random rows for it, and return the adapter."""
     base = folder / "base"
     tiny_models.model(name).save_pretrained(base)
     tiny_models.tokenizer().save_pretrained(base)
     engine = TransformersEngine.load(base)
     rows = np.random.default_rng(0).normal(size=(2, 32)).astype(np.float32)
-    metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
+    metadata = {"base_model": str(base), "data": {"task": task, "prompt": "short"}}
     write_rows_adapter(engine, rows, BLEND, folder / "adapter", metadata)
     return folder / "adapter"
 
@@ -133,3 +133,38 @@ def test_rows_of_another_width_are_refused_in_a_line(tmp_path: Path) -> None:
     save_file({"rows": np.zeros((2, 16), np.float32)}, adapter / "rows.safetensors")
     with pytest.raises(ModelError, match=r"shape \(2, 16\).*hidden size of 32"):
         TransformersEngine.load(tmp_path / "base", adapter=adapter)
+
+
+@pytest.mark.parametrize("form", ["merged", "gguf"])
+def test_code_that_has_no_prompt_asks_nothing(form: str, tmp_path: Path) -> None:
+    """The prompt of a task of one's own is not known, and an empty one would get other answers."""
+    adapter = fitted("llama_tied", tmp_path, task="mine:TASK")
+    export_model(adapter, adapter, str(tmp_path / "base"), tmp_path / "out", form=form)
+    code = code_of(tmp_path / "out", "def confidence")
+    assert "PROMPT" not in code and "def ask" not in code
+    assert 0 < run(code)["confidence"]([0.3, 0.1], [-0.5], -0.1) < 1
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "prompt of the training run cannot be written as text" in card
+
+
+def test_transformers_loads_the_rows_by_the_lines_of_their_card(tmp_path: Path) -> None:
+    """Most models come in half precision, and the rows are float32."""
+    adapter, out = fitted("llama_untied", tmp_path), tmp_path / "out"
+    tiny_models.model("llama_untied").to(torch.float16).save_pretrained(tmp_path / "base")
+    export_model(adapter, adapter, str(tmp_path / "base"), out, form="adapter")
+    names = run(code_of(out, "load_file").replace("path/to/this/directory", str(out)))
+    engine = TransformersEngine.load(tmp_path / "base", adapter=adapter)
+    tensor = torch.tensor([PROMPTS[0]])
+    found, wanted = names["model"](tensor).logits, engine.model(tensor).logits
+    assert np.allclose(found.detach().numpy(), wanted.detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("form, library", [("adapter", "grace-confidence"), ("vllm-lora", "peft")])
+def test_a_card_names_a_library_that_loads_the_files(
+    form: str, library: str, tmp_path: Path
+) -> None:
+    """PEFT cannot load an adapter of rows alone, but it loads the LoRA that is made of them."""
+    adapter, out = fitted("qwen2", tmp_path), tmp_path / "out"
+    export_model(adapter, adapter, str(tmp_path / "base"), out, form=form)
+    assert (out / "adapter_config.json").exists() == (library == "peft")
+    assert f"\nlibrary_name: {library}\n" in (out / "README.md").read_text(encoding="utf-8")

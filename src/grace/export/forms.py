@@ -1,12 +1,13 @@
-"""Writing the forms that Hugging Face's libraries and vLLM load.
+"""Write a trained model in the forms that Hugging Face's libraries and vLLM load.
 
-Shapes: V vocabulary, D hidden size, R rank.
+Shapes: V vocabulary, D hidden size, R LoRA rank, E tokens that are read.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,109 +18,127 @@ from torch import Tensor
 from grace.cnf import find_readout
 from grace.engines.local.loading import DTYPES, eos_ids, load, load_tokenizer, no_progress_bar
 from grace.errors import ConfigError, ModelError
-from grace.store import LORA_CONFIG, LORA_WEIGHTS, ROWS
+from grace.store import LORA_CONFIG, LORA_WEIGHTS, ROWS, adapter_weights, digest, write_json
 from grace.training.adapter import LOG
 
-DELTA = "trainable_tokens_delta"
+TRAINED_ROWS = "trainable_tokens_delta"  # part of the names that peft gives them
 
 
 class Source(NamedTuple):
-    """What is exported: an adapter directory, its backbone, grace.json, and the type wanted.
+    """A trained model, and the choices of the user who exports it.
 
-    `file` is the GGUF file that the backbone came as, if it did.
+    Attributes:
+        run: the run, for its report, threshold and diagram; an adapter directory has none of them.
+        adapter: the adapter directory.
+        record: the content of its grace.json.
+        base: directory or Hub id of the backbone.
+        base_name: the backbone as the run names it, which may be a GGUF file.
+        form: one of the keys of `grace.export.FORMS`.
+        dtype: number format of the weights.
+        license_id: licence in the model card; None: that of the backbone.
     """
 
+    run: Path
     adapter: Path
-    base: str
     record: dict[str, Any]
+    base: str
+    base_name: str
+    form: str
     dtype: str
-    file: Path | None = None
+    license_id: str | None
+
+    @property
+    def adapter_digest(self) -> str:
+        """The digest of the adapter's weights."""
+        return digest(adapter_weights(self.adapter))
 
 
 def write_adapter(source: Source, out: Path) -> None:
-    """Copy the adapter as it is; a base that only this package knows by name is named by place."""
+    """Copy the adapter. Its PEFT config gets the path of a backbone that only GrACE has a name for.
+
+    The training log is left out.
+    """
     for file in sorted(source.adapter.iterdir()):
         if file.is_file() and file.name != LOG:
             shutil.copyfile(file, out / file.name)
     if source.record["base_model"] != source.base and (out / LORA_CONFIG).is_file():
         config = json.loads((out / LORA_CONFIG).read_text(encoding="utf-8"))
-        config["base_model_name_or_path"] = source.base
-        (out / LORA_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        write_json(out / LORA_CONFIG, {**config, "base_model_name_or_path": source.base})
 
 
 def write_merged(source: Source, out: Path) -> None:
-    """Write a plain Hugging Face checkpoint; it is merged in float32 and then rounded.
+    """Write a plain Hugging Face checkpoint, which is merged in float32 and then rounded once.
 
     Raises:
-        ConfigError: no such type.
+        ConfigError: the dtype is unknown.
     """
     if source.dtype not in ("auto", *DTYPES):
         raise ConfigError(f"dtype {source.dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
     loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
-    kind = _base_type(source.base) if source.dtype == "auto" else DTYPES[source.dtype]
-    model = loaded.model.to(kind)
-    model.config.dtype = kind
-    ends = end_ids(model, loaded.tokenizer, source.record)
-    model.generation_config.eos_token_id = ends
-    model.generation_config.bos_token_id = loaded.tokenizer.bos_token_id
-    if loaded.tokenizer.pad_token_id is not None:
-        model.generation_config.pad_token_id = loaded.tokenizer.pad_token_id
+    dtype = _base_dtype(source.base) if source.dtype == "auto" else DTYPES[source.dtype]
+    model, tokenizer = loaded.model.to(dtype), loaded.tokenizer
+    model.config.dtype = dtype
+    model.generation_config.eos_token_id = end_ids(model, tokenizer, source.record)
+    model.generation_config.bos_token_id = tokenizer.bos_token_id
+    if tokenizer.pad_token_id is not None:
+        model.generation_config.pad_token_id = tokenizer.pad_token_id
     with no_progress_bar():
         model.save_pretrained(out)
-    loaded.tokenizer.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def _base_dtype(base: str) -> torch.dtype:
+    from transformers import AutoConfig
+
+    dtype = getattr(AutoConfig.from_pretrained(base), "dtype", None)
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
 def write_vllm_lora(source: Source, out: Path) -> None:
-    """Write LoRA matrices alone, the rows that are read as an update of the output head.
+    """Write LoRA matrices only, with the trained rows as a LoRA of the output head.
 
-    The head gains B A with A the differences between the trained rows and the base's, and B their
-    unit vectors: exactly those logits change. The tokens are never fed, so the input embedding
-    stays the base's. generation_config.json is for `grace proxy`, which may have no base to ask
-    what else ends a response.
+    The tokens that are read are never fed to the model, so the input embedding stays the base's.
+    generation_config.json names the end tokens for `grace proxy`, which may not have the base.
 
     Raises:
-        ModelError: the base has no rows to spare, or c is not read where a response ends.
+        ModelError: stock vLLM cannot load this model as a LoRA, or cannot read c in one request.
     """
     from transformers import GenerationConfig
 
     tokenizer = load_tokenizer(source.adapter)
-    ids = _read_ids(source.record, tokenizer)
+    ids = _readable_ids(source.record, tokenizer)
     base = load(source.base, device="cpu", dtype="float32").model
     head = base.get_output_embeddings()
-    rows = head.weight.shape[0]
-    if max(ids) >= rows:
-        raise ModelError(
-            f"the base {source.base} has {rows} rows and none to spare for <CNF> (id {ids[0]}), so "
-            "stock vLLM cannot load it as a LoRA; use --format merged"
-        )
-    if getattr(head, "bias", None) is not None:
-        raise ModelError(
-            f"the output head of {source.base} has a bias, which a LoRA cannot change for <CNF>; "
-            "use --format merged"
-        )
-    name = next(name for name, module in base.named_modules() if module is head)
-    trained_ED, kept, config = _trained(source, name)
-    prefix = f"base_model.model.{name}"
-    kept[f"{prefix}.lora_A.weight"], kept[f"{prefix}.lora_B.weight"] = _update(
-        trained_ED - head.weight[list(ids)].detach(), ids, rows, config
-    )
+    _check_head(head, ids, source.base)
+    head_name = next(name for name, module in base.named_modules() if module is head)
+    trained_ED, tensors, config = _lora_parts(source.adapter, head_name)
+    change_ED = trained_ED - head.weight[list(ids)].detach()
+    a_RD, b_VR = _head_lora(change_ED, ids, len(head.weight), config)
+    prefix = f"base_model.model.{head_name}"
+    tensors |= {f"{prefix}.lora_A.weight": a_RD, f"{prefix}.lora_B.weight": b_VR}
     config |= {
         "trainable_token_indices": None,
-        "target_modules": sorted({*config["target_modules"], name}),
+        "target_modules": sorted({*config["target_modules"], head_name}),
         "base_model_name_or_path": source.base,
     }
-    save_file(dict(sorted(kept.items())), out / LORA_WEIGHTS, {"format": "pt"})
-    (out / LORA_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file(dict(sorted(tensors.items())), out / LORA_WEIGHTS, {"format": "pt"})
+    write_json(out / LORA_CONFIG, config)
     tokenizer.save_pretrained(out)
     ends = end_ids(base, tokenizer, source.record)
     GenerationConfig(eos_token_id=ends).save_pretrained(out)
 
 
-def _read_ids(record: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
+def _readable_ids(record: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
+    """Return the ids of the tokens that are read.
+
+    Raises:
+        ModelError: vLLM cannot read c in one request.
+    """
     readout = find_readout(tokenizer)
     if readout is None or readout.head == "bins":
         raise ModelError(
-            "the model reads ten bin tokens, and a LoRA can carry two rows; use --format merged"
+            "the model reads c from ten bin tokens, and a LoRA can carry two rows; use "
+            "--format merged"
         )
     if record["read_at"] == "feed":
         raise ModelError(
@@ -129,35 +148,55 @@ def _read_ids(record: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
     return readout.ids
 
 
-def trained_rows(source: Source) -> Tensor | None:
-    """Return the rows that are all of an adapter, (E, D), None where it has LoRA matrices too."""
-    file = source.adapter / ROWS
+def _check_head(head: Any, ids: Sequence[int], base: str) -> None:
+    """Refuse an output head to which a LoRA cannot add the rows that are read.
+
+    Raises:
+        ModelError: the head has no spare rows, or a bias.
+    """
+    if max(ids) >= len(head.weight):
+        raise ModelError(
+            f"the base {base} has {len(head.weight)} rows and none to spare for <CNF> (id "
+            f"{ids[0]}), so stock vLLM cannot load it as a LoRA; use --format merged"
+        )
+    if getattr(head, "bias", None) is not None:
+        raise ModelError(
+            f"the output head of {base} has a bias, which a LoRA cannot change for <CNF>; use "
+            "--format merged"
+        )
+
+
+def _lora_parts(adapter: Path, head: str) -> tuple[Tensor, dict[str, Tensor], dict[str, Any]]:
+    """Return the trained rows of the head, (E, D), the LoRA matrices, and the PEFT config.
+
+    With tied embeddings peft keeps the rows under the name of the input embedding. An adapter of
+    rows alone has no LoRA matrices, and gets a config whose rank is the number of its rows.
+    """
+    if (rows_ED := rows_alone(adapter)) is not None:
+        from peft import LoraConfig
+
+        made = LoraConfig(r=len(rows_ED), lora_alpha=len(rows_ED), task_type="CAUSAL_LM")
+        config = json.loads(json.dumps(made.to_dict(), default=list))
+        return rows_ED, {}, {**config, "target_modules": []}
+    tensors = load_file(adapter / LORA_WEIGHTS)
+    rows = {key: tensors.pop(key) for key in list(tensors) if TRAINED_ROWS in key}
+    of_head = [key for key in rows if f".{head}." in key]
+    config = json.loads((adapter / LORA_CONFIG).read_text(encoding="utf-8"))
+    return rows[(of_head or list(rows))[0]].float(), tensors, config
+
+
+def rows_alone(adapter: Path) -> Tensor | None:
+    """Return the rows (E, D) of an adapter that has nothing else, None if it has LoRA matrices."""
+    file = adapter / ROWS
     return load_file(file)["rows"].float() if file.is_file() else None
 
 
-def _trained(source: Source, head: str) -> tuple[Tensor, dict[str, Tensor], dict[str, Any]]:
-    """Return the head's rows that are read, (E, D), the LoRA's other matrices, and its config.
-
-    With tied embeddings the rows are the embedding's.
-    """
-    if (rows_ED := trained_rows(source)) is not None:
-        from peft import LoraConfig
-
-        config = LoraConfig(r=len(rows_ED), lora_alpha=len(rows_ED), task_type="CAUSAL_LM")
-        plain = json.loads(json.dumps(config.to_dict(), default=list))
-        return rows_ED, {}, {**plain, "target_modules": []}
-    weights = load_file(source.adapter / LORA_WEIGHTS)
-    found = [key for key in weights if DELTA in key]
-    own = [key for key in found if f".{head}." in key]
-    kept = {key: tensor for key, tensor in weights.items() if DELTA not in key}
-    record = json.loads((source.adapter / LORA_CONFIG).read_text(encoding="utf-8"))
-    return weights[(own or found)[0]].float(), kept, record
-
-
-def _update(
-    change_ED: Tensor, ids: tuple[int, ...], rows: int, config: dict[str, Any]
+def _head_lora(
+    change_ED: Tensor, ids: Sequence[int], vocabulary: int, config: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """Return A (R, D) and B (V, R), zero but for a row and a column per token.
+    """Return A (R, D) and B (V, R) that change the logits of `ids` and no others.
+
+    Row e of A is the change of the e-th token's row, column e of B the unit vector of that token.
 
     Raises:
         ModelError: the LoRA's rank is too small for the rows.
@@ -169,23 +208,18 @@ def _update(
             f"with train.rank={len(ids)}"
         )
     a_RD = torch.zeros(rank, change_ED.shape[1])
-    b_VR = torch.zeros(rows, rank)
-    for place, token in enumerate(ids):
-        a_RD[place] = change_ED[place] / scale
-        b_VR[token, place] = 1
+    b_VR = torch.zeros(vocabulary, rank)
+    a_RD[: len(ids)] = change_ED / scale
+    b_VR[list(ids), range(len(ids))] = 1
     return a_RD, b_VR
 
 
 def end_ids(model: Any, tokenizer: Any, record: dict[str, Any]) -> list[int]:
-    """Return the ids that end a response; a pair, and what is read at the prompt, end nothing."""
+    """Return the ids that end a response.
+
+    `<CNF>` is among them if it is the only token that is read, unless it is read at the prompt.
+    """
     readout = find_readout(tokenizer)
     read = readout.ids if readout else ()
     ends = readout.ends if readout and record["read_at"] != "prompt" else ()
     return [*eos_ids(model, tokenizer, read, record.get("stop_ids", ())), *ends]
-
-
-def _base_type(base: str) -> torch.dtype:
-    from transformers import AutoConfig
-
-    kind = getattr(AutoConfig.from_pretrained(base), "dtype", None)
-    return kind if isinstance(kind, torch.dtype) else torch.float32

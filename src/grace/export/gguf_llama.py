@@ -1,7 +1,7 @@
-"""A Llama with a byte-level vocabulary as a GGUF file, written from its weights.
+"""Write a Llama with a byte-level vocabulary as a GGUF file, from its weights.
 
-The vocabulary's way to split words must be one that llama.cpp knows by name; another is refused, as
-llama.cpp would read other tokens than the model was trained on.
+The tokenizer must split text into words by a rule that llama.cpp has a name for. Another is
+refused, because llama.cpp would read other tokens than those that the model was trained on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-PRE_TOKENIZERS = {  # llama.cpp's names of ways to split words
+PRE_TOKENIZERS = {  # by their names in llama.cpp
     "gpt-2": [GPT_2],
     "smollm": [{"type": "Digits", "individual_digits": True}, GPT_2],
     "llama-bpe": [
@@ -32,14 +32,14 @@ PRE_TOKENIZERS = {  # llama.cpp's names of ways to split words
         {"type": "ByteLevel", "use_regex": False},
     ],
 }
-OTHERWISE = (
+INSTEAD = (
     "export with --format merged and use llama.cpp's convert_hf_to_gguf.py, or train on the GGUF "
     "file of the base"
 )
 
 
 def write_llama(
-    file: Path, model: Any, tokenizer: Any, kind: Any, ends: Sequence[int], made_from: str
+    file: Path, model: Any, tokenizer: Any, kind: Any, ends: Sequence[int], adapter_digest: str
 ) -> None:
     """Write a Llama with a byte-level vocabulary.
 
@@ -47,13 +47,13 @@ def write_llama(
         file: the file to write.
         model: a `LlamaForCausalLM` in float32.
         tokenizer: the tokenizer with `<CNF>`.
-        kind: numpy type of the matrices; vectors are float32.
-        ends: ids that end a response, the most usual first; llama.cpp stops by itself at two of
-            them, and at `<CNF>` where that is an end.
-        made_from: digest of the adapter.
+        kind: NumPy type of the matrices; vectors are float32.
+        ends: ids that end a response, the most common first. llama.cpp stops by itself at the
+            first two, and at `<CNF>` if that ends a response.
+        adapter_digest: digest of the adapter, by which an engine recognises its grace.json.
 
     Raises:
-        ModelError: it is no such model.
+        ModelError: the model is not a plain Llama, or its tokenizer is not supported.
     """
     import gguf
 
@@ -66,8 +66,9 @@ def write_llama(
     others = [end for end in ends if readout is None or end not in readout.ids]
     for name, token in zip(ENDS[:2], others, strict=False):
         writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)
-    add_read_ends(writer, readout)
-    writer.add_string(DIGEST, made_from)
+    if readout is not None and readout.ends:
+        writer.add_uint32("tokenizer.ggml.eom_token_id", readout.ends[0])
+    writer.add_string(DIGEST, adapter_digest)
     writer.add_file_type(
         gguf.LlamaFileType.MOSTLY_F16 if kind == np.float16 else gguf.LlamaFileType.ALL_F32
     )
@@ -75,22 +76,22 @@ def write_llama(
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        theirs = names.get_name(name, try_suffixes=(".weight",))
-        weight = _rotated(name, tensor.float().numpy(), config)
-        writer.add_tensor(theirs, cast(name, weight, kind) if weight.ndim > 1 else weight)
+        weight = _in_rotary_order(name, tensor.float().numpy(), config)
+        weight = cast(name, weight, kind) if weight.ndim > 1 else weight
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), weight)
     if config.rope_parameters["rope_type"] == "llama3":
-        writer.add_tensor("rope_freqs.weight", _divisors(config))
-    finish(writer)
+        writer.add_tensor("rope_freqs.weight", _frequency_divisors(config))
+    write_file(writer)
 
 
 def _check_llama(config: Any) -> None:
     if config.model_type != "llama" or config.attention_bias or config.mlp_bias:
         raise ModelError(
-            f"a model of type {config.model_type} is written as GGUF only where its base came as "
-            f"GGUF, trained with train.lora=never; {OTHERWISE}"
+            f"a model of type {config.model_type} can be written as GGUF only with --dtype auto, "
+            f"from a GGUF file as its base and without LoRA (train.lora=never); {INSTEAD}"
         )
     if (kind := config.rope_parameters["rope_type"]) not in ("default", "llama3"):
-        raise ModelError(f"rotary positions of type {kind!r} are not written; {OTHERWISE}")
+        raise ModelError(f"rotary positions of type {kind!r} are not supported; {INSTEAD}")
 
 
 def _add_shape(writer: Any, config: Any) -> None:
@@ -112,25 +113,28 @@ def _add_vocabulary(writer: Any, tokenizer: Any, rows: int) -> None:
     """Add the tokens, their merges and the chat template.
 
     Raises:
-        ModelError: llama.cpp would split texts in another way.
+        ModelError: llama.cpp has no rule that splits text as this tokenizer does.
     """
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
-    model, split = backend["model"], _splitting(backend)
-    if split is None or model["type"] != "BPE" or backend["normalizer"]:
-        raise ModelError(f"the tokenizer splits words in a way that is not known here; {OTHERWISE}")
+    model, rule = backend["model"], _pre_tokenizer(backend)
+    if rule is None or model["type"] != "BPE" or backend["normalizer"]:
+        raise ModelError(
+            "the tokenizer splits words by another rule than "
+            f"{', '.join(PRE_TOKENIZERS)}; {INSTEAD}"
+        )
     names = {token: text for text, token in tokenizer.get_vocab().items()}
     added = tokenizer.added_tokens_decoder
     kinds = [UNUSED if i not in names else NORMAL for i in range(rows)]
     for token, entry in added.items():
         kinds[token] = CONTROL if entry.special else USER_DEFINED
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(split)
+    writer.add_tokenizer_pre(rule)
     writer.add_token_list([names.get(i, f"[PAD{i}]") for i in range(rows)])
     writer.add_token_types(kinds)
     merges = (one if isinstance(one, str) else " ".join(one) for one in model["merges"])
     writer.add_token_merges(list(merges))
-    starts = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
-    writer.add_add_bos_token(starts)
+    adds_bos = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+    writer.add_add_bos_token(adds_bos)
     if tokenizer.bos_token_id is not None:
         writer.add_bos_token_id(tokenizer.bos_token_id)
     if tokenizer.pad_token_id is not None:
@@ -139,25 +143,23 @@ def _add_vocabulary(writer: Any, tokenizer: Any, rows: int) -> None:
         writer.add_chat_template(tokenizer.chat_template)
 
 
-def _splitting(backend: dict[str, Any]) -> str | None:
-    """Return llama.cpp's name of how a tokenizer splits words, None where it is not known."""
-    given = backend["pre_tokenizer"] or {}
-    parts = given["pretokenizers"] if given.get("type") == "Sequence" else [given]
-    for name, wanted in PRE_TOKENIZERS.items():
-        pairs = zip(parts, wanted, strict=False)
-        if len(parts) == len(wanted) and all(a | b == a for a, b in pairs):
-            return name if not any(part.get("add_prefix_space") for part in parts) else None
+def _pre_tokenizer(backend: dict[str, Any]) -> str | None:
+    """Return llama.cpp's name of the rule by which a tokenizer splits words, None if it has none.
+
+    An entry of the tokenizer may have more keys than that of `PRE_TOKENIZERS`.
+    """
+    entry = backend["pre_tokenizer"] or {}
+    parts = entry["pretokenizers"] if entry.get("type") == "Sequence" else [entry]
+    if any(part.get("add_prefix_space") for part in parts):
+        return None
+    for name, rule in PRE_TOKENIZERS.items():
+        if len(parts) == len(rule) and all(p | r == p for p, r in zip(parts, rule, strict=True)):
+            return name
     return None
 
 
-def add_read_ends(writer: Any, readout: Any) -> None:
-    """Let llama.cpp stop at `<CNF>` where it ends a response."""
-    if readout is not None and readout.ends:
-        writer.add_uint32("tokenizer.ggml.eom_token_id", readout.ends[0])
-
-
-def _rotated(name: str, weight: np.ndarray, config: Any) -> np.ndarray:
-    """Return a matrix with the rows of queries and keys in llama.cpp's rotary order."""
+def _in_rotary_order(name: str, weight: np.ndarray, config: Any) -> np.ndarray:
+    """Return a weight; the rows of queries and keys are put into llama.cpp's rotary order."""
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for part, count in heads.items():
         if f".{part}." in name:
@@ -167,30 +169,32 @@ def _rotated(name: str, weight: np.ndarray, config: Any) -> np.ndarray:
 
 
 def cast(name: str, weight: np.ndarray, kind: Any) -> np.ndarray:
-    """Return a matrix in another type.
+    """Return a matrix in another NumPy type.
 
     Raises:
         ModelError: it has numbers that the type cannot hold.
     """
     with np.errstate(over="ignore"):
-        cast: np.ndarray = weight.astype(kind)
-    if not np.isfinite(cast).all():
-        raise ModelError(f"{name} is beyond float16; export with --dtype float32")
-    return cast
+        converted: np.ndarray = weight.astype(kind)
+    if not np.isfinite(converted).all():
+        raise ModelError(
+            f"{name} has numbers beyond the range of float16; export with --dtype float32"
+        )
+    return converted
 
 
-def _divisors(config: Any) -> np.ndarray:
-    """Return what Llama 3.1 and later divide each rotary frequency by."""
+def _frequency_divisors(config: Any) -> np.ndarray:
+    """Return the numbers by which Llama 3.1 and later divide each rotary frequency."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     scaled = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")[0].double().numpy()
     plain = config.rope_parameters["rope_theta"] ** -(np.arange(len(scaled)) / len(scaled))
-    found: np.ndarray = (plain / scaled).astype(np.float32)
-    return found
+    divisors: np.ndarray = (plain / scaled).astype(np.float32)
+    return divisors
 
 
-def finish(writer: Any) -> None:
-    """Write what has been added."""
+def write_file(writer: Any) -> None:
+    """Write everything that was added to a GGUF writer, and close the file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

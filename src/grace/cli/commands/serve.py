@@ -189,7 +189,7 @@ def export(
     written = export_model(
         path, folder, backbone, out, form=format, dtype=dtype, license_id=license_
     )
-    print(f"exported {written.form} to {out} ({written.size / 2**20:.1f} MiB)")
+    print(f"exported {format} to {out} ({written.size / 2**20:.1f} MiB)")
     print(f"next:   {written.hint}")
 
 

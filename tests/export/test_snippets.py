@@ -25,6 +25,7 @@ pytestmark = [
 ]
 QUESTIONS = [f"What is {n} and {n * 7}?" for n in range(24)]
 CHOICE = {"task": "arc_challenge", "system": "Choose."}
+EMOJI = {"task": "trivia_qa", "system": "Kurz, bitte \N{WINKING FACE}"}
 
 
 def code_of(folder: Path, wanted: str) -> str:
@@ -53,8 +54,9 @@ def run(code: str) -> dict[str, Any]:
         ("merged", {"read_at": "prompt"}),
         ("vllm-lora", {}),
         ("merged", {"data": CHOICE}),
+        ("merged", {"data": EMOJI}),
     ],
-    ids=["evidence", "plain", "prompt", "lora", "choice"],
+    ids=["evidence", "plain", "prompt", "lora", "choice", "emoji"],
 )
 def test_the_lines_of_a_card_read_what_grace_reads(
     form: str, options: dict[str, Any], tmp_path: Path
@@ -131,3 +133,11 @@ def test_a_proxy_refuses_a_folder_made_from_another_adapter_than_the_served_one(
         server.behaviour.root = str(served)
         with pytest.raises(ModelError, match="was made from another adapter than"):
             connect(server.url, other)
+
+
+def test_a_card_recommends_a_proxy_only_where_it_can_read_the_confidence(tmp_path: Path) -> None:
+    for read_at, serves in (("predict", True), ("feed", False)):
+        out = tmp_path / read_at / "out"
+        export(train("qwen2", tmp_path / read_at, read_at=read_at), out, "merged")
+        card = (out / "README.md").read_text(encoding="utf-8")
+        assert ("grace proxy" in card) == ("vllm serve" in card) == serves
