@@ -23,7 +23,7 @@ from grace.pipeline.stages import fit, score, targets
 from grace.pipeline.stages.grade import grade_split
 from grace.pipeline.stages.train import train_run_adapter
 from grace.records import Generation
-from grace.store import SPLITS
+from grace.store import CARD, SPLITS, write_json
 from grace.thresholds import selective
 
 
@@ -194,6 +194,7 @@ def test_an_estimator_rates_the_answers_of_its_own_model_with_that_model(
     monkeypatch.setattr(score, "estimator_of", lambda settings, name: recorder)
     context.engines.tuned = SimpleNamespace(tokenizer=object())
     context.directory.adapter.mkdir()
+    write_json(context.directory.adapter / CARD, {})
     weights = {"row": np.zeros((3, 2), np.float32)}
     save_file(weights, context.directory.adapter / "adapter_model.safetensors")
     test = context.directory.split("test")
