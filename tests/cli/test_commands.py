@@ -109,6 +109,17 @@ def test_everything_can_be_listed(kind: str, finished: Path, cli: Any):
     assert all(row["name"] in text.out for row in rows)
 
 
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("kind", ["settings", "graders", "recipes"])
+def test_a_list_fits_the_terminal(kind: str, width: int, cli: Any, monkeypatch: pytest.MonkeyPatch):
+    whole = cli("list", kind).out
+    monkeypatch.setenv("COLUMNS", str(width))
+    wrapped = cli("list", kind).out
+    assert len(whole.splitlines()) == len(json.loads(cli("list", kind, "--json").out))
+    assert max(map(len, wrapped.splitlines())) <= width
+    assert wrapped.split() == whole.split()
+
+
 def test_the_example_of_every_listed_grader_holds(cli: Any):
     said = r'Example: "(.+)" is right, "(.+)" is wrong; accepted: "(.+)"'
     for row in json.loads(cli("list", "graders", "--json").out):
