@@ -65,7 +65,7 @@ def run(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder with TASK/SPLIT.jsonl, to read the task from there."),
+        typer.Option(help="Folder with TASK/SPLIT.jsonl, from which to read the task."),
     ] = None,
     file: Annotated[
         str | None,

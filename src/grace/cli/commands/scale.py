@@ -96,7 +96,7 @@ def threshold(
     device: RunDevice = None,
     as_json: Json = False,
 ) -> None:
-    """Choose a confidence threshold that guarantees an accuracy, on the validation questions.
+    """Choose a confidence threshold that guarantees an accuracy, from the validation answers.
 
     `grace ask` and `grace serve` then use it. The exit code is 1 if no threshold can guarantee it.
     """
