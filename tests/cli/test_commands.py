@@ -23,6 +23,7 @@ import tiny_run
 from grace.cli import demo as demo_module
 from grace.cli.options import listed
 from grace.grading import load_grader
+from grace.pipeline import STAGES
 from grace.records import Question
 
 COMMANDS = (
@@ -86,6 +87,11 @@ def test_every_help_text_names_a_command_that_exists(cli: Any):
         shown = cli(*command.split(), "--help").out
         named = set(re.findall(r"grace (\w+)", shown)) - {"COMMAND"}
         assert named <= known
+
+
+def test_the_help_of_run_names_every_stage(cli: Any):
+    shown = cli("run", "--help").out
+    assert all(re.search(rf"\b{stage}\b", shown) for stage in STAGES)
 
 
 def test_help_and_version_and_the_list_of_settings_come_without_torch():
