@@ -50,7 +50,7 @@ light: $(READY)
 	$(BIN)/python bench/light.py --python $(LIGHT)/bin/python
 	LIGHT_PYTHON=$(CURDIR)/$(LIGHT)/bin/python $(BIN)/python -m pytest tests/test_light.py
 
-# ablate.py and waves.py want a run, vllm_overhead.py the environment of `make vllm`.
+# The other files of bench/ need a finished run, or the environment of `make vllm`.
 bench: $(READY)
 	for name in generation light prefix replay serving train_step; do \
 		$(BIN)/python bench/$$name.py || exit 1; \

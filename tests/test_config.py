@@ -1,3 +1,6 @@
+import dataclasses
+import re
+import typing
 from pathlib import Path
 
 import pytest
@@ -86,6 +89,15 @@ def test_every_setting_has_help():
     rows = list(describe(RunSettings))
     assert len(rows) > 40
     assert all(doc for _, _, doc in rows)
+
+
+def test_the_help_of_a_setting_names_its_choices():
+    for section in filter(dataclasses.is_dataclass, typing.get_type_hints(RunSettings).values()):
+        hints = typing.get_type_hints(section)
+        for f in dataclasses.fields(section):
+            if typing.get_origin(hints[f.name]) is typing.Literal:
+                words = re.findall(r"\w+", f.metadata["doc"])
+                assert set(typing.get_args(hints[f.name])) <= set(words), f.name
 
 
 def test_settings_read_back_are_the_same_to_the_letter():

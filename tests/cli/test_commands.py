@@ -23,6 +23,7 @@ import tiny_run
 from grace.cli import demo as demo_module
 from grace.cli.options import listed
 from grace.grading import load_grader
+from grace.pipeline import STAGES
 from grace.records import Question
 
 COMMANDS = (
@@ -88,6 +89,11 @@ def test_every_help_text_names_a_command_that_exists(cli: Any):
         assert named <= known
 
 
+def test_the_help_of_run_names_every_stage(cli: Any):
+    shown = cli("run", "--help").out
+    assert all(re.search(rf"\b{stage}\b", shown) for stage in STAGES)
+
+
 def test_help_and_version_and_the_list_of_settings_come_without_torch():
     for arguments in (["--help"], ["--version"], ["list", "settings"], ["run", "--help"]):
         code = (
@@ -107,6 +113,17 @@ def test_everything_can_be_listed(kind: str, finished: Path, cli: Any):
     assert text.code == 0 and text.err == ""
     assert rows and all(row["name"] and row["about"] for row in rows)
     assert all(row["name"] in text.out for row in rows)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("kind", ["settings", "graders", "recipes"])
+def test_a_list_fits_the_terminal(kind: str, width: int, cli: Any, monkeypatch: pytest.MonkeyPatch):
+    whole = cli("list", kind).out
+    monkeypatch.setenv("COLUMNS", str(width))
+    wrapped = cli("list", kind).out
+    assert len(whole.splitlines()) == len(json.loads(cli("list", kind, "--json").out))
+    assert max(map(len, wrapped.splitlines())) <= width
+    assert wrapped.split() == whole.split()
 
 
 def test_the_example_of_every_listed_grader_holds(cli: Any):

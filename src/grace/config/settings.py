@@ -15,12 +15,14 @@ class ModelSettings:
 
     path: str = setting("", "Hub id, directory or GGUF file of a causal language model")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
-        "auto", "auto: the checkpoint's data type on a GPU, float32 on a CPU"
+        "auto",
+        "number format of the weights: float32, bfloat16, float16; auto: that of the checkpoint on "
+        "a GPU, float32 on a CPU",
     )
-    device: str = setting("auto", "auto, cpu, cuda or cuda:N")
+    device: str = setting("auto", "where the model runs: auto, cpu, cuda or cuda:N")
     trust_remote_code: bool = setting(False, "run Python code that comes with the model")
     thinking: bool = setting(
-        False, "let the model reason before it answers, if its chat template can switch that"
+        False, "let the model reason before it answers, if its chat template has a switch for it"
     )
     engine: str = setting(
         "transformers",
@@ -28,7 +30,10 @@ class ModelSettings:
         "hidden states, training and the trained model's answers always use transformers",
     )
     engine_options: tuple[str, ...] = setting(
-        (), "KEY=VALUE of that engine: max_model_len=4096, url=http://HOST:PORT", low=0, texts=True
+        (),
+        "options of that engine: KEY=VALUE, such as max_model_len=4096 or url=http://HOST:PORT",
+        low=0,
+        texts=True,
     )
 
 
@@ -36,16 +41,20 @@ class ModelSettings:
 class DataSettings:
     """The questions and their prompts."""
 
-    task: str = setting("", "task name (see `grace list tasks`) or module:NAME")
-    dir: str = setting("", "folder with <task>/<split>.jsonl in the Hub's field names; empty: Hub")
+    task: str = setting("", "name of a task (see `grace list tasks`), or module:NAME")
+    dir: str = setting(
+        "", "folder with TASK/SPLIT.jsonl, in the columns of the Hub's data set; empty: the Hub"
+    )
     file: str = setting(
         "", "your own questions: a .jsonl, .csv or .parquet file, or hf:OWNER/NAME[:CONFIG][:SPLIT]"
     )
     question_field: str = setting(
-        "", "the column of your questions; empty: question, query, prompt or input"
+        "", "column of your questions; empty: question, query, prompt or input"
     )
     answer_field: str = setting(
-        "", "the column of their answers; empty: answers, answer, target, label or gold"
+        "",
+        "column of the accepted answers; empty: answers, answer, correct_answer, target, label or "
+        "gold",
     )
     train: int = setting(
         0, "number of training questions; 0: as many as there are, up to 2,000", low=0
@@ -54,8 +63,8 @@ class DataSettings:
     test: int = setting(0, "number of test questions; 0: all, up to 1,000", low=0)
     prompt: str = setting(
         "auto",
-        "paper or short (open-ended tasks): chat turns; text: plain text, the only one without a "
-        "chat template; auto: the one that answers most training questions right",
+        "paper, short: chat turns with or without instructions; text: plain text, the only one "
+        "without a chat template; auto: the one that answers most training questions right",
     )
     template: str = setting(
         "",
@@ -92,7 +101,9 @@ class SampleSettings:
     test_temperature: float = setting(
         0.0, "sampling temperature for validation and test; 0: greedy", low=0
     )
-    top_p: float = setting(1.0, "nucleus mass", low=1e-6, high=1)
+    top_p: float = setting(
+        1.0, "nucleus sampling: probability mass of the tokens to draw from", low=1e-6, high=1
+    )
     draw_temperature: float = setting(
         0.8, "sampling temperature of the further samples that some estimators compare", low=0
     )
@@ -104,12 +115,12 @@ class SampleSettings:
     )
     stop: tuple[str, ...] = setting(
         (),
-        "texts that end a response: every token that holds one is an end token; none, and "
-        "data.prompt=text: a newline",
+        "texts that end a response: every token that contains one is an end token; empty: a "
+        "newline with data.prompt=text, else none",
         low=0,
         texts=True,
     )
-    batch_size: int = setting(0, "rows in flight while sampling; 0: chosen for the device", low=0)
+    batch_size: int = setting(0, "responses to sample at a time; 0: chosen for the device", low=0)
 
     def __post_init__(self) -> None:
         r"""Refuse stop texts that are mistakes.
@@ -134,7 +145,11 @@ class SampleSettings:
 class GradeSettings:
     """How a response is judged right or wrong."""
 
-    grader: str = setting("", "rouge, rouge_or_substring, exact, choice, number or module:function")
+    grader: str = setting(
+        "",
+        "rouge, rouge_or_substring, exact, choice, number or module:function (see `grace list "
+        "graders`); empty: the task's",
+    )
     rouge_threshold: float = setting(0.3, "smallest ROUGE-L F1 that counts as right", low=0, high=1)
 
 
@@ -144,18 +159,18 @@ class TargetSettings:
 
     features: tuple[Literal["mean", "last", "likelihood"], ...] = setting(
         ("mean", "last", "likelihood"),
-        "what the probe sees: mean and last hidden state, token likelihoods",
+        "inputs of the probe: mean and last hidden state, token likelihoods",
     )
     probe: Literal["ridge", "adamw"] = setting(
-        "ridge", "closed-form ridge, or ActCab's short AdamW"
+        "ridge", "ridge: in closed form; adamw: ActCab's short training"
     )
     folds: int = setting(10, "folds of the probe, grouped by question", low=2)
-    bins: int = setting(10, "equal-width bins on [0, 1]", low=1)
+    bins: int = setting(10, "equal-width bins of the probe's scores", low=1)
     kind: Literal["bins", "labels", "scores"] = setting(
         "labels",
-        "labels: right or wrong; bins: accuracy of the bin (paper); scores: the probe's own",
+        "labels: right or wrong; bins: accuracy of the bin (paper); scores: those of the probe",
     )
-    min_count: int = setting(20, "warn about bins with fewer responses", low=1)
+    min_count: int = setting(20, "responses below which a bin causes a warning", low=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,27 +189,37 @@ class TrainSettings:
     )
     lora: Literal["auto", "always", "never"] = setting(
         "auto",
-        "with head=pair, auto: LoRA is trained and kept if validation answers confirm it; never: "
-        "the rows alone, and every answer is the backbone's own",
+        "with head=pair. auto: train LoRA, keep it if validation answers confirm it; always: keep "
+        "it; never: only fit the rows, which changes no answer",
     )
-    gamma: float = setting(0.1, "weight of the SFT term", low=0)
-    cnf_in_sft: bool = setting(False, "make <CNF> one more label of the SFT term")
-    loss: Literal["mse", "log"] = setting("log", "calibration loss: squared error or log loss")
+    gamma: float = setting(
+        0.1, "weight of the SFT term, which keeps the answers as they are", low=0
+    )
+    cnf_in_sft: bool = setting(False, "<CNF> is one more label of the SFT term (GrACE-SFT)")
+    loss: Literal["mse", "log"] = setting("log", "calibration loss: log, or mse (paper)")
     init: Literal["mean", "eos", "scaled_eos"] = setting(
-        "eos", "initial <CNF> row; with read_at=prompt it starts where c is about 1/2 instead"
+        "eos",
+        "row from which <CNF> starts, with head=token: eos, scaled_eos, or the mean of all; with "
+        "read_at=prompt one with c of about 1/2",
     )
     read_at: Literal["predict", "feed", "prompt"] = setting(
         "predict",
-        "predict: last response token, free; feed: one more forward on <CNF>; prompt: last prompt "
-        "token, before the response",
+        "where c is read. predict: last response token, at no cost; feed: <CNF>, with one more "
+        "forward pass; prompt: last prompt token",
     )
     evidence: Literal["none", "likelihood"] = setting(
-        "likelihood", "likelihood: the response's own token probabilities shift the logit of <CNF>"
+        "likelihood",
+        "likelihood: c also uses the probabilities of the response's own tokens; none: it does not "
+        "(paper)",
     )
     trace: bool = setting(
-        False, "fit c at every token too, before the answer ends; needs head=pair and lora=never"
+        False, "also fit c at every token of an answer; needs head=pair and lora=never"
     )
-    balance: Literal["none", "cap", "sampler"] = setting("none", "balancing over target intervals")
+    balance: Literal["none", "cap", "sampler"] = setting(
+        "none",
+        "balance the target's intervals: none; cap, at most the mean size of each; or sampler, "
+        "equally often",
+    )
     rank: int = setting(16, "LoRA rank", low=1)
     alpha: float = setting(16.0, "LoRA scaling factor", low=0)
     dropout: float = setting(0.05, "LoRA dropout", low=0, high=1)
@@ -202,15 +227,17 @@ class TrainSettings:
         ("mlp",), "mlp, attention, qv, all-linear, or module names"
     )
     weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
-    schedule: Literal["constant", "linear", "cosine"] = setting("linear", "learning-rate schedule")
+    schedule: Literal["constant", "linear", "cosine"] = setting(
+        "linear", "learning-rate schedule: constant, linear or cosine"
+    )
     warmup: float = setting(0.0, "share of the steps spent warming up", low=0, high=1)
-    max_grad_norm: float = setting(1.0, "gradient clipping; 0: none", low=0)
-    gradient_checkpointing: bool = setting(False, "trade time for memory")
+    max_grad_norm: float = setting(1.0, "norm at which gradients are clipped; 0: never", low=0)
+    gradient_checkpointing: bool = setting(False, "train with less memory, more slowly")
     keep: Literal["last", "best"] = setting(
-        "best", "the epoch to keep: last, or best by validation Brier"
+        "best", "epoch to keep: best (by validation Brier score) or last"
     )
     report_to: Literal["none", "tensorboard", "wandb", "trackio"] = setting(
-        "none", "experiment tracker that also gets the training log"
+        "none", "tracker that also gets the training log: none, tensorboard, wandb or trackio"
     )
 
     def __post_init__(self) -> None:
@@ -259,7 +286,7 @@ class ReportSettings:
         "NAME+temperature are recalibrated on validation answers",
     )
     transfer: tuple[str, ...] = setting(
-        (), "other tasks on whose test questions everything is rated too (out of domain)", low=0
+        (), "other tasks whose test questions are rated too (out of domain)", low=0
     )
     name: str = setting("grace", "name of the trained confidence in the table")
     bins: int = setting(10, "equal-width bins of ECE and of the reliability diagram", low=1)
@@ -271,7 +298,7 @@ class RunSettings:
     """All settings of a run."""
 
     seed: int = setting(
-        0, "seed of the question subset, of sampling and of training", low=0, high=2**32 - 1
+        0, "seed of the choice of questions, of sampling and of training", low=0, high=2**32 - 1
     )
     model: ModelSettings = field(default_factory=ModelSettings)
     data: DataSettings = field(default_factory=DataSettings)

@@ -54,7 +54,9 @@ def ask(
             help="Confidence below which one answer abstains, or at which a vote stops.",
         ),
     ] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Samples to generate at once.")] = 1,
+    parallel: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Samples to generate at once.")
+    ] = 1,
     temperature: Annotated[
         float | None,
         typer.Option(show_default="0, greedy; 0.8 for a vote", help="Sampling temperature."),

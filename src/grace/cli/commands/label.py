@@ -49,11 +49,14 @@ def label(
             help="Directory of a run, an adapter or an exported model; a GGUF file, or a Hub id.",
         ),
     ],
-    samples: Annotated[int, typer.Option(min=1, help="Number of responses per question.")] = 1,
+    samples: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of responses per question.")
+    ] = 1,
     temperature: Annotated[
         float | None,
         typer.Option(
             min=0,
+            metavar="T",
             show_default="0, greedy, for one response; else 0.8",
             help="Sampling temperature.",
         ),
@@ -66,7 +69,9 @@ def label(
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(min=1, help="Number of processes, each with the model; several need Ray."),
+        typer.Option(
+            min=1, metavar="N", help="Number of processes, each with the model; several need Ray."
+        ),
     ] = 1,
     engine: Annotated[
         str, typer.Option(help="What runs the model: transformers, vllm, llama or openai.")
@@ -85,7 +90,9 @@ def label(
     ] = "",
     question_field: QuestionField = "",
     answer_field: AnswerField = "",
-    shard_size: Annotated[int, typer.Option(min=1, help="Number of questions per file.")] = 256,
+    shard_size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of questions per file.")
+    ] = 256,
     base: Base = None,
     device: Device = "auto",
     dtype: Dtype = "auto",

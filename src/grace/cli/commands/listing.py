@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import difflib
 import json
-from collections.abc import Callable
+import shutil
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -38,9 +40,30 @@ def list_(
         return
     if not rows:
         print(f"no {what} found" + f" in {path}; `grace demo` makes some" * (what == "runs"))
-    width = max((len(row["name"]) for row in rows), default=0)
+    # Neither a terminal nor COLUMNS: one line a row, for grep.
+    for line in columns(rows, shutil.get_terminal_size(fallback=(100_000, 24)).columns):
+        print(line)
+
+
+def columns(rows: Rows, width: int) -> Iterator[str]:
+    """Yield the lines of two columns, wrapped at `width` characters.
+
+    A name that is longer than two fifths of the width has a line of its own.
+    """
+    left = min(max((len(row["name"]) for row in rows), default=0), width * 2 // 5)
     for row in rows:
-        print(f"{row['name']:<{width}}  {row['about']}".rstrip())
+        name, about = row["name"], row["about"]
+        if about and len(name) > left:
+            yield from textwrap.wrap(name, width, subsequent_indent="    ", break_long_words=False)
+            name = ""
+        yield from textwrap.wrap(
+            about,
+            width,
+            initial_indent=f"{name:<{left}}  ",
+            subsequent_indent=" " * (left + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [name]
 
 
 def listing(what: str, path: Path) -> Rows:

@@ -27,7 +27,7 @@ def measure(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="Graded confidences: .jsonl, .csv, .parquet, a directory that `grace label` "
             "wrote, or - for standard input.",
         ),
@@ -38,7 +38,9 @@ def measure(
             show_default="only print", help="Directory for report.html, report.md and figures."
         ),
     ] = None,
-    bins: Annotated[int, typer.Option(min=1, help="Number of equal-width bins of ECE.")] = 10,
+    bins: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of equal-width bins of ECE.")
+    ] = 10,
     as_json: Json = False,
 ) -> None:
     """Measure ECE, Brier score and AUROC of graded confidences, whatever their source."""

@@ -65,7 +65,7 @@ def run(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder with TASK/SPLIT.jsonl, to read the task from there."),
+        typer.Option(help="Folder with TASK/SPLIT.jsonl, from which to read the task."),
     ] = None,
     file: Annotated[
         str | None,
@@ -83,15 +83,26 @@ def run(
     seeds: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Do a run for each of this many seeds, in RUN/seed-N, with a common report."
+            min=1,
+            metavar="N",
+            help="Do a run for each of this many seeds, in RUN/seed-N, with a common report.",
         ),
     ] = None,
     settings: Set = None,
     redo: Annotated[
-        str | None, typer.Option(metavar="STAGE", help="Repeat this stage and all later ones.")
+        str | None,
+        typer.Option(
+            metavar="STAGE",
+            help="Repeat this stage and all later ones: sample, grade, features, targets, fit, "
+            "train, answer, score or report.",
+        ),
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Last stage to do.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Tasks and seeds to run side by side.")] = 1,
+    until: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="Last stage to do, one of those of --redo.")
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Tasks and seeds to run side by side.")
+    ] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the stages to do and their tokens.")
     ] = False,
@@ -120,7 +131,7 @@ def run(
 
 
 def report(
-    paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished runs.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN", help="Finished runs.")],
     out: Annotated[
         Path | None,
         typer.Option(

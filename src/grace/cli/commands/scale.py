@@ -26,7 +26,7 @@ THRESHOLD_EXAMPLES = examples(
 def scale(
     path: RunPath,
     samples: Annotated[
-        int, typer.Option(min=1, help="Number of samples of each test question.")
+        int, typer.Option(min=1, metavar="N", help="Number of samples of each test question.")
     ] = 32,
     estimators: Annotated[
         list[str] | None,
@@ -40,7 +40,9 @@ def scale(
             metavar="NAMES", help="Further strategies to compare, such as grace-es,threshold=0.9."
         ),
     ] = None,
-    orders: Annotated[int, typer.Option(min=1, help="Random orders to average over.")] = 50,
+    orders: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Random orders to average over.")
+    ] = 50,
     device: RunDevice = None,
     as_json: Json = False,
 ) -> None:
@@ -96,7 +98,7 @@ def threshold(
     device: RunDevice = None,
     as_json: Json = False,
 ) -> None:
-    """Choose a confidence threshold that guarantees an accuracy, on the validation questions.
+    """Choose a confidence threshold that guarantees an accuracy, from the validation answers.
 
     `grace ask` and `grace serve` then use it. The exit code is 1 if no threshold can guarantee it.
     """

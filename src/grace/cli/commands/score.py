@@ -47,7 +47,9 @@ def score(
         Path | None,
         typer.Option(show_default="standard output", help="JSONL file to write, or to resume."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Responses per forward pass.")] = 32,
+    batch_size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Responses per forward pass.")
+    ] = 32,
     trace: Annotated[
         bool,
         typer.Option(

@@ -32,7 +32,10 @@ EXPORT_EXAMPLES = examples(
 RETRIES = 2  # of a request of the proxy, whose client waits
 
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
+Port = Annotated[
+    int,
+    typer.Option(min=0, max=65535, metavar="PORT", help="Port to listen on; 0 takes a free one."),
+]
 ApiKey = Annotated[
     str, typer.Option(envvar="GRACE_API_KEY", help="Key that clients must send, if any.")
 ]
@@ -44,9 +47,14 @@ Name = Annotated[
     str | None,
     typer.Option(show_default="name of the directory", help="Name of the model in the API."),
 ]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Largest number of tokens of an answer.")]
+MaxTokens = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Largest number of tokens of an answer.")
+]
 MaxWaiting = Annotated[
-    int, typer.Option(min=1, help="Largest number of waiting requests; more are refused with 429.")
+    int,
+    typer.Option(
+        min=1, metavar="N", help="Largest number of waiting requests; more are refused with 429."
+    ),
 ]
 AllowHost = Annotated[
     list[str] | None,
@@ -54,7 +62,9 @@ AllowHost = Annotated[
         metavar="NAMES", help="Further host names by which clients may address the server."
     ),
 ]
-Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds until a request fails.")]
+Timeout = Annotated[
+    float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds until a request fails.")
+]
 
 
 def serve(
@@ -113,7 +123,10 @@ def proxy(
     name: Name = None,
     max_tokens: MaxTokens = 4096,
     max_running: Annotated[
-        int, typer.Option(min=1, help="Largest number of requests sent there at the same time.")
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Largest number of requests sent there at the same time."
+        ),
     ] = 256,
     max_waiting: MaxWaiting = 64,
     timeout: Timeout = 300.0,

@@ -1,4 +1,4 @@
-"""Apricot: a small text model is fine-tuned to predict from question and response the accuracy.
+"""Apricot: a small text model, fine-tuned to predict the accuracy from question and response.
 
 Source: Ulmer et al. 2024 (arXiv 2403.05973) and its published code. Unlike there, cluster 0 is not
 special, dropout is on while training, and the model with the best validation Brier score is kept.

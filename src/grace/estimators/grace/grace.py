@@ -1,4 +1,4 @@
-"""GrACE: the probability of <CNF> at the end of the response, read while generating.
+"""GrACE: the confidence of the trained model in its own answers, read while it answers.
 
 Source: arXiv 2509.09438 eq. 5.
 """
