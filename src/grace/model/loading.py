@@ -90,7 +90,8 @@ def described(engine: StreamingEngine, path: Path, folder: Path, card: dict[str,
     data = from_dict(DataSettings, card.get("data", {"task": DEFAULT_TASK}), where)
     sample = from_dict(SampleSettings, card.get("sample", {}), where)
     promise = RunDir(path).chosen_threshold()
-    return Model(engine, load_task(data.task), data, sample, promise, recorded_shots(card))
+    task = load_task(data.task, card.get("kind", ""))
+    return Model(engine, task, data, sample, promise, recorded_shots(card))
 
 
 def adapter_folder(path: Path, adapter: Path | None) -> Path | None:

@@ -10,27 +10,34 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from grace.config import DataSettings
-from grace.errors import ConfigError, DataError
+from grace.errors import ConfigError, DataError, UserInputError
 from grace.grading import letter, normalise, short_answer
 from grace.records import Message, Question
 from grace.store.inputs import SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
 from grace.tasks.columns import parse, question_rows
 from grace.tasks.draw import draw, rank, sizes
+from grace.tasks.forms import NO_CHOICES
 from grace.tasks.prompts import ask
 from grace.tasks.rows import Pools, Row, folder_pools, named_pools
 
 
+@dataclass(frozen=True, slots=True)
 class Jsonl:
-    """The user's own questions, open and multiple choice, also mixed in one file."""
+    """The user's own questions, open and multiple choice, also mixed in one file.
+
+    Attributes:
+        kind: choice: a model was trained on multiple-choice questions alone and needs choices.
+    """
 
     name: ClassVar[str] = "jsonl"
-    kind: ClassVar[Literal["open"]] = "open"
     grader: ClassVar[str] = "auto"
+    kind: Literal["open", "choice"] = "open"
 
     def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
         """Return questions of a split, drawn by the seed (see `grace.tasks.Task`)."""
@@ -53,7 +60,13 @@ class Jsonl:
         return {parse(row, data).id: row.where for rows in splits.values() for row in rows}
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
-        """Return the paper's prompt for an open or a multiple-choice question."""
+        """Return the paper's prompt for an open or a multiple-choice question.
+
+        Raises:
+            UserInputError: the question lacks the choices that the kind demands.
+        """
+        if self.kind == "choice" and not question.choices:
+            raise UserInputError(NO_CHOICES.format(name=self.name))
         return ask(question, data)
 
     def answer(self, text: str) -> str | None:
