@@ -185,6 +185,8 @@ def test_usual_columns_are_known_and_others_ignored(
         {"question": "Q?", "options": ["4", "7", "9"], "label": 1},
         {"question": "Q?", "choices": ["4", "7", "9"], "answer": "7"},
         {"question": "Q?", "A": "4", "B": "7", "C": "9", "answer": "b"},
+        {"question": "Q?", "a": "4", "b": "7", "c": "9", "answer": "b"},
+        {"question": "Q?", "A": "4", "B": "7", "C": "9", "D": None, "answer": "b"},
         {"question": "Q?", "choices": {"text": [4, 7, 9], "label": ["1", "2", "3"]}, "label": "2"},
     ],
 )
@@ -250,6 +252,11 @@ def test_a_column_of_any_name_can_be_named() -> None:
             {"question": "Q?", "choises": ["4", "7"], "answer": "B"},
             {},
             'did you mean "choices"? rename or remove "choises"',
+        ),
+        (
+            {"question": "Q?", "A": "4", "B": None, "C": "9", "answer": "C"},
+            {},
+            '"B" is null; write a text that is not empty',
         ),
     ],
 )
