@@ -77,7 +77,7 @@ def test_a_vote_uses_the_threshold_of_its_budget_and_says_so(run: Path, cli: Any
     assert unsure.out.startswith("abstain   confidence ") and unsure.err == ""
     other = cli("ask", run, ASKED, "--budget", 3)
     assert "note: the run's threshold 1 holds" in other.err and "budget of 2" in other.err
-    assert "this vote used 0.8" in other.err and "abstain" not in other.out
+    assert "this vote used the threshold 0.8" in other.err and "abstain" not in other.out
     assert cli("ask", run, ASKED, "--budget", 3, "--threshold", 0.5).err == ""
 
 
@@ -130,4 +130,5 @@ def test_a_promise_that_cannot_be_made_is_no_error_but_exit_code_one(run: Path, 
     assert "29 would be needed" in result.out and "nothing was chosen" in result.out
     again = cli("threshold", run, "--target-accuracy", 0.8).out
     assert "note: this is guarantee 2 from the same validation questions" in again
+    assert "nothing was chosen, and the earlier threshold is gone; `grace ask`" in again
     assert cli("ask", run, ASKED).out == cli("ask", run, ASKED).out

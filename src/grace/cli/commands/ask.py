@@ -198,6 +198,6 @@ def _note_unused_threshold(model: Model, decision: Decision, asked: float | None
     if asked is None and decision.threshold is not None:
         _note(
             f"the run's threshold {chosen.tau:g} holds for early stopping with a budget of "
-            f"{chosen.budget} at temperature {chosen.temperature:g}; this vote used "
+            f"{chosen.budget} at temperature {chosen.temperature:g}; this vote used the threshold "
             f"{decision.threshold:g}"
         )
