@@ -95,9 +95,12 @@ def ask(
         temperature = TEMPERATURE if votes else 0.0
     model = load(path, base=base, device=device, dtype=dtype)
     if trace and not model.traces:
+        remedy = "--set train.trace=true --set train.lora=never"
+        if is_run(Path(path)):
+            remedy = f"grace run {path} {remedy} --redo features"
         raise ConfigError(
             f"{path} has a confidence at the end of an answer only; for one at every token, train "
-            "it with --set train.trace=true --set train.lora=never"
+            f"it with {remedy}"
         )
     options: dict[str, Any] = {
         "choices": choice or (),
