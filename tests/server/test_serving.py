@@ -404,6 +404,19 @@ def test_a_param_is_a_place_in_the_body(live: Live, change: Any, param: str) -> 
     assert answer["error"]["message"].startswith(f"{param}: ")
 
 
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"stop": list("abcde")}, "stop: List should have at most 4 items after validation, not 5"),
+        ({"max_tokens": 255}, "shorten it or lower max_tokens to "),
+    ],
+)
+def test_an_error_says_what_to_change_in_the_request(live: Live, change: Any, message: str) -> None:
+    body = {"model": NAME, "messages": [{"role": "user", "content": "word"}], **change}
+    status, answer = post(live, "/v1/chat/completions", body)
+    assert status == 400 and message in answer["error"]["message"]
+
+
 def test_histories_of_other_programs_are_read_or_refused_in_plain_words(live: Live) -> None:
     user = {"role": "user", "content": QUESTION}
     empty = {"role": "assistant", "content": None, "refusal": None, "tool_calls": None}
