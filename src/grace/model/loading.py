@@ -51,6 +51,11 @@ def load(
         raise ModelError(
             f"{path} does not exist: no run and no model is there; check the path, or give a Hub id"
         )
+    if Path(path).is_file() and adapter is None and (Path(path).parent / CARD).is_file():
+        raise ModelError(
+            f"{path} is one file of a model whose grace.json has the confidence; give the "
+            f"directory, {Path(path).parent}"
+        )
     folder = adapter_folder(Path(path), Path(adapter) if adapter else None)
     card = read_card(folder or Path(path))
     model = base or (path if adapter or folder is None else recorded_base(folder, card))
