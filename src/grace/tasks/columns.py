@@ -184,14 +184,18 @@ def _unfolded(value: Any) -> Any:
 def _choices(
     fields: dict[str, Any], columns: Columns, where: str
 ) -> tuple[tuple[str, ...], Sequence[Any]]:
-    """Return the choices, and their labels if they have any, as in ARC."""
+    """Return the choices, and their labels if they have any, as in ARC and MedQA."""
     if not columns.choices:
         return (), ()
     if len(columns.choices) > 1:
         return tuple(_text(fields[key], f'{where}: "{key}"') for key in columns.choices), ()
-    value, labels = fields[columns.choices[0]], ()
+    value = fields[columns.choices[0]]
+    labels: Sequence[Any] = ()
     if isinstance(value, dict) and "text" in value:
         value, labels = value["text"], value.get("label", ())
+    elif isinstance(value, dict):  # {"A": "21", "B": "23"}
+        labels = [label for label, text in value.items() if text is not None]
+        value = [value[label] for label in labels]
     choices = _texts(value, f'{where}: "{columns.choices[0]}"')
     if not 2 <= len(choices) <= len(LETTERS):
         count = f"{len(choices)} choice{'s' * (len(choices) != 1)}"
@@ -223,8 +227,8 @@ def _right_letter(answer: Any, choices: Sequence[str], labels: Sequence[Any], wh
 
 
 def _text(value: Any, what: str) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+        return str(value)  # but not nan, a missing value of a table
     if not isinstance(value, str) or not value.strip():
         shown = "null" if value is None else reprlib.repr(value)
         raise DataError(f"{what} is {shown}; write a text that is not empty")

@@ -18,7 +18,7 @@ from grace.config import DataSettings
 from grace.errors import ConfigError, DataError, UserInputError
 from grace.grading import letter, normalise, short_answer
 from grace.records import Message, Question
-from grace.store.inputs import SPLIT_NAMES, hub_splits, is_hub
+from grace.store.inputs import ENDINGS, SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
 from grace.tasks.columns import parse, question_rows
 from grace.tasks.draw import draw, rank, sizes
@@ -116,11 +116,18 @@ def _named_splits(source: str, data: DataSettings) -> dict[str, list[Row]]:
     if is_hub(source):
         parts = hub_splits(source)
         pools = named_pools(source, parts, read) if len(parts) > 1 else None
-    elif Path(source).is_dir():
+    elif Path(source).is_dir() and not _is_one_table(Path(source)):
         pools = folder_pools(Path(source), read)
     if pools is None:
         return {}
     return {name: pool() if pool else [] for name, pool in pools._asdict().items()}
+
+
+def _is_one_table(folder: Path) -> bool:
+    """Return whether a folder holds .parquet files, none of them named after a split."""
+    files = [file for file in folder.iterdir() if file.suffix in ENDINGS]
+    named = any(file.name.startswith(SPLIT_NAMES) for file in files)
+    return not named and any(file.suffix == ".parquet" for file in files)
 
 
 def _by_field(rows: Iterable[Row]) -> dict[str, list[Row]]:
