@@ -143,6 +143,8 @@ def test_a_folder_of_runs_and_an_unfinished_run_are_named(finished: Path, tmp_pa
     shutil.copytree(finished / "run", tmp_path / "seeds" / "seed-0")
     with pytest.raises(ModelError, match=r"several runs \(seed-0\).*seeds/seed-0"):
         grace.load(tmp_path / "seeds")
+    with pytest.raises(ModelError, match=r"several runs \(seeds/seed-0\)"):
+        grace.load(tmp_path)
     shutil.rmtree(tmp_path / "seeds" / "seed-0" / "adapter")
     with pytest.raises(ModelError, match=r"no trained adapter yet.*grace run"):
         grace.load(tmp_path / "seeds" / "seed-0")
