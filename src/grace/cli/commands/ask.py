@@ -154,8 +154,16 @@ def _show_decision(decision: Decision, path: str, budget: int) -> None:
         print(f"no answer found in any sample   confidence none   ({about})")
         return
     abstains = decision.abstains and decision.confidence is not None
-    shown = "abstain" if abstains else decision.answer
+    shown = "abstain" if abstains else _as_written(decision)
     print(f"{shown}   {_confidence(decision.confidence)}   ({about})")
+
+
+def _as_written(decision: Decision) -> str | None:
+    """Return the answer as the surest sample wrote it: votes are counted without punctuation."""
+    from grace.grading import normalise, short_answer
+
+    written = short_answer(decision.text)
+    return written if normalise(written) == decision.answer else decision.answer
 
 
 def _traced(reply: Reply, *, colour: bool) -> str:
