@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 
 import grace
@@ -88,6 +89,29 @@ def test_a_merged_export_needs_no_backbone(
     merged = grace.load(tmp_path)
     assert merged.ask(question).confidence == pytest.approx(response.confidence, abs=1e-5)
     assert merged.task.name == "jsonl"
+    (tmp_path / "grace.json").unlink()
+    with pytest.raises(ModelError, match=r"has <CNF> but no grace\.json.*copy that file too"):
+        grace.load(tmp_path)
+
+
+def test_a_model_on_the_hub_comes_with_its_grace_json(
+    finished: Path, recorded: Any, monkeypatch: pytest.MonkeyPatch
+):
+    copy = finished / "run" / "adapter"
+
+    def download(name: str, file: str) -> str:
+        if not (copy / file).exists() or name != "someone/model":
+            raise huggingface_hub.errors.EntryNotFoundError("404")
+        return str(copy / file)
+
+    monkeypatch.setattr(huggingface_hub, "model_info", lambda name, timeout: None)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name: str(copy))
+    question, response = first(recorded)
+    found = grace.load("someone/model").ask(question)
+    assert found.confidence == pytest.approx(response.confidence, abs=1e-5)
+    with pytest.raises(ModelError, match=r"someone/base on the Hub has no grace\.json.*grace run"):
+        grace.load("someone/base")
 
 
 def test_a_model_that_never_learnt_confidence_is_refused(finished: Path):
@@ -119,6 +143,8 @@ def test_a_folder_of_runs_and_an_unfinished_run_are_named(finished: Path, tmp_pa
     shutil.copytree(finished / "run", tmp_path / "seeds" / "seed-0")
     with pytest.raises(ModelError, match=r"several runs \(seed-0\).*seeds/seed-0"):
         grace.load(tmp_path / "seeds")
+    with pytest.raises(ModelError, match=r"several runs \(seeds/seed-0\)"):
+        grace.load(tmp_path)
     shutil.rmtree(tmp_path / "seeds" / "seed-0" / "adapter")
     with pytest.raises(ModelError, match=r"no trained adapter yet.*grace run"):
         grace.load(tmp_path / "seeds" / "seed-0")

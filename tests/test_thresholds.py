@@ -11,6 +11,7 @@ from grace.thresholds import (
     GRID,
     _walk,
     accepted_counts,
+    few_dropped,
     guarantee,
     least_points,
     lower_bound,
@@ -109,6 +110,14 @@ def test_a_threshold_is_found_where_the_answers_are_right_enough():
     assert found.coverage == pytest.approx(1 - found.tau, abs=0.03)
     assert found.accepted == (confidence >= found.tau).sum()
     assert f"confidence >= {found.tau:g}: at least 80.0% right with probability 95%" in str(found)
+
+
+@pytest.mark.parametrize(("delta", "sure"), [(0.05, "95%"), (0.025, "97.5%"), (0.001, "99.9%")])
+def test_a_promise_is_never_rounded_up(delta: float, sure: str):
+    found = selective([0.9] * 100, [True] * 100, target=0.8, delta=delta)
+    assert f"right with probability {sure};" in str(found)
+    dropped = few_dropped([0.9] * 200, 0.1, delta)
+    assert f"of the right ones with probability {sure} (" in str(dropped)
 
 
 def test_too_few_points_are_said_to_be_too_few():

@@ -304,8 +304,9 @@ def labels_of(correct: Sequence[bool], what: str = "training responses") -> NDAr
     if not len(label_N):
         raise DataError(f"all {what} were cut at the length limit; raise sample.max_new_tokens")
     if label_N.min() == label_N.max():
+        grade, other = ("right", "harder") if label_N.all() else ("wrong", "easier")
         raise DataError(
-            f"all {len(label_N)} {what} are {'right' if label_N.all() else 'wrong'}, so there is "
-            "no confidence to learn; use easier or harder questions, or another grader"
+            f"all {len(label_N)} {what} are {grade}, so there is no confidence to learn; use "
+            f"{other} questions, or another model, prompt or grader"
         )
     return label_N

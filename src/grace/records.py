@@ -138,6 +138,13 @@ class Decision:
     promise: str = ""
     abstains: bool = False
 
+    @property
+    def text(self) -> str:
+        """The text of the most confident vote for the answer, empty if there is no answer."""
+        agreeing = [v for v in self.votes if v.answer is not None and v.answer == self.answer]
+        surest = max(agreeing, key=lambda vote: vote.confidence or 0.0, default=None)
+        return surest.text if surest else ""
+
     def __repr__(self) -> str:
         """Return the answer, its confidence and the number of samples."""
         return notebook.line("Decision", self.answer, self.confidence, self._notes())

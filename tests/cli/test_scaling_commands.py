@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from grace.records import Threshold, to_json
+from grace.cli.commands.ask import _show_decision
+from grace.records import Decision, Threshold, Vote, to_json
 
 ASKED = "What is 3 and 21?"
 
@@ -77,8 +78,24 @@ def test_a_vote_uses_the_threshold_of_its_budget_and_says_so(run: Path, cli: Any
     assert unsure.out.startswith("abstain   confidence ") and unsure.err == ""
     other = cli("ask", run, ASKED, "--budget", 3)
     assert "note: the run's threshold 1 holds" in other.err and "budget of 2" in other.err
-    assert "this vote used 0.8" in other.err and "abstain" not in other.out
+    assert "this vote used the threshold 0.8" in other.err and "abstain" not in other.out
     assert cli("ask", run, ASKED, "--budget", 3, "--threshold", 0.5).err == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "texts", "shown"),
+    [
+        ("3 14", ["3.14.", "Guess: 3.14"], "3.14"),
+        ("5", ["5", "-5"], "-5"),
+        ("A", ["B", "Explanation: 4 is even.\nAnswer: A"], "A"),
+    ],
+)
+def test_a_vote_is_shown_as_its_surest_sample_wrote_it(
+    answer: str, texts: list[str], shown: str, capsys: pytest.CaptureFixture[str]
+):
+    votes = tuple(Vote(answer, 0.5 + 0.1 * n, 3, text) for n, text in enumerate(texts))
+    _show_decision(Decision(answer, 0.6, 2, 6, votes, 2, 6), "runs/mine", 2)
+    assert capsys.readouterr().out == f"{shown}   confidence 0.60   (2 of 2 samples)\n"
 
 
 def test_scale_prints_the_table_and_where_the_rest_is(run: Path, cli: Any):
@@ -130,4 +147,5 @@ def test_a_promise_that_cannot_be_made_is_no_error_but_exit_code_one(run: Path, 
     assert "29 would be needed" in result.out and "nothing was chosen" in result.out
     again = cli("threshold", run, "--target-accuracy", 0.8).out
     assert "note: this is guarantee 2 from the same validation questions" in again
+    assert "nothing was chosen, and the earlier threshold is gone; `grace ask`" in again
     assert cli("ask", run, ASKED).out == cli("ask", run, ASKED).out

@@ -91,3 +91,25 @@ def test_the_readmes_commands_run_in_their_order(cli: Callable[..., Any], model:
     served(shown("docs/tutorial.md")[-1])  # the last run is that of the tutorial
     assert {"run", "ask", "serve", "fit", "score", "measure", "export", "label"} <= set(done)
     assert {"recalibrate", "scale"} <= set(done)
+
+
+def test_multiple_choice_questions_of_ones_own_are_asked_with_their_choices_from_then_on(
+    cli: Callable[..., Any], model: Path
+) -> None:
+    rows = [
+        {"question": f"Which is {n}?", "choices": [f"{n}", f"{n + 1}"], "answer": "A"}
+        for n in range(60)
+    ]
+    tiny_run.write_lines(Path("choices.jsonl"), rows)
+    source = ("--model", model, "--file", "choices.jsonl", "--set", "data.system=Choose.")
+    ran = cli("run", "runs/mine", *source, *tiny_run.settings())
+    assert ran.code == 0, ran.err
+    assert ran.out.endswith('"your question" --choice "..." --choice "..."\n')
+
+    bare = cli("ask", "runs/mine", "Which is 3?")
+    assert bare.code == 2 and "give the choices: --choice TEXT" in bare.err
+    assert cli("ask", "runs/mine", "Which is 3?", "--choice", "3", "--choice", "4").code == 0
+
+    exported = cli("export", "runs/mine", "exported")
+    assert exported.code == 0, exported.err
+    assert "{options}" in Path("exported/README.md").read_text(encoding="utf-8")

@@ -106,6 +106,10 @@ def test_an_export_asks_like_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found.text == wanted.text
     assert found.confidence == pytest.approx(wanted.confidence, abs=1e-5)
     assert resolve_model(str(out)) == str(out)  # an export is never unpacked
+    with pytest.raises(
+        ModelError, match=rf"model\.gguf is one file of a model .* directory, {out}$"
+    ):
+        grace.load(out / "model.gguf")  # alone it has neither the evidence nor the prompt
 
 
 def test_the_lines_of_a_card_read_what_grace_reads(

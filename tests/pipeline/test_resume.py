@@ -14,7 +14,7 @@ import trials
 import tiny_run
 from grace.config import load_settings
 from grace.errors import ModelError, RunError
-from grace.pipeline import refuse_changes, run
+from grace.pipeline import load_run_settings, refuse_changes, run
 from grace.store import RunDir
 
 SLOW = pytest.mark.slow
@@ -126,6 +126,19 @@ def test_a_changed_setting_is_refused_with_the_difference_and_both_ways_on(
         assert words in ended.said
     assert "--redo train" in ended.said
     assert reference.differences(run) == []
+
+
+def test_a_file_of_questions_edited_since_is_noted_and_not_read_again(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished / "run", tmp_path / "run")
+    file = Path(load_run_settings(tmp_path / "run").data.file)
+    drawn = tmp_path / "run" / "train" / "questions.jsonl"
+    for seconds, noted in ((1, False), (-1, True)):
+        moment = file.stat().st_mtime + seconds
+        os.utime(drawn, (moment, moment))
+        run(tmp_path / "run", load_run_settings(tmp_path / "run"))
+        assert (f"{file} is newer than the questions" in capsys.readouterr().err) is noted
 
 
 def test_a_further_estimator_is_rated_beside_those_that_are_done(

@@ -139,6 +139,7 @@ def test_an_epoch_that_was_chosen_on_validation_questions_is_named(run: Path):
     [
         ({"target": 0.9, "mode": "vote"}, "--mode is 'vote'"),
         ({"target": 0.9, "alpha": 0.1}, "--drop needs votes"),
+        ({"target": 0.9, "mode": "early-stop", "alpha": 0.1}, "--drop needs a confidence at every"),
         ({"target": 0.9, "budget": 4}, "--budget 4 needs votes"),
         ({"target": 0.9, "mode": "early-stop", "budget": 0}, "--budget is 0"),
         ({"target": 1.0}, "target accuracy is 1.0"),

@@ -18,7 +18,9 @@ import pytest
 from live_server import NAME, Live, running, slowed
 
 from grace.chat import encode_chat, encode_text
-from grace.config import SampleSettings
+from grace.config import DataSettings, SampleSettings
+from grace.model import Model
+from grace.tasks import load_task
 
 QUESTION = "What is 7 and 49?"
 
@@ -285,6 +287,22 @@ def test_score_rates_what_one_already_has(live: Live) -> None:
     assert [row["confidence"] for row in body["data"]] == pytest.approx(expected, abs=1e-6)
 
 
+def test_of_a_multiple_choice_model_a_question_with_its_choices_is_calibrated(
+    tiny_model: Model, finished: Path
+) -> None:
+    task, data = load_task("jsonl", "choice"), DataSettings(task="jsonl", system="Choose.")
+    model = Model(tiny_model.engine, task, data, tiny_model.sample)
+    with running(model, finished / "run") as server:
+        (card,) = server.client().models.list().data
+        assert card.grace["kind"] == "choice"  # the page then has a field for the options
+        item = {"question": "Which?", "choices": ["4", "7"], "response": "B"}
+        _, scored = post(server, "/v1/score", {"model": NAME, "input": [item]})
+        assert scored["data"][0]["calibrated"] is True
+        turn = [{"role": "user", "content": "Which?"}]
+        _, bare = post(server, "/v1/chat/completions", {"model": NAME, "messages": turn})
+        assert bare["choices"][0]["calibrated"] is False
+
+
 @pytest.mark.parametrize("token", ["<CNF>", "<|im_end|>", "<|im_start|>assistant\n"])
 def test_special_tokens_in_a_prompt_are_characters(live: Live, token: str) -> None:
     tokenizer = live.model.engine.tokenizer
@@ -384,6 +402,19 @@ def test_a_param_is_a_place_in_the_body(live: Live, change: Any, param: str) -> 
     status, answer = post(live, "/v1/chat/completions", body)
     assert (status, answer["error"]["param"]) == (400, param)
     assert answer["error"]["message"].startswith(f"{param}: ")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"stop": list("abcde")}, "stop: List should have at most 4 items after validation, not 5"),
+        ({"max_tokens": 255}, "shorten it or lower max_tokens to "),
+    ],
+)
+def test_an_error_says_what_to_change_in_the_request(live: Live, change: Any, message: str) -> None:
+    body = {"model": NAME, "messages": [{"role": "user", "content": "word"}], **change}
+    status, answer = post(live, "/v1/chat/completions", body)
+    assert status == 400 and message in answer["error"]["message"]
 
 
 def test_histories_of_other_programs_are_read_or_refused_in_plain_words(live: Live) -> None:

@@ -185,7 +185,10 @@ def test_usual_columns_are_known_and_others_ignored(
         {"question": "Q?", "options": ["4", "7", "9"], "label": 1},
         {"question": "Q?", "choices": ["4", "7", "9"], "answer": "7"},
         {"question": "Q?", "A": "4", "B": "7", "C": "9", "answer": "b"},
+        {"question": "Q?", "a": "4", "b": "7", "c": "9", "answer": "b"},
+        {"question": "Q?", "A": "4", "B": "7", "C": "9", "D": None, "answer": "b"},
         {"question": "Q?", "choices": {"text": [4, 7, 9], "label": ["1", "2", "3"]}, "label": "2"},
+        {"question": "Q?", "options": {"A": "4", "B": "7", "C": "9"}, "answer": "B"},
     ],
 )
 def test_the_right_choice_is_found_however_it_is_given(fields: dict[str, Any]) -> None:
@@ -251,6 +254,16 @@ def test_a_column_of_any_name_can_be_named() -> None:
             {},
             'did you mean "choices"? rename or remove "choises"',
         ),
+        (
+            {"question": "Q?", "A": "4", "B": None, "C": "9", "answer": "C"},
+            {},
+            '"B" is null; write a text that is not empty',
+        ),
+        (
+            {"question": "Q?", "answer": float("nan")},
+            {},
+            '"answer" is nan; write a text that is not empty',
+        ),
     ],
 )
 def test_columns_that_leave_a_doubt_are_named(
@@ -269,6 +282,7 @@ def test_columns_that_leave_a_doubt_are_named(
             ":2: not CSV: unexpected end of data; close each double quote",
         ),
         ("question,answer\nA?,a,b\n", ":2: 3 cells under 2 column names; put a text that holds"),
+        ("question,answer,answer\nA?,a,b\n", ':1: two columns are named "answer"; rename or'),
         ("question,answer\nA?\n", ':2: "answers" is missing or empty; add it'),
         (
             "A?,a\nB?,b\n",

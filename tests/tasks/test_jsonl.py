@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from grace.config import DataSettings
@@ -258,6 +260,16 @@ def test_a_folder_of_three_files_is_read(tmp_path: Path) -> None:
     drawn = read(settings(str(tmp_path)))
     assert [drawn[split][0].answers[0] for split in SPLITS] == ["thing 0", "thing 1", "thing 2"]
     assert read(DataSettings(dir=str(tmp_path), train=1, validation=1, test=1)) == drawn
+
+
+def test_a_folder_of_parquet_files_is_one_table(tmp_path: Path) -> None:
+    rows = [{"question": f"What is {n}?", "answer": f"thing {n}"} for n in range(12)]
+    for part in (0, 1):
+        table = pyarrow.Table.from_pylist(rows[part::2])
+        pyarrow.parquet.write_table(table, tmp_path / f"part-{part}.parquet")
+    drawn = read(DataSettings(file=str(tmp_path)))
+    found = {question.text for split in SPLITS for question in drawn[split]}
+    assert found == {row["question"] for row in rows}
 
 
 def test_both_kinds_in_one_file_are_asked_and_answered_each_in_its_way(tmp_path: Path) -> None:

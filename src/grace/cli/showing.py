@@ -30,10 +30,11 @@ def show_report(result: Any, path: Path, *, as_json: bool) -> None:
 def show_next(path: Path, question: str = "your question") -> None:
     """Print the `grace ask` command for the model that a run has trained."""
     from grace.pipeline import load_run_settings
-    from grace.store import runs_in
+    from grace.store import read_card, runs_in
     from grace.tasks import load_task
 
     run = next(iter(runs_in(path)), path)
-    kind = load_task(load_run_settings(run).data.task).kind
+    trained = read_card(run / "adapter").get("kind", "")
+    kind = load_task(load_run_settings(run).data.task, trained).kind
     choices = ' --choice "..." --choice "..."' if kind == "choice" else ""
     print(f'next:   grace ask {run} "{question}"{choices}')

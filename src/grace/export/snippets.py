@@ -83,7 +83,8 @@ def prompt_of(record: dict[str, Any], directory: Path) -> str:
     data = from_dict(DataSettings, record.get("data", {}))
     if not data.task or ":" in data.task:
         return ""
-    task, tokenizer = load_task(data.task), load_tokenizer(directory)
+    task = load_task(data.task, record.get("kind", ""))
+    tokenizer = load_tokenizer(directory)
     choices = OPTIONS if task.kind == "choice" else ()
     question = Question("0", task.name, QUESTION, (), choices)
     shots = [from_json(Question, shot) for shot in record.get("shots", ())]

@@ -51,6 +51,13 @@ def load(
         raise ModelError(
             f"{path} does not exist: no run and no model is there; check the path, or give a Hub id"
         )
+    if adapter is None and not Path(path).exists() and path != "pocket":
+        path = _from_hub(str(path))
+    if Path(path).is_file() and adapter is None and (Path(path).parent / CARD).is_file():
+        raise ModelError(
+            f"{path} is one file of a model whose grace.json has the confidence; give the "
+            f"directory, {Path(path).parent}"
+        )
     folder = adapter_folder(Path(path), Path(adapter) if adapter else None)
     card = read_card(folder or Path(path))
     model = base or (path if adapter or folder is None else recorded_base(folder, card))
@@ -70,7 +77,31 @@ def load(
             f"{path} has no <CNF> token, so it has no confidence; train it with `grace run`, or "
             "name its adapter"
         )
+    if not card:
+        raise ModelError(
+            f"{folder or path} has <CNF> but no {CARD}, without which its confidence is another; "
+            "copy that file too, or export the model again"
+        )
     return described(loaded, Path(path), folder or Path(path), card)
+
+
+def _from_hub(name: str) -> str:
+    """Return the local copy of a model or adapter on the Hub, with its grace.json.
+
+    Raises:
+        ModelError: the Hub does not have it, cannot be reached, or has no grace.json for it.
+    """
+    import huggingface_hub
+
+    resolve_model(name)  # says so if the Hub does not have it
+    try:
+        huggingface_hub.hf_hub_download(name, CARD)  # before gigabytes of weights
+        return str(huggingface_hub.snapshot_download(name))
+    except huggingface_hub.errors.EntryNotFoundError:
+        raise ModelError(
+            f"{name} on the Hub has no {CARD}, so it has no confidence; train it with `grace run`, "
+            "or name its adapter"
+        ) from None
 
 
 def described(engine: StreamingEngine, path: Path, folder: Path, card: dict[str, Any]) -> Model:
@@ -90,7 +121,8 @@ def described(engine: StreamingEngine, path: Path, folder: Path, card: dict[str,
     data = from_dict(DataSettings, card.get("data", {"task": DEFAULT_TASK}), where)
     sample = from_dict(SampleSettings, card.get("sample", {}), where)
     promise = RunDir(path).chosen_threshold()
-    return Model(engine, load_task(data.task), data, sample, promise, recorded_shots(card))
+    task = load_task(data.task, card.get("kind", ""))
+    return Model(engine, task, data, sample, promise, recorded_shots(card))
 
 
 def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
@@ -102,7 +134,7 @@ def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
             raise ModelError(f"run {path} has no trained adapter yet; finish it: grace run {path}")
         return path / "adapter"
     if runs := runs_in(path):
-        names = ", ".join(run.name for run in runs)
+        names = ", ".join(str(run.relative_to(path)) for run in runs)
         raise ModelError(f"{path} holds several runs ({names}); name one of them, e.g. {runs[0]}")
     return path if any((path / name).exists() for name in (LORA_CONFIG, ROWS)) else None
 

@@ -113,6 +113,7 @@ def run(
     check_start(directory, settings, redo=redo, until=until)
     with directory.lock():
         adopt_settings(directory, settings, redo)
+        _note_newer_questions(directory, settings)
         context = Context(directory, settings)
         for name in ORDER[: ORDER.index(until or ORDER[-1]) + 1]:
             if directory.manifest(name) is None:
@@ -165,6 +166,16 @@ def adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -
         anew = redo is not None or again == ORDER[0]
         created = now if anew else stored.get("created", now)
         write_json(directory.config, config | {"created": created} | describe_environment())
+
+
+def _note_newer_questions(directory: RunDir, settings: RunSettings) -> None:
+    """Say that a run keeps the questions that it has read, if the user's file was edited since."""
+    file, drawn = Path(settings.data.file), directory.split("train").questions.path
+    if file.is_file() and drawn.exists() and file.stat().st_mtime > drawn.stat().st_mtime:
+        say(
+            f"{file} is newer than the questions of {directory.path}, which stay as they were "
+            "read; to read it again: --redo sample"
+        )
 
 
 def _rates_others(directory: RunDir, settings: RunSettings) -> bool:

@@ -65,7 +65,8 @@ def as_api_error(error: BaseException) -> ApiError:
         return _upstream_error(error)
     if isinstance(error, GraceError):
         too_long = isinstance(error, ModelError) and "context" in str(error)
-        return ApiError(400, str(error), code="context_length_exceeded" if too_long else None)
+        text = str(error).replace("max_new_tokens", "max_tokens")  # the name in a request
+        return ApiError(400, text, code="context_length_exceeded" if too_long else None)
     return ApiError(500, "the server failed on this request; its log says why", code="internal")
 
 
@@ -85,14 +86,14 @@ def _invalid_body(error: RequestValidationError) -> ApiError:
     """Describe the first thing that is wrong with a body, at the most exact place.
 
     For a field of several types pydantic reports an error for each type; the one deepest inside
-    the field is about the type that the client meant.
+    the field, or else one that is not about the type, is about the type that the client meant.
     """
     errors = error.errors()
     if errors[0]["type"] == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {errors[0]['msg']}")
     places = [_place(one["loc"][1:], error.body, one["type"] == "missing") for one in errors]
     same_field = [n for n, place in enumerate(places) if place.startswith(places[0])]
-    best = max(same_field, key=lambda n: len(places[n]))
+    best = max(same_field, key=lambda n: (len(places[n]), not errors[n]["type"].endswith("_type")))
     where, message = places[best], errors[best]["msg"].removeprefix("Value error, ")
     if errors[best]["type"] == "extra_forbidden":
         message = "this field is not supported with this value; leave it out"

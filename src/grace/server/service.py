@@ -98,7 +98,7 @@ class Service:
         data = []
         for index, (confidence, prompt) in enumerate(zip(finished.value, prompts, strict=True)):
             self.counters.count_answer(confidence)
-            calibrated = self._is_trained(prompt)
+            calibrated = bool(body.input[index].question) or self._is_trained(prompt)
             data.append({"index": index, "confidence": confidence, "calibrated": calibrated})
         about = {"object": "list", "model": self.settings.name}
         return JSONResponse(about | {"data": data, "usage": usage(finished)})

@@ -72,8 +72,13 @@ def title_of(data: DataSettings) -> str:
     return path.stem if path.suffix in ENDINGS else path.name
 
 
-def load_task(name: str) -> Task:
+def load_task(name: str, kind: str = "") -> Task:
     """Return a task by its name: a file of this folder, or `module:NAME`.
+
+    Args:
+        name: the name.
+        kind: of the questions that a model was trained on, as grace.json records it; only the
+            user's own questions may be of either kind.
 
     Raises:
         ConfigError: there is no name or no such task, or the object is not a task.
@@ -81,6 +86,10 @@ def load_task(name: str) -> Task:
     if not name:
         known = ", ".join(plugins.available("grace.tasks"))
         raise ConfigError(f"no task is named; set data.task to one of: {known}")
+    if (name, kind) == ("jsonl", "choice"):
+        from grace.tasks.jsonl import Jsonl
+
+        return Jsonl("choice")
     task = plugins.load("grace.tasks", name)
     if isinstance(task, type) or not isinstance(task, Task):
         wanted = ("name", "kind", "grader", "questions", "messages", "answer")

@@ -78,7 +78,7 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
         DataError: a field is missing or cannot be used; the message names it.
     """
     fields, where, names = row.fields, row.where, _filled(row)
-    columns = _find(names, data or DataSettings(), where)
+    columns = _find(names, data or DataSettings(), where, list(fields))
     if not columns.choices:
         _refuse_misspelt_choices(fields, columns, where)
     text = _text(fields[columns.question], f'{where}: "{columns.question}"')
@@ -99,7 +99,13 @@ def _filled(row: Row) -> list[str]:
     return [name for name, value in row.fields.items() if value is not None]
 
 
-def _find(names: Sequence[str], data: DataSettings, where: str) -> Columns:
+def _find(
+    names: Sequence[str], data: DataSettings, where: str, every: Sequence[str] = ()
+) -> Columns:
+    """Return the columns among `names`, those with a value, of `every` column of a row.
+
+    An empty option before one with a value counts, so that `_choices` can refuse it.
+    """
     question = _pick(QUESTION, names, data.question_field, "question", where)
     if not question:
         raise _missing("question", QUESTION, "question", names, where)
@@ -107,8 +113,10 @@ def _find(names: Sequence[str], data: DataSettings, where: str) -> Columns:
     choices = _pick(CHOICES, names, "", "choices", where)
     if choices:
         return Columns(question, answers, (choices,))
-    letters = tuple(itertools.takewhile(lambda letter: letter in names, LETTERS))
-    return Columns(question, answers, letters if len(letters) > 1 else ())
+    spelt = {name.strip().upper(): name for name in every or names}
+    lettered = [spelt[letter] for letter in itertools.takewhile(spelt.__contains__, LETTERS)]
+    last = max((n for n, name in enumerate(lettered, start=1) if name in names), default=0)
+    return Columns(question, answers, tuple(lettered[:last]) if len(lettered) > 1 else ())
 
 
 def _pick(usual: Sequence[str], names: Sequence[str], named: str, kind: str, where: str) -> str:
@@ -176,14 +184,18 @@ def _unfolded(value: Any) -> Any:
 def _choices(
     fields: dict[str, Any], columns: Columns, where: str
 ) -> tuple[tuple[str, ...], Sequence[Any]]:
-    """Return the choices, and their labels if they have any, as in ARC."""
+    """Return the choices, and their labels if they have any, as in ARC and MedQA."""
     if not columns.choices:
         return (), ()
     if len(columns.choices) > 1:
         return tuple(_text(fields[key], f'{where}: "{key}"') for key in columns.choices), ()
-    value, labels = fields[columns.choices[0]], ()
+    value = fields[columns.choices[0]]
+    labels: Sequence[Any] = ()
     if isinstance(value, dict) and "text" in value:
         value, labels = value["text"], value.get("label", ())
+    elif isinstance(value, dict):  # {"A": "21", "B": "23"}
+        labels = [label for label, text in value.items() if text is not None]
+        value = [value[label] for label in labels]
     choices = _texts(value, f'{where}: "{columns.choices[0]}"')
     if not 2 <= len(choices) <= len(LETTERS):
         count = f"{len(choices)} choice{'s' * (len(choices) != 1)}"
@@ -215,8 +227,8 @@ def _right_letter(answer: Any, choices: Sequence[str], labels: Sequence[Any], wh
 
 
 def _text(value: Any, what: str) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+        return str(value)  # but not nan, a missing value of a table
     if not isinstance(value, str) or not value.strip():
         shown = "null" if value is None else reprlib.repr(value)
         raise DataError(f"{what} is {shown}; write a text that is not empty")

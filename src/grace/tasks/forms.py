@@ -17,6 +17,11 @@ from grace.tasks.draw import Parse, draw
 from grace.tasks.prompts import ask
 from grace.tasks.rows import Source
 
+NO_CHOICES = (
+    "task {name} has multiple-choice questions; give the choices: --choice TEXT for each, "
+    '"choices" in a file, or choices= in Python'
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _SourceTask:
@@ -65,10 +70,7 @@ class ChoiceTask(_SourceTask):
             UserInputError: the question has no choices.
         """
         if not question.choices:
-            raise UserInputError(
-                f"task {self.name} has multiple-choice questions; give the choices: --choice TEXT "
-                'for each, "choices" in a file, or choices= in Python'
-            )
+            raise UserInputError(NO_CHOICES.format(name=self.name))
         return ask(question, data)
 
     def answer(self, text: str) -> str | None:

@@ -10,27 +10,34 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from grace.config import DataSettings
-from grace.errors import ConfigError, DataError
+from grace.errors import ConfigError, DataError, UserInputError
 from grace.grading import letter, normalise, short_answer
 from grace.records import Message, Question
-from grace.store.inputs import SPLIT_NAMES, hub_splits, is_hub
+from grace.store.inputs import ENDINGS, SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
 from grace.tasks.columns import parse, question_rows
 from grace.tasks.draw import draw, rank, sizes
+from grace.tasks.forms import NO_CHOICES
 from grace.tasks.prompts import ask
 from grace.tasks.rows import Pools, Row, folder_pools, named_pools
 
 
+@dataclass(frozen=True, slots=True)
 class Jsonl:
-    """The user's own questions, open and multiple choice, also mixed in one file."""
+    """The user's own questions, open and multiple choice, also mixed in one file.
+
+    Attributes:
+        kind: choice: a model was trained on multiple-choice questions alone and needs choices.
+    """
 
     name: ClassVar[str] = "jsonl"
-    kind: ClassVar[Literal["open"]] = "open"
     grader: ClassVar[str] = "auto"
+    kind: Literal["open", "choice"] = "open"
 
     def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
         """Return questions of a split, drawn by the seed (see `grace.tasks.Task`)."""
@@ -53,7 +60,13 @@ class Jsonl:
         return {parse(row, data).id: row.where for rows in splits.values() for row in rows}
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
-        """Return the paper's prompt for an open or a multiple-choice question."""
+        """Return the paper's prompt for an open or a multiple-choice question.
+
+        Raises:
+            UserInputError: the question lacks the choices that the kind demands.
+        """
+        if self.kind == "choice" and not question.choices:
+            raise UserInputError(NO_CHOICES.format(name=self.name))
         return ask(question, data)
 
     def answer(self, text: str) -> str | None:
@@ -103,11 +116,18 @@ def _named_splits(source: str, data: DataSettings) -> dict[str, list[Row]]:
     if is_hub(source):
         parts = hub_splits(source)
         pools = named_pools(source, parts, read) if len(parts) > 1 else None
-    elif Path(source).is_dir():
+    elif Path(source).is_dir() and not _is_one_table(Path(source)):
         pools = folder_pools(Path(source), read)
     if pools is None:
         return {}
     return {name: pool() if pool else [] for name, pool in pools._asdict().items()}
+
+
+def _is_one_table(folder: Path) -> bool:
+    """Return whether a folder holds .parquet files, none of them named after a split."""
+    files = [file for file in folder.iterdir() if file.suffix in ENDINGS]
+    named = any(file.name.startswith(SPLIT_NAMES) for file in files)
+    return not named and any(file.suffix == ".parquet" for file in files)
 
 
 def _by_field(rows: Iterable[Row]) -> dict[str, list[Row]]:

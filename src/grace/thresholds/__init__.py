@@ -82,7 +82,7 @@ class AccuracyGuarantee:
 
     def __str__(self) -> str:
         seen = f"{self.right} of {self.accepted} right, {self.n} questions"
-        promise = f"at least {self.target:.1%} right with probability {1 - self.delta:.0%}"
+        promise = f"at least {self.target:.1%} right with probability {_sure(self.delta)}"
         if self.tau is not None:
             return (
                 f"confidence >= {self.tau:g}: {promise}; answers {self.coverage:.1%} ({seen}, "
@@ -246,7 +246,7 @@ class DropGuarantee:
         if self.drop:
             return (
                 f"samples below {self.drop:g} are dropped: at most {self.alpha:.1%} of the right "
-                f"ones with probability {1 - self.delta:.1%} ({self.dropped} of {self.n} were)"
+                f"ones with probability {_sure(self.delta)} ({self.dropped} of {self.n} were)"
             )
         needed = least_points(1 - self.alpha, self.delta)
         return (
@@ -293,6 +293,11 @@ def _most_dropped(n: int, alpha: float, delta: float) -> int:
     """
     dropped_K = np.arange(n + 1)
     return int((p_value(n - dropped_K, np.full(n + 1, n), 1 - alpha) <= delta).sum()) - 1
+
+
+def _sure(delta: float) -> str:
+    """Return 1 - delta in percent, never rounded up to more than holds, as 97.5 or 99.9."""
+    return f"{100 * (1 - delta):.10g}%"
 
 
 def check_level(value: float, name: str, example: float = 0.9) -> None:

@@ -95,9 +95,12 @@ def ask(
         temperature = TEMPERATURE if votes else 0.0
     model = load(path, base=base, device=device, dtype=dtype)
     if trace and not model.traces:
+        remedy = "--set train.trace=true --set train.lora=never"
+        if is_run(Path(path)):
+            remedy = f"grace run {path} {remedy} --redo features"
         raise ConfigError(
             f"{path} has a confidence at the end of an answer only; for one at every token, train "
-            "it with --set train.trace=true --set train.lora=never"
+            f"it with {remedy}"
         )
     options: dict[str, Any] = {
         "choices": choice or (),
@@ -151,8 +154,16 @@ def _show_decision(decision: Decision, path: str, budget: int) -> None:
         print(f"no answer found in any sample   confidence none   ({about})")
         return
     abstains = decision.abstains and decision.confidence is not None
-    shown = "abstain" if abstains else decision.answer
+    shown = "abstain" if abstains else _as_written(decision)
     print(f"{shown}   {_confidence(decision.confidence)}   ({about})")
+
+
+def _as_written(decision: Decision) -> str | None:
+    """Return the answer as the surest sample wrote it: votes are counted without punctuation."""
+    from grace.grading import normalise, short_answer
+
+    written = short_answer(decision.text)
+    return written if normalise(written) == decision.answer else decision.answer
 
 
 def _traced(reply: Reply, *, colour: bool) -> str:
@@ -198,6 +209,6 @@ def _note_unused_threshold(model: Model, decision: Decision, asked: float | None
     if asked is None and decision.threshold is not None:
         _note(
             f"the run's threshold {chosen.tau:g} holds for early stopping with a budget of "
-            f"{chosen.budget} at temperature {chosen.temperature:g}; this vote used "
+            f"{chosen.budget} at temperature {chosen.temperature:g}; this vote used the threshold "
             f"{decision.threshold:g}"
         )

@@ -129,7 +129,8 @@ def _show_threshold(chosen: Threshold, path: Path, *, as_json: bool) -> None:
             "holds for one only; choose the target before you see a result"
         )
     if chosen.tau is None:
-        print("nothing was chosen; `grace ask` goes on without a guarantee")
+        earlier = ", and the earlier threshold is gone" if chosen.tries > 1 else ""
+        print(f"nothing was chosen{earlier}; `grace ask` goes on without a guarantee")
         return
     if chosen.test:
         print(f"check on the test questions, which were not used: {chosen.test['shows']}")

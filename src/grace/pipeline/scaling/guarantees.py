@@ -56,7 +56,7 @@ def choose_threshold(
         device: where the model runs; None: as in the run's settings.
 
     Raises:
-        ConfigError: arguments that exclude each other.
+        ConfigError: arguments that exclude each other, or a run that cannot drop samples.
         UserInputError: an impossible target or delta.
         RunError: there is no such run, or its model is not trained yet.
     """
@@ -68,6 +68,11 @@ def choose_threshold(
     context = open_run(path, device)
     if context.directory.manifest("answer") is None:
         raise RunError(f"{path} has no trained model yet; finish it first: grace run {path}")
+    if alpha is not None and not context.settings.train.trace:
+        raise ConfigError(
+            "--drop needs a confidence at every token; fit one: "
+            f"grace run {path} --set train.trace=true --set train.lora=never --redo features"
+        )
     with context.directory.lock():
         earlier = context.directory.chosen_threshold()
         choose = _for_answers if goal.mode == "answer" else _for_votes

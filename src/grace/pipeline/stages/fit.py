@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -85,7 +85,7 @@ def fit(context: Context) -> None:
             "evidence_log_loss": float(readout.alone.mean()),
             "answers": len(readout.losses),
         }
-        write_rows(context, readout, directory.rows)
+        write_rows(context, readout, directory.rows, directory.split("train").questions.read())
         outputs += sorted(path for path in directory.rows.iterdir() if path.is_file())
     else:
         evidence = fit_evidence(data.features_NF, data.labels_N, data.groups)
@@ -159,11 +159,12 @@ def _stored_states(directory: RunDir, rows: Sequence[int]) -> dict[str, Any]:
     return {name: value[list(rows)] for name, value in stored.items()}
 
 
-def write_rows(context: Context, readout: Fit, out: Path) -> None:
-    """Write the rows of a run as an adapter without LoRA."""
-    write_rows_adapter(
-        context.engines.base, readout.rows_2D, readout.evidence, out, adapter_metadata(context)
-    )
+def write_rows(
+    context: Context, readout: Fit, out: Path, asked: Iterable[Question | Graded]
+) -> None:
+    """Write the rows of a run, fitted to answers to these questions, as an adapter without LoRA."""
+    metadata = adapter_metadata(context, asked)
+    write_rows_adapter(context.engines.base, readout.rows_2D, readout.evidence, out, metadata)
 
 
 def write_rows_adapter(
@@ -182,8 +183,11 @@ def write_rows_adapter(
     save_rows(rows_2D, tokenizer, out, record)
 
 
-def adapter_metadata(context: Context) -> dict[str, Any]:
-    """Return the entries of grace.json with which `grace.load` makes the prompts of training."""
+def adapter_metadata(context: Context, asked: Iterable[Question | Graded]) -> dict[str, Any]:
+    """Return the entries of grace.json with which `grace.load` makes the prompts of training.
+
+    Their "kind" is `choice` if every training question had choices.
+    """
     from grace.engines.stops import stop_ids
 
     model, stop = context.settings.model.path, context.engines.prompt_settings.stop
@@ -191,6 +195,7 @@ def adapter_metadata(context: Context) -> dict[str, Any]:
     shots = context.shots.read() if context.data.shots else []
     return {
         "questions": title_of(context.settings.data),
+        "kind": "choice" if all(question.choices for question in asked) else "open",
         "base_model": absolute_model(model),
         "data": {key: data[key] for key in ("task", "prompt", "template", "shots", "system")},
         "shots": [to_json(shot) for shot in shots],
@@ -236,7 +241,7 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     graded = FitData(logprobs, labels_N, [str(chat) for chat in chats])
     steps = graded.steps(at_steps, step_NB) if settings.train.trace else None
     readout = fit_rows(context, step_states(*features, counts), graded, steps)
-    write_rows(context, readout, out)
+    write_rows(context, readout, out, answers)
     return readout
 
 

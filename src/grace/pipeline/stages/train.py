@@ -59,7 +59,7 @@ def train_run_adapter(context: Context, on_step: OnStep | None = None) -> None:
         run_evidence(context),
         output_dir=directory.adapter,
         checkpoint_dir=directory.checkpoints,
-        metadata=adapter_metadata(context),
+        metadata=adapter_metadata(context, directory.split("train").questions.read()),
         on_step=on_step,
     )
 

@@ -206,7 +206,7 @@ class VoteJob(Job):
     def run(self, together: Sequence[Any]) -> None:
         """Sample until the strategy stops or the budget is spent, and decide."""
         decision = self._model.vote(**self._options, on_vote=self._voted, prompt=self._prompt)
-        self.emit(Piece(0, _text_of(decision)))
+        self.emit(Piece(0, decision.text))
         self.emit(Ended(0, "stop", decision.confidence))
         tokens = decision.issued_tokens + self._count_ends(decision)
         self.emit(Finished(len(self._prompt), tokens, to_json(decision)))
@@ -220,13 +220,6 @@ class VoteJob(Job):
         if self.cancelled.is_set():
             raise Cancelled
         self.show(Voted(vote, leading))
-
-
-def _text_of(decision: Decision) -> str:
-    """Return the text of the most confident vote for the answer, empty if there is no answer."""
-    agreeing = [v for v in decision.votes if v.answer is not None and v.answer == decision.answer]
-    surest = max(agreeing, key=lambda vote: vote.confidence or 0.0, default=None)
-    return surest.text if surest else ""
 
 
 class RatingJob(Job):
