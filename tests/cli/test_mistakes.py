@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 RUN = "run new --model pocket --file own.jsonl"
+POCKET = "run new --model pocket --task pocket_people"
 CSV = "run new --model pocket --file own.csv"
 GOOD = '{"question": "A?", "answers": ["a"]}'
 KNOWN = (
@@ -278,6 +279,18 @@ MISTAKES = [
         f"{RUN} --set report.estimators=grace,plat",
         f"unknown estimator 'plat'; did you mean 'platt'? known: {KNOWN}, or module:NAME for one "
         "of your own",
+    ),
+    Mistake(
+        "the estimator of a setting is misspelt",
+        f"{POCKET} --set estimators.p_tru.shots=4",
+        f"unknown estimator 'p_tru'; did you mean 'p_true'? known: {KNOWN}, or module:NAME for one "
+        "of your own",
+    ),
+    Mistake(
+        "a setting of an estimator with its recalibration",
+        f"{POCKET} --set estimators.likelihood+platt.with_end=false",
+        f"unknown estimator 'likelihood+platt'; did you mean 'likelihood'? known: {KNOWN}, or "
+        "module:NAME for one of your own",
     ),
     Mistake(
         "a grader is misspelt",
