@@ -371,6 +371,8 @@ def test_check_of_what_is_no_run_fails(name: str, places: dict[str, Path], cli: 
 
 def test_check_of_a_folder_of_runs_examines_each(places: dict[str, Path], cli: Any):
     assert f"ok    {places['runs'] / 'seed-0'}: task questions" in cli("check", places["runs"]).out
+    above = cli("check", places["runs"].parent).out
+    assert f"ok    {places['runs'].name}/seed-0 stage report: whole" in above
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():
