@@ -216,8 +216,10 @@ def strategy_name(
     shown = f"{label(source)}-{shown}" if dash else shown
     about = [label(estimator)] if estimator not in (None, source) else []
     about += [f"{label(samples)}'s samples"] if samples and whose else []
-    about += [options.replace(",", ", ").replace("=", " ")] if options else []
-    about += [] if threshold is None else [f"stop at {threshold:g}"]
+    about += [one.replace("=", " ") for one in options.split(",") if one]
+    if threshold is not None:
+        about = [one for one in about if not one.startswith("threshold ")]
+        about.append(f"stop at {threshold:g}")
     return f"{shown} ({', '.join(about)})" if about else shown
 
 
