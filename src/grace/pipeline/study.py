@@ -6,7 +6,7 @@
     transfer = true                   # rate on one another's test questions too
     [study.task.sciq]                 # settings of one task
     train.epochs = 1
-    [study.variant.grace-paper]       # trained differently, on the same answers
+    [study.variant.grace-paper]       # other settings, beside those of the recipe
     train.evidence = "none"
 
 The settings of a variant win over those of a task. A level with a single entry has no folder.
