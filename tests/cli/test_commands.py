@@ -253,12 +253,12 @@ def test_reports_of_several_runs_go_into_one(finished: Path, tmp_path: Path, cli
 def test_several_seeds_end_with_the_next_command_for_one_of_them(
     finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    shutil.copytree(finished / "run", tmp_path / "study" / "seed-3")
+    shutil.copytree(finished / "run", tmp_path / "study" / "seed-0")
     report = json.loads((finished / "run" / "report.json").read_text("utf-8"))
     monkeypatch.setattr("grace.pipeline.study.run_study", lambda *args, **options: report)
     where = ("--model", finished / "model", "--file", finished / "questions.jsonl")
     result = cli("run", tmp_path / "study", "--seeds", 2, *where)
-    assert result.out.splitlines()[-1].startswith(f"next:   grace ask {tmp_path}/study/seed-3 ")
+    assert result.out.splitlines()[-1].startswith(f"next:   grace ask {tmp_path}/study/seed-0 ")
 
 
 @pytest.mark.usefixtures("tiny_demo")

@@ -11,6 +11,7 @@ import pytest
 
 import grace
 import tiny_run
+from grace.cli import main
 from grace.config import parse_value, shipped_recipes
 from grace.errors import ConfigError, RunError
 from grace.pipeline.stages import score
@@ -187,6 +188,27 @@ def test_a_finished_study_resumes_by_name_and_does_nothing(study: Path):
     first = report_of(study)
     assert run_study(study, resolve_study(study, None, ())) == first
     assert {path: path.stat().st_mtime_ns for path in study.rglob("stages/*")} == before
+
+
+def test_grace_run_names_the_runs_that_are_left_and_the_first_run_of_a_study(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    copy = tmp_path / "study"
+    shutil.copytree(study, copy)
+    shutil.copytree(copy / PEOPLE / "grace", copy / "another")  # no run of the recipe
+    left = Path(PLACES, "grace-log")
+    (copy / left / "stages" / "report.json").unlink()
+
+    def typed(*options: str) -> Any:
+        with pytest.raises(SystemExit) as stopped:
+            main(["run", str(copy), *options])
+        assert not stopped.value.code
+        return capsys.readouterr()
+
+    assert str(left) in typed("--dry-run").out
+    shown = typed()
+    assert shown.err.splitlines()[:2] == [f"run {copy / left}", "stage report"]
+    assert shown.out.splitlines()[-1].startswith(f"next:   grace ask {copy / PEOPLE / 'grace'} ")
 
 
 def test_runs_side_by_side_in_processes_of_their_own_do_the_same(study: Path, tmp_path: Path):

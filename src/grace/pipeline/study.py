@@ -44,9 +44,11 @@ from grace.pipeline import (
     read_run_settings,
     run,
     stages_alike,
+    stages_left,
 )
 from grace.pipeline.processes import side_by_side
 from grace.pipeline.stages.report import report_runs
+from grace.progress import say
 from grace.store import RunDir, read_json, write_json
 
 Tree = dict[str, Any]
@@ -279,13 +281,15 @@ def _start_all(
 
 def _run_chain(chain: Chain, until: str | None, scored: Scored | None) -> None:
     """Do a run, then its variants, which share its answers."""
-    main, main_settings = chain[0]
-    if scored is not None:
-        run(main, main_settings, until="score")
-        scored(main)
-    run(main, main_settings, until=until)
-    for path, settings in chain[1:]:
-        _share(main, path)
+    main, _ = chain[0]
+    for path, settings in chain:
+        if path != main:
+            _share(main, path)
+        if stages_left(RunDir(path), settings, until=until):
+            say(f"run {path}")
+        if path == main and scored is not None:
+            run(main, settings, until="score")
+            scored(main)
         run(path, settings, until=until)
 
 
