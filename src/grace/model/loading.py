@@ -102,7 +102,7 @@ def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
             raise ModelError(f"run {path} has no trained adapter yet; finish it: grace run {path}")
         return path / "adapter"
     if runs := runs_in(path):
-        names = ", ".join(run.name for run in runs)
+        names = ", ".join(str(run.relative_to(path)) for run in runs)
         raise ModelError(f"{path} holds several runs ({names}); name one of them, e.g. {runs[0]}")
     return path if any((path / name).exists() for name in (LORA_CONFIG, ROWS)) else None
 
