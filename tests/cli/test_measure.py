@@ -44,6 +44,13 @@ def test_the_numbers_are_those_of_scikit_learn(tmp_path: Path, cli: Any):
     assert row["accuracy"] == pytest.approx(sum(correct) / 200)
 
 
+def test_names_of_columns_may_be_in_any_case(tmp_path: Path, cli: Any):
+    lines = [f"{row['question']},{row['confidence']},{row['correct']}".upper() for row in ROWS]
+    table = tmp_path / "mine.csv"
+    table.write_text("\n".join(["Question,CONFIDENCE, Correct", *lines]), "utf-8")
+    assert report(cli, table)["rows"] == report(cli, write(tmp_path / "mine.jsonl", ROWS))["rows"]
+
+
 def test_without_confidence_is_missing_and_without_grade_is_left_out(tmp_path: Path, cli: Any):
     rows = [dict(row) for row in ROWS]
     for row in rows[:5]:

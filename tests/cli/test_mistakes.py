@@ -353,7 +353,8 @@ MISTAKES = [
     Mistake(
         "answers without confidence",
         "measure own.jsonl",
-        'own.jsonl:1: "confidence" is missing; `grace score` adds it',
+        'own.jsonl:1: "confidence" is missing; rename the field with it, or let `grace score` add '
+        "it",
         '{"question": "A?", "response": "a", "correct": true}',
     ),
     Mistake(
