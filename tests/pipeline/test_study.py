@@ -272,6 +272,14 @@ def test_a_part_of_a_study_is_reported_alone(study: Path):
     ("text", "says"),
     [
         ("[study]\nseed = 3\n", "unknown setting 'seed'; did you mean 'seeds'"),
+        (
+            "[study]\ntasks = ['sciq']\n[study.task.siq]\ntrain = {}\n",
+            "study.task.siq: the study's tasks are sciq",
+        ),
+        (
+            "[study.variant.x]\nseed = 3\n",
+            "study: x has a seed; set seed at the top, or study.seeds",
+        ),
         ("[study]\nseeds = 0\n", "seeds is 0, expected a finite number of at least 1"),
         ("[study]\nvariant = 3\n", "variant is 3, expected sections"),
         ("[study.variant.x]\ntrain = { los = 1 }\n", "unknown setting 'train.los'"),

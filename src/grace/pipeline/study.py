@@ -162,7 +162,14 @@ def _new_study(recipe: Path | None) -> Study:
     if recipe is None:
         return Study({}, StudySettings())
     tree = read_recipe(recipe)
-    own = from_dict(StudySettings, tree.pop("study", {}), where=f"{recipe}: study")
+    where = f"{recipe}: study"
+    own = from_dict(StudySettings, tree.pop("study", {}), where=where)
+    for name in own.task:
+        if own.tasks and name not in own.tasks:
+            raise ConfigError(f"{where}.task.{name}: the study's tasks are {', '.join(own.tasks)}")
+    for name, changes in (own.task | own.variant).items():
+        if "seed" in changes:
+            raise ConfigError(f"{where}: {name} has a seed; set seed at the top, or study.seeds")
     return Study(tree, own, where=str(recipe))
 
 
