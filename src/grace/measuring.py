@@ -118,6 +118,8 @@ def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
 
 def _rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     if isinstance(source, str | Path):
+        if is_run(Path(source)) or is_study(Path(source)):
+            raise DataError(f"{source} is a run, which is measured: see `grace report {source}`")
         yield from answer_rows(source)
         return
     for number, fields in enumerate(source):

@@ -124,6 +124,11 @@ def test_what_label_wrote_is_measured(finished: Path, tmp_path: Path, cli: Any):
     assert row["wqd"] is not None  # three responses per question, known as such
 
 
+def test_a_run_is_refused_with_the_command_that_shows_its_measures(finished: Path, cli: Any):
+    result = cli("measure", finished / "run")
+    assert result.code == 2 and f"see `grace report {finished / 'run'}`" in result.err
+
+
 def test_a_pipe_will_do(tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch):
     text = "".join(json.dumps(row) + "\n" for row in ROWS)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
