@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
@@ -21,6 +22,7 @@ import pytest
 import grace
 import tiny_run
 from grace.cli import demo as demo_module
+from grace.cli.app import app
 from grace.cli.options import listed
 from grace.grading import load_grader
 from grace.pipeline import STAGES
@@ -79,6 +81,13 @@ def test_no_command_shows_the_help_and_version_the_version(cli: Any):
     assert cli().code == 0
     assert "Start with: grace demo" in cli().out
     assert cli("--version").out == f"grace {grace.__version__}\n"
+
+
+def test_paragraphs_of_help_keep_their_lines_on_a_terminal_of_80_columns():
+    """Typer keeps the line ends of all paragraphs but the first."""
+    for command in app.registered_commands:
+        _, *others = inspect.cleandoc(command.callback.__doc__ or "").split("\n\n")
+        assert all(len(line) <= 78 for text in others for line in text.splitlines()), command
 
 
 def test_every_help_text_names_a_command_that_exists(cli: Any):

@@ -37,9 +37,9 @@ def recalibrate(
 ) -> None:
     """Adapt a trained confidence to other questions, from about a hundred graded answers.
 
-    Three numbers are fitted: a weight for the hidden states, one for the log-probabilities, and an
-    offset. The model and its answers stay the same. OUT can be asked, served and exported like any
-    adapter.
+    Three numbers are fitted: a weight for the hidden states, one for the
+    log-probabilities, and an offset. The model and its answers stay the same. OUT
+    can be asked, served and exported like any adapter.
     """
     from grace.evidence import Evidence
     from grace.measuring import read_answers
