@@ -293,6 +293,12 @@ def test_a_mistake_in_a_study_is_named(text: str, says: str, tmp_path: Path):
         resolve_study(tmp_path / "run", tmp_path / "recipe.toml", where)
 
 
+def test_two_tasks_of_one_name_are_refused(tmp_path: Path):
+    (tmp_path / "recipe.toml").write_text("[study]\ntasks = ['a:TASK', 'b:TASK']\n", "utf-8")
+    with pytest.raises(ConfigError, match="two runs are named TASK; rename a task"):
+        resolve_study(tmp_path / "run", tmp_path / "recipe.toml", ["model.path=pocket"])
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_names_what_there_is(recipe: Path, tmp_path: Path):
     from grace.running import check_names

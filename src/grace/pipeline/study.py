@@ -96,6 +96,8 @@ class Study(NamedTuple):
         for task, seed, variant in itertools.product(tasks, seeds, variants):
             names = {"task": task.rpartition(":")[2], "seed": f"seed-{seed}", "variant": variant}
             folder = Path(*(names[level] for level in self.levels))
+            if folder in runs:
+                raise ConfigError(f"{self.where}: two runs are named {folder}; rename a task")
             common: Tree = {"data": {"task": task}, "seed": seed}
             others = [other for other in tasks if other != task]
             if self.settings.transfer and others:
