@@ -20,7 +20,7 @@ from grace.report import (
     summarize,
 )
 from grace.store import is_run, is_study
-from grace.store.inputs import Row, read_rows
+from grace.store.inputs import Row, in_any_case, read_rows
 
 TASK = "given answers"
 DRAWN = 10**8  # responses in all bootstrap resamples; very many responses get fewer resamples
@@ -118,6 +118,8 @@ def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
 
 def _rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     if isinstance(source, str | Path):
+        if is_run(Path(source)) or is_study(Path(source)):
+            raise DataError(f"{source} is a run, which is measured: see `grace report {source}`")
         yield from answer_rows(source)
         return
     for number, fields in enumerate(source):
@@ -125,7 +127,7 @@ def _rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]:
             raise DataError(
                 f"row {number} is {type(fields).__name__}; give each row as a dict, or name a file"
             )
-        yield Row(f"row {number}", dict(fields))
+        yield Row(f"row {number}", in_any_case(dict(fields), FIELDS))
 
 
 def _names(sources: Sequence[str | Path | Iterable[Mapping[str, Any]]]) -> list[str]:
@@ -182,7 +184,12 @@ def answer_rows(file: str | Path, fields: Sequence[str] = FIELDS) -> Iterator[Ro
     Raises:
         DataError: as `read_rows`.
     """
-    return read_rows(file, choose=lambda names: [name for name in fields if name in names])
+
+    def wanted(names: Sequence[str]) -> list[str]:
+        return [name for name in names if name.strip().lower() in fields]
+
+    for where, row in read_rows(file, choose=wanted):
+        yield Row(where, in_any_case(row, fields))
 
 
 def check_report_place(out: Path | None) -> None:
@@ -206,7 +213,8 @@ def confidence_in(fields: dict[str, Any], where: str) -> float | None:
         DataError: the field is missing, or not a probability.
     """
     if "confidence" not in fields:
-        raise DataError(f'{where}: "confidence" is missing; `grace score` adds it')
+        remedy = "rename the field with it, or let `grace score` add it"
+        raise DataError(f'{where}: "confidence" is missing; {remedy}')
     value = _parsed(fields["confidence"])
     if value is None:
         return None

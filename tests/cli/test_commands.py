@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
@@ -21,6 +22,7 @@ import pytest
 import grace
 import tiny_run
 from grace.cli import demo as demo_module
+from grace.cli.app import app
 from grace.cli.options import listed
 from grace.grading import load_grader
 from grace.pipeline import STAGES
@@ -79,6 +81,13 @@ def test_no_command_shows_the_help_and_version_the_version(cli: Any):
     assert cli().code == 0
     assert "Start with: grace demo" in cli().out
     assert cli("--version").out == f"grace {grace.__version__}\n"
+
+
+def test_paragraphs_of_help_keep_their_lines_on_a_terminal_of_80_columns():
+    """Typer keeps the line ends of all paragraphs but the first."""
+    for command in app.registered_commands:
+        _, *others = inspect.cleandoc(command.callback.__doc__ or "").split("\n\n")
+        assert all(len(line) <= 78 for text in others for line in text.splitlines()), command
 
 
 def test_every_help_text_names_a_command_that_exists(cli: Any):
@@ -253,12 +262,12 @@ def test_reports_of_several_runs_go_into_one(finished: Path, tmp_path: Path, cli
 def test_several_seeds_end_with_the_next_command_for_one_of_them(
     finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    shutil.copytree(finished / "run", tmp_path / "study" / "seed-3")
+    shutil.copytree(finished / "run", tmp_path / "study" / "seed-0")
     report = json.loads((finished / "run" / "report.json").read_text("utf-8"))
     monkeypatch.setattr("grace.pipeline.study.run_study", lambda *args, **options: report)
     where = ("--model", finished / "model", "--file", finished / "questions.jsonl")
     result = cli("run", tmp_path / "study", "--seeds", 2, *where)
-    assert result.out.splitlines()[-1].startswith(f"next:   grace ask {tmp_path}/study/seed-3 ")
+    assert result.out.splitlines()[-1].startswith(f"next:   grace ask {tmp_path}/study/seed-0 ")
 
 
 @pytest.mark.usefixtures("tiny_demo")
@@ -371,6 +380,8 @@ def test_check_of_what_is_no_run_fails(name: str, places: dict[str, Path], cli: 
 
 def test_check_of_a_folder_of_runs_examines_each(places: dict[str, Path], cli: Any):
     assert f"ok    {places['runs'] / 'seed-0'}: task questions" in cli("check", places["runs"]).out
+    above = cli("check", places["runs"].parent).out
+    assert f"ok    {places['runs'].name}/seed-0 stage report: whole" in above
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

@@ -44,6 +44,13 @@ def test_the_numbers_are_those_of_scikit_learn(tmp_path: Path, cli: Any):
     assert row["accuracy"] == pytest.approx(sum(correct) / 200)
 
 
+def test_names_of_columns_may_be_in_any_case(tmp_path: Path, cli: Any):
+    lines = [f"{row['question']},{row['confidence']},{row['correct']}".upper() for row in ROWS]
+    table = tmp_path / "mine.csv"
+    table.write_text("\n".join(["Question,CONFIDENCE, Correct", *lines]), "utf-8")
+    assert report(cli, table)["rows"] == report(cli, write(tmp_path / "mine.jsonl", ROWS))["rows"]
+
+
 def test_without_confidence_is_missing_and_without_grade_is_left_out(tmp_path: Path, cli: Any):
     rows = [dict(row) for row in ROWS]
     for row in rows[:5]:
@@ -115,6 +122,11 @@ def test_what_label_wrote_is_measured(finished: Path, tmp_path: Path, cli: Any):
         sum((r["confidence"] - r["correct"]) ** 2 for r in known) / len(known), abs=1e-6
     )
     assert row["wqd"] is not None  # three responses per question, known as such
+
+
+def test_a_run_is_refused_with_the_command_that_shows_its_measures(finished: Path, cli: Any):
+    result = cli("measure", finished / "run")
+    assert result.code == 2 and f"see `grace report {finished / 'run'}`" in result.err
 
 
 def test_a_pipe_will_do(tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch):

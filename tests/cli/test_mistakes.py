@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 RUN = "run new --model pocket --file own.jsonl"
+POCKET = "run new --model pocket --task pocket_people"
 CSV = "run new --model pocket --file own.csv"
 GOOD = '{"question": "A?", "answers": ["a"]}'
 KNOWN = (
@@ -280,6 +281,18 @@ MISTAKES = [
         "of your own",
     ),
     Mistake(
+        "the estimator of a setting is misspelt",
+        f"{POCKET} --set estimators.p_tru.shots=4",
+        f"unknown estimator 'p_tru'; did you mean 'p_true'? known: {KNOWN}, or module:NAME for one "
+        "of your own",
+    ),
+    Mistake(
+        "a setting of an estimator with its recalibration",
+        f"{POCKET} --set estimators.likelihood+platt.with_end=false",
+        f"unknown estimator 'likelihood+platt'; did you mean 'likelihood'? known: {KNOWN}, or "
+        "module:NAME for one of your own",
+    ),
+    Mistake(
         "a grader is misspelt",
         f"{RUN} --set grade.grader=rogue",
         "unknown grader 'rogue'; did you mean 'rouge'? known: rouge, rouge_or_substring, exact, "
@@ -340,7 +353,8 @@ MISTAKES = [
     Mistake(
         "answers without confidence",
         "measure own.jsonl",
-        'own.jsonl:1: "confidence" is missing; `grace score` adds it',
+        'own.jsonl:1: "confidence" is missing; rename the field with it, or let `grace score` add '
+        "it",
         '{"question": "A?", "response": "a", "correct": true}',
     ),
     Mistake(

@@ -66,8 +66,11 @@ def test_it_finds_the_map_and_says_what_it_gains(
     assert made["after"]["ece"][0] < made["before"]["ece"][0] / 2
     assert "auroc" not in made["change"]  # one slope: the order stays
     shown = cli("recalibrate", finished / "run", graded, tmp_path / "other").out
-    assert "clearly better" in shown and f"grace ask {tmp_path / 'other'}" in shown
-    assert "graded.jsonl has no log-probabilities" in shown
+    assert (
+        "Brier score: clearly better (5 folds" in shown
+        and f"grace ask {tmp_path / 'other'}" in shown
+    )
+    assert "run does not use log-probabilities (train.evidence=none): one slope" in shown
 
 
 def test_hidden_states_that_say_nothing_of_these_questions_are_turned_down(
@@ -91,6 +94,9 @@ def test_hidden_states_that_say_nothing_of_these_questions_are_turned_down(
     assert made["change"]["auroc"][1] > 0 and made["change"]["brier"][2] < 0
     shown = cli("recalibrate", adapter, graded, tmp_path / "other").out
     assert "times what the hidden states say" in shown
+    tiny_run.write_lines(graded, [row | {"logprobs": None} for row in rows])
+    shown = cli("recalibrate", adapter, graded, tmp_path / "one").out
+    assert "graded.jsonl has no log-probabilities (`grace label` writes them): one" in shown
 
 
 def test_each_part_of_the_log_odds_gets_its_slope():

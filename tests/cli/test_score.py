@@ -192,3 +192,7 @@ def test_a_table_is_scored_into_lines(finished: Path, tmp_path: Path, model: Mod
     assert [list(row) for row in rows] == [["n", "question", "response", "confidence"]] * 2
     wanted = model.score(["What is 1?", "What is 5?"], ["one", "five"])
     assert [row["confidence"] for row in rows] == pytest.approx(wanted, abs=1e-5)
+    file.write_text("N,Question,Response\n1,What is 1?,one\n2,What is 5?,five\n", "utf-8")
+    again = rows_of(cli("score", finished / "run", file).out)
+    assert [list(row) for row in again] == [["N", "Question", "Response", "confidence"]] * 2
+    assert [row["confidence"] for row in again] == [row["confidence"] for row in rows]

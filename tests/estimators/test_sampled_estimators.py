@@ -74,3 +74,11 @@ def test_alike_answers_are_one_cluster_from_the_threshold_on():
 def test_an_entropy_needs_two_samples():
     with pytest.raises(ConfigError, match="expected a finite number of at least 2"):
         load_estimator("semantic_entropy", {"samples": 1})
+
+
+@pytest.mark.parametrize("name", ["consistency", "semantic_entropy"])
+def test_responses_without_further_samples_are_refused_with_what_to_do(name: str):
+    rated = one("rome")
+    alone = Samples(**{n: getattr(rated, n) for n in Samples.__slots__ if n != "draw"})
+    with pytest.raises(ConfigError, match="with 10 further samples of its question"):
+        rate(name, alone)

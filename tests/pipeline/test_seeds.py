@@ -77,7 +77,8 @@ def redo_report(path: Path) -> None:
 
 def test_redo_reaches_every_seed_of_a_study(study: Path) -> None:
     ended = trials.finish(redo_report, study)
-    assert (ended.code, ended.said) == (0, "stage report\nstage report\n")
+    said = "".join(f"run {study / f'seed-{seed}'}\nstage report\n" for seed in (0, 1))
+    assert (ended.code, ended.said) == (0, said)
     assert json.loads((study / "config.json").read_text())["overrides"] == ["report.bins=5"]
     for folder in (study / "seed-0", study / "seed-1"):
         assert json.loads((folder / "config.json").read_text())["settings"]["report"]["bins"] == 5

@@ -11,6 +11,7 @@ import pytest
 
 import grace
 import tiny_run
+from grace.cli import main
 from grace.config import parse_value, shipped_recipes
 from grace.errors import ConfigError, RunError
 from grace.pipeline.stages import score
@@ -189,6 +190,27 @@ def test_a_finished_study_resumes_by_name_and_does_nothing(study: Path):
     assert {path: path.stat().st_mtime_ns for path in study.rglob("stages/*")} == before
 
 
+def test_grace_run_names_the_runs_that_are_left_and_the_first_run_of_a_study(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    copy = tmp_path / "study"
+    shutil.copytree(study, copy)
+    shutil.copytree(copy / PEOPLE / "grace", copy / "another")  # no run of the recipe
+    left = Path(PLACES, "grace-log")
+    (copy / left / "stages" / "report.json").unlink()
+
+    def typed(*options: str) -> Any:
+        with pytest.raises(SystemExit) as stopped:
+            main(["run", str(copy), *options])
+        assert not stopped.value.code
+        return capsys.readouterr()
+
+    assert str(left) in typed("--dry-run").out
+    shown = typed()
+    assert shown.err.splitlines()[:2] == [f"run {copy / left}", "stage report"]
+    assert shown.out.splitlines()[-1].startswith(f"next:   grace ask {copy / PEOPLE / 'grace'} ")
+
+
 def test_runs_side_by_side_in_processes_of_their_own_do_the_same(study: Path, tmp_path: Path):
     copy = Path(shutil.copytree(study, tmp_path / "study"))
     grades = sorted(path.relative_to(study) for path in study.rglob("test/grades.jsonl"))
@@ -250,6 +272,14 @@ def test_a_part_of_a_study_is_reported_alone(study: Path):
     ("text", "says"),
     [
         ("[study]\nseed = 3\n", "unknown setting 'seed'; did you mean 'seeds'"),
+        (
+            "[study]\ntasks = ['sciq']\n[study.task.siq]\ntrain = {}\n",
+            "study.task.siq: the study's tasks are sciq",
+        ),
+        (
+            "[study.variant.x]\nseed = 3\n",
+            "study: x has a seed; set seed at the top, or study.seeds",
+        ),
         ("[study]\nseeds = 0\n", "seeds is 0, expected a finite number of at least 1"),
         ("[study]\nvariant = 3\n", "variant is 3, expected sections"),
         ("[study.variant.x]\ntrain = { los = 1 }\n", "unknown setting 'train.los'"),
@@ -261,6 +291,12 @@ def test_a_mistake_in_a_study_is_named(text: str, says: str, tmp_path: Path):
     where = ["model.path=pocket", 'data.task="sciq"']
     with pytest.raises(ConfigError, match=says):
         resolve_study(tmp_path / "run", tmp_path / "recipe.toml", where)
+
+
+def test_two_tasks_of_one_name_are_refused(tmp_path: Path):
+    (tmp_path / "recipe.toml").write_text("[study]\ntasks = ['a:TASK', 'b:TASK']\n", "utf-8")
+    with pytest.raises(ConfigError, match="two runs are named TASK; rename a task"):
+        resolve_study(tmp_path / "run", tmp_path / "recipe.toml", ["model.path=pocket"])
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -22,6 +22,7 @@ from grace.report import (
     to_json,
 )
 from grace.report.groups import groups, transfers
+from grace.report.names import label
 
 SCHEMA = json.loads(files("grace.report").joinpath("schema.json").read_text())
 
@@ -149,6 +150,21 @@ def test_runs_that_contradict_each_other_are_refused():
         merge([], "x")
     with pytest.raises(UserInputError, match="two different results"):
         summarize(study([result("grace"), result("grace", noise=3)]))
+
+
+def test_what_a_differently_named_run_rates_otherwise_is_named_after_that_run():
+    def of(name, noise=1.0):
+        rated = [result("platt", run=name), result("loglik+isotonic", run=name, noise=noise)]
+        return study([result(name, run=name), *rated])
+
+    report = checked(merge([of("grace"), of("half", noise=3)], "both"))
+    names = ["grace", "half", "loglik+isotonic", "loglik@half+isotonic", "platt"]
+    assert [row["estimator"] for row in report["rows"]] == names
+    assert label(names[3]) == "Log-likelihood, logistic + isotonic (half)"
+    with pytest.raises(UserInputError, match=r"results for loglik.*report\.name=NAME"):
+        merge([of("grace"), of("grace", noise=3)], "both")
+    with pytest.raises(UserInputError, match="different results for loglik@half"):
+        merge([of("grace"), of("half", noise=2), of("half", noise=3)], "three")
 
 
 def test_costs_and_access_travel_to_the_rows():

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 from grace.errors import DataError
 from grace.records import Message
-from grace.store.inputs import Row
+from grace.store.inputs import Row, in_any_case
 
 PROMPT_KEYS = ("question", "prompt", "messages")
+FIELDS = (*PROMPT_KEYS, "choices", "response")
 
 
 class ResponseRow(NamedTuple):
@@ -30,24 +31,25 @@ def response_row(row: Row) -> ResponseRow:
     Raises:
         DataError: names the place and what is expected there.
     """
-    where, fields = row
+    where, written = row
+    fields = in_any_case(written, FIELDS)
     keys = [key for key in PROMPT_KEYS if fields.get(key) is not None]
     if len(keys) != 1:
         wanted = ", ".join(PROMPT_KEYS)
         if keys:
             raise DataError(f"{where}: found {' and '.join(keys)}; give exactly one of {wanted}")
-        raise DataError(f"{where}: none of {wanted} among the fields {', '.join(fields)}; add one")
+        raise DataError(f"{where}: none of {wanted} among the fields {', '.join(written)}; add one")
     asked = _asked(keys[0], fields[keys[0]], where)
     choices = _choices(fields.get("choices"), keys[0], where)
     response = fields.get("response")
     if response is None:
         raise DataError(
-            f'{where}: "response" is missing among the fields {", ".join(fields)}; rename the one '
+            f'{where}: "response" is missing among the fields {", ".join(written)}; rename the one '
             "with the model's answer"
         )
     if not isinstance(response, str):
         raise DataError(f"{where}: response is {response!r}; write it as a text")
-    return ResponseRow(where, fields, asked, choices, response)
+    return ResponseRow(where, written, asked, choices, response)
 
 
 def _asked(key: str, value: Any, where: str) -> str | list[Message]:

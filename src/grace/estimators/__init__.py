@@ -34,7 +34,10 @@ Values = list[float | None]
 
 
 def _no_draws(count: int) -> Draws:
-    raise ConfigError(f"these responses come without the {count} further samples that are needed")
+    raise ConfigError(
+        f"an estimator compares a response with {count} further samples of its question, which "
+        "there are only for the test answers of a run; leave it out here"
+    )
 
 
 @dataclass(frozen=True, slots=True)

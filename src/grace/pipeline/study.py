@@ -6,7 +6,7 @@
     transfer = true                   # rate on one another's test questions too
     [study.task.sciq]                 # settings of one task
     train.epochs = 1
-    [study.variant.grace-paper]       # trained differently, on the same answers
+    [study.variant.grace-paper]       # other settings, beside those of the recipe
     train.evidence = "none"
 
 The settings of a variant win over those of a task. A level with a single entry has no folder.
@@ -44,9 +44,11 @@ from grace.pipeline import (
     read_run_settings,
     run,
     stages_alike,
+    stages_left,
 )
 from grace.pipeline.processes import side_by_side
 from grace.pipeline.stages.report import report_runs
+from grace.progress import say
 from grace.store import RunDir, read_json, write_json
 
 Tree = dict[str, Any]
@@ -94,6 +96,8 @@ class Study(NamedTuple):
         for task, seed, variant in itertools.product(tasks, seeds, variants):
             names = {"task": task.rpartition(":")[2], "seed": f"seed-{seed}", "variant": variant}
             folder = Path(*(names[level] for level in self.levels))
+            if folder in runs:
+                raise ConfigError(f"{self.where}: two runs are named {folder}; rename a task")
             common: Tree = {"data": {"task": task}, "seed": seed}
             others = [other for other in tasks if other != task]
             if self.settings.transfer and others:
@@ -160,7 +164,14 @@ def _new_study(recipe: Path | None) -> Study:
     if recipe is None:
         return Study({}, StudySettings())
     tree = read_recipe(recipe)
-    own = from_dict(StudySettings, tree.pop("study", {}), where=f"{recipe}: study")
+    where = f"{recipe}: study"
+    own = from_dict(StudySettings, tree.pop("study", {}), where=where)
+    for name in own.task:
+        if own.tasks and name not in own.tasks:
+            raise ConfigError(f"{where}.task.{name}: the study's tasks are {', '.join(own.tasks)}")
+    for name, changes in (own.task | own.variant).items():
+        if "seed" in changes:
+            raise ConfigError(f"{where}: {name} has a seed; set seed at the top, or study.seeds")
     return Study(tree, own, where=str(recipe))
 
 
@@ -279,13 +290,15 @@ def _start_all(
 
 def _run_chain(chain: Chain, until: str | None, scored: Scored | None) -> None:
     """Do a run, then its variants, which share its answers."""
-    main, main_settings = chain[0]
-    if scored is not None:
-        run(main, main_settings, until="score")
-        scored(main)
-    run(main, main_settings, until=until)
-    for path, settings in chain[1:]:
-        _share(main, path)
+    main, _ = chain[0]
+    for path, settings in chain:
+        if path != main:
+            _share(main, path)
+        if stages_left(RunDir(path), settings, until=until):
+            say(f"run {path}")
+        if path == main and scored is not None:
+            run(main, settings, until="score")
+            scored(main)
         run(path, settings, until=until)
 
 

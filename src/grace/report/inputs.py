@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.errors import UserInputError
-from grace.report.names import ACCESS
+from grace.report.names import ACCESS, of_run
 from grace.report.rows import group_by
 from grace.report.rows.answers import TargetRow, Validation
 from grace.report.rows.votes import Pooled
@@ -35,6 +35,7 @@ class EstimatorResult:
     A `train_task` other than `task` means out of domain. Costs are None where not measured:
     seconds and requests are per answer, `fit_seconds` is the total for what is used,
     `left_out_seconds` that of LoRA that was trained and left out, `access` is one of `ACCESS`.
+    `run` is its run's name for the trained confidence.
     """
 
     task: str
@@ -52,6 +53,7 @@ class EstimatorResult:
     left_out_seconds: float | None = None
     trained_parameters: int | None = None
     access: str | None = None
+    run: str = ""
 
     def __post_init__(self) -> None:
         sizes = {len(self.confidence), len(self.correct), len(self.ids or self.correct)}
@@ -149,12 +151,14 @@ class ReportInput:
 def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
     """Join several inputs, with their raw confidences, so that statistics are over all of them.
 
-    An estimator that two runs share counts once, at the cost that the first one measured. Targets
-    are pooled per training task, equal notes appear once, settings that differ are listed side by
+    An estimator that two runs share counts once, at the cost that the first one measured. If a
+    later run has other results for it, these are named after that run ("platt@half"). Targets are
+    pooled per training task, equal notes appear once, settings that differ are listed side by
     side, and examples come from the first run of each task.
 
     Raises:
-        UserInputError: no input, or different results for the same estimator, task and seed.
+        UserInputError: no input, or different results for the same estimator, task and seed of two
+            runs of one name.
     """
     if not inputs:
         raise UserInputError("there are no runs to report; name at least one")
@@ -197,7 +201,8 @@ def conflict(key: Key) -> UserInputError:
     task, train_task, backbone, estimator, seed = key
     return UserInputError(
         f"two different results for {estimator} on {task} (trained on {train_task}, "
-        f"{backbone}, seed {seed}); give the runs different seeds or leave one out"
+        f"{backbone}, seed {seed}); leave one run out, or give it a name: grace run RUN "
+        "--redo report --set report.name=NAME"
     )
 
 
@@ -209,7 +214,11 @@ def _distinct(values: Iterable[str]) -> str:
 def _results(results: Sequence[EstimatorResult]) -> list[EstimatorResult]:
     first: dict[Key, EstimatorResult] = {}
     for result in results:
-        if not _same(first.setdefault(result.key, result), result):
+        known = first.setdefault(result.key, result)
+        if not _same(known, result) and known.run != result.run:
+            result = replace(result, estimator=of_run(result.estimator, result.run))
+            known = first.setdefault(result.key, result)
+        if not _same(known, result):
             raise conflict(result.key)
     return list(first.values())
 

@@ -50,9 +50,8 @@ LABELS = {name: shown for family in FAMILIES.values() for name, shown in family.
 OURS = "grace"
 """The estimator that every other is compared with."""
 
-AT_BASE = "@base"  # suffix of a trained estimator that rates its backbone's answers
 BASE = "base"
-"""The name of the backbone as a source of samples."""
+"""The name of the backbone as a source of samples, and in "grace@base" of answers."""
 
 BASELINE = "sc"
 """The strategy that every other is compared with."""
@@ -156,15 +155,23 @@ ACCESS = ("text", "logprobs", "hidden states", "weights")
 
 
 def label(estimator: str) -> str:
-    """Return the label of an estimator, also of "name+recalibration" and "name@base".
+    """Return the label of an estimator, also of "name+recalibration", "name@base" and "name@run".
 
     An estimator that is not in `LABELS` keeps its name, with spaces for underscores.
     """
     full, plus, recalibration = estimator.partition("+")
-    name = full.removesuffix(AT_BASE)
+    name, _, at = full.partition("@")
     shown = LABELS.get(name, name.replace("_", " "))
-    shown += "" if name == full else " on the backbone's answers"
-    return f"{shown} + {recalibration.replace('_', ' ')}" if plus else shown
+    if at == BASE:
+        shown += " on the backbone's answers"
+    shown += f" + {recalibration.replace('_', ' ')}" if plus else ""
+    return f"{shown} ({label(at)})" if at not in ("", BASE) else shown
+
+
+def of_run(estimator: str, run: str) -> str:
+    """Name an estimator after a run, where another run has other results for it."""
+    full, plus, recalibration = estimator.partition("+")
+    return f"{full}@{run}{plus}{recalibration}"
 
 
 def family(estimator: str) -> str:
@@ -181,7 +188,7 @@ def estimator_order(estimator: str) -> tuple[int, str]:
 
 
 def _plain(estimator: str) -> str:
-    return estimator.partition("+")[0].removesuffix(AT_BASE)
+    return estimator.partition("+")[0].partition("@")[0]
 
 
 def as_code(text: str) -> str:
@@ -216,8 +223,10 @@ def strategy_name(
     shown = f"{label(source)}-{shown}" if dash else shown
     about = [label(estimator)] if estimator not in (None, source) else []
     about += [f"{label(samples)}'s samples"] if samples and whose else []
-    about += [options.replace(",", ", ").replace("=", " ")] if options else []
-    about += [] if threshold is None else [f"stop at {threshold:g}"]
+    about += [one.replace("=", " ") for one in options.split(",") if one]
+    if threshold is not None:
+        about = [one for one in about if not one.startswith("threshold ")]
+        about.append(f"stop at {threshold:g}")
     return f"{shown} ({', '.join(about)})" if about else shown
 
 

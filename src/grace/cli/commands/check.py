@@ -108,7 +108,7 @@ def _runs(path: Path) -> Iterator[Finding]:
         remedy = "it has no config.json of a run; see `grace list runs`"
         yield Finding(str(path), False, remedy if path.exists() else "there is no such directory")
     for run in runs:
-        label = f"{run.name} " if len(runs) > 1 else ""
+        label = f"{run.relative_to(path)} " if len(runs) > 1 else ""
         yield _settings(run)
         yield from (_stage(run, stage, label) for stage in STAGES)
 

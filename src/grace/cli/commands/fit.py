@@ -59,8 +59,8 @@ def fit(
 ) -> None:
     """Fit a confidence to answers that you have graded, without training the model.
 
-    The model's answers stay exactly the same. OUT can be asked, served and exported like any
-    adapter.
+    The model's answers stay exactly the same. OUT can be asked, served and
+    exported like any adapter.
     """
     from grace.pipeline.stages.fit import fit_graded
 

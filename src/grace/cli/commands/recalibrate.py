@@ -37,9 +37,9 @@ def recalibrate(
 ) -> None:
     """Adapt a trained confidence to other questions, from about a hundred graded answers.
 
-    Three numbers are fitted: a weight for the hidden states, one for the log-probabilities, and an
-    offset. The model and its answers stay the same. OUT can be asked, served and exported like any
-    adapter.
+    Three numbers are fitted: a weight for the hidden states, one for the
+    log-probabilities, and an offset. The model and its answers stay the same. OUT
+    can be asked, served and exported like any adapter.
     """
     from grace.evidence import Evidence
     from grace.measuring import read_answers
@@ -74,7 +74,10 @@ def recalibrate(
     _show(compared, f"{len(rated)} graded answers to {len(set(questions))} questions")
     if len(parts_PN) == 1:
         print(f"log-odds of c: {fitted.rows:.2f} times the old ones {fitted.offset:+.2f}")
-        print(f"{file} has no log-probabilities (`grace label` writes them): one slope for all")
+        if evidence is None:
+            print(f"{path} does not use log-probabilities (train.evidence=none): one slope for all")
+        else:
+            print(f"{file} has no log-probabilities (`grace label` writes them): one slope for all")
     else:
         print(
             f"log-odds of c: {fitted.rows:.2f} times what the hidden states say, "
@@ -120,6 +123,6 @@ def _show(compared: dict[str, dict[str, list[float]]], title: str) -> None:
     Console().print(console_table(Table(title, "", heads, rows, texts=1)))
     _, low, high = compared["change"]["brier"]
     change = "clearly better" if high < 0 else "clearly worse" if low > 0 else "no clear change"
-    print(f"{change}; each answer was rated by a fit that has not seen its question (5 folds)")
+    print(f"Brier score: {change} (5 folds: each answer rated by a fit without its question)")
     if high >= 0:
         print("recalibration is not needed: keep using the model as it is for these questions")

@@ -127,7 +127,7 @@ def run(
         return
     show_report(content, path, as_json=as_json)
     if not as_json:
-        show_next(path)
+        show_next(path / next(iter(study.runs())))
 
 
 def report(
@@ -188,7 +188,7 @@ def _show_plans(
     if as_json:
         steps = [[step._asdict() for step in plan] for plan in plans]
         print(json.dumps(dict(zip(names, steps, strict=True)), indent=2))
-    elif len(plans) == 1:
+    elif len(runs) == 1:
         _show_counts("stage", "answers", plans[0])
     else:
         totals = [(len(plan), sum(step.tokens for step in plan)) for plan in plans]

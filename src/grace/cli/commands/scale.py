@@ -48,8 +48,8 @@ def scale(
 ) -> None:
     """Compare voting strategies by accuracy, samples and tokens.
 
-    RUN is a finished run, or a directory of several; the result is added to its report. An
-    interrupted command resumes when you repeat it.
+    RUN is a finished run, or a directory of several; the result is added to its
+    report. An interrupted command resumes when you repeat it.
     """
     from rich.console import Console
 
@@ -100,7 +100,8 @@ def threshold(
 ) -> None:
     """Choose a confidence threshold that guarantees an accuracy, from the validation answers.
 
-    `grace ask` and `grace serve` then use it. The exit code is 1 if no threshold can guarantee it.
+    `grace ask` and `grace serve` then use it. The exit code is 1 if no threshold
+    can guarantee it.
     """
     from grace.pipeline.scaling.guarantees import choose_threshold
 

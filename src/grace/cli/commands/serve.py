@@ -134,7 +134,8 @@ def proxy(
 ) -> None:
     """Serve the API of `grace serve` for a model that runs in vLLM, SGLang or llama-server.
 
-    Only the tokenizer and small JSON files are read from DIR; no weights are loaded.
+    Only the tokenizer and small JSON files are read from DIR; no weights are
+    loaded.
     """
     from grace.model.connecting import connect, served_directory
     from grace.server import ServerSettings

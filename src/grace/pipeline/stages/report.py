@@ -167,6 +167,7 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
         confidence=[row.confidence for row in rows],
         correct=[grade.correct for grade in split.grades.read()],
         ids=[row.id for row in rows],
+        run=settings.report.name,
         seconds_per_answer=None if generating is None else generating + beyond,
         **cost,
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from grace import plugins
 from grace.config import RunSettings
 from grace.errors import RunError
 from grace.estimators import (
@@ -134,10 +135,14 @@ def check_estimators(settings: RunSettings) -> None:
     """Refuse estimators that this machine cannot fit, before hours are spent on a run.
 
     Raises:
-        ConfigError: a package is missing, for example; the message says what to do.
+        ConfigError: a package is missing, or settings are of an estimator that there is not, for
+            example; the message says what to do.
     """
     for name in settings.report.estimators:
         check_estimator(estimator_of(settings, name))
+    for name in settings.estimators:
+        if ":" not in name:
+            plugins.load("grace.estimators", name)
 
 
 def estimator_of(settings: RunSettings, name: str) -> Estimator:
