@@ -20,7 +20,7 @@ from grace.report import (
     summarize,
 )
 from grace.store import is_run, is_study
-from grace.store.inputs import Row, in_any_case, read_rows
+from grace.store.inputs import Row, read_rows
 
 TASK = "given answers"
 DRAWN = 10**8  # responses in all bootstrap resamples; very many responses get fewer resamples
@@ -204,6 +204,12 @@ def check_report_place(out: Path | None) -> None:
         raise ConfigError(f"{out} is a file; name a directory for the report")
     if is_run(out) or is_study(out):
         raise ConfigError(f"{out} is a run with a report of its own; name another directory")
+
+
+def in_any_case(fields: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return a row's fields with those of some names that are spelt in another case, too."""
+    spelt = {key.strip().lower(): key for key in fields}
+    return {name: fields[spelt[name]] for name in names if name in spelt} | fields
 
 
 def confidence_in(fields: dict[str, Any], where: str) -> float | None:

@@ -116,7 +116,10 @@ def test_help_and_version_and_the_list_of_settings_come_without_torch():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_everything_can_be_listed(kind: str, finished: Path, cli: Any):
+def test_everything_can_be_listed(
+    kind: str, finished: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("COLUMNS", raising=False)  # test runners may set it
     text = cli("list", kind, "--path", finished)
     rows = json.loads(cli("list", kind, "--path", finished, "--json").out)
     assert text.code == 0 and text.err == ""
@@ -127,6 +130,7 @@ def test_everything_can_be_listed(kind: str, finished: Path, cli: Any):
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("kind", ["settings", "graders", "recipes"])
 def test_a_list_fits_the_terminal(kind: str, width: int, cli: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     whole = cli("list", kind).out
     monkeypatch.setenv("COLUMNS", str(width))
     wrapped = cli("list", kind).out

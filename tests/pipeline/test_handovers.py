@@ -112,6 +112,15 @@ def test_a_target_never_comes_from_a_probe_that_saw_its_question(context):
     assert np.abs(again[~np.array(own)] - scores[~np.array(own)]).max() > 1e-3
 
 
+def test_a_run_of_fewer_questions_than_folds_has_a_fold_for_each(tmp_path):
+    scores = []
+    for folds in (30, made_up_run.QUESTIONS):
+        (folder := tmp_path / str(folds)).mkdir()
+        context = made_up_run.make(folder, f"target.folds={folds}")
+        scores.append(targets.make_run_targets(context)[0])
+    np.testing.assert_array_equal(*scores)
+
+
 def test_a_target_is_the_share_of_right_answers_in_its_bin(context):
     split = context.directory.split("train")
     targets.targets(context)

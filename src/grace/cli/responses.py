@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from grace.errors import DataError
+from grace.measuring import in_any_case
 from grace.records import Message
-from grace.store.inputs import Row, in_any_case
+from grace.store.inputs import Row
 
 PROMPT_KEYS = ("question", "prompt", "messages")
 FIELDS = (*PROMPT_KEYS, "choices", "response")

@@ -164,7 +164,9 @@ class TargetSettings:
     probe: Literal["ridge", "adamw"] = setting(
         "ridge", "ridge: in closed form; adamw: ActCab's short training"
     )
-    folds: int = setting(10, "folds of the probe, grouped by question", low=2)
+    folds: int = setting(
+        10, "folds of the probe, grouped by question; fewer if those are few", low=2
+    )
     bins: int = setting(10, "equal-width bins of the probe's scores", low=1)
     kind: Literal["bins", "labels", "scores"] = setting(
         "labels",

@@ -46,12 +46,6 @@ def is_hub(source: str | Path) -> bool:
     return str(source).startswith(HUB)
 
 
-def in_any_case(fields: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a row's fields with those of some names that are spelt in another case, too."""
-    spelt = {key.strip().lower(): key for key in fields}
-    return {name: fields[spelt[name]] for name in names if name in spelt} | fields
-
-
 def located(source: str | Path) -> str:
     """Return a source with an absolute path, so that it can be read from another folder."""
     keep = is_hub(source) or str(source) == "-"

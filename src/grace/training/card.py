@@ -14,15 +14,15 @@ def task_in(record: Mapping[str, Any]) -> str:
 
 def model_card(record: Mapping[str, Any]) -> str:
     """Return the model card of an adapter."""
-    base = record["base_model"]
+    base, lora = record["base_model"], record["train"]["lora"] != "never"
     shown = f"- Task: {task_in(record)}\n" if "data" in record else ""
     for fitted in record.get("recalibrated", []):
         shown += f"- Recalibrated on {fitted['answers']} graded answers to other questions\n"
     return f"""---
 base_model: {json.dumps(base)}
-library_name: peft
+library_name: {"peft" if lora else "grace-confidence"}
 pipeline_tag: text-generation
-tags: [lora, calibration, confidence, grace]
+tags: [{"lora, " if lora else ""}calibration, confidence, grace]
 ---
 
 # Confidence adapter

@@ -97,6 +97,7 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
 
     Raises:
         DataError: all responses are right, or all are wrong.
+        UserInputError: all are to one question.
     """
     from safetensors.numpy import load_file
 
@@ -109,11 +110,12 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
     labels = labels_of([grade.correct for grade in split.grades.read()])
     states = load_file(split.features)
     parts = [feature_matrix((part,), states, responses) for part in settings.features]
+    questions = [response.question_id for response in responses]
     scores = kfold_scores(
         np.concatenate(parts, axis=1),
         labels,
-        [response.question_id for response in responses],
-        folds=settings.folds,
+        questions,
+        folds=max(2, min(settings.folds, len(set(questions)))),
         kind=settings.probe,
         blocks=[part.shape[1] for part in parts] if len(parts) > 1 else (),
         seed=context.settings.seed,
