@@ -29,7 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = _command(words)
     _silence_libraries()
-    atexit.register(gc.freeze)  # a last garbage collection takes a second where torch is loaded
+    # Importing torch makes very many objects that stay. Looking for garbage among them takes most of
+    # a second while they come, and another one at the end.
+    gc.set_threshold(200_000)
+    atexit.register(gc.freeze)
     try:
         with _terminable(), packages_for(f"grace {command}".strip()):
             code = app(args=words, prog_name="grace", standalone_mode=False)
