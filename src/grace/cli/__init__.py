@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = _command(words)
     _silence_libraries()
-    # Importing torch makes very many objects that stay. Looking for garbage among them takes most of
-    # a second while they come, and another one at the end.
+    # Importing torch makes very many objects that stay. Looking for garbage among them takes most
+    # of a second while they come, and another one at the end.
     gc.set_threshold(200_000)
     atexit.register(gc.freeze)
     try:
