@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grace.errors import UserInputError
+from grace.errors import DataError, UserInputError
 
 Array = NDArray[Any]
 
@@ -35,6 +35,18 @@ class Probe:
         centred_ND = np.asarray(features_ND, dtype=np.float64) - self.mean
         scores_N: Array = centred_ND @ (self.weights / self.scale) + self.bias
         return scores_N
+
+
+def usable_folds(groups_N: Sequence[Hashable], folds: int) -> int:
+    """Return the number of folds, at most one per question.
+
+    Raises:
+        DataError: fewer than two questions.
+    """
+    questions = len(set(groups_N))
+    if questions < 2:
+        raise DataError("a probe needs answers to at least 2 training questions; raise data.train")
+    return min(folds, questions)
 
 
 def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Array:

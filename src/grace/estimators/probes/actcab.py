@@ -20,13 +20,12 @@ from grace.config import setting
 from grace.engines import Engine
 from grace.errors import DataError
 from grace.estimators import Answers, Fitted, Rows, Samples, Splits, ended_rows, of_ended
-from grace.estimators.probes.probe import usable_folds
 from grace.grading import labels_of
 from grace.metrics import brier
 from grace.metrics.samples import bin_index
 from grace.probe import assign_folds
 from grace.probe.adamw import train_probes
-from grace.probe.rows import Array, sigmoid, spread
+from grace.probe.rows import Array, sigmoid, spread, usable_folds
 
 
 class Candidate(NamedTuple):
@@ -101,8 +100,8 @@ class ActCab:
         return GRID if self.tune else [Candidate(self.learning_rate, self.epochs)]
 
     def _folds(self, train: Samples, seed: int) -> Array:
-        folds = usable_folds(train, self.folds)
-        return assign_folds([question.id for question in train.questions], folds, seed)
+        questions = [question.id for question in train.questions]
+        return assign_folds(questions, usable_folds(questions, self.folds), seed)
 
     def _soft_labels(self, rows_ND: Array, label_N: Array, fold_N: Array, seed: int) -> Array:
         """Return the accuracy of each row's bin of out-of-fold scores, per candidate, (N, C)."""

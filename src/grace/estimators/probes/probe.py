@@ -13,12 +13,11 @@ import numpy as np
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.errors import DataError
 from grace.estimators import Answers, Fitted, Rows, Samples, Splits, of_ended
 from grace.grading import labels_of
 from grace.probe import fit_probe
 from grace.probe.features import feature_matrix
-from grace.probe.rows import Array
+from grace.probe.rows import Array, usable_folds
 
 Part = Literal["mean", "last", "likelihood"]
 
@@ -48,7 +47,7 @@ class StateProbe:
             np.concatenate(parts, axis=1),
             labels_of(train.correct),
             questions,
-            folds=usable_folds(train, self.folds),
+            folds=usable_folds(questions, self.folds),
             blocks=[part.shape[1] for part in parts] if len(parts) > 1 else (),
             seed=seed,
         )
@@ -67,18 +66,6 @@ class StateProbe:
             mean_ND, last_ND, _ = engine.features(*samples.token_ids(rows))
             states = {"mean": mean_ND, "last": last_ND}
         return [feature_matrix((part,), states, responses) for part in self.features]
-
-
-def usable_folds(samples: Samples, folds: int) -> int:
-    """Return the number of folds, at most the number of questions.
-
-    Raises:
-        DataError: fewer than two questions.
-    """
-    questions = len({question.id for question in samples.questions})
-    if questions < 2:
-        raise DataError("a probe needs answers to at least 2 training questions; raise data.train")
-    return min(folds, questions)
 
 
 ESTIMATOR = StateProbe

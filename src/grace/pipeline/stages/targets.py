@@ -96,13 +96,13 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
     """Return the probe's scores of the training responses, out of fold, and their targets.
 
     Raises:
-        DataError: all responses are right, or all are wrong.
-        UserInputError: all are to one question.
+        DataError: all responses are right, all are wrong, or all are to one question.
     """
     from safetensors.numpy import load_file
 
     from grace.probe import kfold_scores
     from grace.probe.features import feature_matrix
+    from grace.probe.rows import usable_folds
     from grace.training.targets import make_targets
 
     settings, split = context.settings.target, context.directory.split("train")
@@ -115,7 +115,7 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
         np.concatenate(parts, axis=1),
         labels,
         questions,
-        folds=max(2, min(settings.folds, len(set(questions)))),
+        folds=usable_folds(questions, settings.folds),
         kind=settings.probe,
         blocks=[part.shape[1] for part in parts] if len(parts) > 1 else (),
         seed=context.settings.seed,
