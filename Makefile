@@ -12,17 +12,29 @@ LLAMA_READY := $(LLAMA)/.ready
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo real test check light bench vllm llama ray docs clean
+.PHONY: setup renew demo real test check light bench vllm llama ray docs clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
 
+# The versions that the tests last passed with; `make setup CONSTRAINTS=` takes the newest.
+CONSTRAINTS ?= constraints.txt
+INSTALL := -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
+
 # torch first and pinned: on a machine without a GPU a CPU build, where one is found, then stays.
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python $(INSTALL) --editable '.[dev]'
 	touch $@
+
+# Writes down the newest versions; commit them once the tests pass.
+renew:
+	rm -rf $(VENV)
+	$(MAKE) setup CONSTRAINTS=
+	sed -i.bak '2,$$d' constraints.txt && rm constraints.txt.bak
+	$(BIN)/python -m pip freeze --exclude-editable --exclude torch >> constraints.txt
+	touch $(READY)
 
 demo: $(READY)
 	$(BIN)/grace demo runs/demo
@@ -46,7 +58,7 @@ light: $(READY)
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/twine check --strict dist/*
 	$(PYTHON) -m venv $(LIGHT)
-	$(LIGHT)/bin/python -m pip install --quiet dist/*.whl
+	$(LIGHT)/bin/python $(INSTALL) dist/*.whl
 	$(BIN)/python bench/light.py --python $(LIGHT)/bin/python
 	LIGHT_PYTHON=$(CURDIR)/$(LIGHT)/bin/python $(BIN)/python -m pytest tests/test_light.py
 

@@ -199,11 +199,11 @@ def test_what_was_fitted_thinks_as_it_was_fitted(tiny_dir, tmp_path):
     assert asked(tmp_path) == "<think>"
 
 
-def test_a_model_without_attention_is_refused(tokenizer, tmp_path):
-    config = transformers.MambaConfig(vocab_size=len(tokenizer), hidden_size=16, state_size=4)
+def test_a_model_that_takes_no_cache_is_refused(tokenizer, tmp_path):
+    config = transformers.RwkvConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    refused(r"is a MambaForCausalLM, which has no attention to cache; use a transf", tmp_path)
+    refused(r"is a RwkvForCausalLM, which takes no KV cache and attention mask; use a t", tmp_path)
 
 
 def test_damaged_weights_are_refused(tiny_dir):

@@ -25,6 +25,16 @@ from grace.engines import Ids
 SHORTEST = 16  # shared tokens that are worth a call of their own
 
 
+def cache_argument(model: Any) -> str:
+    """Return what `forward` calls its KV cache; empty if a batch cannot be read with one.
+
+    transformers 5.24 renamed it from `past_key_values`, which models with code of their own keep.
+    """
+    accepted = inspect.signature(model.forward).parameters
+    names = ("cache", "past_key_values") if "attention_mask" in accepted else ()
+    return next((name for name in names if name in accepted), "")
+
+
 class Forward:
     """Calls a model with those of the arguments that its `forward` accepts."""
 
@@ -37,7 +47,7 @@ class Forward:
         accepted = inspect.signature(self._base.forward).parameters
         self._keeps = "logits_to_keep" in accepted
         self._positions = "position_ids" in accepted
-        self._rearranges = self._positions and "past_key_values" in accepted
+        self._cache = cache_argument(self._base)
 
     def __call__(
         self,
@@ -53,14 +63,10 @@ class Forward:
         extra: dict[str, Any] = {"position_ids": positions_BL} if self._positions else {}
         if self._keeps:
             extra["logits_to_keep"] = keep
-        out = self.model(
-            input_ids=ids_BL,
-            attention_mask=mask_BL,
-            past_key_values=cache,
-            use_cache=use_cache,
-            **extra,
-        )
-        return out.logits[:, -keep:].float(), out.past_key_values if use_cache else None
+        if cache is not None:
+            extra[self._cache] = cache
+        out = self.model(input_ids=ids_BL, attention_mask=mask_BL, use_cache=use_cache, **extra)
+        return out.logits[:, -keep:].float(), out[self._cache] if use_cache else None
 
     def states(
         self, ids_BL: Tensor, mask_BL: Tensor | None, positions_BL: Tensor, cache: Any = None
@@ -71,7 +77,7 @@ class Forward:
         """
         extra: dict[str, Any] = {"position_ids": positions_BL} if self._positions else {}
         if cache is not None:
-            extra["past_key_values"] = cache
+            extra[self._cache] = cache
         states_BLD: Tensor = self._decoder(
             input_ids=ids_BL, attention_mask=mask_BL, use_cache=cache is not None, **extra
         ).last_hidden_state
@@ -92,7 +98,7 @@ class Forward:
 
         from grace.engines.local.cache import RoomyLayer
 
-        if not self._rearranges or getattr(self._base, "_is_stateful", False):
+        if not self._positions or getattr(self._base, "_is_stateful", False):
             return None
         own = DynamicCache(config=self._base.config).layers
         plain = {type(layer) for layer in own} <= {DynamicLayer, DynamicSlidingWindowLayer}

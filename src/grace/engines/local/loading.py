@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from grace.chat import with_thinking
 from grace.cnf import count_rows, find_readout
 from grace.config import is_missing
 from grace.engines.local.adapters import load_adapter, put_rows
+from grace.engines.local.forward import cache_argument
 from grace.engines.reading import check_rows
 from grace.engines.stops import ids_in
 from grace.errors import ModelError, first_line
@@ -218,10 +218,10 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
             f"the weights in {path} lack {len(missing)} tensors ({missing[0]}, ...); "
             "download the model again or check its architecture"
         )
-    if "past_key_values" not in inspect.signature(model.forward).parameters:
+    if not cache_argument(model):
         raise ModelError(
-            f"{path} is a {type(model).__name__}, which has no attention to cache; "
-            "use a transformer, or a hybrid of attention and something else"
+            f"{path} is a {type(model).__name__}, which takes no KV cache and attention mask; "
+            "use a transformer or a hybrid"
         )
     return model
 
