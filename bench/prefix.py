@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="what to measure; default: everything")
     arguments = parser.parse_args()
     made = TransformersEngine.load(resolve_model(arguments.model))
-    cnf = add_cnf(made.model, made.tokenizer, head="pair")
+    cnf = add_cnf(made.model, made.tokenizer, head="linear")
     engine = TransformersEngine(made.model, made.tokenizer, stops=stop_ids(made.tokenizer, ["\n"]))
     drawn = questions(arguments.questions, arguments.shots + arguments.count)
     shots, asked = drawn[: arguments.shots], drawn[arguments.shots :]

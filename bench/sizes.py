@@ -20,13 +20,14 @@ from scipy.special import expit
 
 from grace.calibration import Platt
 from grace.cnf import HeadShape
+from grace.engines import Features
 from grace.estimators.likelihood.likelihood import sequence_likelihood
 from grace.evidence import features as likelihoods
 from grace.metrics import auroc, brier, ece
 from grace.pipeline.context import Context, open_run
 from grace.probe import fit_probe
 from grace.probe.features import feature_matrix
-from grace.probe.readout import fit_evidence, fit_readout, step_states
+from grace.probe.readout import fit_evidence, fit_readout
 from grace.probe.rows import Array, assign_folds
 
 RIDGES = tuple(10.0 ** (power / 2) for power in range(-10, 3))
@@ -38,7 +39,6 @@ class Answers(NamedTuple):
     mean: Array
     last: Array
     first: Array
-    steps: Array
     others: Array  # log-sum-exp of the logits at the last step, without the new token
     phi: Array
     probe: Array
@@ -46,7 +46,7 @@ class Answers(NamedTuple):
     right: Array
     question: Array
 
-    def rows(self, chosen: Array) -> Answers:
+    def some(self, chosen: Array) -> Answers:
         """Return some of the answers."""
         return Answers(*(column[chosen] for column in self))
 
@@ -55,22 +55,24 @@ Rate = Callable[[Answers], Array]
 """Confidences of answers, shape (N,)."""
 
 
-def two_rows(train: Answers, *, evidence: bool = True, last: bool = False) -> Rate:
-    """GrACE: the rows of `<CNF>` and `<NOC>`, with the evidence or without."""
-    states = {"steps": train.last if last else train.steps, "last": train.last}
-    states["first"] = train.first
-    phi = train.phi if evidence else np.zeros_like(train.phi)
+def rows(train: Answers, *, evidence: bool = True, last: bool = False) -> Rate:
+    """GrACE: the rows of the tokens that are read, with the evidence or without."""
+
+    def inputs(given: Answers) -> tuple[list[Array], Array]:
+        others = (0 * given.first, 0 * given.mean) if last else (given.first, given.mean)
+        return [given.last, *others], given.phi if evidence else np.zeros_like(given.phi)
+
+    (end_ND, prompt_ND, answer_ND), phi_NF = inputs(train)
     head = HeadShape(np.zeros(train.last.shape[1]))
-    made = fit_readout(states, phi, train.right, list(train.question), head)
-    row_D = (made.rows_2D[0] - made.rows_2D[1]).astype(np.float64)
+    states = Features(mean_ND=answer_ND, last_ND=end_ND, first_ND=prompt_ND)
+    made = fit_readout(states, phi_NF, train.right, list(train.question), head)
     found = made.evidence
 
     def rate(given: Answers) -> Array:
-        steps = given.last if last else given.steps
-        state_N = (found.share * steps + (1 - found.share) * given.last) @ row_D
-        phi_NF = given.phi if evidence else np.zeros_like(given.phi)
-        shift_N = np.array([found.shift_of(row) for row in phi_NF])
-        return expit(np.clip(state_N + shift_N, -found.limit, found.limit))
+        read, phi_NF = inputs(given)
+        odds_N = sum(state @ row for state, row in zip(read, made.weights_QD, strict=True))
+        odds_N += np.array([found.shift_of(row) for row in phi_NF])
+        return expit(np.clip(odds_N, -found.limit, found.limit))
 
     return rate
 
@@ -107,7 +109,7 @@ def one_row(train: Answers) -> Rate:
         losses = []
         for fold in range(5):
             out_N = np.flatnonzero(fold_N == fold)
-            logit_N = log_odds(fit(np.flatnonzero(fold_N != fold), ridge), train.rows(out_N))
+            logit_N = log_odds(fit(np.flatnonzero(fold_N != fold), ridge), train.some(out_N))
             losses.append(np.logaddexp(0, logit_N) - train.right[out_N] * logit_N)
         held[ridge] = float(np.concatenate(losses).mean())
     beta = fit(np.arange(len(train.right)), min(held, key=lambda one: held[one]))
@@ -137,9 +139,9 @@ def ridge_probe(train: Answers) -> Rate:
 
 
 METHODS: dict[str, Callable[[Answers], Rate]] = {
-    "two rows and evidence (GrACE)": two_rows,
-    "two rows": lambda train: two_rows(train, evidence=False),
-    "two rows, last step only": lambda train: two_rows(train, evidence=False, last=True),
+    "rows and evidence (GrACE)": rows,
+    "rows": lambda train: rows(train, evidence=False),
+    "one of the rows, last step only": lambda train: rows(train, evidence=False, last=True),
     "one row, softmax (the paper's c)": one_row,
     "evidence alone": evidence_alone,
     "Platt scaling": platt,
@@ -174,13 +176,11 @@ def _answers(context: Context, name: str) -> Answers:
         for at in range(0, len(done), 64)
     ]
     mean, last, first = (np.concatenate(part) for part in zip(*parts, strict=True))
-    counts = [len(one.token_ids) for one in responses]
     joined = feature_matrix(("mean", "last", "likelihood"), {"mean": mean, "last": last}, responses)
     return Answers(
         mean,
         last,
         first,
-        step_states(mean, last, first, counts)["steps"],
         _log_sum_exp(engine.model, last),
         np.array([likelihoods(one.logprobs, one.end_logprob) for one in responses]),
         joined,
@@ -204,21 +204,21 @@ def _log_sum_exp(model: Any, last_ND: Array) -> Array:
 
 def measured(train: Answers, test: Answers, sizes: Sequence[int], draws: int) -> list[list[str]]:
     """Return a row per method: mean ECE / Brier / AUROC over the draws of each size."""
-    rows = []
+    lines = []
     for name, method in METHODS.items():
         cells = []
         for size in sizes:
             found = []
             for draw in range(draws if size < len(train.right) else 1):
                 chosen = np.random.default_rng([draw, size]).permutation(len(train.right))[:size]
-                c_N = method(train.rows(chosen))(test)
+                c_N = method(train.some(chosen))(test)
                 found.append([metric(c_N, test.right > 0) for metric in (ece, brier, auroc)])
             mean = 100 * np.mean(found, axis=0)
             cells.append(" / ".join(f"{value:.1f}" for value in mean))
             line = {"method": name, "answers": size, "draws": np.round(found, 4).tolist()}
             print(json.dumps(line), flush=True)
-        rows.append([name, *cells])
-    return rows
+        lines.append([name, *cells])
+    return lines
 
 
 def by_chance(c_N: Array, draws: int = 200) -> float:
@@ -237,11 +237,11 @@ def main() -> None:
     train, test = read(arguments.run, arguments.states)
     sizes = [size for size in arguments.sizes if size <= len(train.right)] or [len(train.right)]
     print(f"\n{len(test.right)} test answers, {100 * test.right.mean():.1f} % right\n")
-    rows = measured(train, test, sizes, arguments.draws)
-    floor = by_chance(two_rows(train)(test))
+    lines = measured(train, test, sizes, arguments.draws)
+    floor = by_chance(rows(train)(test))
     print(f"\nA perfectly calibrated c would show an ECE of {100 * floor:.1f} here, by chance.\n")
     head = ["ECE / Brier / AUROC (%)", *(f"{size} answers" for size in sizes)]
-    for row in (head, ["---"] * len(head), *rows):
+    for row in (head, ["---"] * len(head), *lines):
         print("| " + " | ".join(row) + " |")
 
 

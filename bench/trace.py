@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import load_file
 
+from grace.cnf import PLACES
 from grace.evidence import clipped
 from grace.evidence.trace import features_at
 from grace.metrics import auroc, brier, ece
@@ -42,7 +43,7 @@ class Steps(NamedTuple):
     features: Array  # (M, F), those of the readings 0
     group: Array
     at: Array  # states (M, D)
-    to: Array
+    to: Array  # means over the tokens so far
     right: Array
     question: list[str]
 
@@ -51,8 +52,8 @@ def gathered(responses: list, steps_NB: Array, at_NBD: Array, to_NBD: Array, rig
     """Return the steps of all answers side by side."""
     rows, groups = [], []
     for response, places in zip(responses, steps_NB, strict=True):
-        logs, none = clipped(response.logprobs), np.zeros(len(places))
-        rows.append(features_at(logs, np.asarray(places), none, none)[:, :LIKELIHOOD])
+        logs, none = clipped(response.logprobs), np.zeros((len(places), len(PLACES)))
+        rows.append(features_at(logs, np.asarray(places), none)[:, :LIKELIHOOD])
         groups += [lowest(logs[:k]) for k in places]
     width = len(steps_NB[0])
     flat = (len(responses) * width, -1)

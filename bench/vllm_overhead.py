@@ -1,7 +1,7 @@
 """The cost of the confidence in vLLM, in tokens per second of the same run.
 
 Two kinds of request take turns, each pair in random order. First `plain` requests only tokens, and
-`asked` also the log-probabilities of EOS, `<CNF>` and `<NOC>` at every step, as
+`asked` also the log-probabilities of EOS and the tokens that are read at every step, as
 `grace.engines.vllm` does; then the engine computes c `at the end` only, or `along` the answer too.
 Prints the median over the pairs of the ratio of their seconds, with a bootstrap interval: by the
 clock, and of the processor, which other jobs on the machine disturb less.
@@ -71,7 +71,7 @@ def write_model(folder: Path) -> Path:
     )
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config)
-    add_cnf(model, tokenizer, head="pair")
+    add_cnf(model, tokenizer, head="linear")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

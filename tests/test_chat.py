@@ -15,7 +15,7 @@ from tokenizers import (
 )
 
 import tiny_models
-from grace.cnf import CNF_TOKEN, add_cnf, log_confidence
+from grace.cnf import CNF_TOKEN, add_cnf, end_log_prob
 from grace.errors import DataError, ModelError
 
 CHATML = tiny_models.CHATML
@@ -338,7 +338,7 @@ def test_c_does_not_jump_when_the_question_mentions_the_token(tiny):
 
     def c(ids):
         with torch.inference_mode():
-            return float(log_confidence(model(torch.tensor([ids])).logits[:, -1], token.id))
+            return float(end_log_prob(model(torch.tensor([ids])).logits[:, -1], [token.id]))
 
     asked = encode_chat(tokenizer, chat_of("Is <CNF> a word?"))
     spelled = [i for i in asked if i != token.id]

@@ -10,7 +10,6 @@ from grace.cnf import (
     add_cnf,
     end_log_prob,
     find_readout,
-    log_confidence,
     trainable_rows,
 )
 from grace.errors import ModelError
@@ -186,8 +185,8 @@ def test_peft_trains_exactly_the_row_in_both_matrices(tiny):
 def test_log_confidence_is_a_float32_log_softmax_entry():
     logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(0)) * 8
     expected = logits.log_softmax(-1)[:, 7]
-    torch.testing.assert_close(log_confidence(logits, 7), expected)
-    half = log_confidence(logits.bfloat16(), 7)
+    torch.testing.assert_close(end_log_prob(logits, [7]), expected)
+    half = end_log_prob(logits.bfloat16(), [7])
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, logits.bfloat16().float().log_softmax(-1)[:, 7])
 
@@ -229,7 +228,7 @@ def test_the_tokens_of_one_head_are_not_added_to_the_other(tiny):
 
 def test_a_confidence_is_the_tokens_probability_or_the_middle_of_the_likeliest_bin():
     def c_of(readout, probs):
-        return readout.reading(probs.log(), torch.zeros(len(probs))).sigmoid().tolist()
+        return readout.readings(probs.log(), torch.zeros(len(probs)))[:, 0].sigmoid().tolist()
 
     assert c_of(Readout((7,)), torch.tensor([[0.25], [0.5]])) == pytest.approx([0.25, 0.5])
     probs = torch.eye(10)[[0, 4, 9, 9]] + 0.01
@@ -239,9 +238,16 @@ def test_a_confidence_is_the_tokens_probability_or_the_middle_of_the_likeliest_b
     assert (Readout((7,)).cnf, bins.cnf) == (7, None)
 
 
-def test_a_pair_reads_the_difference_of_its_logits_and_ends_nothing():
-    pair = Readout((7, 8))
-    logits = torch.tensor([[-20.0, -23.0], [-31.0, -30.5]])
-    assert pair.reading(logits, torch.tensor([5.0, -5.0])).tolist() == [3.0, -0.5]
-    assert (pair.head, pair.cnf, pair.ends) == ("pair", 7, ())
+def test_a_linear_read_out_compares_logits_with_that_of_noc_and_ends_nothing():
+    linear = Readout((7, 8, 9, 10))
+    logits = torch.tensor([[-20.0, -22.0, -24.0, -23.0], [-31.0, -31.5, -30.0, -30.5]])
+    readings = [[3.0, 1.0, -1.0], [-0.5, -1.0, 0.5]]
+    assert linear.readings(logits, torch.tensor([5.0, -5.0])).tolist() == readings
+    assert (linear.head, linear.cnf, linear.ends) == ("linear", 7, ())
     assert Readout((7,)).ends == (7,)
+
+
+def test_a_read_out_of_an_earlier_version_is_refused_not_read_as_the_papers(tokenizer):
+    tokenizer.add_tokens(["<CNF>", "<NOC>"], special_tokens=True)
+    with pytest.raises(ModelError, match=r"is of an earlier version, .*; fit it again"):
+        find_readout(tokenizer)

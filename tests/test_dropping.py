@@ -155,9 +155,9 @@ def live_and_replayed(engine: Any, prompt: list[int], name: str, parallel: int) 
 )
 def test_a_live_vote_decides_and_spends_what_the_replay_says(name, parallel):
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
-    cnf = add_cnf(model, tokenizer, head="pair")
+    cnf = add_cnf(model, tokenizer, head="linear")
     width = model.get_output_embeddings().weight.shape[1]
-    set_rows(model, cnf.readout, np.random.default_rng(3).normal(size=(2, width)))
+    set_rows(model, cnf.readout, np.random.default_rng(3).normal(size=(4, width)))
     engine = TransformersEngine(model, tokenizer, evidence=EVIDENCE)
     prompts = tiny_models.prompts(tokenizer, 8)[:4]
     dropped, finished = zip(

@@ -1,4 +1,3 @@
-import json
 import math
 from dataclasses import replace
 
@@ -26,7 +25,7 @@ from grace.probe.rows import SPREAD
 EVIDENCE = Evidence(
     (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.5), 0.7
 )
-BLEND = Evidence(EVIDENCE.weights, EVIDENCE.center, 0.7, 0.8, share=0.5)
+SLOPED = Evidence(EVIDENCE.weights, EVIDENCE.center, 0.7, 0.8)
 
 
 @pytest.mark.parametrize("offset", [-6.0, -0.5, 0.0, 0.5, 6.0])
@@ -37,7 +36,7 @@ def test_evidence_equals_adding_to_the_logit_before_the_softmax(offset):
     moved[:, 3] += offset
     shifted = Evidence((0.0,) * 7, (0.0,) * 7, offset)
     found = [
-        confidence([reading(float(p))], [], -0.3, shifted) for p in logits.log_softmax(-1)[:, 3]
+        confidence([(reading(float(p)),)], [], -0.3, shifted) for p in logits.log_softmax(-1)[:, 3]
     ]
     wanted = moved.softmax(-1)[:, 3].tolist()
     assert found == pytest.approx(wanted, abs=1e-6, rel=1e-5)
@@ -52,11 +51,12 @@ def test_log_odds_are_finite_and_differentiable_at_the_extremes():
     assert plain == pytest.approx(out.tolist(), rel=1e-5)
 
 
-@pytest.mark.parametrize("evidence", [None, EVIDENCE, BLEND])
-def test_step_by_step_and_whole_confidences_agree(evidence):
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("evidence", [None, EVIDENCE, SLOPED])
+def test_step_by_step_and_whole_confidences_agree(evidence, count):
     generator = np.random.default_rng(1)
     for length in (0, 1, 4, 7):
-        readings = generator.normal(0, 2, length + 1).tolist()
+        readings = generator.normal(0, 2, (length + 1, count)).tolist()
         logprobs = (-generator.exponential(1.0, length)).tolist()
         ends = (-generator.exponential(1.0, length + 1)).tolist()
         trace = along(readings, logprobs, ends, evidence)
@@ -65,18 +65,20 @@ def test_step_by_step_and_whole_confidences_agree(evidence):
             assert trace[k] == pytest.approx(whole, abs=1e-12)
 
 
-def test_the_share_blends_the_mean_of_all_steps_with_the_last():
-    readings = [3.0, -1.0, 0.5]
-    shift = BLEND.of([-0.2, -0.7], -0.4)
-    wanted = 0.8 * (0.5 * np.mean(readings) + 0.5 * 0.5 + shift)
-    assert confidence(readings, [-0.2, -0.7], -0.4, BLEND) == pytest.approx(sigmoid(wanted))
+def test_each_reading_counts_in_its_place():
+    readings = [(3.0, 0.2, 9.0), (-1.0, 7.0, 0.6), (0.5, 8.0, -0.2)]
+    shift = SLOPED.of([-0.2, -0.7], -0.4)
+    wanted = 0.8 * (0.5 + 0.2 + (0.6 - 0.2) / 2 + shift)  # the end, the prompt, the answer
+    assert confidence(readings, [-0.2, -0.7], -0.4, SLOPED) == pytest.approx(sigmoid(wanted))
+    empty = 0.8 * (3.0 + 0.2 + 9.0 + SLOPED.of([], -0.4))
+    assert confidence(readings[:1], [], -0.4, SLOPED) == pytest.approx(sigmoid(empty))
 
 
 def test_a_running_confidence_takes_constant_memory():
-    running = Running(BLEND)
+    running = Running(SLOPED)
     before = {name: type(getattr(running, name)) for name in vars(running)}
     for _ in range(1000):
-        running.read(0.1, -2.0)
+        running.read((0.1, 0.2, 0.3), -2.0)
         running.add(-0.1)
     assert {name: type(getattr(running, name)) for name in vars(running)} == before
     assert not any(isinstance(value, list | tuple) for value in vars(running).values())
@@ -107,7 +109,7 @@ def test_an_impossible_token_counts_the_same_however_the_evidence_is_computed():
     logprobs = [-0.5, float("-inf"), -400.0, -0.1]
     mild = replace(EVIDENCE, weights=tuple(weight / 100 for weight in EVIDENCE.weights))
     expected = mild.of([-0.5, LOWEST, LOWEST, -0.1], -0.2)
-    stepwise = along([0.0] * 5, logprobs, [-0.2] * 5, mild)[-1]
+    stepwise = along([(0.0,)] * 5, logprobs, [-0.2] * 5, mild)[-1]
     assert abs(expected) < 5  # far from where every c is 0 or 1
     assert mild.of(logprobs, -0.2) == pytest.approx(expected)
     assert stepwise == pytest.approx(sigmoid(expected))
@@ -131,7 +133,7 @@ def test_fitted_evidence_says_how_often_answers_are_right(share):
     found = fit_evidence(
         np.array([features(row, -0.2) for row in logprobs]), rng.random(2000) < share
     )
-    half = reading(np.log(0.5))  # <CNF> as likely as EOS, and nothing else
+    half = (reading(np.log(0.5)),)  # <CNF> as likely as EOS, and nothing else
     mean = np.mean([confidence([half], row, -0.2, found) for row in logprobs])
     assert mean == pytest.approx(share, abs=0.03)
 
@@ -145,7 +147,7 @@ def test_nonsense_gets_no_certainty_from_a_feature_that_was_rounding_noise():
     right = noise > 0
     found = fit_evidence(phi, right)
     assert found.weights[FEATURES.index("first_prob")] == 0
-    nonsense = confidence([0.0], [-18.0, -9.0, -14.0], -0.2, found)
+    nonsense = confidence([(0.0,)], [-18.0, -9.0, -14.0], -0.2, found)
     assert abs(nonsense - right.mean()) < 0.25
 
 
@@ -163,35 +165,16 @@ def test_c_never_says_more_than_the_number_of_answers_supports(count):
     rng = np.random.default_rng(4)
     phi = np.array([features(-rng.exponential(0.5, n), -0.2) for n in rng.integers(2, 9, count)])
     found = fit_evidence(phi, phi[:, 0] > np.median(phi[:, 0]))  # separable
-    values = [confidence([r], [], -0.2, found) for r in (-1e6, 1e6)]
+    values = [confidence([(r,)], [], -0.2, found) for r in (-1e6, 1e6)]
     assert values == pytest.approx([1 / (count + 2), (count + 1) / (count + 2)])
-
-
-def test_evidence_of_a_model_made_before_bias_range_and_share_has_none():
-    data = EVIDENCE.to_dict()
-    for name in ("bias", "slope", "low", "high", "share", "limit"):
-        del data[name]
-    found = Evidence.from_dict(data)
-    assert (found.bias, found.slope, found.low, found.share) == (0.0, 1.0, (), 0.0)
-
-
-def test_a_model_made_before_the_last_feature_keeps_its_confidence():
-    data = json.loads(json.dumps(BLEND.to_dict() | {"low": [-9.0] * 7, "high": [3.0] * 7}))
-    for name in ("features", "weights", "center", "low", "high"):
-        data[name] = data[name][:-1]
-    found, unused = Evidence.from_dict(data), Evidence.from_dict(data | {"low": [], "high": []})
-    for end in (-9.0, -0.1):
-        shift = BLEND.of([-0.4, -1.0], end) - BLEND.weights[-1] * (
-            features([-0.4, -1.0], end)[-1] - BLEND.center[-1]
-        )
-        assert found.of([-0.4, -1.0], end) == pytest.approx(shift)
-        assert unused.of([-0.4, -1.0], end) == pytest.approx(shift)
 
 
 def test_evidence_survives_grace_json_and_refuses_other_features():
     assert Evidence.from_dict(EVIDENCE.to_dict()) == EVIDENCE
     with pytest.raises(ModelError, match="this version knows"):
         Evidence.from_dict({"features": ["entropy"], "weights": [1.0], "center": [0.0]})
+    with pytest.raises(ModelError, match="or fit it again"):  # one row for all steps
+        Evidence.from_dict({**EVIDENCE.to_dict(), "share": 0.5})
 
 
 @pytest.mark.parametrize("slope", [0.1, 0.5, 1.0, 3.0])
@@ -199,12 +182,12 @@ def test_a_slope_multiplies_the_log_odds(slope):
     mapped = EVIDENCE.mapped(slope, slope, 0.0)
     for r in (-7.0, -0.3, 2.0):
         odds = slope * (r + EVIDENCE.of([-0.4], -0.2))
-        assert confidence([r], [-0.4], -0.2, mapped) == pytest.approx(1 / (1 + math.exp(-odds)))
+        assert confidence([(r,)], [-0.4], -0.2, mapped) == pytest.approx(1 / (1 + math.exp(-odds)))
 
 
 def test_a_map_after_a_map_is_one_map_after_the_other():
     def log_odds_of(evidence):
-        c = confidence([reading(-0.6)], [-0.3, -1.2], -0.2, evidence)
+        c = confidence([(reading(-0.6),)], [-0.3, -1.2], -0.2, evidence)
         return np.log(c / (1 - c))
 
     once = EVIDENCE.mapped(0.4, 0.4, -0.8)

@@ -1,4 +1,4 @@
-"""The convex fit of two rows and the evidence, on made-up states."""
+"""The convex fit of the rows and the evidence, on made-up states."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,10 @@ from sklearn.linear_model import LogisticRegression
 
 from grace import metrics
 from grace.cnf import HeadShape
+from grace.engines import Features
 from grace.evidence import confidence, features
 from grace.probe.logistic import fit_logistic
-from grace.probe.readout import blend, fit_readout
+from grace.probe.readout import fit_readout, placed
 
 WIDTH = 24
 
@@ -30,21 +31,21 @@ def made_up(count=800, seed=0, strength=2.0):
 
 
 def inputs(rows):
-    states = {
-        "steps": np.array([steps.mean(0) for steps, _, _ in rows]),
-        "last": np.array([steps[-1] for steps, _, _ in rows]),
-        "first": np.array([steps[0] for steps, _, _ in rows]),
-    }
+    states = Features(
+        mean_ND=np.array([steps[1:].mean(0) for steps, _, _ in rows]),
+        last_ND=np.array([steps[-1] for steps, _, _ in rows]),
+        first_ND=np.array([steps[0] for steps, _, _ in rows]),
+    )
     phi = np.array([features(logprobs, -0.2) for _, logprobs, _ in rows])
     return states, phi, np.array([right for _, _, right in rows])
 
 
 def rated(made, rows, scale=1.0):
-    """c as an engine reads it: from the logits of both rows at every step."""
+    """c as an engine reads it: from the logits of all rows at every step."""
     values = []
     for steps, logprobs, _ in rows:
-        logits = scale * steps @ made.rows_2D.T.astype(np.float64)
-        readings = (logits[:, 0] - logits[:, 1]).tolist()
+        logits = scale * steps @ made.rows_ED.T.astype(np.float64)
+        readings = (logits[:, :-1] - logits[:, -1:]).tolist()
         values.append(confidence(readings, logprobs, -0.2, made.evidence))
     return np.array(values)
 
@@ -61,7 +62,6 @@ def test_the_rows_rate_unseen_answers_and_the_evidence_alone_less_well():
     assert metrics.auroc(rated(made, unseen), right) > 0.8
     assert metrics.ece(rated(made, unseen), right) < 0.06
     assert made.losses.mean() < made.alone.mean() - 0.05
-    assert made.evidence.share == 1.0  # the mean over all steps is what the grades come from
 
 
 def test_held_out_confidences_are_of_fits_that_have_not_seen_the_question():
@@ -92,21 +92,21 @@ def test_the_read_out_is_a_mean_of_the_fit_with_rows_and_of_50_answers_worth_wit
     rows = made_up(count)
     states, phi, right = inputs(rows)
     made, groups = fit(rows), list(range(count))
-    state, evidence = blend(states, made.evidence.share), [phi[:, :-1], phi[:, -1:]]
-    ours = fit_logistic([state, *evidence], right, groups, free=True)
+    evidence = [phi[:, :-1], phi[:, -1:]]
+    ours = fit_logistic([*placed(states), *evidence], right, groups, free=True)
     alone = fit_logistic(evidence, right, groups, free=True)
     weights = np.array([count, 50]) / (count + 50)
-    assert made.weights_D == pytest.approx(weights[0] * ours.weights[0])
-    both = [np.concatenate(some) for some in (ours.weights[1:], alone.weights)]
+    assert made.weights_QD == pytest.approx(weights[0] * np.stack(ours.weights[:3]))
+    both = [np.concatenate(some) for some in (ours.weights[3:], alone.weights)]
     assert made.evidence.weights == pytest.approx(weights @ both)
     limit = made.evidence.limit
     odds = np.clip(weights @ [ours.scores, alone.scores], -limit, limit)
     assert np.log(made.held_out / (1 - made.held_out)) == pytest.approx(odds)
 
 
-def test_both_rows_are_far_below_the_others_where_states_share_a_direction():
+def test_all_rows_are_far_below_the_others_where_states_share_a_direction():
     made, unseen = fit(made_up()), made_up(300, seed=3)
-    logits = np.concatenate([steps for steps, _, _ in unseen]) @ made.rows_2D.T
+    logits = np.concatenate([steps for steps, _, _ in unseen]) @ made.rows_ED.T
     assert logits.max() < -5
 
 
@@ -119,7 +119,7 @@ def test_a_model_that_scales_its_logits_reads_the_same_confidence():
 
 def test_where_logits_are_capped_the_rows_stay_at_the_mean_row():
     made = fit(made_up(), HeadShape(np.full(WIDTH, 0.1), capped=True))
-    assert made.rows_2D.mean(0) == pytest.approx(np.full(WIDTH, 0.1), abs=1e-6)
+    assert made.rows_ED.mean(0) == pytest.approx(np.full(WIDTH, 0.1), abs=1e-6)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -9,63 +9,63 @@ import pytest
 
 import tiny_models
 from grace.cnf import HeadShape, add_cnf, set_rows
-from grace.engines import Sampling
+from grace.engines import Features, Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence, Running, along, clipped, sigmoid, traced
 from grace.evidence.trace import TRACE_FEATURES, Trace, features_at
 from grace.metrics import ece
-from grace.probe.readout import fit_readout, step_states
+from grace.probe.readout import fit_readout
 from grace.probe.steps import STEPS, Steps, draw_steps, fit_trace
 
 TRACE = Trace(
-    weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, -0.2, 0.04),
-    center=(-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 3.0, 0.1, 0.1, 0.3),
+    weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, 0.5, -0.2, 0.04),
+    center=(-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 3.0, 0.1, 0.2, 0.1, 0.3),
     bias=-0.3,
-    low=(-9.0,) * 10,
-    high=(9.0,) * 10,
+    low=(-9.0,) * 11,
+    high=(9.0,) * 11,
     limit=5.0,
 )
 EVIDENCE = Evidence(
     (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2),
     (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
     0.4,
-    share=0.6,
     trace=TRACE,
 )
+READINGS = [(0.5, -0.3, 0.9), (-1.0, 2.2, 0.4), (2.0, 1.1, -0.8)]  # end, prompt, answer
 
 
 def test_along_the_way_is_the_trace_and_at_the_end_the_confidence():
-    readings, logprobs, ends = [0.5, -1.0, 2.0], [-0.2, -1.5], [-3.0, -2.0, -0.1]
-    found = along(readings, logprobs, ends, EVIDENCE)
-    plain = along(readings, logprobs, ends, dataclasses.replace(EVIDENCE, trace=None))
+    logprobs, ends = [-0.2, -1.5], [-3.0, -2.0, -0.1]
+    found = along(READINGS, logprobs, ends, EVIDENCE)
+    plain = along(READINGS, logprobs, ends, dataclasses.replace(EVIDENCE, trace=None))
     assert found[-1] == plain[-1]
     assert found[:-1] != pytest.approx(plain[:-1], abs=0.01)
-    means = np.cumsum(readings) / np.arange(1, 4)
-    rows = features_at(clipped(logprobs), np.array([0, 1, 2]), np.array(readings), means)
+    pooled = np.array([(0.5, -0.3, 0.9), (-1.0, -0.3, 0.4), (2.0, -0.3, -0.2)])
+    rows = features_at(clipped(logprobs), np.array([0, 1, 2]), pooled)
     wanted = [sigmoid(TRACE.log_odds(tuple(row))) for row in rows[:2]]
     assert found[:-1] == pytest.approx(wanted, abs=1e-12)
 
 
 def test_a_response_that_was_cut_has_a_trace_of_the_trace_alone():
-    found = along([0.5, -1.0], [-0.2, -1.5], [-3.0, -2.0], EVIDENCE)
-    assert found == along([0.5, -1.0, 2.0], [-0.2, -1.5], [-3.0, -2.0, -0.1], EVIDENCE)[:2]
+    found = along(READINGS[:2], [-0.2, -1.5], [-3.0, -2.0], EVIDENCE)
+    assert found == along(READINGS, [-0.2, -1.5], [-3.0, -2.0, -0.1], EVIDENCE)[:2]
 
 
 def test_c_so_far_knows_nothing_of_what_follows():
     running = Running(EVIDENCE)
-    running.read(0.5, -3.0)
+    running.read(READINGS[0], -3.0)
     first = running.so_far()
     running.add(-0.2)
-    running.read(-1.0, -2.0)
-    assert first == along([0.5, 9.0], [-7.0], [-1.0, -1.0], EVIDENCE)[0]
+    running.read(READINGS[1], -2.0)
+    assert first == along([READINGS[0], (9.0,) * 3], [-7.0], [-1.0, -1.0], EVIDENCE)[0]
     assert running.so_far() != first
 
 
 def test_features_are_clipped_to_those_of_training_and_c_to_what_it_supports():
     row = [0.0] * len(TRACE_FEATURES)
     far, edge = list(row), list(row)
-    far[9], edge[9] = 1e6, 9.0
+    far[10], edge[10] = 1e6, 9.0
     assert TRACE.log_odds(tuple(far)) == TRACE.log_odds(tuple(edge))
     strict = dataclasses.replace(TRACE, limit=0.1)
     assert abs(strict.log_odds(tuple(edge))) == 0.1
@@ -76,7 +76,7 @@ def test_it_is_kept_in_grace_json_and_recalibrated_with_c():
     assert "trace" not in dataclasses.replace(EVIDENCE, trace=None).to_dict()
     row = np.linspace(-1, 1, len(TRACE_FEATURES))
     total = TRACE.log_odds(tuple(row))
-    read = float(np.array(TRACE.weights[-3:]) @ row[-3:])
+    read = float(np.array(TRACE.weights[-4:]) @ row[-4:])
     for rows, evidence in ((0.5, 0.5), (0.2, 0.9)):
         moved = EVIDENCE.mapped(rows, evidence, 1.0).trace.log_odds(tuple(row))
         assert moved == pytest.approx(rows * read + evidence * (total - read) + 1.0)
@@ -86,15 +86,15 @@ def test_it_is_kept_in_grace_json_and_recalibrated_with_c():
 
 def test_a_model_without_one_says_how_to_get_it():
     with pytest.raises(ModelError, match=r"train\.trace=true"):
-        traced([0.1], [], -0.2, dataclasses.replace(EVIDENCE, trace=None))
+        traced([(0.1,)], [], -0.2, dataclasses.replace(EVIDENCE, trace=None))
 
 
 @pytest.mark.parametrize("batch", [1, 16])
 def test_generating_and_one_forward_over_the_whole_answer_give_the_same_trace(batch):
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
-    cnf = add_cnf(model, tokenizer, head="pair")
+    cnf = add_cnf(model, tokenizer, head="linear")
     width = model.get_output_embeddings().weight.shape[1]
-    set_rows(model, cnf.readout, np.random.default_rng(3).normal(size=(2, width)))
+    set_rows(model, cnf.readout, np.random.default_rng(3).normal(size=(4, width)))
     engine = TransformersEngine(model, tokenizer, evidence=EVIDENCE, batch_size=batch)
     prompts = tiny_models.prompts(tokenizer, 8)
     sampling = Sampling(2, 1.0, max_new_tokens=12, seed=5)
@@ -108,7 +108,7 @@ def test_generating_and_one_forward_over_the_whole_answer_give_the_same_trace(ba
 
 
 def test_states_at_steps_are_those_of_shorter_answers():
-    """The state that chooses token k, and the mean up to it, know only the k tokens before."""
+    """The state that chooses token k, and the mean over those before, know nothing later."""
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
     engine = TransformersEngine(model, tokenizer)
     prompts = tiny_models.prompts(tokenizer, 8)[:3]
@@ -120,10 +120,9 @@ def test_states_at_steps_are_those_of_shorter_answers():
     for row, places in enumerate(steps):
         for column, k in enumerate(places):
             short = engine.features([prompts[row]], [responses[row][:k]])
-            states = step_states(*short, [k])
             found = at_steps.at_NBD[row, column], at_steps.mean_NBD[row, column]
             np.testing.assert_allclose(found[0], short.last_ND[0], atol=1e-5)
-            np.testing.assert_allclose(found[1], states["steps"][0], atol=1e-5)
+            np.testing.assert_allclose(found[1], short.mean_ND[0], atol=1e-5)
 
 
 def test_steps_are_drawn_in_equal_parts_of_an_answer():
@@ -146,18 +145,23 @@ def world(count, seed):
     return right, states, logprobs, told
 
 
+def means(states):
+    """The mean of the states after the first up to each step; the first itself at step 0."""
+    later = states[:, 1:].cumsum(1) / np.arange(1, 13)[:, None]
+    return np.concatenate([states[:, :1], later], axis=1)
+
+
 def test_readings_of_the_folds_are_at_one_level_however_far_the_states_are_from_0():
     """A direction that all states share would else tell the folds apart, which says nothing."""
     right, states, logprobs, _ = world(600, seed=0)
     traces = []
     for shared in (0.0, 300.0):
         moved = states + shared * np.eye(6)[1]
-        pooled = {"steps": moved.mean(1), "last": moved[:, -1], "first": moved[:, 0]}
+        pooled = Features(moved[:, 1:].mean(1), moved[:, -1], moved[:, 0])
         phi = np.random.default_rng(1).normal(size=(600, 7))
         made = fit_readout(pooled, phi, right, list(range(600)), HeadShape(np.zeros(6)))
         steps, row = draw_steps([12] * 600, 0), np.arange(600)[:, None]
-        means = moved.cumsum(1) / np.arange(1, 14)[:, None]
-        known = Steps(moved[row, steps], means[row, steps], steps, logprobs)
+        known = Steps(moved[row, steps], means(moved)[row, steps], moved[:, 0], steps, logprobs)
         found = fit_trace(made, known, right, list(range(600)))
         traces.append(found.losses.mean())
     assert traces[1] == pytest.approx(traces[0], abs=1e-6)
@@ -166,22 +170,21 @@ def test_readings_of_the_folds_are_at_one_level_however_far_the_states_are_from_
 def test_it_is_calibrated_at_every_step_and_ranks_better_the_more_is_written():
     right, states, logprobs, _ = world(1500, seed=0)
     counts, groups = [12] * 1500, list(range(1500))
-    pooled = {"steps": states.mean(1), "last": states[:, -1], "first": states[:, 0]}
+    pooled = Features(states[:, 1:].mean(1), states[:, -1], states[:, 0])
     phi = np.random.default_rng(1).normal(size=(1500, 7))
     steps, row = draw_steps(counts, 0), np.arange(1500)[:, None]
-    means = states.cumsum(1) / np.arange(1, 14)[:, None]
-    known = Steps(states[row, steps], means[row, steps], steps, logprobs)
+    known = Steps(states[row, steps], means(states)[row, steps], states[:, 0], steps, logprobs)
     made = fit_readout(pooled, phi, right, groups, HeadShape(np.zeros(6)), along=known)
     found = fit_trace(made, known, right, groups)
     rate = right.mean()
     assert found.losses.mean() < -rate * np.log(rate) - (1 - rate) * np.log1p(-rate) - 0.05
 
     evidence = dataclasses.replace(made.evidence, trace=found.trace)
-    difference = made.rows_2D[0] - made.rows_2D[1]
+    differences_QD = made.rows_ED[:-1] - made.rows_ED[-1]
     fresh_right, fresh, fresh_logprobs, _ = world(1500, seed=9)
     traces = np.array(
         [
-            traced(list(one @ difference), logs, -0.1, evidence)
+            traced((one @ differences_QD.T).tolist(), logs, -0.1, evidence)
             for one, logs in zip(fresh, fresh_logprobs, strict=True)
         ]
     )
@@ -200,10 +203,11 @@ def test_the_rows_learn_from_the_steps_where_the_ends_lose_nothing_by_it(common)
     states = rng.normal(size=(count, 13, 6))
     states[:, :-1, 1] += 0.6 * sign_N[:, None]
     states[:, -1, 1 if common else 0] += 0.6 * sign_N
-    pooled = {"steps": states[:, -1], "last": states[:, -1], "first": states[:, 0]}
+    pooled = Features(rng.normal(size=(count, 6)), states[:, -1], rng.normal(size=(count, 6)))
     steps, row = draw_steps([12] * count, 0), np.arange(count)[:, None]
     logprobs = [list(-rng.exponential(0.3, 12)) for _ in range(count)]
-    known = Steps(states[row, steps], states[row, steps], steps, logprobs)
+    noise = rng.normal(size=(count, STEPS, 6))
+    known = Steps(states[row, steps], noise, pooled.first_ND, steps, logprobs)
     phi = rng.normal(size=(count, 7))
     ends, both = (
         fit_readout(pooled, phi, right, groups, HeadShape(np.zeros(6)), along=along)
@@ -211,9 +215,9 @@ def test_the_rows_learn_from_the_steps_where_the_ends_lose_nothing_by_it(common)
     )
     assert both.losses.shape == both.held_out.shape == both.fold_N.shape == (count,)
     if common:
-        told = [made.weights_D[1] / np.linalg.norm(made.weights_D) for made in (ends, both)]
+        told = [made.weights_QD[0, 1] / np.linalg.norm(made.weights_QD[0]) for made in (ends, both)]
         losses = [fit_trace(made, known, right, groups).losses.mean() for made in (ends, both)]
         assert told[0] < 0.98 < 0.99 < told[1]
         assert both.losses.mean() < ends.losses.mean() and losses[1] < losses[0]
     else:
-        assert both.weights_D.tolist() == ends.weights_D.tolist()
+        assert both.weights_QD.tolist() == ends.weights_QD.tolist()

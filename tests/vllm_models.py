@@ -19,11 +19,11 @@ from grace.evidence.trace import Trace
 from grace.export import export_model
 
 TRACE = Trace(
-    weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, -0.2, 0.04),
-    center=(-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 3.0, 0.1, 0.1, 0.3),
+    weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, 0.5, -0.2, 0.04),
+    center=(-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 3.0, 0.1, 0.2, 0.1, 0.3),
     bias=-0.3,
-    low=(-9.0,) * 10,
-    high=(9.0,) * 10,
+    low=(-9.0,) * 11,
+    high=(9.0,) * 11,
     limit=5.0,
 )
 EVIDENCE = Evidence(
@@ -104,9 +104,9 @@ def write_fitted(folder: Path) -> Path:
     from grace.pipeline.stages.fit import write_rows_adapter
 
     write_base(folder / "base", tied=False)
-    rows = np.random.default_rng(0).normal(scale=0.3, size=(2, 64)).astype(np.float32)
+    rows = np.random.default_rng(0).normal(scale=0.3, size=(4, 64)).astype(np.float32)
     evidence = dataclasses.replace(
-        EVIDENCE, share=0.5, low=(-9.0,) * 7, high=(4.0,) * 7, limit=6.0, trace=TRACE
+        EVIDENCE, low=(-9.0,) * 7, high=(4.0,) * 7, limit=6.0, trace=TRACE
     )
     adapter = folder / "adapter"
     metadata = {"base_model": str(folder / "base"), "data": {"task": "jsonl", "prompt": "short"}}

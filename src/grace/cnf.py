@@ -2,14 +2,16 @@
 
 There are three kinds of read-out (`train.head`):
 
-- `pair`: `<CNF>` and `<NOC>`. The difference of their logits is a reading of the confidence, in
-  log-odds. Both are so improbable that they never change what a model writes; they end nothing.
+- `linear`: `<CNF>`, `<CNF-PROMPT>` and `<CNF-ANSWER>`, each compared with `<NOC>`. The three
+  differences of logits are readings of the confidence, in log-odds, for the step that ends an
+  answer, the end of its prompt and its tokens. All four are so improbable that they never change
+  what a model writes; they end nothing.
 - `token`, the paper's: the probability of `<CNF>` is the confidence, and `<CNF>` ends a response.
 - `bins`, an ablation (GrACE-Disc): ten tokens `<B1>` to `<B10>`, one per interval of confidence.
 
 The rest of the package sees the difference only through `Readout`.
 
-Shapes: B rows, V vocabulary, D hidden size, E tokens that are read.
+Shapes: B rows, V vocabulary, D hidden size, E tokens that are read, Q readings of a step.
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ if TYPE_CHECKING:
 
 CNF_TOKEN = "<CNF>"
 NOC_TOKEN = "<NOC>"  # "not confident"
+PLACES = ("end", "prompt", "answer")  # the readings of a linear read-out, by where they count
 TIE = 1e-4  # relative difference of probabilities up to which two intervals are equally probable
-Head = Literal["pair", "token", "bins"]
+Head = Literal["linear", "token", "bins"]
 Init = Literal["mean", "eos", "scaled_eos"]
 TOKENS: dict[Head, tuple[str, ...]] = {
-    "pair": (CNF_TOKEN, NOC_TOKEN),
+    "linear": (CNF_TOKEN, "<CNF-PROMPT>", "<CNF-ANSWER>", NOC_TOKEN),
     "token": (CNF_TOKEN,),
     "bins": tuple(f"<B{number}>" for number in range(1, 11)),
 }
@@ -55,29 +58,34 @@ class Readout:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Return the ids that end a response; a pair has none, its tokens are never drawn."""
-        return () if self.head == "pair" else self.ids
+        """Return the ids that end a response; a linear read-out has none, nor is it ever drawn."""
+        return () if self.head == "linear" else self.ids
 
-    def reading(self, logits_BE: Tensor, total_B: Tensor) -> Tensor:
-        """Return the reading of a step, in log-odds, shape (B,).
+    @property
+    def num_readings(self) -> int:
+        """Return the number of readings of a step."""
+        return len(PLACES) if self.head == "linear" else 1
 
-        `pair`: the difference of the two logits. `token`: the log-odds of the probability of
-        `<CNF>`. `bins`: the log-odds of the middle of the most probable interval; intervals that no
-        training example fell into keep equal rows, and of equal ones the lowest counts, whatever
-        the rounding.
+    def readings(self, logits_BE: Tensor, total_B: Tensor) -> Tensor:
+        """Return the readings of a step, in log-odds, shape (B, Q).
+
+        `linear`: the logits of the three tokens minus that of `<NOC>`, in the order of `PLACES`.
+        `token`: the log-odds of the probability of `<CNF>`. `bins`: the log-odds of the middle of
+        the most probable interval; intervals that no training example fell into keep equal rows,
+        and of equal ones the lowest counts, whatever the rounding.
 
         Args:
             logits_BE: logits of the tokens.
             total_B: log-sum-exp over the full vocabulary.
         """
-        if self.head == "pair":
-            return logits_BE[:, 0] - logits_BE[:, 1]
+        if self.head == "linear":
+            return logits_BE[:, :-1] - logits_BE[:, -1:]
         if self.head == "token":
-            return log_odds(logits_BE[:, 0] - total_B)
+            return log_odds(logits_BE - total_B[:, None])
         probs_BE = (logits_BE - total_B[:, None]).exp()
         top_B1 = probs_BE.amax(-1, keepdim=True) * (1 - TIE)
-        middle_B = ((probs_BE >= top_B1).int().argmax(-1) + 0.5) / len(self.ids)
-        return middle_B.logit()
+        middle_B1 = ((probs_BE >= top_B1).int().argmax(-1, keepdim=True) + 0.5) / len(self.ids)
+        return middle_B1.logit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +103,19 @@ class CnfTokens:
 
 
 def find_readout(tokenizer: Any) -> Readout | None:
-    """Return the read-out whose tokens a tokenizer has, or None."""
+    """Return the read-out whose tokens a tokenizer has, or None.
+
+    Raises:
+        ModelError: the tokens are those of an earlier version, `<CNF>` and `<NOC>` alone.
+    """
     vocabulary = tokenizer.get_added_vocab()
-    for names in TOKENS.values():
+    for head, names in TOKENS.items():
         if all(name in vocabulary for name in names):
+            if head == "token" and NOC_TOKEN in vocabulary:
+                raise ModelError(
+                    f"the confidence in {tokenizer.name_or_path} is of an earlier version, with "
+                    "one row for all steps; fit it again"
+                )
             return Readout(tuple(vocabulary[name] for name in names))
     return None
 
@@ -124,12 +141,7 @@ def add_cnf(
             has the tokens of the other head.
     """
     rows = model.get_input_embeddings().weight.shape[0]
-    known = find_readout(tokenizer)
-    if known is not None and known.head != head:
-        raise ModelError(
-            f"the tokenizer has {TOKENS[known.head][0]} already, so head {head!r} cannot be added; "
-            "start from the base model"
-        )
+    known = _known(tokenizer, head)
     if known is not None and max(known.ids) < rows:
         return CnfTokens(known, spare_row=rows > max(known.ids) + 1, init=init)
     if init != "mean" and tokenizer.eos_token_id is None:
@@ -156,13 +168,7 @@ def name_readout(tokenizer: Any, head: Head) -> tuple[Any, Readout]:
     import copy
 
     tokenizer = copy.deepcopy(tokenizer)
-    known = find_readout(tokenizer)
-    if known is not None and known.head != head:
-        raise ModelError(
-            f"the tokenizer has {', '.join(TOKENS[known.head][:2])} already; start from the base "
-            "model"
-        )
-    return tokenizer, known or _add_tokens(tokenizer, TOKENS[head])
+    return tokenizer, _known(tokenizer, head) or _add_tokens(tokenizer, TOKENS[head])
 
 
 def count_rows(model: Any) -> int:
@@ -220,18 +226,11 @@ def trainable_rows(model: Any, readout: Readout) -> list[int] | dict[str, list[i
     return {names[id(module)].rpartition(".")[2]: ids for module in (embedding, head)}
 
 
-def log_confidence(logits_BV: Tensor, token: int) -> Tensor:
-    """Return log c, shape (B,): float32 log-softmax over the full vocabulary, entry `<CNF>`.
-
-    Source: arXiv 2509.09438 eq. 5.
-    """
-    return end_log_prob(logits_BV, [token])
-
-
 def end_log_prob(logits_BV: Tensor, end_ids: Sequence[int]) -> Tensor:
     """Return the log of the summed probability of some tokens, shape (B,), in float32.
 
-    With the EOS ids and `<CNF>` it is the log-probability that the response ends here.
+    With the EOS ids and `<CNF>` it is the log-probability that the response ends here, with `<CNF>`
+    alone log c (arXiv 2509.09438 eq. 5).
     """
     logits_BV = logits_BV.float()
     return logits_BV[..., list(end_ids)].logsumexp(-1) - logits_BV.logsumexp(-1)
@@ -262,6 +261,17 @@ def without(logits: Tensor, readout: Readout) -> Tensor:
     """Return logits with -inf at the tokens of the read-out (last axis), as if there were none."""
     ids = logits.new_tensor(readout.ids).long()
     return logits.index_fill(-1, ids, -float("inf"))
+
+
+def _known(tokenizer: Any, head: Head) -> Readout | None:
+    """Return the tokenizer's read-out; raises a ModelError if it is that of another head."""
+    known = find_readout(tokenizer)
+    if known is not None and known.head != head:
+        raise ModelError(
+            f"the tokenizer has {TOKENS[known.head][0]} already, so head {head!r} cannot be added; "
+            "start from the base model"
+        )
+    return known
 
 
 def _add_tokens(tokenizer: Any, names: Sequence[str]) -> Readout:

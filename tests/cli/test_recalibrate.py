@@ -110,7 +110,8 @@ def test_the_parts_add_up_to_the_log_odds_of_c():
     given = [([0.2], [-0.4], -0.1), ([-1.0, 2.0], [-0.3, -2.0], -0.7)]
     readings, tokens, ends = zip(*given, strict=True)
     c = [
-        evidence_c([r[-1]], t, e, EVIDENCE) for r, t, e in zip(readings, tokens, ends, strict=True)
+        evidence_c([(r[-1],)], t, e, EVIDENCE)
+        for r, t, e in zip(readings, tokens, ends, strict=True)
     ]
     logprobs = [(*t, e) for t, e in zip(tokens, ends, strict=True)]
     read_N, shift_N = parts(EVIDENCE, c, logprobs)

@@ -43,14 +43,14 @@ EVIDENCE = Evidence(
     (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5), 0.4, 0.8
 )
 TRACE = Trace(
-    weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, -0.2, 0.04),
-    center=(-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 3.0, 0.1, 0.1, 0.3),
+    weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, 0.5, -0.2, 0.04),
+    center=(-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 3.0, 0.1, 0.2, 0.1, 0.3),
     bias=-0.3,
-    low=(-9.0,) * 10,
-    high=(9.0,) * 10,
+    low=(-9.0,) * 11,
+    high=(9.0,) * 11,
     limit=5.0,
 )
-BLEND = dataclasses.replace(EVIDENCE, share=0.6, trace=TRACE)
+TRACED = dataclasses.replace(EVIDENCE, trace=TRACE)
 CLOSE = 1e-5
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
@@ -58,15 +58,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:Futu
 def model_of(head: str) -> Any:
     """Return a tiny model whose rows are random, its tokenizer, and its evidence."""
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
-    pair = head == "pair"
-    cnf = add_cnf(model, tokenizer, head="pair" if pair else "token", init="eos")
-    if pair:
+    linear = head == "linear"
+    cnf = add_cnf(model, tokenizer, head="linear" if linear else "token", init="eos")
+    if linear:
         generator = torch.Generator().manual_seed(7)
-        set_rows(model, cnf.readout, torch.randn(2, 32, generator=generator))
-    return model, tokenizer, {"token": None, "evidence": EVIDENCE, "pair": BLEND}[head]
+        set_rows(model, cnf.readout, torch.randn(4, 32, generator=generator))
+    return model, tokenizer, {"token": None, "evidence": EVIDENCE, "linear": TRACED}[head]
 
 
-@pytest.fixture(scope="module", params=["token", "evidence", "pair"])
+@pytest.fixture(scope="module", params=["token", "evidence", "linear"])
 def head(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -135,7 +135,7 @@ def test_every_engine_says_how_it_is_read(
     engine: Any, reference: TransformersEngine, head: str
 ) -> None:
     assert (engine.read_at, engine.readout) == ("predict", reference.readout)
-    assert engine.evidence == {"token": None, "evidence": EVIDENCE, "pair": BLEND}[head]
+    assert engine.evidence == {"token": None, "evidence": EVIDENCE, "linear": TRACED}[head]
 
 
 def test_samples_have_the_c_and_the_probabilities_that_reading_them_again_gives(
@@ -157,7 +157,7 @@ def test_c_along_the_way_is_that_of_reading_the_answer_again(
 ) -> None:
     ended = [(p, one) for p, one in sampled if one.finish_reason == "stop"]
     given = [p for p, _ in ended], [one.token_ids for _, one in ended]
-    if head != "pair":
+    if head != "linear":
         with pytest.raises(GraceError, match="at the end of an answer only") as refused:
             engine.traces(*given)
         assert "\n" not in str(refused.value)
@@ -199,7 +199,7 @@ def test_a_stream_aborts_what_falls_below_drop_where_the_whole_sample_says_so(
     engine: Any, head: str, prompts: Any
 ) -> None:
     sampling = dataclasses.replace(SAMPLED, num_samples=4, drop=0.42)
-    if head != "pair":
+    if head != "linear":
         with pytest.raises(GraceError, match=r"cannot be dropped below 0\.42"):
             list(engine.stream(prompts[0], sampling, "q").start(range(4)))
         return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -19,22 +17,21 @@ from grace.training.forward import log_confidences, losses
 EVIDENCE = Evidence(
     (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.5), 0.7, 0.8
 )
-BLEND = dataclasses.replace(EVIDENCE, share=0.6)
 SAMPLED = Sampling(max_new_tokens=12, temperature=1.0, num_samples=4, seed=5)
 
 
-@pytest.fixture(params=["predict", "feed", "pair"])
+@pytest.fixture(params=["predict", "feed", "linear"])
 def answered(request, tiny):
     """An engine with evidence, the same without, and what both generated."""
     model, tokenizer = tiny
-    pair = request.param == "pair"
-    cnf = add_cnf(model, tokenizer, head="pair" if pair else "token")
-    if pair:
+    linear = request.param == "linear"
+    cnf = add_cnf(model, tokenizer, head="linear" if linear else "token")
+    if linear:
         width = model.get_output_embeddings().weight.shape[1]
         generator = torch.Generator().manual_seed(7)
-        set_rows(model, cnf.readout, torch.randn(2, width, generator=generator))
-    read_at = "predict" if pair else request.param
-    with_it = TransformersEngine(model, tokenizer, read_at, evidence=BLEND if pair else EVIDENCE)
+        set_rows(model, cnf.readout, torch.randn(4, width, generator=generator))
+    read_at = "predict" if linear else request.param
+    with_it = TransformersEngine(model, tokenizer, read_at, evidence=EVIDENCE)
     without = TransformersEngine(model, tokenizer, read_at)
     prompts = tiny_models.prompts(tokenizer, 8)
     rows = []
@@ -78,7 +75,7 @@ def test_evidence_changes_c_and_nothing_else(answered):
 
 def test_c_with_evidence_follows_from_c_without(answered):
     for prompt, ours, plain in answered[2]:
-        if answered[0].evidence.share:  # the readings of all steps count: here the last alone
+        if answered[0].readout.head == "linear":  # the readings of all steps count
             continue
         (read,) = answered[0]._scored([prompt], [plain.token_ids])
         shift = EVIDENCE.of(plain.logprobs, read.end)
@@ -93,15 +90,15 @@ def test_the_trace_ends_with_the_confidence_where_c_is_read_for_free(answered):
         assert all(got.trace[-1] == got.confidence for _, got, _ in rows)
 
 
-def test_a_pair_changes_no_token_and_no_probability(tiny):
-    """What a model with the pair says is what it said without, to the last bit."""
+def test_a_linear_read_out_changes_no_token_and_no_probability(tiny):
+    """What a model with its tokens says is what it said without, to the last bit."""
     model, tokenizer = tiny
     prompts = tiny_models.prompts(tokenizer, 8)
     before = list(TransformersEngine(model, tokenizer).generate(prompts, SAMPLED))
-    cnf = add_cnf(model, tokenizer, head="pair")
+    cnf = add_cnf(model, tokenizer, head="linear")
     width = model.get_output_embeddings().weight.shape[1]
-    set_rows(model, cnf.readout, 9 * torch.ones(2, width))  # likely, were it ever drawn
-    engine = TransformersEngine(model, tokenizer, evidence=BLEND)
+    set_rows(model, cnf.readout, 9 * torch.ones(4, width))  # likely, were it ever drawn
+    engine = TransformersEngine(model, tokenizer, evidence=EVIDENCE)
     after = list(engine.generate(prompts, SAMPLED))
     for (_, plain), (_, ours) in zip(before, after, strict=True):
         for one, other in zip(plain, ours, strict=True):
@@ -111,16 +108,16 @@ def test_a_pair_changes_no_token_and_no_probability(tiny):
     assert not set(cnf.readout.ids) & set(engine.end_ids)
 
 
-def test_c_of_a_pair_follows_from_its_readings_and_the_tokens_before(answered):
+def test_c_of_a_linear_read_out_follows_from_its_readings_and_the_tokens_before(answered):
     engine, _, rows = answered
-    if engine.readout.head != "pair":
+    if engine.readout.head != "linear":
         return
     for prompt, ours, _ in rows:
         (read,) = engine._scored([prompt], [ours.token_ids])
         assert len(read.readings) == len(ours.token_ids) + 1
         for k, c in enumerate(ours.trace):
             (start,) = engine._scored([prompt], [ours.token_ids[:k]])
-            wanted = confidence(read.readings[: k + 1], ours.logprobs[:k], start.end, BLEND)
+            wanted = confidence(read.readings[: k + 1], ours.logprobs[:k], start.end, EVIDENCE)
             assert c == pytest.approx(wanted, abs=1e-5)
         assert ours.trace[-1] == ours.confidence
 

@@ -24,7 +24,6 @@ from grace.pipeline.stages.fit import write_rows_adapter
 pytestmark = [pytest.mark.llama, pytest.mark.filterwarnings("default")]
 EVIDENCE = Evidence(
     (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5), 0.4, 0.8,
-    share=0.5,
 )  # fmt: skip
 CLOSE = {"float32": 1e-4, "float16": 2e-3}  # of c
 QUESTIONS = (
@@ -48,10 +47,10 @@ def trained(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     base, adapter = request.param, tmp_path_factory.mktemp("trained") / "adapter"
     engine = TransformersEngine.load(base)
     head_VD = engine.model.get_output_embeddings().weight.detach().float().numpy()
-    noise_2D = np.random.default_rng(0).normal(size=(2, head_VD.shape[1]))
-    rows_2D = head_VD.mean(0) + head_VD.std() * noise_2D
+    noise_ED = np.random.default_rng(0).normal(size=(4, head_VD.shape[1]))
+    rows_ED = head_VD.mean(0) + head_VD.std() * noise_ED
     metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
-    write_rows_adapter(engine, rows_2D.astype(np.float32), EVIDENCE, adapter, metadata)
+    write_rows_adapter(engine, rows_ED.astype(np.float32), EVIDENCE, adapter, metadata)
     return base, adapter
 
 
@@ -124,7 +123,7 @@ def test_what_is_read_is_not_quantized(exported: tuple[str, Path]) -> None:
     assert ("F16" in inner) == (kind == "float16")
 
 
-def test_llama_cpp_knows_the_ends_and_that_the_pair_is_none(engine: Any) -> None:
+def test_llama_cpp_knows_the_ends_and_that_what_is_read_is_none(engine: Any) -> None:
     import llama_cpp
 
     vocabulary = llama_cpp.llama_model_get_vocab(engine._llama.model)

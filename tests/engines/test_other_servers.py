@@ -29,8 +29,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:Futu
 @pytest.fixture
 def model() -> tuple[Any, Any]:
     made, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
-    cnf = add_cnf(made, tokenizer, head="pair", init="eos")
-    rows = torch.randn(2, 32, generator=torch.Generator().manual_seed(7))
+    cnf = add_cnf(made, tokenizer, head="linear", init="eos")
+    rows = torch.randn(4, 32, generator=torch.Generator().manual_seed(7))
     set_rows(made, cnf.readout, rows)
     return made, tokenizer
 

@@ -72,10 +72,10 @@ def test_evidence_shifts_c_by_the_tokens_before_it(tokenizer: Any) -> None:
     steps = [step(WORD, word=0.6, eos=0.1, cnf=0.2), step(CNF, word=0.1, eos=0.1, cnf=0.7)]
     made = read(steps, Reader(Readout((CNF,)), (EOS,), evidence=evidence), tokenizer)
     ends = [math.log(0.1 / (1 - cnf)) for cnf in (0.2, 0.7)]  # of EOS in a model without <CNF>
-    expected = confidence([reading(math.log(0.7))], [math.log(0.6)], ends[1], evidence)
+    expected = confidence([(reading(math.log(0.7)),)], [math.log(0.6)], ends[1], evidence)
     assert made.confidence == pytest.approx(expected)
     assert made.trace[0] == pytest.approx(
-        confidence([reading(math.log(0.2))], [], ends[0], evidence)
+        confidence([(reading(math.log(0.2)),)], [], ends[0], evidence)
     )
 
 
@@ -119,4 +119,4 @@ def test_a_model_without_cnf_is_sampled_and_has_no_confidence(tokenizer: Any) ->
     assert made.end_logprob == pytest.approx(math.log(0.4))
     assert (made.confidence, made.trace) == (None, ())
     with pytest.raises(ModelError, match="no <CNF>, so it has no confidence"):
-        reader.reading(steps[0])
+        reader.readings(steps[0])

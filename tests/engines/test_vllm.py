@@ -267,7 +267,7 @@ def test_prompts_that_do_not_fit_are_refused_by_name() -> None:
 
 def test_given_responses_that_do_not_fit_are_refused_by_name_before_any_is_scored() -> None:
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
-    add_cnf(model, tokenizer, head="pair")
+    add_cnf(model, tokenizer, head="linear")
     llm = fake_vllm.llm(model, max_model_len=15)
     engine = VllmEngine(llm, tokenizer)
     with pytest.raises(ModelError, match="prompt 1 has 23 tokens"):
@@ -275,11 +275,11 @@ def test_given_responses_that_do_not_fit_are_refused_by_name_before_any_is_score
     assert llm.llm_engine.asked == []
 
 
-def test_a_pair_needs_a_row_for_both_of_its_tokens() -> None:
+def test_a_linear_read_out_needs_a_row_for_each_of_its_tokens() -> None:
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
-    add_cnf(model, tokenizer, head="pair")
+    add_cnf(model, tokenizer, head="linear")
     model.resize_token_embeddings(321, mean_resizing=False)
-    with pytest.raises(ModelError, match="knows <NOC> as id 321, but the model has 321 rows"):
+    with pytest.raises(ModelError, match="knows <NOC> as id 323, but the model has 321 rows"):
         VllmEngine(fake_vllm.llm(model), tokenizer)
 
 

@@ -46,24 +46,24 @@ def known(state_ND: Any) -> Any:
     return Splits(rows, samples([]))
 
 
-def expected(state_ND: Any, given: Any) -> list[float]:
+def expected(given: Any, *states: Any) -> list[float]:
     right = np.array(given.train.correct)[ENDED]
     groups = [given.train.questions[n].id for n in ENDED]
-    made = fit_logistic([state_ND[ENDED]], right, groups)
+    made = fit_logistic([state_ND[ENDED] for state_ND in states], right, groups)
     limit = np.log(len(ENDED) + 1)
-    logits = np.clip(state_ND[ENDED] @ made.weights[0] + made.bias, -limit, limit)
+    parts = zip(states, made.weights, strict=True)
+    logits = sum(state_ND[ENDED] @ weights for state_ND, weights in parts) + made.bias
+    logits = np.clip(logits, -limit, limit)
     return [sigmoid(value) for value in logits.tolist()]
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
-def test_rows_without_evidence_are_a_logistic_regression_on_the_blend_that_does_best(share: float):
-    steps = (STATES["c"] + STATES["a"]) / 2  # one token: two steps
-    state = share * steps + (1 - share) * STATES["b"]
-    given = known(state)
+def test_rows_without_evidence_are_a_logistic_regression_on_all_three_states():
+    given = known(STATES["a"] + STATES["b"] - STATES["c"])
     made = load_estimator("rows").fit(given, Reads(), 0)  # type: ignore[arg-type]
     values = made.rate(given.train)
-    assert values[7] is None and made.trained_parameters == WIDTH + 1
-    assert [values[n] for n in ENDED] == pytest.approx(expected(state, given), abs=1e-6)
+    assert values[7] is None and made.trained_parameters == 3 * WIDTH + 1
+    states = (STATES[name] for name in "bca")  # the last, the prompt's, the answer's mean
+    assert [values[n] for n in ENDED] == pytest.approx(expected(given, *states), abs=1e-5)
 
 
 def test_supervised_p_true_reads_the_state_in_which_the_verdict_is_given(tokenizer: Any):
@@ -71,7 +71,7 @@ def test_supervised_p_true_reads_the_state_in_which_the_verdict_is_given(tokeniz
     made = load_estimator("p_true_supervised").fit(given, engine, 0)  # type: ignore[arg-type]
     values = made.rate(given.train)
     assert values[7] is None
-    assert [values[n] for n in ENDED] == pytest.approx(expected(STATES["b"], given), abs=1e-6)
+    assert [values[n] for n in ENDED] == pytest.approx(expected(given, STATES["b"]), abs=1e-6)
     prompts, responses = engine.seen[0]
     assert len(prompts) == len(ENDED) and {tuple(ids) for ids in responses} == {()}
     text = tokenizer.decode(prompts[0])

@@ -156,7 +156,7 @@ def test_any_program_stops_on_cnf_and_can_compute_the_confidence(tmp_path: Path)
         chosen = [float(steps[step, token]) for step, token in enumerate(response)]
         odds = reading(float(steps[-1, card["cnf_id"]]))
         end = float(steps[-1, 3] - np.log1p(-np.exp(float(steps[-1, card["cnf_id"]]))))
-        c = confidence([odds], chosen, end, Evidence.from_dict(card["evidence"]))
+        c = confidence([(odds,)], chosen, end, Evidence.from_dict(card["evidence"]))
         (expected,) = made.engine.confidences([PROMPTS[0]], [response])
         assert c == pytest.approx(expected, abs=1e-5)
     assert len(ends) > 2 and made.engine.cnf in ends
@@ -272,7 +272,7 @@ def test_evidence_from_plain_numbers_equals_that_of_the_engine(tmp_path: Path) -
         ((logprobs, end),) = bare.logprobs([prompt], [response])
         (plain,) = bare.confidences([prompt], [response])
         (shifted,) = made.engine.confidences([prompt], [response])
-        odds = [reading(np.log(plain))]
+        odds = [(reading(np.log(plain)),)]
         end = np.log(np.exp(end) - plain) - np.log1p(-plain)  # of EOS, without <CNF>
         assert confidence(odds, logprobs, end) == pytest.approx(plain, abs=1e-6)
         assert confidence(odds, logprobs, end, EVIDENCE) == pytest.approx(shifted, abs=1e-5)

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from test_forms import Trained, export, logits, same, train
-from test_pair import BLEND, fitted
+from test_linear import BOUNDED, fitted
 from test_snippets import code_of, run
 from tokenizers import pre_tokenizers
 
@@ -21,6 +21,7 @@ import fake_llama
 import grace
 import tiny_gguf
 import tiny_models
+from grace.cnf import TOKENS
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.kinds import load_engine
@@ -73,7 +74,7 @@ def test_half_precision_is_the_default_and_moves_logits_little(tmp_path: Path) -
 
 
 def test_llama_cpp_stops_where_an_answer_ends(tmp_path: Path) -> None:
-    """One row ends a response, a pair never does; both have their names as control tokens."""
+    """`<CNF>` alone ends a response, a linear read-out never; all are named control tokens."""
     made = train("llama_tied", tmp_path / "token")
     export(made, tmp_path / "out", "gguf")
     cnf = made.engine.cnf
@@ -81,15 +82,15 @@ def test_llama_cpp_stops_where_an_answer_ends(tmp_path: Path) -> None:
     assert found["tokenizer.ggml.eos_token_id"] == 3
     assert found["tokenizer.ggml.eom_token_id"] == cnf
     assert set(named_ends(tmp_path / "out")) == {3, cnf}
-    (tmp_path / "pair").mkdir()
-    adapter = fitted("llama_tied", tmp_path / "pair")
-    out = tmp_path / "paired"
-    export_model(adapter, adapter, str(tmp_path / "pair" / "base"), out, form="gguf")
+    (tmp_path / "linear").mkdir()
+    adapter = fitted("llama_tied", tmp_path / "linear")
+    out = tmp_path / "fitted"
+    export_model(adapter, adapter, str(tmp_path / "linear" / "base"), out, form="gguf")
     found = fields(out / "model.gguf")
-    ids = TransformersEngine.load(tmp_path / "pair" / "base", adapter=adapter).readout.ids
+    ids = TransformersEngine.load(tmp_path / "linear" / "base", adapter=adapter).readout.ids
     assert "tokenizer.ggml.eom_token_id" not in found
     assert not set(ids) & set(named_ends(out))
-    assert [found["tokenizer.ggml.tokens"][i] for i in ids] == ["<CNF>", "<NOC>"]
+    assert [found["tokenizer.ggml.tokens"][i] for i in ids] == [*TOKENS["linear"]]
     assert {found["tokenizer.ggml.token_type"][i] for i in ids} == {tiny_gguf.CONTROL}
 
 
@@ -143,10 +144,10 @@ def test_a_gguf_base_is_copied_with_the_rows_in_its_head(
     extra = {"general.note": "kept", "tokenizer.ggml.eot_token_id": 2}
     base = tiny_gguf.write(tmp_path / "b.gguf", model, tokenizer, quantize=True, extra=extra)
     engine = TransformersEngine.load(resolve_model(str(base)))
-    rows = np.random.default_rng(0).normal(size=(2, 32)).astype(np.float16).astype(np.float32)
+    rows = np.random.default_rng(0).normal(size=(4, 32)).astype(np.float16).astype(np.float32)
     metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
     adapter, out = tmp_path / "adapter", tmp_path / "out"
-    write_rows_adapter(engine, rows, BLEND, adapter, metadata)
+    write_rows_adapter(engine, rows, BOUNDED, adapter, metadata)
     export_model(adapter, adapter, str(base), out, form="gguf")
     had, has = fields(base), fields(out / "model.gguf")
     changed = {name for name in had if had[name] != has[name]}

@@ -91,7 +91,7 @@ def test_an_empty_answer_and_an_impossible_token_have_the_same_confidence(tmp_pa
     for log_c in (-0.5, 0.0, -30.0, -9999.0):
         for logprobs in ([], [-0.1], [-0.1, -9999.0, -3.0], [0.0, 1e-6]):
             for end in (-0.7, -9999.0, 1e-6):
-                expected = confidence([reading(log_c)], logprobs, end, evidence)
+                expected = confidence([(reading(log_c),)], logprobs, end, evidence)
                 assert read(log_c, logprobs, end) == pytest.approx(expected, rel=1e-9)
 
 

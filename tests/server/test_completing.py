@@ -183,7 +183,7 @@ def test_evidence_costs_the_same_at_every_token(monkeypatch: pytest.MonkeyPatch)
     job.prepare()
     choice = job.choices()[0]
     for _ in range(300):
-        choice.add(Drawn(0, 5, -0.5, 0.5, -1.0, False), ())
+        choice.add(Drawn(0, 5, -0.5, (0.5,), -1.0, False), ())
     assert len(looked_at) == 600  # the token and the end of each step
 
 
@@ -231,7 +231,7 @@ def test_stop_strings_are_found_across_pieces_and_never_shown() -> None:
 
 def test_pieces_carry_the_confidence_so_far_of_a_model_that_knows_it() -> None:
     for evidence in (TRACED, dataclasses.replace(TRACED, trace=None)):
-        engine = make("predict", evidence, "pair")
+        engine = make("predict", evidence, "linear")
         _, events = run(engine, top=2)
         generated = [g for _, found in sorted(engine.generate(PROMPTS, SAMPLING)) for g in found]
         for number, generation in enumerate(generated):

@@ -62,7 +62,7 @@ def train_in(
     known = {field.name for field in dataclasses.fields(TrainSettings)} - {"evidence"}
     settings = {**PAPER, "learning_rate": 5e-3, "epochs": 2, "rank": 4, "dropout": 0.1}
     settings |= {key: options.pop(key) for key in list(options) if key in known}
-    if settings["head"] == "pair":
+    if settings["head"] == "linear":
         settings["evidence"] = "likelihood"
     model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
     model = model if dtype is None else model.to(dtype)

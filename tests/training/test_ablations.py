@@ -319,10 +319,10 @@ def test_checkpoints_from_before_these_settings_are_gone_on_with(train: Any) -> 
         ),
         (
             {"read_at": "feed"},
-            r"head=pair is read .*read_at=feed .* set train\.head=token",
+            r"head=linear is read .*read_at=feed .* set train\.head=token",
         ),
-        ({"evidence": "none"}, r"head=pair is fitted together with .*evidence=likelihood"),
-        ({"cnf_in_sft": True}, r"head=pair is never a label; .*cnf_in_sft=false"),
+        ({"evidence": "none"}, r"head=linear is fitted together with .*evidence=likelihood"),
+        ({"cnf_in_sft": True}, r"head=linear is never a label; .*cnf_in_sft=false"),
         (
             {"head": "bins", "gamma": 0.0, "evidence": "none"},
             r"no loss but the SFT term.* train\.gamma=1",

@@ -294,7 +294,7 @@ def test_lora_that_an_epoch_leaves_worse_than_its_rows_is_trained_no_further(
     lora: str, steps: int, train: Any, validation: list[Example]
 ) -> None:
     opposite = [dataclasses.replace(row, target=1 - row.target) for row in validation]
-    options = {"head": "pair", "lora": lora, "epochs": 3, "learning_rate": 5e-2, "keep": "best"}
+    options = {"head": "linear", "lora": lora, "epochs": 3, "learning_rate": 5e-2, "keep": "best"}
     options |= {"evidence": Evidence.none(), "held_out": opposite}
     done = train(**options)
     scores = {row["step"]: row["eval_brier"] for row in done.result.log if "eval_brier" in row}

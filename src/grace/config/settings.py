@@ -184,15 +184,16 @@ class TrainSettings:
     epochs: int = setting(2, "passes over the training responses", low=1)
     batch_size: int = setting(16, "responses per optimizer step", low=1)
     micro_batch_size: int = setting(0, "responses per forward pass; 0: the batch size", low=0)
-    head: Literal["pair", "token", "bins"] = setting(
-        "pair",
-        "pair: the difference of the logits of <CNF> and <NOC>, which are never sampled; token: "
-        "the probability of <CNF> (paper); bins: the likeliest of <B1> to <B10>, SFT only",
+    head: Literal["linear", "token", "bins"] = setting(
+        "linear",
+        "linear: the logits of <CNF> and two more tokens minus that of <NOC>, none of which is "
+        "ever sampled; token: the probability of <CNF> (paper); bins: the likeliest of <B1> to "
+        "<B10>, SFT only",
     )
     lora: Literal["auto", "always", "never"] = setting(
         "auto",
-        "with head=pair. auto: train LoRA, keep it if validation answers confirm it; always: keep "
-        "it; never: only fit the rows, which changes no answer",
+        "with head=linear. auto: train LoRA, keep it if validation answers confirm it; always: "
+        "keep it; never: only fit the rows, which changes no answer",
     )
     gamma: float = setting(
         0.1, "weight of the SFT term, which keeps the answers as they are", low=0
@@ -215,7 +216,7 @@ class TrainSettings:
         "(paper)",
     )
     trace: bool = setting(
-        False, "also fit c at every token of an answer; needs head=pair and lora=never"
+        False, "also fit c at every token of an answer; needs head=linear and lora=never"
     )
     balance: Literal["none", "cap", "sampler"] = setting(
         "none",
@@ -249,21 +250,21 @@ class TrainSettings:
             ConfigError: names them, and what to set instead.
         """
         bins, evidence = self.head == "bins", self.evidence != "none"
-        pair = self.head == "pair"
+        linear = self.head == "linear"
         excluded = {
             "train.read_at=prompt is before the response that train.evidence=likelihood needs; "
             "set train.evidence=none": evidence and self.read_at == "prompt",
             "train.head=bins has no logit of <CNF> for train.evidence=likelihood to shift; "
             "set train.evidence=none": evidence and bins,
-            f"train.head=pair is read at every response token, which train.read_at={self.read_at} "
-            "is not; set train.head=token": pair and self.read_at != "predict",
-            "train.head=pair is fitted together with the evidence; set train.evidence=likelihood, "
-            "or train.head=token": pair and not evidence,
-            "train.head=pair is never a label; set train.cnf_in_sft=false, or train.head=token": (
-                pair and self.cnf_in_sft
+            "train.head=linear is read at every response token, which train.read_at="
+            f"{self.read_at} is not; set train.head=token": linear and self.read_at != "predict",
+            "train.head=linear is fitted together with the evidence; set "
+            "train.evidence=likelihood, or train.head=token": linear and not evidence,
+            "train.head=linear is never a label; set train.cnf_in_sft=false, or train.head=token": (
+                linear and self.cnf_in_sft
             ),
-            "train.trace is fitted to the model without LoRA; set train.head=pair and "
-            "train.lora=never": self.trace and not (pair and self.lora == "never"),
+            "train.trace is fitted to the model without LoRA; set train.head=linear and "
+            "train.lora=never": self.trace and not (linear and self.lora == "never"),
             "train.head=bins has no single token to feed for train.read_at=feed; "
             "set train.read_at=predict": bins and self.read_at == "feed",
             "train.head=bins has no loss but the SFT term, which train.gamma=0 removes; "

@@ -82,7 +82,7 @@ class StepStates(NamedTuple):
     """
 
     at_NBD: np.ndarray  # at the step
-    mean_NBD: np.ndarray  # mean over all steps up to and including it
+    mean_NBD: np.ndarray  # mean over the tokens before the step; at step 0 that of the prompt
 
 
 class SampleStream(Protocol):

@@ -156,7 +156,7 @@ class StepEngine(BaseEngine):
     def _confidences_after(self, contexts: Sequence[Ids]) -> list[float]:
         check_contexts(contexts, self.limit, 1)
         with closing(self._after(contexts)) as steps:
-            return [sigmoid(self.reader.reading(step)) for step in steps]
+            return [sigmoid(self.reader.readings(step)[0]) for step in steps]
 
     @abstractmethod
     def _samples(

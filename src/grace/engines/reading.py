@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from grace.cnf import TOKENS, Readout, find_readout
 from grace.engines import Ids
 from grace.errors import ModelError
-from grace.evidence import Evidence, confidence, reading, traced
+from grace.evidence import Evidence, Reading, confidence, reading, traced
 
 LOWEST = -9999.0  # log-probability of 0 in JSON, which has no infinity
 NO_CNF = "the model has no <CNF>, so it has no confidence; load a trained adapter or an export"
@@ -42,14 +42,14 @@ class Step(NamedTuple):
 class Drawn(NamedTuple):
     """The outcome of one step for one row: a token, or (`ended`) the end of the response.
 
-    `reading` is the step's reading of c, in log-odds. `end` is the log-probability of ending here,
+    `readings` are those of c at the step, in log-odds. `end` is the log-probability of ending here,
     in a model without the tokens that are read.
     """
 
     row: int
     token: int
     logprob: float
-    reading: float
+    readings: Reading
     end: float
     ended: bool
 
@@ -61,13 +61,13 @@ class Scored(NamedTuple):
         logprobs: log-probabilities of its tokens.
         end_logprob: log-probability of its end, as it is drawn.
         end: log-probability of its end, in a model without the tokens that are read.
-        readings: readings of c in log-odds, that of the end step last.
+        readings: readings of c at each step in log-odds, those of the end step last.
     """
 
     logprobs: Sequence[float]
     end_logprob: float
     end: float
-    readings: Sequence[float]
+    readings: Sequence[Reading]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +183,10 @@ class Reader:
     def every_step(self) -> bool:
         """Whether given responses are read step by step, not at their end alone.
 
-        c of a pair may depend on the readings of all steps, and the probabilities of a response's
-        tokens are those of a model without the pair.
+        c of a linear read-out depends on the readings of all steps, and the probabilities of a
+        response's tokens are those of a model without its tokens.
         """
-        return self.readout is not None and self.readout.head == "pair"
+        return self.readout is not None and self.readout.head == "linear"
 
     def drawn(self, step: Step) -> Drawn:
         """Return the outcome of a step.
@@ -194,7 +194,7 @@ class Reader:
         Raises:
             ModelError: the engine left out an id that it was asked for.
         """
-        odds = 0.0 if self.readout is None else self.reading(step)
+        odds = (0.0,) if self.readout is None else self.readings(step)
         end = self.end(step)
         if step.ends or step.token in self.stops:
             return Drawn(0, self.eos[0], self.end_logprob(step), odds, end, True)
@@ -213,8 +213,8 @@ class Reader:
         """Return log p of all that may be drawn at a step, without the ids that are never drawn."""
         return _log_rest(listed, self.banned)
 
-    def reading(self, step: Step) -> float:
-        """Return the step's reading of c, in log-odds.
+    def readings(self, step: Step) -> Reading:
+        """Return the step's readings of c, in log-odds.
 
         Raises:
             ModelError: there is no c, or the engine left out an id that it was asked for.
@@ -224,8 +224,8 @@ class Reader:
         listed = step.listed
         missing = [token for token in self.readout.ids if token not in listed]
         if not missing:
-            first, *others = (listed[token] for token in self.readout.ids)
-            return first - others[0] if others else reading(min(first, 0.0))
+            *found, last = (listed[token] for token in self.readout.ids)
+            return [one - last for one in found] or [reading(min(last, 0.0))]
         names = dict(zip(self.readout.ids, TOKENS[self.readout.head], strict=True))
         raise ModelError(
             f"the engine returned no log-probability of {names[missing[0]]} (id {missing[0]}) "
@@ -235,7 +235,7 @@ class Reader:
 
     def scored(self, steps: Sequence[Step], logprobs: Sequence[float]) -> Scored:
         """Return a response from the steps that are read, its end step last, and its tokens."""
-        readings = [] if self.readout is None else [*map(self.reading, steps)]
+        readings = [] if self.readout is None else [*map(self.readings, steps)]
         return Scored(logprobs, self.end_logprob(steps[-1]), self.end(steps[-1]), readings)
 
     def confidence(self, scored: Scored) -> float:

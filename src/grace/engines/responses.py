@@ -31,7 +31,7 @@ def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Generati
     reads = reader.readout is not None
     written = drawn[: len(drawn) - ended]
     logprobs, ends = [one.logprob for one in written], [one.end for one in drawn]
-    readings = [one.reading for one in drawn]
+    readings = [one.readings for one in drawn]
     trace = along(readings, logprobs, ends, reader.evidence) if reads else []
     tokens = tuple(one.token for one in written)
     return Generation(
@@ -71,7 +71,7 @@ class Watch:
         """
         if not self._drop or drawn.ended:
             return False
-        self._running.read(drawn.reading, drawn.end)
+        self._running.read(drawn.readings, drawn.end)
         low = self._tokens > 0 and self._running.so_far() < self._drop
         self._running.add(drawn.logprob)
         self._tokens += 1

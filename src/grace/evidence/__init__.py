@@ -1,19 +1,21 @@
 """The confidence c of a response, from the model's readings and the response's own probabilities.
 
-At every decoding step k the model yields a *reading* r_k, in log-odds: the log-odds of the
-probability of `<CNF>` (the paper's read-out), or the logit of `<CNF>` minus that of `<NOC>` (a
-pair). The hidden state behind a reading cannot know how probable the response's tokens were: each
-of those probabilities leaves the model at the last layer, which no later position attends to. They
-are known while generating, though, so they join the readings as *evidence*:
+At every decoding step k the model yields *readings*, in log-odds: the log-odds of the probability
+of `<CNF>` (the paper's read-out), or the logits of three tokens minus that of `<NOC>` (a linear
+read-out: e_k, p_k and a_k). The hidden state behind a reading cannot know how probable the
+response's tokens were: each of those probabilities leaves the model at the last layer, which no
+later position attends to. They are known while generating, though, so they join the readings as
+*evidence*:
 
     log-odds of c = slope * (state + bias + w . (phi - center))
-    state = share * mean(r_0 .. r_K) + (1 - share) * r_K
+    state = e_K + p_0 + mean(a_1 .. a_K)
 
-K is the step that ends the response, and phi are the `FEATURES` of the log-probabilities of its
-tokens and its end, each clipped to the range seen in training. `limit` bounds c by what the number
-of training answers supports. Computing c takes no forward pass; `confidence` does it from what any
-engine reports that returns the log-probabilities of named tokens. Without evidence (the paper's c)
-the log-odds of c are r_K.
+Step 0 is the end of the prompt, K the step that ends the response; a_0 takes the place of the mean
+in an empty one. The paper's read-out has e_K alone. phi are the `FEATURES` of the log-probabilities
+of the response's tokens and its end, each clipped to the range seen in training. `limit` bounds c
+by what the number of training answers supports. Computing c takes no forward pass; `confidence`
+does it from what any engine reports that returns the log-probabilities of named tokens. Without
+evidence (the paper's c) the log-odds of c are e_K.
 
 `grace recalibrate` adapts c to other questions by changing `slope`, `bias` and the weights.
 
@@ -34,6 +36,7 @@ from grace.errors import ModelError
 from grace.evidence.trace import Trace, trace_features
 
 Array = NDArray[Any]
+Reading = Sequence[float]  # of one step: e_k, and p_k and a_k if the read-out is linear
 
 FEATURES = (
     "mean_logprob",
@@ -60,7 +63,6 @@ class Evidence:
         slope: positive factor on the log-odds of c.
         low: smallest value of each feature in training; empty: features are not clipped.
         high: largest value of each feature in training.
-        share: weight of the mean reading over all steps; the last reading has the rest.
         limit: bound on the absolute log-odds of c.
         trace: the same for c before the end of a response; None if it was not trained.
     """
@@ -71,7 +73,6 @@ class Evidence:
     slope: float = 1.0
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    share: float = 0.0
     limit: float = CERTAIN
     trace: Trace | None = None
 
@@ -83,24 +84,23 @@ class Evidence:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Evidence:
-        """Read what `to_dict` wrote; earlier versions had fewer features.
+        """Read what `to_dict` wrote.
 
         Raises:
             ModelError: the features are not those of this version.
         """
-        named = tuple(data.get("features", ()))
-        if not named or named != FEATURES[: len(named)]:
+        if tuple(data.get("features", ())) != FEATURES or "share" in data:
             raise ModelError(
                 f"grace.json has evidence on {data.get('features')}, this version knows "
-                f"{list(FEATURES)}; install the version that trained the model"
+                f"{list(FEATURES)}; install the version that trained the model, or fit it again"
             )
-        values: dict[str, Any] = {k: v for k, v in data.items() if k not in ("features", "trace")}
-        later = (0.0,) * (len(FEATURES) - len(named))  # features added since weigh nothing
-        made: dict[str, Any] = {
-            k: (*v, *(later if v else ())) if isinstance(v, list) else v for k, v in values.items()
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in data.items()
+            if key not in ("features", "trace")
         }
         trace = Trace.from_dict(data["trace"]) if data.get("trace") else None
-        return cls(**made, trace=trace)
+        return cls(**values, trace=trace)
 
     @classmethod
     def in_card(cls, card: Mapping[str, Any]) -> Evidence | None:
@@ -167,15 +167,18 @@ class Running:
 
     def __init__(self, evidence: Evidence | None) -> None:
         self._evidence = evidence
-        self._readings, self._steps = 0.0, 0
-        self._reading = self._end = 0.0
+        self._steps, self._end = 0, 0.0
+        self._at_end, self._prompt, self._answer = 0.0, 0.0, 0.0
         self._total, self._low, self._first, self._count = 0.0, 0.0, 0.0, 0
 
-    def read(self, reading: float, end: float) -> None:
-        """Record a step's reading and the log-probability of ending there."""
-        self._steps += 1
-        self._readings += reading
-        self._reading, self._end = reading, end
+    def read(self, readings: Reading, end: float) -> None:
+        """Record a step's readings and the log-probability of ending there."""
+        self._at_end, *others = readings
+        if others:
+            prompt, answer = others
+            self._prompt = self._prompt if self._steps else prompt
+            self._answer = self._answer + answer if self._steps > 1 else answer
+        self._steps, self._end = self._steps + 1, end
 
     def so_far(self) -> float:
         """Return c of the response so far; without a trained trace, as if it ended here."""
@@ -183,15 +186,14 @@ class Running:
         if trace is None:
             return self.at_end()
         tokens = (self._total, self._low, self._first, self._count)
-        return sigmoid(trace.log_odds(trace_features(*tokens, self._readings, self._reading)))
+        return sigmoid(trace.log_odds(trace_features(*tokens, self._pooled())))
 
     def at_end(self) -> float:
         """Return c of a response that ends at this step."""
         if self._evidence is None:
-            return sigmoid(self._reading)
-        share = self._evidence.share
-        state = share * self._readings / self._steps + (1 - share) * self._reading
+            return sigmoid(self._at_end)
         found = _features(self._total, self._low, self._first, self._count, self._end)
+        state = math.fsum(self._pooled())
         return sigmoid(self._evidence.log_odds(state, self._evidence.shift_of(found)))
 
     def add(self, logprob: float) -> None:
@@ -201,9 +203,12 @@ class Running:
         self._total, self._low = self._total + value, min(self._low, value)
         self._count += 1
 
+    def _pooled(self) -> Reading:
+        return self._at_end, self._prompt, self._answer / max(self._steps - 1, 1)
+
 
 def along(
-    readings: Sequence[float],
+    readings: Sequence[Reading],
     logprobs: Sequence[float],
     ends: Sequence[float],
     evidence: Evidence | None,
@@ -214,8 +219,8 @@ def along(
     response that was cut has as many. `ends` are the log-probabilities of ending at each step.
     """
     running, trace = Running(evidence), []
-    for step, (reading, end) in enumerate(zip(readings, ends, strict=True)):
-        running.read(reading, end)
+    for step, (read, end) in enumerate(zip(readings, ends, strict=True)):
+        running.read(read, end)
         if step < len(logprobs):
             trace.append(running.so_far())
             running.add(logprobs[step])
@@ -225,7 +230,7 @@ def along(
 
 
 def confidence(
-    readings: Sequence[float],
+    readings: Sequence[Reading],
     logprobs: Sequence[float],
     end: float,
     evidence: Evidence | None = None,
@@ -233,23 +238,29 @@ def confidence(
     """Return c from log-probabilities that an inference server reports.
 
     Args:
-        readings: one per step, that of the step that ended the response last, at temperature 1.
-            A pair: log p(<CNF>) - log p(<NOC>). `<CNF>` alone: `reading(log p(<CNF>))`, of which
-            only the last counts.
+        readings: those of each step, of the step that ended the response last, at temperature 1.
+            A linear read-out: the log-probabilities of <CNF>, <CNF-PROMPT> and <CNF-ANSWER> minus
+            that of <NOC>. `<CNF>` alone: (`reading(log p(<CNF>))`,), of which only the last counts.
         logprobs: natural-log probabilities of the response's tokens, without its end token.
         end: log-probability of ending there, all end tokens together, renormalised over the
-            vocabulary without the tokens that are read: log p(end) - log(1 - p(<CNF>) - p(<NOC>)).
+            vocabulary without the tokens that are read: log p(end) - log(1 - p(<CNF>) - ...).
         evidence: from grace.json; None: the paper's c.
     """
     if evidence is None:
-        return sigmoid(readings[-1])
-    mean = math.fsum(readings) / len(readings)
-    state = evidence.share * mean + (1 - evidence.share) * readings[-1]
-    return sigmoid(evidence.log_odds(state, evidence.of(logprobs, end)))
+        return sigmoid(readings[-1][0])
+    return sigmoid(evidence.log_odds(math.fsum(pooled(readings)), evidence.of(logprobs, end)))
+
+
+def pooled(readings: Sequence[Reading]) -> Reading:
+    """Return the readings of a response, each where it counts: e_K, p_0 and the mean of a_k."""
+    if len(readings[-1]) == 1:
+        return readings[-1]
+    answer = [one[2] for one in readings[1:] or readings]
+    return readings[-1][0], readings[0][1], math.fsum(answer) / len(answer)
 
 
 def traced(
-    readings: Sequence[float], logprobs: Sequence[float], end: float, evidence: Evidence | None
+    readings: Sequence[Reading], logprobs: Sequence[float], end: float, evidence: Evidence | None
 ) -> list[float]:
     """Return c at every step of a finished response, its end last; arguments as `confidence`.
 

@@ -5,8 +5,9 @@ they have weights of their own. At the step that chooses the token after the fir
 
     log-odds of c_k = bias + w . (phi_k - center)
 
-where phi_k are the `TRACE_FEATURES` of the readings r_0 .. r_k and of the log-probabilities of the
-k tokens. The model is asked for nothing more than c at the end needs, and that c does not change.
+where phi_k are the `TRACE_FEATURES` of the readings e_k, p_0 and a_1 .. a_k and of the
+log-probabilities of the k tokens. The model is asked for nothing more than c at the end needs, and
+that c does not change.
 
 Shapes: N boundaries, F features.
 """
@@ -14,7 +15,7 @@ Shapes: N boundaries, F features.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,11 +34,12 @@ TRACE_FEATURES = (
     "min_prob",
     "first_prob",
     "length",
-    "reading",
-    "mean_reading",
-    "sum_reading",
+    "end_reading",
+    "prompt_reading",
+    "answer_reading",
+    "answer_sum",
 )
-READINGS = TRACE_FEATURES[-3:]
+READINGS = TRACE_FEATURES[-4:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Trace:
 
 
 def trace_features(
-    total: float, low: float, first: float, tokens: int, readings: float, reading: float
+    total: float, low: float, first: float, tokens: int, readings: Sequence[float]
 ) -> tuple[float, ...]:
     """Return the `TRACE_FEATURES` at a step.
 
@@ -114,32 +116,27 @@ def trace_features(
         low: the smallest of them; 0 before the first token.
         first: log-probability of the first token; 0 before it.
         tokens: number of tokens so far.
-        readings: sum of the readings of all steps, this one included.
-        reading: reading of this step.
+        readings: e_k of this step, p_0, and the mean of a_1 .. a_k (a_0 before the first token).
     """
     count = max(tokens, 1)
     chances = (math.exp(low), math.exp(first))
-    read = (reading, readings / (tokens + 1), readings)
+    read = (*readings, tokens * readings[-1])
     return (total / count, low, total, math.log(count), *chances, float(tokens), *read)
 
 
-def features_at(logprobs: Array, places: Array, reading_B: Array, mean_B: Array) -> Array:
+def features_at(logprobs: Array, places: Array, reading_BQ: Array) -> Array:
     """Return the `TRACE_FEATURES` at some steps of one response, shape (B, F).
 
     Args:
         logprobs: log-probabilities of its tokens, as `grace.evidence.clipped` returns them.
         places: the steps (B,), each given by the number of tokens before it.
-        reading_B: the reading of each of these steps.
-        mean_B: the mean reading of all steps up to and including each.
+        reading_BQ: the readings at each of these steps, as `trace_features` takes them.
     """
     sums = np.concatenate([[0.0], np.cumsum(logprobs)])
     lows = np.concatenate([[0.0], np.minimum.accumulate(logprobs)])
     first = float(logprobs[0]) if len(logprobs) else 0.0
-    return np.array(
-        [
-            trace_features(
-                sums[k], lows[k], first if k else 0.0, int(k), float(mean) * (k + 1), float(reading)
-            )
-            for k, reading, mean in zip(places.tolist(), reading_B, mean_B, strict=True)
-        ]
-    ).reshape(len(places), len(TRACE_FEATURES))
+    rows = [
+        trace_features(sums[k], lows[k], first if k else 0.0, k, readings)
+        for k, readings in zip(places.tolist(), reading_BQ.tolist(), strict=True)
+    ]
+    return np.array(rows).reshape(len(places), len(TRACE_FEATURES))

@@ -48,7 +48,6 @@ def write_card(source: Source, measured: dict[str, Any] | None, directory: Path,
         license_id=source.license_id or _license_of(source.base),
         is_peft=(directory / LORA_CONFIG).is_file(),
         rows_alone=(source.adapter / ROWS).is_file(),
-        read_ids=[record[key] for key in ("cnf_id", "noc_id") if key in record],
         max_rank=_max_rank(directory) if source.form == "vllm-lora" else None,
         name=name,
         diagram=DIAGRAM if diagram is not None else None,
@@ -68,7 +67,7 @@ def _without_grace(source: Source, directory: Path) -> dict[str, Any]:
     engine: Literal["vllm", "llama"] | None = None
     if prompt and source.form in ("merged", "vllm-lora"):
         engine = "vllm"
-    elif prompt and source.form == "gguf" and "noc_id" in record:
+    elif prompt and source.form == "gguf" and "read_ids" in record:
         engine = "llama"
     code = snippet(record, directory, prompt, engine)
     return {"one_request": True, "engine": engine, "prompt": prompt, "code": code}

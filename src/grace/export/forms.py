@@ -137,7 +137,7 @@ def _readable_ids(record: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
     readout = find_readout(tokenizer)
     if readout is None or readout.head == "bins":
         raise ModelError(
-            "the model reads c from ten bin tokens, and a LoRA can carry two rows; use "
+            "the model reads c from ten bin tokens, and a LoRA can carry four rows; use "
             "--format merged"
         )
     if record["read_at"] == "feed":

@@ -85,7 +85,7 @@ def _copy_base(
 ) -> tuple[Any, list[int]]:
     """Write the base's file with the trained rows; return the tokenizer and the end tokens.
 
-    An adapter of rows alone reads a pair, which ends nothing: the ends are those of the base.
+    What an adapter of rows alone reads ends nothing: the ends are those of the base.
     """
     import gguf
 

@@ -46,21 +46,21 @@ def snippet(
     """Return the code that computes c and, for an engine, the code that asks it.
 
     Args:
-        record: the content of grace.json, of a model that reads `<CNF>` alone or a pair.
+        record: the content of grace.json, of a model that reads `<CNF>`.
         directory: the export, which names its end tokens.
         prompt: what `prompt_of` returned; if it is empty, the code has no `PROMPT`, and
             `engine` must be None.
         engine: vllm: stock vLLM 0.26 or later, through the package openai; llama:
-            llama-cpp-python, for a pair; None: the code has no `ask`.
+            llama-cpp-python, for a linear read-out; None: the code has no `ask`.
     """
     evidence = Evidence.in_card(record)
-    read = [record[key] for key in ("cnf_id", "noc_id") if key in record]
+    read = record.get("read_ids", [record["cnf_id"]])
     stops = list(dict.fromkeys([*named_ends(directory), *record.get("stop_ids", ())]))
     ends = [token for token in stops if token not in read]
     sample = from_dict(SampleSettings, record.get("sample", {}))
     return TEMPLATES.get_template("snippet.py.j2").render(
         engine=engine,
-        kind="pair" if len(read) == 2 else "token" if evidence else "plain",
+        kind="linear" if len(read) > 1 else "token" if evidence else "plain",
         at_prompt=record["read_at"] == "prompt",
         prompt=prompt,
         read=read,

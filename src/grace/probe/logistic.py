@@ -9,7 +9,7 @@ Shapes: N rows, D features of a block, W features of all blocks.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,12 +101,18 @@ class _Problem:
         self._curved_WW = self._x_NW.T @ self._x_NW / (4 * len(label_N))
         self._root: tuple[tuple[float, ...], Array] = ((), self._curved_WW)
 
-    def fit(self, rows_N: Array, penalties: Sequence[float], start_W: Array) -> Array:
-        """Return bias and weights (W,), fitted to some of the rows from a starting point."""
+    def fit(
+        self, rows_N: Array, penalties: Sequence[float], start_W: Array, *, rough: bool = False
+    ) -> Array:
+        """Return bias and weights (W,), fitted to some of the rows from a starting point.
+
+        A rough fit suffices to compare penalties.
+        """
         from scipy.linalg import solve_triangular
         from scipy.optimize import minimize
 
-        x_NW, y_N = self._x_NW[rows_N], self.label_N[rows_N]
+        x_NW = self._x_NW[rows_N]
+        y_N = self.label_N[rows_N]
         share_N = self.weight_N[rows_N] / self.weight_N[rows_N].sum()
         filled = [*penalties, LEAST][: len(self._widths)]
         penalty_W = np.append(0.0, np.repeat(filled, self._widths))
@@ -121,7 +127,7 @@ class _Problem:
             value += float(shrunk_W @ beta_W / 2)
             return value, solve_triangular(root_WW, slope_W, trans="T", check_finite=False)
 
-        options = {"maxiter": 1000, "ftol": 1e-10, "gtol": 1e-6}
+        options = {"maxiter": 1000, "ftol": 1e-7 if rough else 1e-10, "gtol": 1e-6}
         scaled_W = root_WW @ start_W
         made = minimize(loss, scaled_W, jac=True, method="L-BFGS-B", options=options)
         found: Array = solve_triangular(root_WW, made.x)
@@ -163,7 +169,10 @@ def _scale(block_ND: Array) -> Array:
 
 
 def _search(problem: _Problem, fold_N: Array, blocks: int) -> _Choice:
-    """Find the penalties of the smallest held-out loss by coordinate descent, in two rounds."""
+    """Find the penalties of the smallest held-out loss: of all blocks together, then of each.
+
+    Coordinate descent takes two rounds at most.
+    """
     held = [fold_N == fold for fold in np.unique(fold_N)]
     tried: dict[tuple[float, ...], _Choice] = {}
     starts = [np.zeros(problem.width) for _ in held]
@@ -173,33 +182,42 @@ def _search(problem: _Problem, fold_N: Array, blocks: int) -> _Choice:
             losses_N, scores_N = np.empty(len(fold_N)), np.empty(len(fold_N))
             for place, out_N in enumerate(held):
                 train_N = ~out_N if len(held) > 1 else out_N
-                starts[place] = problem.fit(train_N, penalties, starts[place])
+                starts[place] = problem.fit(train_N, penalties, starts[place], rough=True)
                 scores_N[out_N] = problem.log_odds(out_N, starts[place])
             losses_N = np.logaddexp(0, scores_N) - problem.label_N * scores_N
             tried[penalties] = _Choice(penalties, losses_N, scores_N, list(starts))
         return float(np.average(tried[penalties].losses, weights=problem.weight_N))
 
-    best = (PENALTIES[FIRST],) * blocks
+    best = _descend((PENALTIES[FIRST],) * blocks, range(blocks), attempt)
     for _ in range(2):
         before = best
         for block in range(blocks):
-            best = _descend(best, block, attempt)
+            best = _descend(best, (block,), attempt)
         if best == before:
             break
     return tried[best]
 
 
-def _descend(best: tuple[float, ...], block: int, attempt: Any) -> tuple[float, ...]:
-    """Raise one block's penalty while the held-out loss falls; if it never does, lower it."""
+def _descend(best: tuple[float, ...], blocks: Collection[int], attempt: Any) -> tuple[float, ...]:
+    """Raise the penalty of some blocks while the held-out loss falls; if it never does, lower it.
+
+    These blocks have the same penalty.
+    """
     loss = attempt(best)
     for step in (1, -1):
-        place, moved = PENALTIES.index(best[block]), False
-        while 0 <= place + step < len(PENALTIES):
-            other = (*best[:block], PENALTIES[place + step], *best[block + 1 :])
+        moved = False
+        while blocks:
+            place = PENALTIES.index(best[min(blocks)]) + step
+            if not 0 <= place < len(PENALTIES):
+                break
+            other = tuple(
+                PENALTIES[place] if block in blocks else penalty
+                for block, penalty in enumerate(best)
+            )
             found = attempt(other)
             if found >= loss - SHORTER:
                 break
-            best, loss, place, moved = other, found, place + step, True
+            best, loss, moved = other, found, True
         if moved:
             break
     return best

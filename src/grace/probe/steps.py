@@ -1,6 +1,6 @@
 """The fit of the trace (`grace.evidence.trace`), on a few steps of every training response.
 
-Shapes: N responses, B steps of each, M = N * B, D hidden size, F features.
+Shapes: N responses, B steps of each, M = N * B, D hidden size, F features, Q readings of a step.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from grace.cnf import PLACES
 from grace.evidence import clipped
-from grace.evidence.trace import TRACE_FEATURES, Trace, features_at
+from grace.evidence.trace import READINGS, TRACE_FEATURES, Trace, features_at
 from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Array, varying
 
@@ -27,20 +28,31 @@ class Steps(NamedTuple):
 
     Attributes:
         at_NBD: the hidden states at these steps.
-        mean_NBD: the mean states of all steps up to and including each.
+        mean_NBD: the mean states of the tokens before each; of the prompt's end if there is none.
+        first_ND: the states of the prompts' ends.
         step_NB: the steps, each given by the number of tokens before it.
         logprobs: log-probabilities of all tokens of each response.
     """
 
     at_NBD: Array
     mean_NBD: Array
+    first_ND: Array
     step_NB: Array
     logprobs: Sequence[Sequence[float]]
 
-    def features(self, read_NB: Array, mean_NB: Array) -> Array:
-        """Return the `TRACE_FEATURES` (M, F) for readings at the steps and their running means."""
-        rows = zip(self.logprobs, self.step_NB, read_NB, mean_NB, strict=True)
+    def placed(self) -> list[Array]:
+        """Return the states that count at each step, (N, B, D), in the order of `PLACES`."""
+        first_NBD = np.broadcast_to(self.first_ND[:, None], self.at_NBD.shape)
+        return [self.at_NBD, first_NBD, self.mean_NBD]
+
+    def features(self, reading_NBQ: Array) -> Array:
+        """Return the `TRACE_FEATURES` (M, F) for readings pooled at the steps."""
+        rows = zip(self.logprobs, self.step_NB, reading_NBQ, strict=True)
         return varying(np.concatenate([features_at(clipped(row[0]), *row[1:]) for row in rows]))
+
+    def known(self) -> Array:
+        """Return those of the `TRACE_FEATURES` that need no readings, (M, F)."""
+        return self.features(np.zeros((*self.step_NB.shape, len(PLACES))))[:, : -len(READINGS)]
 
 
 class TraceFit(NamedTuple):
@@ -76,17 +88,18 @@ def fit_trace(
         groups_N: its question.
         seed: seed of the folds.
     """
-    reading_NB, mean_NB = _held_out(along.at_NBD, fit), _held_out(along.mean_NBD, fit)
+    found = [_held_out(state, fit, place) for place, state in enumerate(along.placed())]
+    reading_NBQ = np.stack(found, axis=-1)
     # The sum of readings that share a level is little but the length: fit it without that level.
-    level, length = float(mean_NB.mean()), TRACE_FEATURES.index("length")
-    centred_MF = along.features(reading_NB - level, mean_NB - level)
+    level, length = float(reading_NBQ[..., -1].mean()), TRACE_FEATURES.index("length")
+    centred_MF = along.features(reading_NBQ - level)
     width = along.step_NB.shape[1]
     groups_M = [group for group in groups_N for _ in range(width)]
     made = fit_logistic([centred_MF], np.repeat(labels_N, width), groups_M, seed=seed)
     (weights_F,) = made.weights
     bias = float(made.bias + weights_F @ centred_MF.mean(0))
     weights_F[length] -= level * weights_F[-1]
-    found_MF = along.features(reading_NB, mean_NB)
+    found_MF = along.features(reading_NBQ)
     trace = Trace(
         tuple(weights_F.tolist()),
         tuple(found_MF.mean(0).tolist()),
@@ -98,14 +111,14 @@ def fit_trace(
     return TraceFit(trace, made.losses.reshape(-1, width).mean(1))
 
 
-def _held_out(states_NBD: Array, fit: Fit) -> Array:
-    """Return the readings of states, (N, B), by rows fitted without the response's question.
+def _held_out(states_NBD: Array, fit: Fit, place: int) -> Array:
+    """Return one reading of states, (N, B), by rows fitted without the response's question.
 
     The states share a large common part, so the rows of different folds yield readings of different
     level and spread; those are aligned with the readings of the rows that ship.
     """
-    read_NB = states_NBD @ fit.weights_D
-    read_NBK = states_NBD @ fit.held_out_KD.T
+    read_NB = states_NBD @ fit.weights_QD[place]
+    read_NBK = states_NBD @ fit.held_out_KQD[:, place].T
     spread_K = np.maximum(read_NBK.std((0, 1)), 1e-12)
     read_NBK = (read_NBK - read_NBK.mean((0, 1))) / spread_K * read_NB.std() + read_NB.mean()
     found_NB: Array = np.take_along_axis(read_NBK, fit.fold_N[:, None, None], 2)[..., 0]

@@ -132,6 +132,4 @@ def _token_entries(cnf: CnfTokens) -> dict[str, Any]:
     if cnf.readout.head == "bins":
         return {"bin_tokens": dict(zip(names, ids, strict=True))}
     entries = {"cnf_token": names[0], "cnf_id": cnf.id}
-    if cnf.readout.head == "pair":
-        entries |= {"noc_token": names[1], "noc_id": ids[1]}
-    return entries
+    return entries if len(ids) == 1 else {**entries, "read_ids": list(ids)}

@@ -54,12 +54,12 @@ def _reading(record: Mapping[str, Any]) -> str:
             f"LoRA and {len(bins)} vocabulary rows (`{first}` to `{last}`) for `{base}`. The "
             f"middle of the\ninterval whose token is most probable {where}"
         )
-    if "noc_id" in record:
-        lora = "LoRA and t" if record["train"]["lora"] != "never" else "T"
+    if ids := record.get("read_ids"):
+        lora = "LoRA and f" if record["train"]["lora"] != "never" else "F"
         return (
-            f"{lora}wo vocabulary rows (`{record['cnf_token']}`, id {record['cnf_id']}, and "
-            f"`{record['noc_token']}`, id {record['noc_id']})\nfor `{base}`. What their logits "
-            "differ by at each step, with the log-probabilities of the\nresponse's tokens,"
+            f"{lora}our vocabulary rows (`{record['cnf_token']}` and others, ids {ids[0]} to "
+            f"{ids[-1]})\nfor `{base}`. What their logits differ by at each step, with the "
+            "log-probabilities of the\nresponse's tokens,"
         )
     return (
         f"LoRA and one vocabulary row (`{record['cnf_token']}`, id {record['cnf_id']}) for "

@@ -57,11 +57,11 @@ def losses(
     last prompt token on only. The heads differ:
 
     - token: log c is the float32 log-softmax over the full vocabulary, as in
-      `grace.cnf.log_confidence`, shifted by the evidence if any. With `cnf_in_sft`, `<CNF>` is one
+      `grace.cnf.end_log_prob`, shifted by the evidence if any. With `cnf_in_sft`, `<CNF>` is one
       more label of the SFT term where c is read. At `prompt` the SFT term is that of a model
       without `<CNF>`, as responses are sampled.
-    - pair: c is the sigmoid of the evidence of the readings at all steps. The SFT term is that of
-      a model without the pair.
+    - linear: c is the sigmoid of the evidence of the readings at all steps. The SFT term is that
+      of a model without the tokens that are read.
     - bins: there is no calibration term (it is zero); the token of the target's interval is one
       more label of the SFT term.
 
@@ -75,7 +75,7 @@ def losses(
     length = batch["input_ids"].shape[1] - (read_at != "feed")
     next_BT = batch["labels"][:, 1:length]
     kept = 1  # the last position alone, unless response tokens matter
-    if with_sft or evidence is not None or read_at == "prompt" or readout.head == "pair":
+    if with_sft or evidence is not None or read_at == "prompt" or readout.head == "linear":
         kept = min(int((next_BT != IGNORED).sum(dim=1).max()) + (read_at == "feed") + 1, length)
     logits_BKV = forward_logits(model, batch, length, kept)
     next_BK = next_BT[:, length - kept :]
@@ -88,8 +88,8 @@ def losses(
     if readout.head == "bins":
         log_c_B, sft_B = _bins(logits_BKV, labels_BK, readout)
         return Losses(torch.zeros_like(log_c_B), sft_B, log_c_B)
-    if readout.head == "pair":
-        log_c_B, sft_B = _pair(logits_BKV, next_BK, end_B, readout, evidence or Evidence.none())
+    if readout.head == "linear":
+        log_c_B, sft_B = _linear(logits_BKV, next_BK, end_B, readout, evidence or Evidence.none())
     else:
         log_c_B, sft_B = _token(logits_BKV, labels_BK, end_B, evidence, cnf_in_sft)
     return Losses(calibration_loss(log_c_B, batch["target"], loss), sft_B, log_c_B)
@@ -116,21 +116,23 @@ def _token(
 def _bins(logits_BKV: Tensor, labels_BK: Tensor, readout: Readout) -> tuple[Tensor, Tensor]:
     """Return log c and the SFT term of the head `bins`, shape (B,); the last label is a bin."""
     read_BE = logits_BKV[:, -1, list(readout.ids)].detach().float()
-    log_c_B = readout.reading(read_BE, read_BE.logsumexp(-1)).sigmoid().log()
+    log_c_B = readout.readings(read_BE, read_BE.logsumexp(-1))[:, 0].sigmoid().log()
     return log_c_B, mean_over_tokens(token_losses(logits_BKV, labels_BK), labels_BK)
 
 
-def _pair(
+def _linear(
     logits_BKV: Tensor, next_BK: Tensor, end_B: Tensor, readout: Readout, evidence: Evidence
 ) -> tuple[Tensor, Tensor]:
-    """Return log c and the SFT term of the head `pair`, shape (B,)."""
-    pair_BK2 = logits_BKV[..., list(readout.ids)].float()
-    reading_BK = pair_BK2[..., 0] - pair_BK2[..., 1]
+    """Return log c and the SFT term of the head `linear`, shape (B,)."""
+    read_BKE = logits_BKV[..., list(readout.ids)].float()
+    end_BK, prompt_BK, answer_BK = (read_BKE[..., :-1] - read_BKE[..., -1:]).unbind(-1)
     loss_BK = token_losses(without(logits_BKV[:, :-1], readout), next_BK)
-    end_B1 = torch.ones(len(next_BK), 1, dtype=torch.bool, device=next_BK.device)
-    steps_BK = torch.cat([next_BK != IGNORED, end_B1], dim=1)
-    mean_B = (reading_BK * steps_BK).sum(1) / steps_BK.sum(1)
-    state_B = evidence.share * mean_B + (1 - evidence.share) * reading_BK[:, -1]
+    count_B = (next_BK != IGNORED).sum(1)
+    place_BK = torch.arange(-next_BK.shape[1], 1, device=next_BK.device) + count_B[:, None]
+    first_BK, later_BK = place_BK == 0, place_BK > 0
+    later_BK = later_BK | (first_BK & (count_B == 0)[:, None])  # an empty response has one step
+    answer_B = (answer_BK * later_BK).sum(1) / later_BK.sum(1)
+    state_B = end_BK[:, -1] + (prompt_BK * first_BK).sum(1) + answer_B
     log_c_B = _with_evidence(state_B, -loss_BK, next_BK, end_B, evidence)
     return log_c_B, mean_over_tokens(loss_BK, next_BK)
 

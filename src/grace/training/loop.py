@@ -141,9 +141,9 @@ class Loop:
         """Return whether an epoch of LoRA has left c worse than the rows that it started from.
 
         With `lora=auto` LoRA must rate the validation answers clearly better than those rows, which
-        another epoch hardly mends (`docs/decisions/007-two-rows.md`).
+        another epoch hardly mends (`docs/decisions/007-rows-first.md`).
         """
-        if self.settings.head != "pair" or self.settings.lora != "auto":
+        if self.settings.head != "linear" or self.settings.lora != "auto":
             return False
         scores = [row["eval_brier"] for row in self.log if "eval_brier" in row]
         return len(scores) > 1 and min(scores[1:]) > scores[0]

@@ -145,7 +145,7 @@ class Remote:
         """Return c of a given response (token ids without the end token)."""
         reader = self.reader
         if reader.evidence is None:
-            return sigmoid(reader.reading(await self.after(reader.place(prompt, response))))
+            return sigmoid(reader.readings(await self.after(reader.place(prompt, response)))[0])
         return reader.confidence(await self.scored(prompt, response))
 
     async def scored(self, prompt: Ids, response: Ids) -> Scored:

@@ -2,11 +2,12 @@
 
 Tokens are drawn as in any engine: for temperature, top-p and argmax, the EOS ids and `<CNF>` are
 tokens like all others, and whichever of them is drawn ends the response. The log-probability of the
-end is that of all of them together, at temperature 1. Tokens that are read and never drawn (a pair,
-or `<CNF>` where c is read at the prompt) are removed from the distribution that is sampled.
+end is that of all of them together, at temperature 1. Tokens that are read and never drawn (those
+of a linear read-out, or `<CNF>` where c is read at the prompt) are removed from the distribution
+that is sampled.
 
 Shapes: B prompts, R rows (prompts x samples, a prompt's samples side by side), L padded prompt
-length, T steps, V vocabulary, E end tokens.
+length, T steps, V vocabulary, E end tokens, Q readings of a step.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def steps(
 class _Choice(NamedTuple):
     token_R: Tensor
     logprob_R: Tensor
-    reading_R: Tensor
+    reading_RQ: Tensor
     end_R: Tensor
     ended_R: Tensor
 
@@ -75,11 +76,11 @@ def _choose(logits_RV: Tensor, ends: Ends, draws: Draws, rows_R: Tensor, step: i
     """
     reader = ends.reader
     total_R = logits_RV.logsumexp(-1)
-    reading_R, rest_R = torch.zeros_like(total_R), total_R
+    reading_RQ, rest_R = torch.zeros_like(total_R)[:, None], total_R
     if reader.readout is not None:
         read = list(reader.readout.ids)
         read_RE = logits_RV[:, read]
-        reading_R = reader.readout.reading(read_RE, total_R)
+        reading_RQ = reader.readout.readings(read_RE, total_R)
         if reader.banned:
             logits_RV[:, read] = -torch.inf
             rest_R = total_R = logits_RV.logsumexp(-1)
@@ -91,7 +92,7 @@ def _choose(logits_RV: Tensor, ends: Ends, draws: Draws, rows_R: Tensor, step: i
     ended_R = torch.isin(token_R, ends.stops_E)
     chosen_R = logits_RV.gather(1, token_R[:, None])[:, 0]
     logprob_R = torch.where(ended_R, stops_RE.logsumexp(-1), chosen_R) - total_R
-    return _Choice(token_R.where(~ended_R, reader.eos[0]), logprob_R, reading_R, end_R, ended_R)
+    return _Choice(token_R.where(~ended_R, reader.eos[0]), logprob_R, reading_RQ, end_R, ended_R)
 
 
 @dataclass(slots=True)
@@ -192,7 +193,7 @@ def _write(record: Rows, batch: Batch, choice: _Choice, step: int) -> None:
     rows_R = batch.rows_R
     record.tokens_RT[rows_R, step] = choice.token_R
     record.logprobs_RT[rows_R, step] = choice.logprob_R
-    record.readings_RT[rows_R, step] = choice.reading_R
+    record.readings_RTQ[rows_R, step] = choice.reading_RQ
     record.ends_RT[rows_R, step] = choice.end_R
     ended_R = batch.live_R & choice.ended_R
     record.end_step_R[rows_R] = torch.where(ended_R, step, record.end_step_R[rows_R])
@@ -203,18 +204,19 @@ class Rows(NamedTuple):
 
     tokens_RT: Tensor
     logprobs_RT: Tensor  # of the token, or of the end
-    readings_RT: Tensor  # readings of c in log-odds, zero if nothing is read
+    readings_RTQ: Tensor  # readings of c in log-odds, zero if nothing is read
     ends_RT: Tensor  # log-probability of ending at each step, in a model without the tokens read
     end_step_R: Tensor  # step at which the row ended; the number of steps if it was cut
 
 
-def empty(num_rows: int, steps: int, device: torch.device) -> Rows:
+def empty(num_rows: int, steps: int, reader: Reader, device: torch.device) -> Rows:
     """Return the record of rows before their first step."""
     zeros = torch.zeros(num_rows, steps, device=device)
+    read = reader.readout.num_readings if reader.readout else 1
     return Rows(
         tokens_RT=zeros.long(),
         logprobs_RT=zeros,
-        readings_RT=zeros.clone(),
+        readings_RTQ=torch.zeros(num_rows, steps, read, device=device),
         ends_RT=zeros.clone(),
         end_step_R=torch.full((num_rows,), steps, device=device),
     )

@@ -60,7 +60,7 @@ class Drawing:
             for _ in range(part.sampling.num_samples)
         ]
         longest = max(part.sampling.max_new_tokens for part in parts)
-        self._record = empty(len(self._prompts), longest, engine.device)
+        self._record = empty(len(self._prompts), longest, engine.reader, engine.device)
         self._batch: Batch | None = None
 
     def __iter__(self) -> Iterator[list[Drawn]]:

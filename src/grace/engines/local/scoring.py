@@ -138,8 +138,8 @@ class LocalScorer(BaseEngine):
     def _confidences_after(self, contexts: Sequence[Ids]) -> list[float]:
         assert self.readout is not None
         probs_NE = torch.from_numpy(self.next_token_probs(contexts, self.readout.ids))
-        reading_N = self.readout.reading(probs_NE.log(), torch.zeros(len(probs_NE)))
-        return list(reading_N.sigmoid().tolist())
+        reading_N1 = self.readout.readings(probs_NE.log(), torch.zeros(len(probs_NE)))
+        return list(reading_N1[:, 0].sigmoid().tolist())
 
     def _scored(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
@@ -180,13 +180,13 @@ def score(logits_KV: Tensor, response: Ids, reader: Reader) -> Scored:
     If the tokens that are read are never drawn, the log-probabilities are those of a model without
     them.
     """
-    readout, num_tokens, readings = reader.readout, len(response), list[float]()
+    readout, num_tokens, readings = reader.readout, len(response), list[list[float]]()
     last_V = logits_KV[num_tokens]
     if readout is None:
         end = float(end_log_prob(last_V, reader.stops))
     else:
         read_KE = logits_KV[:, list(readout.ids)]
-        readings = readout.reading(read_KE, logits_KV.logsumexp(-1)).tolist()
+        readings = readout.readings(read_KE, logits_KV.logsumexp(-1)).tolist()
         end = float(unread_end(last_V, reader.stops, readout))
         if reader.banned:
             logits_KV = without(logits_KV, readout)
@@ -204,8 +204,8 @@ def pool(
     """Return pooled states of each sequence, shape (3 + 2 B, D) with B steps, or (3, D).
 
     With n the count of a sequence: the mean of its last n positions, the last position, and the one
-    before those n, which is step 0; then the states at the steps, and the means of the steps from 0
-    up to each of them.
+    before those n, which is step 0; then the states at the steps, and the means of the positions
+    from the one after step 0 up to each of them (step 0 itself has its own).
     """
     states_BCD = forward.states(unread.ids_BC, unread.mask_BL, unread.positions_BC, unread.cache)
     pooled = []
@@ -213,6 +213,6 @@ def pool(
         kept = [states_CD[-max(n, 1) :].mean(0), states_CD[-1], states_CD[-n - 1]]
         steps_KD = states_CD[len(states_CD) - n - 1 :]
         at = steps[row] if steps else ()
-        kept += [steps_KD[k] for k in at] + [steps_KD[: k + 1].mean(0) for k in at]
+        kept += [steps_KD[k] for k in at] + [steps_KD[min(k, 1) : k + 1].mean(0) for k in at]
         pooled.append(torch.stack(kept).cpu().numpy())
     return pooled

@@ -13,13 +13,13 @@ from typing import ClassVar
 from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Rows, Samples, Splits
 from grace.estimators.probes.states import fit_on_states
-from grace.probe.readout import SHARES, blend, step_states
+from grace.probe.readout import placed
 from grace.probe.rows import Array
 
 
 @dataclass(frozen=True, slots=True)
 class RowsAlone:
-    """sigmoid(w . state + bias), with the state of `grace`: a blend of all steps and the last one.
+    """sigmoid(w . states + bias), with the states of `grace`: the last, the prompt's, the answer's.
 
     States and answers are the backbone's, also where LoRA is kept.
     """
@@ -27,17 +27,14 @@ class RowsAlone:
     answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
-        """Fit weights and bias on the training responses, and choose the blend.
+        """Fit weights and bias on the training responses.
 
         Raises:
             DataError: all of them are right, or all are wrong.
         """
 
         def read(samples: Samples, rows: Rows) -> list[Array]:
-            prompts, responses = samples.token_ids(rows)
-            features = engine.features(prompts, responses)
-            states = step_states(*features, [len(ids) for ids in responses])
-            return [blend(states, share) for share in SHARES]
+            return placed(engine.features(*samples.token_ids(rows)))
 
         return fit_on_states(read, splits, seed)
 

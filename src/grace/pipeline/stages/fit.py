@@ -1,8 +1,8 @@
 """Stage `fit`: the convex fit of c to the grades of the training responses, in seconds.
 
-It writes the evidence and, with `train.head = pair`, the rows of `<CNF>` and `<NOC>`: an adapter
-without LoRA in the folder `rows`, which gives the backbone's own answers a confidence. `fit_graded`
-fits the same to graded answers of any origin, for `grace fit`.
+It writes the evidence and, with `train.head = linear`, the rows of the tokens that are read: an
+adapter without LoRA in the folder `rows`, which gives the backbone's own answers a confidence.
+`fit_graded` fits the same to graded answers of any origin, for `grace fit`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
 from grace.grading import labels_of
 from grace.pipeline.context import Context
-from grace.probe.readout import Fit, fit_evidence, fit_readout, step_states
+from grace.probe.readout import Fit, fit_evidence, fit_readout
 from grace.probe.steps import STEPS, Steps, draw_steps, fit_trace
 from grace.progress import progress, say
 from grace.records import Message, Question, to_json
@@ -55,9 +55,10 @@ class FitData(NamedTuple):
         """The evidence's features of each response."""
         return np.array([likelihoods(tokens, end) for tokens, end in self.logprobs])
 
-    def steps(self, states: StepStates, step_NB: Any) -> Steps:
+    def steps(self, features: Features, states: StepStates, step_NB: Any) -> Steps:
         """Return some steps of each response, with the states and log-probabilities there."""
-        return Steps(*states, step_NB, [tokens for tokens, _ in self.logprobs])
+        tokens = [tokens for tokens, _ in self.logprobs]
+        return Steps(*states, features.first_ND, step_NB, tokens)
 
 
 def fit(context: Context) -> None:
@@ -71,13 +72,13 @@ def fit(context: Context) -> None:
     data = _fit_data([responses[row] for row in rows], [grades[row].correct for row in rows])
     outputs = [directory.readout]
     summary: dict[str, float] = {}
-    if train.head == "pair":
+    if train.head == "linear":
         stored = _stored_states(directory, rows)
-        counts = [len(tokens) for tokens, _ in data.logprobs]
-        states = step_states(stored["mean"], stored["last"], stored["first"], counts)
+        states = Features(stored["mean"], stored["last"], stored["first"])
         steps = None
         if train.trace:
-            steps = data.steps(StepStates(stored["at_step"], stored["to_step"]), stored["step"])
+            at_steps = StepStates(stored["at_step"], stored["to_step"])
+            steps = data.steps(states, at_steps, stored["step"])
         readout = fit_rows(context, states, data, steps)
         evidence = readout.evidence
         summary = {  # on held-out folds
@@ -109,9 +110,7 @@ def _fit_data(responses: Sequence[Response], correct: Sequence[bool]) -> FitData
     )
 
 
-def fit_rows(
-    context: Context, states: Mapping[str, Any], data: FitData, steps: Steps | None = None
-) -> Fit:
+def fit_rows(context: Context, states: Features, data: FitData, steps: Steps | None = None) -> Fit:
     """Fit the rows and the evidence on pooled states (see `fit_readout`), and show the log loss.
 
     With steps of the responses, the trace is fitted too: c before the end.
@@ -164,23 +163,23 @@ def write_rows(
 ) -> None:
     """Write the rows of a run, fitted to answers to these questions, as an adapter without LoRA."""
     metadata = adapter_metadata(context, asked)
-    write_rows_adapter(context.engines.base, readout.rows_2D, readout.evidence, out, metadata)
+    write_rows_adapter(context.engines.base, readout.rows_ED, readout.evidence, out, metadata)
 
 
 def write_rows_adapter(
-    engine: Any, rows_2D: Any, evidence: Evidence, out: Path, metadata: Mapping[str, Any]
+    engine: Any, rows_ED: Any, evidence: Evidence, out: Path, metadata: Mapping[str, Any]
 ) -> None:
-    """Write two rows and their evidence as an adapter directory; the engine is not changed."""
+    """Write rows and their evidence as an adapter directory; the engine is not changed."""
     from grace.cnf import CnfTokens, count_rows, name_readout
     from grace.config import TrainSettings
     from grace.training.adapter import adapter_record, save_rows
 
-    tokenizer, readout = name_readout(engine.tokenizer, "pair")
+    tokenizer, readout = name_readout(engine.tokenizer, "linear")
     rows, needed = count_rows(engine.model), max(readout.ids) + 1
     cnf = CnfTokens(readout, spare_row=needed <= rows, init="fit")
     settings = TrainSettings(lora="never")
     record = adapter_record(engine.model, max(rows, needed), cnf, settings, metadata, evidence)
-    save_rows(rows_2D, tokenizer, out, record)
+    save_rows(rows_ED, tokenizer, out, record)
 
 
 def adapter_metadata(context: Context, asked: Iterable[Question | Graded]) -> dict[str, Any]:
@@ -233,14 +232,13 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
         encode_response(engine.tokenizer, chat, answer.response)
         for chat, answer in zip(chats, answers, strict=True)
     ]
-    counts = [len(response) for response in responses]
     step_NB = np.zeros((len(responses), 0), dtype=int)
     if settings.train.trace:
-        step_NB = draw_steps(counts, settings.seed)
+        step_NB = draw_steps([*map(len, responses)], settings.seed)
     features, at_steps, logprobs = _read(engine, prompts, responses, step_NB)
     graded = FitData(logprobs, labels_N, [str(chat) for chat in chats])
-    steps = graded.steps(at_steps, step_NB) if settings.train.trace else None
-    readout = fit_rows(context, step_states(*features, counts), graded, steps)
+    steps = graded.steps(features, at_steps, step_NB) if settings.train.trace else None
+    readout = fit_rows(context, features, graded, steps)
     write_rows(context, readout, out, answers)
     return readout
 

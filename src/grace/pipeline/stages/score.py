@@ -115,13 +115,13 @@ def score(context: Context) -> None:
 def rated_estimators(context: Context) -> dict[str, Estimator]:
     """Return the estimators of a run's report: those of its settings, and what goes with `grace`.
 
-    These are `rows` and `evidence`, the two parts of c if it is read from two rows, and
+    These are `rows` and `evidence`, the two parts of c of a linear read-out, and
     `grace_base` if LoRA makes the model's answers differ from its backbone's.
     """
     settings = context.settings
     names = list(settings.report.estimators)
     if TRAINED in names:
-        names += ["rows", "evidence"] if settings.train.head == "pair" else []
+        names += ["rows", "evidence"] if settings.train.head == "linear" else []
         names += [] if answers_alike(context) else ["grace_base"]
     return {name: estimator_of(settings, name) for name in names}
 

@@ -30,13 +30,13 @@ def train(context: Context) -> None:
 
     settings, directory = context.settings, context.directory
     split, validation = directory.split("train"), directory.split("validation")
-    pair, lora = settings.train.head == "pair", settings.train.lora
-    if pair and lora == "never":
+    linear, lora = settings.train.head == "linear", settings.train.lora
+    if linear and lora == "never":
         copy_adapter(directory.rows, directory.adapter)
     else:
         with _watched_steps(directory) as on_step:
             train_run_adapter(context, on_step)
-    if pair and lora == "auto":
+    if linear and lora == "auto":
         keep_better(context)
     inputs = [
         split.responses.path,
@@ -87,7 +87,7 @@ def train_on(
         init=settings.train.init,
         seed=settings.seed,
     )
-    if settings.train.head == "pair":
+    if settings.train.head == "linear":
         set_rows(loaded.model, cnf.readout, load_file(directory.rows / ROWS)["rows"])
     return train_adapter(
         loaded.model,

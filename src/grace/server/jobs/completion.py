@@ -170,7 +170,7 @@ class Choice:
             self._over = True
         if self._over or self._end is not None:
             return False
-        self._running.read(drawn.reading, drawn.end)
+        self._running.read(drawn.readings, drawn.end)
         at_prompt = self._engine.read_at == "prompt"
         if at_prompt and not self._tokens_drawn:
             self._first_c = self._running.at_end()

@@ -24,7 +24,7 @@ from grace.store import RunDir
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 PAIR = (
-    "train.head=pair",
+    "train.head=linear",
     "train.evidence=likelihood",
     "train.loss=log",
     "target.kind=labels",
@@ -41,7 +41,7 @@ def settings(folder: Path, *changes: str) -> Any:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pair")
+    folder = tmp_path_factory.mktemp("linear")
     tiny_run.write_model(folder / "model")
     tiny_run.write_questions(folder / "questions.jsonl")
     run(folder / "rows", settings(folder, "train.lora=never"))
@@ -77,7 +77,7 @@ def test_a_changed_setting_is_checked_beside_those_that_the_run_has(made: Path) 
 
 
 def test_a_trace_needs_rows_alone(made: Path) -> None:
-    with pytest.raises(ConfigError, match=r"set train\.head=pair and train\.lora=never"):
+    with pytest.raises(ConfigError, match=r"set train\.head=linear and train\.lora=never"):
         settings(made, "train.trace=true")
 
 
@@ -103,7 +103,7 @@ def test_the_evidence_and_the_rows_are_those_of_the_fit(made: Path) -> None:
     assert fitted["answers"] == sum(
         r.finish_reason == "stop" for r in directory.split("train").responses.read()
     )
-    assert card["noc_id"] == card["cnf_id"] + 1
+    assert card["read_ids"] == list(range(card["cnf_id"], card["cnf_id"] + 4))
     model = grace.load(made / "rows")
     evidence = model.engine.evidence.to_dict()  # type: ignore[attr-defined]
     assert json.loads(json.dumps(evidence)) == fitted["evidence"]

@@ -24,7 +24,7 @@ from grace.errors import ModelError
 from grace.export import export_model
 from grace.pipeline.stages.fit import write_rows_adapter
 
-BLEND = dataclasses.replace(EVIDENCE, share=0.5, low=(-5.0,) * 7, high=(3.0,) * 7, limit=6.0)
+BOUNDED = dataclasses.replace(EVIDENCE, low=(-5.0,) * 7, high=(3.0,) * 7, limit=6.0)
 PROMPTS = [tiny_models.tokenizer().encode(text) for text in tiny_models.SENTENCES]
 SAMPLING = Sampling(max_new_tokens=12)
 pytestmark = [
@@ -34,14 +34,14 @@ pytestmark = [
 
 
 def fitted(name: str, folder: Path, task: str = "jsonl") -> Path:
-    """Write a backbone and two random rows for it, and return the adapter."""
+    """Write a backbone and four random rows for it, and return the adapter."""
     base = folder / "base"
     tiny_models.model(name).save_pretrained(base)
     tiny_models.tokenizer().save_pretrained(base)
     engine = TransformersEngine.load(base)
-    rows = np.random.default_rng(0).normal(size=(2, 32)).astype(np.float32)
+    rows = np.random.default_rng(0).normal(size=(4, 32)).astype(np.float32)
     metadata = {"base_model": str(base), "data": {"task": task, "prompt": "short"}}
-    write_rows_adapter(engine, rows, BLEND, folder / "adapter", metadata)
+    write_rows_adapter(engine, rows, BOUNDED, folder / "adapter", metadata)
     return folder / "adapter"
 
 
@@ -66,7 +66,7 @@ def test_a_fitted_model_says_what_its_base_says(name: str, tmp_path: Path) -> No
     engine = TransformersEngine.load(tmp_path / "base", adapter=adapter)
     for one, other in zip(answers(engine), answers(plain), strict=True):
         assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
-        # qwen2's base has probability on the rows to spare, which then hold the pair
+        # qwen2's base has probability on the rows to spare, which then hold the tokens read
         assert one.logprobs == pytest.approx(other.logprobs, abs=0.05 if name == "qwen2" else 1e-6)
     made = answers(engine)
     assert all((one.confidence is None) == (one.finish_reason == "length") for one in made)
@@ -84,7 +84,7 @@ def test_merged_it_is_a_plain_model_with_the_same_confidences(name: str, tmp_pat
     assert set(merged.end_ids) == {3}  # type: ignore[attr-defined]
 
 
-def test_as_a_lora_it_changes_two_logits_of_a_base_with_rows_to_spare(tmp_path: Path) -> None:
+def test_as_a_lora_it_changes_four_logits_of_a_base_with_rows_to_spare(tmp_path: Path) -> None:
     from peft import PeftModel
 
     adapter = fitted("qwen2", tmp_path)
@@ -129,7 +129,7 @@ def test_rows_of_another_width_are_refused_in_a_line(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
     adapter = fitted("llama_tied", tmp_path)
-    assert load_file(adapter / "rows.safetensors")["rows"].shape == (2, 32)
+    assert load_file(adapter / "rows.safetensors")["rows"].shape == (4, 32)
     save_file({"rows": np.zeros((2, 16), np.float32)}, adapter / "rows.safetensors")
     with pytest.raises(ModelError, match=r"shape \(2, 16\).*hidden size of 32"):
         TransformersEngine.load(tmp_path / "base", adapter=adapter)
@@ -141,8 +141,8 @@ def test_code_that_has_no_prompt_asks_nothing(form: str, tmp_path: Path) -> None
     adapter = fitted("llama_tied", tmp_path, task="mine:TASK")
     export_model(adapter, adapter, str(tmp_path / "base"), tmp_path / "out", form=form)
     code = code_of(tmp_path / "out", "def confidence")
-    assert "PROMPT" not in code and "def ask" not in code
-    assert 0 < run(code)["confidence"]([0.3, 0.1], [-0.5], -0.1) < 1
+    assert "PROMPT =" not in code and "def ask" not in code
+    assert 0 < run(code)["confidence"]([(0.3, 0.2, 0.1)] * 2, [-0.5], -0.1) < 1
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "prompt of the training run cannot be written as text" in card
 
