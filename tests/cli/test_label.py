@@ -63,6 +63,14 @@ def test_a_run_labels_questions_as_it_was_trained_to_ask_them(
     assert "samples (1 -> 2)" in refused.err
 
 
+def test_equal_responses_are_not_made_twice(
+    finished: Path, questions: Path, tmp_path: Path, cli: Any
+) -> None:
+    where = ["label", questions, tmp_path / "out", "--model", finished / "run"]
+    result = cli(*where, "--samples", 3, "--temperature", 0)
+    assert result.code == 2 and "all 3 responses to a question are equal" in result.err
+
+
 def test_cut_and_empty_responses_are_told_with_the_setting_that_mends_them(
     finished: Path, questions: Path, tmp_path: Path, cli: Any
 ) -> None:

@@ -84,6 +84,12 @@ def test_it_goes_on_after_the_lines_that_are_there(
     assert ("nothing left to score" in result.err) == (kept == len(ROWS))
 
 
+def test_a_file_without_a_line_is_a_mistake(finished: Path, tmp_path: Path, cli: Any):
+    empty = tiny_run.write_lines(tmp_path / "empty.jsonl", [])
+    result = cli("score", finished / "run", empty, "--out", tmp_path / "out.jsonl")
+    assert result.code == 2 and "empty.jsonl has no line to score; write" in result.err
+
+
 def test_a_kill_in_the_middle_loses_nothing_and_repeats_nothing(
     finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ):

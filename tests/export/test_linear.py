@@ -20,7 +20,7 @@ from fake_upstream import MODEL, serving
 from grace.engines import Sampling
 from grace.engines.openai import OpenAIEngine
 from grace.engines.transformers import TransformersEngine
-from grace.errors import ModelError
+from grace.errors import ConfigError, ModelError
 from grace.export import export_model
 from grace.pipeline.stages.fit import write_rows_adapter
 
@@ -157,6 +157,13 @@ def test_transformers_loads_the_rows_by_the_lines_of_their_card(tmp_path: Path) 
     tensor = torch.tensor([PROMPTS[0]])
     found, wanted = names["model"](tensor).logits, engine.model(tensor).logits
     assert np.allclose(found.detach().numpy(), wanted.detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["adapter", "vllm-lora"])
+def test_a_dtype_that_would_change_nothing_is_refused(form: str, tmp_path: Path) -> None:
+    adapter, base = fitted("llama_untied", tmp_path), str(tmp_path / "base")
+    with pytest.raises(ConfigError, match="--dtype float16 has no effect"):
+        export_model(adapter, adapter, base, tmp_path / "out", form=form, dtype="float16")
 
 
 @pytest.mark.parametrize("form, library", [("adapter", "grace-confidence"), ("vllm-lora", "peft")])

@@ -82,6 +82,11 @@ def export_model(
     """
     if form not in FORMS:
         raise ConfigError(f"format {form!r} is unknown; use {', '.join(FORMS)}")
+    if dtype != "auto" and form in ("adapter", "vllm-lora"):
+        raise ConfigError(
+            f"format {form!r} keeps the float32 of the fit, so --dtype {dtype} has no effect; "
+            "leave it out, or use merged or gguf"
+        )
     check_vacant(out)
     record = read_card(adapter)
     if "rows" not in record:

@@ -111,6 +111,11 @@ def label(
     from grace.strategies import TEMPERATURE
 
     check_packages("grace label")
+    if samples > 1 and temperature == 0:
+        raise ConfigError(
+            f"at --temperature 0 all {samples} responses to a question are equal; leave out "
+            "--samples, or give a higher temperature"
+        )
     folder = adapter_folder(Path(model), None)
     card = read_card(folder or Path(model))
     columns = {"data.question_field": question_field, "data.answer_field": answer_field}

@@ -75,6 +75,8 @@ def score(
     rows = _rows(file, bad)
     done = _resume(rows, file, out, skip_bad=skip_bad) if out else 0
     first = next(rows, None)
+    if first is None and not done:
+        raise DataError(f'{file} has no line to score; write {{"question": ..., "response": ...}}')
     if first is None:
         print(f"{file}: nothing left to score ({done} lines done)", file=sys.stderr)
         return
