@@ -78,6 +78,11 @@ def test_asking_it_loads_torch_and_transformers_alone_and_ends_at_once(
     assert done.stdout.splitlines()[-1] == "[] True"  # nothing else; no last look for garbage
 
 
+def test_a_setting_that_no_fit_reads_is_a_mistake(tmp_path: Path, cli: Any) -> None:
+    result = cli("fit", "model", "graded.jsonl", tmp_path / "out", "--set", "train.epochs=3")
+    assert result.code == 2 and "so train.epochs has no effect" in result.err
+
+
 def test_what_it_says_as_json(model: Path, tmp_path: Path, cli: Any) -> None:
     result = cli("fit", model, graded(tmp_path / "graded.jsonl"), tmp_path / "out", "--json")
     made = json.loads(result.out)

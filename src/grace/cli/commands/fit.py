@@ -12,7 +12,7 @@ import typer
 from grace.cli.options import Device, Dtype, Json, Set, examples
 from grace.cli.responses import PROMPT_KEYS, response_row
 from grace.config import override_settings
-from grace.errors import DataError
+from grace.errors import ConfigError, DataError
 from grace.store import check_vacant
 from grace.store.inputs import Row
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from grace.pipeline.stages.fit import Graded
 
 FEWEST = 20  # graded answers
+UNUSED = ("train.", "target.", "grade.", "report.")  # settings of a run alone
 COLUMNS = (*PROMPT_KEYS, "choices", "text", "response", "finish_reason", "correct")
 EXAMPLES = (
     examples(
@@ -64,6 +65,9 @@ def fit(
     """
     from grace.pipeline.stages.fit import fit_graded
 
+    for key in (override.partition("=")[0] for override in settings or []):
+        if key.startswith(UNUSED):
+            raise ConfigError(f"grace fit does not train or grade, so {key} has no effect")
     check_vacant(out)
     answers = list(_graded(file))
     if len(answers) < FEWEST:
