@@ -123,17 +123,32 @@ def test_where_logits_are_capped_the_rows_stay_at_the_mean_row():
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_logistic_regression_is_that_of_scikit_learn(weighted):
+@pytest.mark.parametrize("width", [6, 700])  # fewer columns than rows, and more
+def test_logistic_regression_is_that_of_scikit_learn(width, weighted):
     rng = np.random.default_rng(7)
-    x = rng.normal(size=(500, 6)) * [1, 5, 0.1, 2, 1, 1] + 3
-    y = rng.random(500) < 1 / (1 + np.exp(-(x[:, 0] - 3)))
+    x = rng.normal(size=(500, width)) * rng.choice([1, 5, 0.1, 2], width) + 3
+    y = rng.random(500) < 1 / (1 + np.exp(-(x[:, 0] - 3) / x[:, 0].std()))
     weight = rng.choice([0.1, 1, 3], 500) if weighted else None
     made = fit_logistic([x], y, list(range(500)), weights_N=weight)
-    scaled = (x - x.mean(0)) / x.std(0) / np.sqrt(6)
+    scaled = (x - x.mean(0)) / x.std(0) / np.sqrt(width)
     strength = 1 / (made.penalties[0] * (len(y) if weight is None else weight.sum()))
     oracle = LogisticRegression(C=strength, tol=1e-10, max_iter=10_000).fit(scaled, y, weight)
     ours = made.bias + x @ made.weights[0]
     np.testing.assert_allclose(ours, oracle.decision_function(scaled), atol=2e-3)
+
+
+def test_more_columns_than_rows_are_fitted_as_if_every_row_came_three_times():
+    """Then there are more rows than columns, and the loss is the same."""
+    rng = np.random.default_rng(11)
+    wide, known = rng.normal(size=(80, 200)), rng.normal(size=(80, 1))
+    y = rng.random(80) < 1 / (1 + np.exp(-2 * wide[:, 0] - known[:, 0]))
+    groups = list(range(80))
+    made = fit_logistic([wide, known], y, groups, free=True)
+    tall = np.vstack([np.hstack([wide, known])] * 3)
+    same = fit_logistic([tall[:, :-1], tall[:, -1:]], np.tile(y, 3), groups * 3, free=True)
+    assert same.penalties == made.penalties
+    assert same.weights[0] == pytest.approx(made.weights[0], abs=1e-5)
+    assert same.held_out[1][0] == pytest.approx(made.held_out[1][0], abs=1e-3)
 
 
 def test_a_block_of_noise_is_shrunk_and_the_other_kept():

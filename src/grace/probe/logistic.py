@@ -4,7 +4,10 @@ Features are standardised; constant ones get no weight. Blocks are scaled by the
 penalty means the same for a wide block and a narrow one. Penalties are chosen by log loss on folds
 grouped by question. The problem is convex, so the fit does not depend on where it starts.
 
-Shapes: N rows, D features of a block, W features of all blocks.
+If there are more features than rows, as in large models, the fit has one unknown per row instead of
+one per feature, which gives the same weights (a kernel machine with a linear kernel).
+
+Shapes: N rows, D features of a block, W columns of the design matrix.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from grace.probe.rows import Array, assign_folds, sigmoid
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-12, 5))  # 1e-6 to 1e2
 FIRST = PENALTIES.index(0.1)  # where the search starts
 LEAST = 1e-4  # penalty of a free block
+JITTER = 1e-10  # added to a kernel, relative to its mean diagonal, so that it has a factor
 FOLDS = 5
 SHORTER = 1e-5  # smallest improvement of the log loss for which the search goes on
 
@@ -68,13 +72,14 @@ def fit_logistic(
         seed: seed of the folds.
     """
     label_N = np.asarray(labels_N, dtype=np.float64)
-    problem = _Problem(blocks, label_N, np.ones(len(label_N)) if weights_N is None else weights_N)
+    weight_N = np.ones(len(label_N)) if weights_N is None else weights_N
+    problem = _Problem(blocks, label_N, weight_N, free)
     folds = min(folds, len(set(groups_N)))
     fold_N = assign_folds(groups_N, folds, seed) if folds > 1 else np.zeros(len(label_N))
     chosen = _search(problem, fold_N, len(blocks) - free)
     beta_W = problem.fit(np.ones(len(label_N), dtype=bool), chosen.penalties, chosen.folds[0])
-    weights, bias = problem.unscaled(beta_W)
-    held_out = [problem.unscaled(fold_W)[0] for fold_W in chosen.folds]
+    weights, bias = problem.unscaled(beta_W, chosen.penalties)
+    held_out = [problem.unscaled(fold_W, chosen.penalties)[0] for fold_W in chosen.folds]
     found = (chosen.penalties, chosen.losses, chosen.scores)
     return Logistic(weights, bias, *found, np.unique(fold_N, return_inverse=True)[1], held_out)
 
@@ -86,37 +91,86 @@ class _Choice(NamedTuple):
     folds: list[Array]  # the fit without each fold
 
 
-class _Problem:
-    """The design matrix (a column of ones, then the standardised blocks) and fits to its rows."""
+class _Design(NamedTuple):
+    """The design matrix (N, W) for given penalties, the penalty of each column, and directions.
 
-    def __init__(self, blocks: Sequence[Array], label_N: Array, weight_N: Array) -> None:
+    `root_WW` is the Cholesky factor of the Hessian at log-odds 0. In its coordinates the loss there
+    is equally curved in all directions, and L-BFGS takes tens of steps instead of hundreds.
+    """
+
+    x_NW: Array
+    penalty_W: Array
+    root_WW: Array
+
+
+class _Problem:
+    """A logistic regression on standardised blocks, and fits to some of its rows.
+
+    The columns of the design matrix are ones, the free block if there is one, and the others. If
+    these have more columns than there are rows, the Cholesky factor of their kernel, the sum of
+    block @ block.T / penalty, stands for them, with a penalty of 1: it spans the same log-odds at
+    the same cost.
+    """
+
+    def __init__(
+        self, blocks: Sequence[Array], label_N: Array, weight_N: Array, free: bool
+    ) -> None:
         self.label_N, self.weight_N = label_N, weight_N
         self._means = [block.mean(0, dtype=np.float64) for block in blocks]
         self._scales = [_scale(block) for block in blocks]
         parts = zip(blocks, self._means, self._scales, strict=True)
-        ones_N1 = np.ones((len(label_N), 1))
-        self._x_NW = np.concatenate([ones_N1, *((block - m) / s for block, m, s in parts)], axis=1)
-        self._widths = [block.shape[1] for block in blocks]
-        self.width = self._x_NW.shape[1]
-        self._curved_WW = self._x_NW.T @ self._x_NW / (4 * len(label_N))
-        self._root: tuple[tuple[float, ...], Array] = ((), self._curved_WW)
+        scaled = [(block - mean) / scale for block, mean, scale in parts]
+        self._others, count = scaled[: len(scaled) - free], len(label_N)
+        self._fixed_NW = np.concatenate([np.ones((count, 1)), *scaled[len(self._others) :]], axis=1)
+        self._widths = [block.shape[1] for block in self._others]
+        self._kernels = list[Array]()
+        if sum(self._widths) > count:
+            self._kernels = [block @ block.T for block in self._others]
+        else:
+            self._x_NW = np.concatenate([self._fixed_NW, *self._others], axis=1)
+            self._curved_WW = self._x_NW.T @ self._x_NW / (4 * count)
+        self.width = self._fixed_NW.shape[1] + (count if self._kernels else sum(self._widths))
+        self._made: tuple[tuple[float, ...], _Design] | None = None
+
+    def design(self, penalties: tuple[float, ...]) -> _Design:
+        """Return the design matrix for these penalties of the blocks that are not free."""
+        from scipy.linalg import cholesky
+
+        if self._made is None or self._made[0] != penalties:
+            fixed_W = np.full(self._fixed_NW.shape[1], LEAST)
+            fixed_W[0] = 0.0
+            if self._kernels:
+                parts = zip(self._kernels, penalties, strict=True)
+                kernel_NN = np.sum([kernel / penalty for kernel, penalty in parts], axis=0)
+                kernel_NN[np.diag_indices_from(kernel_NN)] += JITTER * kernel_NN.diagonal().mean()
+                x_NW = np.concatenate([self._fixed_NW, cholesky(kernel_NN, lower=True)], axis=1)
+                penalty_W = np.append(fixed_W, np.ones(len(kernel_NN)))
+                curved_WW = x_NW.T @ x_NW / (4 * len(x_NW))
+            else:
+                x_NW, curved_WW = self._x_NW, self._curved_WW.copy()
+                penalty_W = np.append(fixed_W, np.repeat(penalties, self._widths))
+            curved_WW[np.diag_indices_from(curved_WW)] += penalty_W
+            self._made = penalties, _Design(x_NW, penalty_W, cholesky(curved_WW))
+        return self._made[1]
 
     def fit(
-        self, rows_N: Array, penalties: Sequence[float], start_W: Array, *, rough: bool = False
+        self,
+        rows_N: Array,
+        penalties: tuple[float, ...],
+        start_W: Array,
+        *,
+        rough: bool = False,
     ) -> Array:
-        """Return bias and weights (W,), fitted to some of the rows from a starting point.
+        """Return the weight of each column (W,), fitted to some of the rows.
 
         A rough fit suffices to compare penalties.
         """
         from scipy.linalg import solve_triangular
         from scipy.optimize import minimize
 
-        x_NW = self._x_NW[rows_N]
-        y_N = self.label_N[rows_N]
+        all_NW, penalty_W, root_WW = self.design(penalties)
+        x_NW, y_N = all_NW[rows_N], self.label_N[rows_N]
         share_N = self.weight_N[rows_N] / self.weight_N[rows_N].sum()
-        filled = [*penalties, LEAST][: len(self._widths)]
-        penalty_W = np.append(0.0, np.repeat(filled, self._widths))
-        root_WW = self._directions(tuple(penalties), penalty_W)
 
         def loss(scaled_W: Array) -> tuple[float, Array]:
             beta_W = solve_triangular(root_WW, scaled_W, check_finite=False)
@@ -133,31 +187,22 @@ class _Problem:
         found: Array = solve_triangular(root_WW, made.x)
         return found
 
-    def _directions(self, penalties: tuple[float, ...], penalty_W: Array) -> Array:
-        """Return the preconditioner: the Cholesky factor of the Hessian at log-odds 0.
-
-        In its coordinates the loss there is equally curved in all directions, and L-BFGS takes tens
-        of steps instead of hundreds.
-        """
-        from scipy.linalg import cholesky
-
-        if self._root[0] != penalties:
-            curved_WW = self._curved_WW.copy()
-            curved_WW[np.diag_indices_from(curved_WW)] += penalty_W
-            self._root = (penalties, cholesky(curved_WW))
-        return self._root[1]
-
-    def log_odds(self, rows_N: Array, beta: Array) -> Array:
-        """Return the log-odds of some of the rows."""
-        found: Array = self._x_NW[rows_N] @ beta
-        return found
-
-    def unscaled(self, beta: Array) -> tuple[list[Array], float]:
+    def unscaled(self, beta_W: Array, penalties: tuple[float, ...]) -> tuple[list[Array], float]:
         """Return the weights of each block and the bias for features that are not standardised."""
-        parts = np.split(beta[1:], np.cumsum(self._widths)[:-1])
+        from scipy.linalg import solve_triangular
+
+        fixed = self._fixed_NW.shape[1]
+        if self._kernels:
+            factor_NN = self.design(penalties).x_NW[:, fixed:]
+            dual_N = solve_triangular(factor_NN, beta_W[fixed:], lower=True, trans="T")
+            pairs = zip(self._others, penalties, strict=True)
+            parts = [block.T @ dual_N / penalty for block, penalty in pairs]
+        else:
+            parts = np.split(beta_W[fixed:], np.cumsum(self._widths)[:-1])
+        parts += [beta_W[1:fixed]] if fixed > 1 else []
         weights = [part / scale for part, scale in zip(parts, self._scales, strict=True)]
         moved = sum(float(w @ m) for w, m in zip(weights, self._means, strict=True))
-        return weights, float(beta[0]) - moved
+        return weights, float(beta_W[0]) - moved
 
 
 def _scale(block_ND: Array) -> Array:
@@ -183,7 +228,7 @@ def _search(problem: _Problem, fold_N: Array, blocks: int) -> _Choice:
             for place, out_N in enumerate(held):
                 train_N = ~out_N if len(held) > 1 else out_N
                 starts[place] = problem.fit(train_N, penalties, starts[place], rough=True)
-                scores_N[out_N] = problem.log_odds(out_N, starts[place])
+                scores_N[out_N] = problem.design(penalties).x_NW[out_N] @ starts[place]
             losses_N = np.logaddexp(0, scores_N) - problem.label_N * scores_N
             tried[penalties] = _Choice(penalties, losses_N, scores_N, list(starts))
         return float(np.average(tried[penalties].losses, weights=problem.weight_N))
