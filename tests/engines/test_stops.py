@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import tiny_models
-from grace.cnf import Readout, add_cnf
-from grace.engines import Sampling
+from grace.cnf import TOKENS, Readout, add_cnf
+from grace.engines import Sampling, vllm
+from grace.engines.http import remote
 from grace.engines.reading import LISTED_ENDS, Reader, Step
 from grace.engines.responses import read
 from grace.engines.stops import stop_ids
@@ -95,6 +96,13 @@ def test_a_response_of_another_engine_ends_at_a_stop_token_that_it_did_not_list(
     total = np.exp(-0.2) + len(reader.requested) * np.exp(-9.0)
     assert made.end_logprob == pytest.approx(np.log(total))
     assert made.confidence == pytest.approx(np.exp(-9.0))
+
+
+@pytest.mark.parametrize("head", ["linear", "token"])
+def test_an_engine_is_asked_for_no_more_ids_than_it_lists(head: Any) -> None:
+    readout = Readout(tuple(range(300, 300 + len(TOKENS[head]))))
+    reader = Reader(readout, tuple(range(20, 250)))
+    assert len(reader.requested) <= min(vllm.MOST_IDS, remote.MOST_IDS)
 
 
 def test_stop_tokens_do_not_move_c(engine: TransformersEngine) -> None:

@@ -18,7 +18,7 @@ from grace.evidence import Evidence, Reading, confidence, reading, traced
 
 LOWEST = -9999.0  # log-probability of 0 in JSON, which has no infinity
 NO_CNF = "the model has no <CNF>, so it has no confidence; load a trained adapter or an export"
-LISTED_ENDS = 126  # end tokens that are asked for: engines list 128 ids, and others hardly count
+LISTED_ENDS = 124  # end tokens that are asked for: engines list 128 ids, the rest hardly counts
 
 
 class Step(NamedTuple):
