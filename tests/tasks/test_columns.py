@@ -185,6 +185,8 @@ def test_usual_columns_are_known_and_others_ignored(
         {"question": "Q?", "options": ["4", "7", "9"], "label": 1},
         {"question": "Q?", "choices": ["4", "7", "9"], "answer": "7"},
         {"question": "Q?", "A": "4", "B": "7", "C": "9", "answer": "b"},
+        {"question": "Q?", "option_a": "4", "option_b": "7", "option_c": "9", "answer": "b"},
+        {"question": "Q?", "Choice A": "4", "Choice B": "7", "Choice C": "9", "answer": "b"},
         {"question": "Q?", "a": "4", "b": "7", "c": "9", "answer": "b"},
         {"question": "Q?", "A": "4", "B": "7", "C": "9", "D": None, "answer": "b"},
         {"question": "Q?", "choices": {"text": [4, 7, 9], "label": ["1", "2", "3"]}, "label": "2"},

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from grace.tasks.rows import note
 QUESTION = ("question", "query", "prompt", "input")
 ANSWERS = ("answers", "answer", "correct_answer", "target", "label", "gold")
 CHOICES = ("choices", "options")
+LETTERED = re.compile(r"(?:(?:option|choice)[ _-]?)?([a-z])", re.IGNORECASE)
 OURS = ("question", "answers", "answer", "choices", "id", "split", "meta")
 
 
@@ -113,7 +115,8 @@ def _find(
     choices = _pick(CHOICES, names, "", "choices", where)
     if choices:
         return Columns(question, answers, (choices,))
-    spelt = {name.strip().upper(): name for name in every or names}
+    matches = {name: LETTERED.fullmatch(name.strip()) for name in every or names}
+    spelt = {match[1].upper(): name for name, match in matches.items() if match}
     lettered = [spelt[letter] for letter in itertools.takewhile(spelt.__contains__, LETTERS)]
     last = max((n for n, name in enumerate(lettered, start=1) if name in names), default=0)
     return Columns(question, answers, tuple(lettered[:last]) if len(lettered) > 1 else ())
