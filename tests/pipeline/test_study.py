@@ -283,6 +283,7 @@ def test_a_part_of_a_study_is_reported_alone(study: Path):
         ("[study]\nseeds = 0\n", "seeds is 0, expected a finite number of at least 1"),
         ("[study]\nvariant = 3\n", "variant is 3, expected sections"),
         ("[study.variant.x]\ntrain = { los = 1 }\n", "unknown setting 'train.los'"),
+        ("[study.variant.grace]\ntrain = { gamma = 1 }\n", "two runs are named grace; rename one"),
         ("[study.task.sciq]\ndata = 1\n", "'data' is a value, not a section"),
     ],
 )
@@ -295,7 +296,7 @@ def test_a_mistake_in_a_study_is_named(text: str, says: str, tmp_path: Path):
 
 def test_two_tasks_of_one_name_are_refused(tmp_path: Path):
     (tmp_path / "recipe.toml").write_text("[study]\ntasks = ['a:TASK', 'b:TASK']\n", "utf-8")
-    with pytest.raises(ConfigError, match="two runs are named TASK; rename a task"):
+    with pytest.raises(ConfigError, match="two runs are named TASK; rename one"):
         resolve_study(tmp_path / "run", tmp_path / "recipe.toml", ["model.path=pocket"])
 
 

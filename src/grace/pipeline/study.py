@@ -88,21 +88,21 @@ class Study(NamedTuple):
         base = self._resolved(self.where)
         tasks = self.settings.tasks or (base.data.task,)
         seeds = range(base.seed, base.seed + self.settings.seeds)
-        variants: Tree = {base.report.name: {}}
+        variants: list[tuple[str, Tree]] = [(base.report.name, {})]
         for name, changes in self.settings.variant.items():
             own = {"report": {"name": name, "estimators": ["grace"]}}
-            variants[name] = _merged(own, changes)
+            variants.append((name, _merged(own, changes)))
         runs = {}
-        for task, seed, variant in itertools.product(tasks, seeds, variants):
+        for task, seed, (variant, changed) in itertools.product(tasks, seeds, variants):
             names = {"task": task.rpartition(":")[2], "seed": f"seed-{seed}", "variant": variant}
             folder = Path(*(names[level] for level in self.levels))
             if folder in runs:
-                raise ConfigError(f"{self.where}: two runs are named {folder}; rename a task")
+                raise ConfigError(f"{self.where}: two runs are named {folder}; rename one")
             common: Tree = {"data": {"task": task}, "seed": seed}
             others = [other for other in tasks if other != task]
             if self.settings.transfer and others:
                 common["report"] = {"transfer": others}
-            changes = (common, self.settings.task.get(task, {}), variants[variant])
+            changes = (common, self.settings.task.get(task, {}), changed)
             settings = self._resolved(f"study.task.{task}", *changes)
             runs[folder] = dataclasses.replace(settings, seed=seed)
         return runs
