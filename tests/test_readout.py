@@ -88,14 +88,14 @@ def test_shuffled_grades_teach_nothing():
 
 
 @pytest.mark.parametrize("count", [50, 300])
-def test_the_read_out_is_a_mean_of_the_fit_with_rows_and_of_50_answers_worth_without(count):
+def test_the_read_out_is_a_mean_of_the_fit_with_rows_and_of_100_answers_worth_without(count):
     rows = made_up(count)
     states, phi, right = inputs(rows)
     made, groups = fit(rows), list(range(count))
     evidence = [phi[:, :-1], phi[:, -1:]]
     ours = fit_logistic([*placed(states), *evidence], right, groups, free=True)
     alone = fit_logistic(evidence, right, groups, free=True)
-    weights = np.array([count, 50]) / (count + 50)
+    weights = np.array([count, 100]) / (count + 100)
     assert made.weights_QD == pytest.approx(weights[0] * np.stack(ours.weights[:3]))
     both = [np.concatenate(some) for some in (ours.weights[3:], alone.weights)]
     assert made.evidence.weights == pytest.approx(weights @ both)

@@ -114,8 +114,8 @@ def short(*cells: str) -> list[str]:
     rows = []
     for cell, entries in found.items():
         by = {entry["estimator"]: entry for entry in entries}
-        backbone = BACKBONES.get(entries[0]["backbone"], entries[0]["backbone"])
-        where = f"{backbone}, {cell.split('/')[1]}"
+        backbone = entries[0]["backbone"].removesuffix(".gguf")
+        where = f"{BACKBONES.get(backbone, backbone)}, {cell.split('/')[1]}"
         seeds = str(len(by["grace"]["seeds"]))
         shown = (_three(by[one]) if one in by else "-" for one in SHORT)
         rows.append([where, seeds, *shown])

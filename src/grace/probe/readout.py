@@ -28,7 +28,7 @@ from grace.probe.steps import Steps
 
 FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the head
 SAME_SIDE = 0.3  # smallest projection (mean 1) on the shared direction for pushing along it
-PRIOR = 50  # number of answers at which the evidence alone counts as much as the fit with rows
+PRIOR = 100  # number of answers at which the evidence alone counts as much as the fit with rows
 RIDGE = 1e-3  # penalty of the shared direction, relative to the mean squared norm of a state
 
 
