@@ -82,9 +82,9 @@ def export_model(
     """
     if form not in FORMS:
         raise ConfigError(f"format {form!r} is unknown; use {', '.join(FORMS)}")
-    if dtype != "auto" and form in ("adapter", "vllm-lora"):
+    if dtype not in ("auto", "float32") and form in ("adapter", "vllm-lora"):
         raise ConfigError(
-            f"format {form!r} keeps the float32 of the fit, so --dtype {dtype} has no effect; "
+            f"format {form!r} keeps float32, so --dtype {dtype} has no effect; "
             "leave it out, or use merged or gguf"
         )
     check_vacant(out)
