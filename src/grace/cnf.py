@@ -79,7 +79,7 @@ class Readout:
             total_B: log-sum-exp over the full vocabulary.
         """
         if self.head == "linear":
-            return logits_BE[:, :-1] - logits_BE[:, -1:]
+            return logits_BE[..., :-1] - logits_BE[..., -1:]
         if self.head == "token":
             return log_odds(logits_BE - total_B[:, None])
         probs_BE = (logits_BE - total_B[:, None]).exp()

@@ -22,7 +22,7 @@ from grace.probe.rows import Array, assign_folds, sigmoid
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-12, 5))  # 1e-6 to 1e2
 FIRST = PENALTIES.index(0.1)  # where the search starts
 LEAST = 1e-4  # penalty of a free block
-JITTER = 1e-10  # added to a kernel, relative to its mean diagonal, so that it has a factor
+JITTER = 1e-10  # added to a kernel, relative to its mean diagonal or 1, so that it has a factor
 FOLDS = 5
 SHORTER = 1e-5  # smallest improvement of the log loss for which the search goes on
 
@@ -142,7 +142,8 @@ class _Problem:
             if self._kernels:
                 parts = zip(self._kernels, penalties, strict=True)
                 kernel_NN = np.sum([kernel / penalty for kernel, penalty in parts], axis=0)
-                kernel_NN[np.diag_indices_from(kernel_NN)] += JITTER * kernel_NN.diagonal().mean()
+                size = max(float(kernel_NN.diagonal().mean()), 1.0)
+                kernel_NN[np.diag_indices_from(kernel_NN)] += JITTER * size
                 x_NW = np.concatenate([self._fixed_NW, cholesky(kernel_NN, lower=True)], axis=1)
                 penalty_W = np.append(fixed_W, np.ones(len(kernel_NN)))
                 curved_WW = x_NW.T @ x_NW / (4 * len(x_NW))

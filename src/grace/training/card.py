@@ -27,7 +27,7 @@ tags: [{"lora, " if lora else ""}calibration, confidence, grace]
 
 # Confidence adapter
 
-{_reading(record)} is the model's confidence that the
+{_reading(record, lora)} is the model's confidence that the
 response is correct, in [0, 1] (GrACE, arXiv 2509.09438).
 
 {shown}- Read position: {record["read_at"]}
@@ -43,7 +43,7 @@ print(reply.text, reply.confidence)
 """
 
 
-def _reading(record: Mapping[str, Any]) -> str:
+def _reading(record: Mapping[str, Any], lora: bool) -> str:
     """Return the beginning of the sentence that says what c is read from."""
     base, where = record["base_model"], "where a response ends"
     if record["read_at"] == "prompt":
@@ -55,11 +55,10 @@ def _reading(record: Mapping[str, Any]) -> str:
             f"middle of the\ninterval whose token is most probable {where}"
         )
     if ids := record.get("read_ids"):
-        lora = "LoRA and f" if record["train"]["lora"] != "never" else "F"
         return (
-            f"{lora}our vocabulary rows (`{record['cnf_token']}` and others, ids {ids[0]} to "
-            f"{ids[-1]})\nfor `{base}`. What their logits differ by at each step, with the "
-            "log-probabilities of the\nresponse's tokens,"
+            f"{'LoRA and f' if lora else 'F'}our vocabulary rows (`{record['cnf_token']}` and "
+            f"others, ids {ids[0]} to {ids[-1]})\nfor `{base}`. What their "
+            "logits differ by at each step, with the log-probabilities of the\nresponse's tokens,"
         )
     return (
         f"LoRA and one vocabulary row (`{record['cnf_token']}`, id {record['cnf_id']}) for "

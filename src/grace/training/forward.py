@@ -125,7 +125,8 @@ def _linear(
 ) -> tuple[Tensor, Tensor]:
     """Return log c and the SFT term of the head `linear`, shape (B,)."""
     read_BKE = logits_BKV[..., list(readout.ids)].float()
-    end_BK, prompt_BK, answer_BK = (read_BKE[..., :-1] - read_BKE[..., -1:]).unbind(-1)
+    reading_BKQ = readout.readings(read_BKE, read_BKE.logsumexp(-1))
+    end_BK, prompt_BK, answer_BK = reading_BKQ.unbind(-1)
     loss_BK = token_losses(without(logits_BKV[:, :-1], readout), next_BK)
     count_B = (next_BK != IGNORED).sum(1)
     place_BK = torch.arange(-next_BK.shape[1], 1, device=next_BK.device) + count_B[:, None]

@@ -75,9 +75,10 @@ def score(
     rows = _rows(file, bad)
     done = _resume(rows, file, out, skip_bad=skip_bad) if out else 0
     first = next(rows, None)
-    if first is None and not done:
-        raise DataError(f'{file} has no line to score; write {{"question": ..., "response": ...}}')
     if first is None:
+        if not done:
+            wanted = '{"question": ..., "response": ...}'
+            raise DataError(f"{file} has no line to score; write {wanted}")
         print(f"{file}: nothing left to score ({done} lines done)", file=sys.stderr)
         return
     from grace.model import load
