@@ -1,17 +1,18 @@
 """The gain of each part of the read-out, by the number of graded answers that it is fitted to.
 
 Refits every method on random parts of a run's training answers and rates the run's own test
-answers: the same n answers for each method, no LoRA, nothing written into the run. The hidden
-states of the test answers are computed once and kept in `--states`.
+answers: the same n answers for each method, no LoRA, nothing written into the run. Several runs
+(the seeds of one study) are averaged. The hidden states are computed once and kept in `--states`.
 
-    python bench/sizes.py runs/wiki --sizes 100 300 1000 2000 --draws 5 --states wiki.npz
+    python bench/sizes.py runs/wiki --sizes 100 300 1000 2000 --draws 5 --states states
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +24,15 @@ from grace.cnf import HeadShape
 from grace.engines import Features
 from grace.estimators.likelihood.likelihood import sequence_likelihood
 from grace.evidence import features as likelihoods
-from grace.metrics import auroc, brier, ece
+from grace.metrics import ece
+from grace.metrics.resampling import Resamples, interval, over_seeds
 from grace.pipeline.context import Context, open_run
 from grace.probe import fit_probe
 from grace.probe.features import feature_matrix
 from grace.probe.readout import fit_evidence, fit_readout
 from grace.probe.rows import Array, assign_folds
 
+METRICS = ("ece", "brier", "auroc")
 RIDGES = tuple(10.0 ** (power / 2) for power in range(-10, 3))
 
 
@@ -50,6 +53,9 @@ class Answers(NamedTuple):
         """Return some of the answers."""
         return Answers(*(column[chosen] for column in self))
 
+
+Parts = tuple[Answers, Answers]
+"""Training and test answers of a run."""
 
 Rate = Callable[[Answers], Array]
 """Confidences of answers, shape (N,)."""
@@ -117,7 +123,7 @@ def one_row(train: Answers) -> Rate:
 
 
 def evidence_alone(train: Answers) -> Rate:
-    """Logistic regression on six numbers of the log-probabilities."""
+    """Logistic regression on the seven numbers of the log-probabilities."""
     made = fit_evidence(train.phi, train.right, list(train.question))
     return lambda given: expit(
         np.array([made.log_odds(0.0, made.shift_of(row)) for row in given.phi])
@@ -149,7 +155,7 @@ METHODS: dict[str, Callable[[Answers], Rate]] = {
 }
 
 
-def read(run: Path, kept: Path | None) -> tuple[Answers, Answers]:
+def read(run: Path, kept: Path | None) -> Parts:
     """Return a run's training and test answers of the backbone, with their states."""
     context = open_run(run)
     if kept is not None and kept.exists():
@@ -160,6 +166,7 @@ def read(run: Path, kept: Path | None) -> tuple[Answers, Answers]:
             )
     both = _answers(context, "train"), _answers(context, "test")
     if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
         named = zip(("train", "test"), both, strict=True)
         np.savez(kept, **{f"{s}.{k}": v for s, made in named for k, v in made._asdict().items()})
     return both
@@ -202,23 +209,48 @@ def _log_sum_exp(model: Any, last_ND: Array) -> Array:
     return np.concatenate(parts).astype(np.float64)
 
 
-def measured(train: Answers, test: Answers, sizes: Sequence[int], draws: int) -> list[list[str]]:
-    """Return a row per method: mean ECE / Brier / AUROC over the draws of each size."""
-    lines = []
-    for name, method in METHODS.items():
-        cells = []
-        for size in sizes:
+class Measured(NamedTuple):
+    """ECE, Brier score and AUROC of a method fitted to n answers: (1 + R, 3), data, then draws."""
+
+    method: str
+    answers: int
+    value_RM: Array
+
+
+def measured(runs: Sequence[Parts], sizes: Sequence[int], draws: int) -> Iterator[Measured]:
+    """Yield each method at each size: the mean over the runs and over the draws of answers."""
+    resamples = Resamples([one for _, test in runs for one in test.question])
+    for size, name in itertools.product(sizes, METHODS):
+        means = []
+        for train, test in runs:
             found = []
             for draw in range(draws if size < len(train.right) else 1):
                 chosen = np.random.default_rng([draw, size]).permutation(len(train.right))[:size]
-                c_N = method(train.some(chosen))(test)
-                found.append([metric(c_N, test.right > 0) for metric in (ece, brier, auroc)])
-            mean = 100 * np.mean(found, axis=0)
-            cells.append(" / ".join(f"{value:.1f}" for value in mean))
-            line = {"method": name, "answers": size, "draws": np.round(found, 4).tolist()}
+                c_N = METHODS[name](train.some(chosen))(test)
+                value_R = resamples.evaluate(c_N, test.right, test.question.tolist(), METRICS)
+                found.append(np.stack([value_R[metric] for metric in METRICS], axis=1))
+            means.append(np.mean(found, axis=0))
+            line = {"method": name, "answers": size, "draws": [one[0].tolist() for one in found]}
             print(json.dumps(line), flush=True)
-        lines.append([name, *cells])
-    return lines
+        yield Measured(name, size, over_seeds(means))
+
+
+def differences(found: Sequence[Measured], size: int) -> Iterator[list[str]]:
+    """Yield GrACE minus each other method, Brier score and AUROC, with paired intervals."""
+    grace, *others = [one for one in found if one.answers == size]
+    for other in others:
+        gap_RM = grace.value_RM - other.value_RM
+        cells = []
+        for at, metric in enumerate(METRICS[1:], 1):
+            low, high = interval(metric, gap_RM[:, at], difference=True)
+            cells.append(f"{100 * gap_RM[0, at]:+.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+        yield [other.method, *cells]
+
+
+def table(*rows: list[str]) -> None:
+    """Print rows, the first of which is the head, as Markdown."""
+    for row in (rows[0], ["---"] * len(rows[0]), *rows[1:]):
+        print("| " + " | ".join(row) + " |")
 
 
 def by_chance(c_N: Array, draws: int = 200) -> float:
@@ -229,20 +261,28 @@ def by_chance(c_N: Array, draws: int = 200) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("run", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 300, 1000, 2000])
     parser.add_argument("--draws", type=int, default=5, help="random parts of each size")
-    parser.add_argument("--states", type=Path, help="file that keeps the hidden states")
+    parser.add_argument("--states", type=Path, help="folder that keeps the hidden states")
     arguments = parser.parse_args()
-    train, test = read(arguments.run, arguments.states)
-    sizes = [size for size in arguments.sizes if size <= len(train.right)] or [len(train.right)]
-    print(f"\n{len(test.right)} test answers, {100 * test.right.mean():.1f} % right\n")
-    lines = measured(train, test, sizes, arguments.draws)
-    floor = by_chance(rows(train)(test))
+    kept = arguments.states
+    runs = [read(run, kept and kept / f"{number}.npz") for number, run in enumerate(arguments.runs)]
+    most = min(len(train.right) for train, _ in runs)
+    sizes = [size for size in arguments.sizes if size <= most] or [most]
+    right = np.concatenate([test.right for _, test in runs])
+    print(f"\n{len(right)} test answers, {100 * right.mean():.1f} % right\n")
+    found = list(measured(runs, sizes, arguments.draws))
+    floor = np.mean([by_chance(rows(train)(test)) for train, test in runs])
     print(f"\nA perfectly calibrated c would show an ECE of {100 * floor:.1f} here, by chance.\n")
-    head = ["ECE / Brier / AUROC (%)", *(f"{size} answers" for size in sizes)]
-    for row in (head, ["---"] * len(head), *lines):
-        print("| " + " | ".join(row) + " |")
+    cells = {
+        id(one): " / ".join(f"{100 * value:.1f}" for value in one.value_RM[0]) for one in found
+    }
+    lines = [[name, *(cells[id(one)] for one in found if one.method == name)] for name in METHODS]
+    table(["ECE / Brier / AUROC (%)", *(f"{size} answers" for size in sizes)], *lines)
+    for size in sizes:
+        print()
+        table([f"GrACE minus ({size} answers)", "Brier", "AUROC"], *differences(found, size))
 
 
 if __name__ == "__main__":

@@ -231,14 +231,14 @@ def test_a_threshold_is_chosen_on_validation_answers_and_checked_on_test_answers
 
 def test_estimators_fit_on_the_answers_of_the_model_that_they_rate(context, monkeypatch):
     answered: list[Any] = []
-    monkeypatch.setattr(score, "answer", lambda context, who, split, **_: answered.append(who))
+    monkeypatch.setattr(score, "answer_tuned", lambda context, split, **_: answered.append(split.path))
     validation = context.directory.split("validation")
     tuned = [made_up_run.response("validation3", 0, 99)]
     validation.tuned.responses.write(tuned)
     validation.tuned.grades.write([validation.grades.read()[3]])
     known = score.KnownSplits(context, "tuned")
-    assert known.validation.responses == tuned and answered == ["tuned"]
+    assert known.validation.responses == tuned and answered == [validation.path]
     assert known.validation.questions[0].id == "validation3"
     assert known.train.responses == context.directory.split("train").responses.read()
     plain = score.KnownSplits(context, "base")
-    assert plain.validation.responses == validation.responses.read() and answered == ["tuned"]
+    assert plain.validation.responses == validation.responses.read() and answered == [validation.path]

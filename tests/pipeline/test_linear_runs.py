@@ -15,11 +15,13 @@ import tiny_run
 from grace.config import load_settings
 from grace.errors import ConfigError
 from grace.pipeline import run
-from grace.pipeline.context import Context
+from grace.pipeline.context import Context, open_run
+from grace.pipeline.sampling import sampling_for
 from grace.pipeline.stages import choosing
 from grace.pipeline.stages.choosing import LoraChoice, keep_better
 from grace.pipeline.stages.train import training_seconds
 from grace.pipeline.study import resolve_study
+from grace.records import Generation
 from grace.store import RunDir
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -81,18 +83,36 @@ def test_a_trace_needs_rows_alone(made: Path) -> None:
         settings(made, "train.trace=true")
 
 
-def test_without_lora_every_answer_is_the_backbones_own(made: Path) -> None:
-    test = RunDir(made / "rows").split("test")
-    base, tuned = test.responses.read(), test.tuned.responses.read()
-    assert [(r.id, r.token_ids, r.finish_reason) for r in tuned] == [
-        (r.id, r.token_ids, r.finish_reason) for r in base
-    ]
-    for ours, theirs in zip(tuned, base, strict=True):  # a larger head rounds otherwise
-        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-5)
-    assert any(r.confidence is not None for r in tuned)
-    assert sorted(p.suffix for p in (made / "rows/adapter").glob("*.safetensors")) == [
-        ".safetensors"
-    ]
+def drawn_again(run: Path) -> list[Generation]:
+    """The answers to the test questions that the tuned model writes when it is asked."""
+    context = open_run(run)
+    questions = context.directory.split("test").questions.read()
+    engine, sampling = context.engines.tuned, sampling_for(context, "test")
+    drawn = engine.generate(
+        context.prompts(questions), sampling, keys=[question.id for question in questions]
+    )
+    return [one for _, samples in drawn for one in samples]
+
+
+@pytest.mark.parametrize("changes", [(), ("train.trace=true",)])
+def test_without_lora_a_run_rates_its_backbones_answers_as_asking_would(
+    changes: tuple[str, ...], made: Path, tmp_path: Path
+) -> None:
+    """The run has not drawn them a second time, which would give the same answers and c."""
+    sampled = ("sample.test_temperature=0.8", "sample.test_samples=2")  # some end, some are cut
+    path = tmp_path / "run"
+    run(path, settings(made, "train.lora=never", *sampled, *changes))
+    test = RunDir(path).split("test")
+    assert not (path / "stages/answer.timing.jsonl").exists()
+    base, tuned, asked = test.responses.read(), test.tuned.responses.read(), drawn_again(path)
+    assert test.tuned.grades.read() == test.grades.read()
+    assert {one.finish_reason for one in asked} == {"stop", "length"}
+    for stored, rated, drawn in zip(base, tuned, asked, strict=True):
+        assert rated == dataclasses.replace(stored, confidence=rated.confidence, trace=rated.trace)
+        assert (drawn.token_ids, drawn.finish_reason) == (rated.token_ids, rated.finish_reason)
+        assert drawn.logprobs == pytest.approx(rated.logprobs, abs=1e-5)
+        assert drawn.confidence == pytest.approx(rated.confidence, abs=1e-5)
+        assert rated.trace == pytest.approx(drawn.trace if changes else (), abs=1e-5)
 
 
 def test_the_evidence_and_the_rows_are_those_of_the_fit(made: Path) -> None:

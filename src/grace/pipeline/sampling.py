@@ -6,15 +6,18 @@ import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from grace.engines import ModelEngine, Sampling
+from grace.engines import AT_ONCE, ModelEngine, Sampling
 from grace.estimators import Answers, Draw, Draws
 from grace.pipeline.context import Context
 from grace.pipeline.stages.grade import grade_split
 from grace.progress import progress
 from grace.records import Question, Response, response_id
 from grace.store import Split
+
+if TYPE_CHECKING:
+    from grace.engines.transformers import TransformersEngine
 
 Ids = Sequence[int]
 
@@ -47,8 +50,7 @@ class Unit(NamedTuple):
     def answer(self, engine: ModelEngine) -> list[Response]:
         """Sample the responses to all questions of the unit."""
         samples = dict(engine.generate(self.prompts, self.sampling, keys=self.keys))
-        evidence = engine.evidence
-        traced = evidence is not None and evidence.trace is not None
+        traced = is_traced(engine)
         return [
             Response(
                 id=response_id(key, k),
@@ -57,10 +59,10 @@ class Unit(NamedTuple):
                 text=one.text,
                 token_ids=one.token_ids,
                 finish_reason=one.finish_reason,
-                logprobs=tuple(round(value, 6) for value in one.logprobs),
+                logprobs=rounded(one.logprobs),
                 end_logprob=one.end_logprob,
                 confidence=one.confidence,
-                trace=tuple(round(value, 6) for value in one.trace) if traced else (),
+                trace=rounded(one.trace) if traced else (),
             )
             for place, key in enumerate(self.keys)
             for k, one in enumerate(samples[place])
@@ -99,6 +101,64 @@ def answer(
     if not is_answered(split, sampling.num_samples):
         sample_split(context, answers, split, sampling, stage=stage)
         grade_split(context, split)
+
+
+def answer_tuned(context: Context, split: Split, *, stage: str) -> None:
+    """Let the tuned model answer a split's questions, and grade the answers; done once.
+
+    Without LoRA these are the backbone's answers, which are answered first if they are missing;
+    one forward pass over each gives its confidence.
+    """
+    if context.directory.frozen:
+        answer(context, "base", split, stage=stage)
+        _rate_split(context, split)
+    answer(context, "tuned", split.tuned, stage=stage)
+
+
+def _rate_split(context: Context, split: Split) -> None:
+    """Write the backbone's answers with the tuned model's confidences; resumes."""
+    responses, tuned = split.responses.read(), split.tuned.responses
+    parts = [responses[at : at + AT_ONCE] for at in range(0, len(responses), AT_ONCE)]
+    left = parts[tuned.resume([[one.id for one in part] for part in parts]) :]
+    if not left:
+        return
+    engine, questions = context.engines.tuned, split.questions.read()
+    prompts = dict(zip((one.id for one in questions), context.prompts(questions), strict=True))
+    label, done = context.directory.label(split.tuned), len(responses) - sum(map(len, left))
+    with progress(f"rate {label}", len(responses), done=done, unit="answers") as advance:
+        for part in left:
+            asked = [prompts[one.question_id] for one in part]
+            tuned.append(rated(engine, asked, part))
+            advance(len(part))
+
+
+def rated(
+    engine: TransformersEngine, prompts: Sequence[Ids], responses: Sequence[Response]
+) -> list[Response]:
+    """Return responses with the confidence that an engine gives them, None for one that was cut."""
+    tokens = [one.token_ids for one in responses]
+    ended = [at for at, one in enumerate(responses) if one.finish_reason == "stop"]
+    values = engine.confidences([prompts[at] for at in ended], [tokens[at] for at in ended])
+    confidence = dict(zip(ended, values, strict=True))
+    traces = engine.traces(prompts, tokens) if is_traced(engine) else [[] for _ in tokens]
+    return [
+        dataclasses.replace(
+            one,
+            confidence=confidence.get(at),
+            trace=rounded(traces[at][: len(tokens[at]) + (at in confidence)]),
+        )
+        for at, one in enumerate(responses)
+    ]
+
+
+def is_traced(engine: ModelEngine) -> bool:
+    """Return whether an engine knows its confidence along the way."""
+    return engine.evidence is not None and engine.evidence.trace is not None
+
+
+def rounded(values: Sequence[float]) -> tuple[float, ...]:
+    """Return values as they are stored."""
+    return tuple(round(value, 6) for value in values)
 
 
 def sample_split(

@@ -150,6 +150,11 @@ class RunDir:
         with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
+    @property
+    def frozen(self) -> bool:
+        """Whether the tuned model writes its backbone's answers: the adapter has no LoRA."""
+        return (self.adapter / ROWS).exists()
+
     def label(self, split: Split) -> str:
         """Return a split's folder, relative to the run, which names its units of work."""
         return str(split.path.relative_to(self.path))

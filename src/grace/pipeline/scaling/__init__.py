@@ -22,7 +22,7 @@ from grace.pipeline.replays import VERSION, write_replay
 from grace.pipeline.sampling import is_answered
 from grace.pipeline.scaling.pools import OWN, describe, draw_pool, rate_pool, read_pool
 from grace.pipeline.stages.report import check_finished, report, report_runs, runs_under
-from grace.pipeline.stages.score import answers_alike, estimator_of
+from grace.pipeline.stages.score import estimator_of
 from grace.report import Replay
 from grace.scaling import BUDGETS, Curve, Pool, pair_wins, replay
 from grace.store import RunDir, Split, copy_file, write_json
@@ -94,7 +94,7 @@ def replay_run(path: Path, chosen: ScaleSettings) -> None:
 def _scale(context: Context, chosen: ScaleSettings) -> dict[str, Any]:
     """Sample and rate the pools of a run, replay the strategies, and write the results."""
     directory, policies = context.directory, _policies(context, chosen)
-    if answers_alike(context):
+    if directory.frozen:
         pool = _draw(context, "tuned", chosen.samples)
         _copy_pool(pool, _base_pool(context, chosen.samples), chosen.samples)
     sides = [_side(context, answers, policies[answers], chosen) for answers in SIDES]

@@ -10,12 +10,12 @@ import numpy as np
 
 from grace.errors import ConfigError, RunError
 from grace.pipeline.context import Context, open_run
-from grace.pipeline.sampling import answer, sampling_for
+from grace.pipeline.sampling import answer_tuned, sampling_for
 from grace.pipeline.scaling.pools import OWN, draw_pool, read_pool
 from grace.records import Threshold, to_json
 from grace.scaling import Pool, accuracy_threshold
 from grace.scaling.guarantees import early_stops
-from grace.store import ROWS, is_run, runs_in, write_json
+from grace.store import is_run, runs_in, write_json
 from grace.strategies import BUDGET
 from grace.thresholds import AccuracyGuarantee, check_level, few_dropped, selective
 
@@ -148,7 +148,7 @@ def _threshold(
     test: dict[str, Any] | None,
 ) -> Threshold:
     promise = str(guarantee)
-    rows_alone = (context.directory.adapter / ROWS).exists()  # no epoch was chosen
+    rows_alone = context.directory.frozen  # no epoch was chosen
     if context.settings.train.keep == "best" and not rows_alone:
         promise += "; train.keep=best chose the epoch on these questions, which favours them"
     return Threshold(
@@ -179,10 +179,10 @@ def _tested(accepted_N: np.ndarray, right_N: np.ndarray) -> dict[str, Any]:
 
 def _greedy_answers(context: Context, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return confidence (nan: none) and correctness of the tuned model's greedy answers."""
-    split = context.directory.split(name).tuned
-    usual = sampling_for(context, name)
+    questions, usual = context.directory.split(name), sampling_for(context, name)
+    split = questions.tuned
     if (usual.temperature, usual.num_samples) == (0, 1):
-        answer(context, "tuned", split, stage=STAGE)
+        answer_tuned(context, questions, stage=STAGE)
     else:
         split = draw_pool(context, "tuned", split, 1, 0.0, STAGE)
     confidence = [response.confidence for response in split.responses.read()]

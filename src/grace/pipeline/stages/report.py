@@ -157,6 +157,8 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
     rows = split.confidences(name).read()
     cost = read_json(split.cost(name))
     generating = context.directory.seconds_per_answer(split)
+    if generating is None:  # answers of the backbone, rated
+        generating = context.directory.seconds_per_answer(test.split)
     beyond = cost.pop("extra_seconds_per_answer")
     return EstimatorResult(
         task=title_of(test.context.settings.data),

@@ -22,7 +22,7 @@ from grace.estimators import (
     load_estimator,
 )
 from grace.pipeline.context import Context
-from grace.pipeline.sampling import answer, draw_further
+from grace.pipeline.sampling import answer, answer_tuned, draw_further
 from grace.pipeline.stages.cost import (
     Meter,
     MeteredEngine,
@@ -33,7 +33,7 @@ from grace.pipeline.stages.cost import (
 from grace.pipeline.stages.sample import draw_questions, draw_shots
 from grace.progress import progress
 from grace.records import Confidence
-from grace.store import ROWS, Split, write_json
+from grace.store import Split, write_json
 
 TRAINED = "grace"
 COMPARED = ("grace_base", "platt", "evidence", "probe")
@@ -62,10 +62,10 @@ class KnownSplits:
     @functools.cached_property
     def validation(self) -> Samples:
         """The validation responses of the model whose answers are rated."""
-        split = self._context.directory.split("validation").by(self._answers)
+        split = self._context.directory.split("validation")
         if self._answers == "tuned":
-            answer(self._context, "tuned", split, stage="score")
-        return samples_of(self._context, self._answers, split)
+            answer_tuned(self._context, split, stage="score")
+        return samples_of(self._context, self._answers, split.by(self._answers))
 
 
 def answer_tests(context: Context) -> None:
@@ -78,7 +78,7 @@ def answer_tests(context: Context) -> None:
             draw_questions(test.context, test.split, "test")
             outputs.append(test.split.questions.path)
             outputs += [test.context.shots.path] if context.settings.data.shots else []
-        answer(test.context, "tuned", test.split.tuned, stage="answer")
+        answer_tuned(test.context, test.split, stage="answer")
         outputs += [test.split.tuned.responses.path, test.split.tuned.grades.path]
     tree = {"transfer": list(context.settings.report.transfer)}
     context.directory.finish("answer", tree, inputs, outputs)
@@ -122,13 +122,8 @@ def rated_estimators(context: Context) -> dict[str, Estimator]:
     names = list(settings.report.estimators)
     if TRAINED in names:
         names += ["rows", "evidence"] if settings.train.head == "linear" else []
-        names += [] if answers_alike(context) else ["grace_base"]
+        names += [] if context.directory.frozen else ["grace_base"]
     return {name: estimator_of(settings, name) for name in names}
-
-
-def answers_alike(context: Context) -> bool:
-    """Return whether the tuned model's answers are its backbone's: the adapter has no LoRA."""
-    return (context.directory.adapter / ROWS).exists()
 
 
 def check_estimators(settings: RunSettings) -> None:
