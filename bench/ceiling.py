@@ -1,6 +1,6 @@
 """The best that any method could tell of an answer before it is finished.
 
-Continues each test answer from 25, 50 and 75 % of its length many times, with the run's sampling
+Continues each test answer from 25, 50 and 75% of its length many times, with the run's sampling
 temperature. The share of continuations that end right is P(right | what was written so far) up to
 the error of sampling, and no confidence can rank answers better by it than that. Beside it: c along
 the way, on the same answers. Writes nothing into the runs, which need `train.trace=true`,

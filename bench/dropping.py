@@ -76,7 +76,7 @@ def measured(path: Path, within: float) -> dict[str, tuple[float, Votes]]:
 
 
 def compared(one: Votes, other: Votes) -> str:
-    """Return the gain in accuracy and tokens over another, with 95 % bootstrap intervals."""
+    """Return the gain in accuracy and tokens over another, with 95% bootstrap intervals."""
     rng = np.random.default_rng(0)
     count = len(one.accuracy_Q)
 

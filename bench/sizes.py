@@ -271,7 +271,7 @@ def main() -> None:
     most = min(len(train.right) for train, _ in runs)
     sizes = [size for size in arguments.sizes if size <= most] or [most]
     right = np.concatenate([test.right for _, test in runs])
-    print(f"\n{len(right)} test answers, {100 * right.mean():.1f} % right\n")
+    print(f"\n{len(right)} test answers, {100 * right.mean():.1f}% right\n")
     found = list(measured(runs, sizes, arguments.draws))
     floor = np.mean([by_chance(rows(train)(test)) for train, test in runs])
     print(f"\nA perfectly calibrated c would show an ECE of {100 * floor:.1f} here, by chance.\n")

@@ -2,7 +2,7 @@
 
 Reads finished runs with `train.trace=true` and `train.lora=never`, and writes nothing into them.
 Every method is fitted on the training answers at the steps whose states the run has stored, and
-rated on the run's own test answers at 25, 50 and 75 % of each and where it ends. Rows:
+rated on the run's own test answers at 25, 50 and 75% of each and where it ends. Rows:
 
 - c along the way: what ships;
 - c of the end, along the way: the end's c, as if the answer ended there;

@@ -131,7 +131,7 @@ def compare(ways: dict[str, Callable[[], None]], pairs: int, rows: int) -> None:
         speeds = [rows * TOKENS / statistics.median(values) for values in (first, second)]
         print(
             f"{kind}: {speeds[0]:.0f} and {speeds[1]:.0f} tokens/s, overhead "
-            f"{percent(statistics.median(ratios))} % [{percent(low)}, {percent(high)}]"
+            f"{percent(statistics.median(ratios))}% [{percent(low)}, {percent(high)}]"
         )
 
 
@@ -162,7 +162,7 @@ def answer(engine: Any, prompts: list[dict[str, Any]], evidence: Evidence) -> No
 
 
 def interval(values: list[float], resamples: int = 2000) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the median."""
+    """Return the 95% bootstrap interval of the median."""
     dice = random.Random(1)
     medians = sorted(
         statistics.median(dice.choices(values, k=len(values))) for _ in range(resamples)

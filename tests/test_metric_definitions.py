@@ -2,7 +2,7 @@
 
 1,000 answers: 300 at a confidence of exactly 1 of which 240 are right, the others on a grid. The
 grid was searched for so that the definitions give the values of a published comparison on such
-a set (whose own points were not published): 9.09, 10.16, 10.68, 3.09, 7.53, 5.07 %.
+a set (whose own points were not published): 9.09, 10.16, 10.68, 3.09, 7.53, 5.07%.
 """
 
 import numpy as np

@@ -441,7 +441,7 @@ def test_strategies_go_by_name_with_their_settings_or_a_threshold(tokenizer: Any
 def chosen(mode: Any, tau: float | None = 0.6, budget: int = 3) -> Threshold:
     """Return a threshold as `grace threshold` chooses it."""
     temperature = 0.8 if mode == "early-stop" else 0.0
-    return Threshold(mode, budget, temperature, 0.9, 0.05, tau, 500, 0.91, "90 % right")
+    return Threshold(mode, budget, temperature, 0.9, 0.05, tau, 500, 0.91, "90% right")
 
 
 def test_the_threshold_of_the_run_stops_votes_of_its_budget_and_temperature(tokenizer: Any):
@@ -450,7 +450,7 @@ def test_the_threshold_of_the_run_stops_votes_of_its_budget_and_temperature(toke
     for options in ({}, {"budget": 3}, {"strategy": "grace-es", "parallel": 2}):
         decision = model.vote("Where?", **options)
         assert (decision.samples, decision.threshold) == (2, 0.6)
-        assert (decision.promise, decision.abstains) == ("90 % right", False)
+        assert (decision.promise, decision.abstains) == ("90% right", False)
     for other in (
         {"budget": 4},
         {"temperature": 1.0},
@@ -480,7 +480,7 @@ def test_an_answer_below_the_threshold_of_the_run_abstains(model: Model, recorde
 
     for tau, abstains in ((response.confidence - 1e-3, False), (response.confidence + 1e-3, True)):
         reply = ask(chosen("answer", tau, budget=1))
-        assert (reply.threshold, reply.abstains, reply.promise) == (tau, abstains, "90 % right")
+        assert (reply.threshold, reply.abstains, reply.promise) == (tau, abstains, "90% right")
         assert reply.text == response.text.strip()
         given = ask(None, threshold=tau)
         assert (given.abstains, given.promise) == (abstains, "")

@@ -30,10 +30,10 @@ LAWS = {
     "calibrated": VALUE_K,
     "overconfident": VALUE_K**1.5,
     "underconfident": VALUE_K**0.5,
-    "plateau at 95 %": np.where(VALUE_K > 0.5, 0.95, 0.4),
-    "only the surest 3 %": np.where(VALUE_K > 0.97, 0.99, 0.5),
-    "flat just below 90 %": np.full(400, 0.9 - 1e-9),
-    "flat just below 80 %": np.full(400, 0.8 - 1e-9),
+    "plateau at 95%": np.where(VALUE_K > 0.5, 0.95, 0.4),
+    "only the surest 3%": np.where(VALUE_K > 0.97, 0.99, 0.5),
+    "flat just below 90%": np.full(400, 0.9 - 1e-9),
+    "flat just below 80%": np.full(400, 0.8 - 1e-9),
     "surest are wrong": np.where(VALUE_K > 0.9, 0.7, np.where(VALUE_K > 0.5, 0.97, 0.5)),
     "up and down": 0.9 + 0.08 * np.sign(np.sin(40 * VALUE_K)),
     "confidence knows nothing": np.full(400, 0.6),
@@ -157,7 +157,7 @@ def test_the_sequence_ends_at_the_first_failure():
 def test_sequences_start_early_and_at_half_of_the_questions():
     early, half = starts(1000, 0.9, 0.05)
     assert half == 500
-    # The fewest answers that pass at 0.025 with 5 % errors, half of those that 90 % allows:
+    # The fewest answers that pass at 0.025 with 5% errors, half of those that 90% allows:
     assert stats.binom.cdf(early // 20 + 1, early, 0.1) <= 0.025 < stats.binom.cdf(5, 100, 0.1)
     assert 100 < early < 200
     assert starts(10**6, 0.9, 0.05) == [early, 500_000]
@@ -170,7 +170,7 @@ def test_the_second_sequence_saves_a_flat_top_that_the_first_loses_by_bad_luck()
     rng = np.random.default_rng(5)
     n, target, delta = 3000, 0.9, 0.05
     drawn_DN = rng.integers(len(VALUE_K), size=(200, n))
-    correct_DN = rng.random(drawn_DN.shape) < LAWS["plateau at 95 %"][drawn_DN]
+    correct_DN = rng.random(drawn_DN.shape) < LAWS["plateau at 95%"][drawn_DN]
     accepted, right = counts(VALUE_K[drawn_DN], correct_DN)
     (early, _), share_G = starts(n, target, delta), accepted.mean(axis=0) / n
     passes = p_value(right, accepted, target) <= delta

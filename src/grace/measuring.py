@@ -162,7 +162,7 @@ def _notes(name: str, answers: Answers) -> Iterator[str]:
         mean, right = (100 * sum(column) / len(pairs) for column in zip(*pairs, strict=True))
         side = "too sure" if mean > right else "not sure enough"
         yield (
-            f"{name}: {mean:.1f} % sure on average, {right:.1f} % right: "
+            f"{name}: {mean:.1f}% sure on average, {right:.1f}% right: "
             f"{side} by {abs(mean - right):.1f} points."
         )
     if answers.ungraded:

@@ -40,7 +40,7 @@ def test_it_learns_from_graded_answers_and_the_model_says_what_it_said(
     out = tmp_path / "out"
     result = cli("fit", model, graded(tmp_path / "graded.jsonl"), out, "--set", "data.prompt=short")
     assert result.code == 0, result.err
-    assert "60 graded answers, 66.7 % right" in result.out and f"grace ask {out}" in result.out
+    assert "60 graded answers, 66.7% right" in result.out and f"grace ask {out}" in result.out
     auroc = next(line for line in result.out.splitlines() if "AUROC" in line)
     assert float(auroc.split()[1]) > 90
     scored = tmp_path / "scored.jsonl"

@@ -40,7 +40,7 @@ def test_a_run_labels_questions_as_it_was_trained_to_ask_them(
     )  # fmt: skip
     head, rate, *more = result.out.splitlines()
     assert head == f"5 responses to 5 questions in 2 files in {out} (2 made now)"
-    assert rate == f"{20 * right:.1f} % of 5 graded responses are right"
+    assert rate == f"{20 * right:.1f}% of 5 graded responses are right"
     assert len(more) == (cut > 0)
     record = json.loads((out / "_label.json").read_text())["settings"]
     assert (record["data"]["task"], record["data"]["prompt"]) == ("jsonl", "short")

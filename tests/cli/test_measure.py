@@ -66,7 +66,7 @@ def test_without_confidence_is_missing_and_without_grade_is_left_out(tmp_path: P
 def test_it_says_on_which_side_the_error_lies(tmp_path: Path, cli: Any):
     rows = [row | {"confidence": 0.9, "correct": n % 4 > 0} for n, row in enumerate(ROWS)]
     shown = cli("measure", write(tmp_path / "a.jsonl", rows)).out
-    assert "a: 90.0 % sure on average, 75.0 % right: too sure by 15.0 points." in shown
+    assert "a: 90.0% sure on average, 75.0% right: too sure by 15.0 points." in shown
 
 
 @pytest.mark.parametrize("name", ["question", "id", "question_id"])

@@ -24,7 +24,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
 def choose(run: Path, mode: Any, tau: float, budget: int = 1) -> None:
     """Write a threshold as `grace threshold` does."""
     temperature = 0.8 if mode == "early-stop" else 0.0
-    chosen = Threshold(mode, budget, temperature, 0.9, 0.05, tau, 500, 0.91, "at least 90 % right")
+    chosen = Threshold(mode, budget, temperature, 0.9, 0.05, tau, 500, 0.91, "at least 90% right")
     (run / "threshold.json").write_text(json.dumps(to_json(chosen)))
 
 
@@ -60,19 +60,19 @@ def test_one_answer_abstains_below_a_threshold(run: Path, cli: Any):
     choose(run, "answer", tau=1.0)
     shown = cli("ask", run, ASKED)
     assert shown.out.startswith("abstain   confidence ")
-    assert f"({run}'s threshold: at least 90 % right)" in shown.out
+    assert f"({run}'s threshold: at least 90% right)" in shown.out
     reply = json.loads(cli("ask", run, ASKED, "--json").out)
     assert (reply["abstains"], reply["text"]) == (True, plain["text"])
     choose(run, "answer", tau=0.0)
     sure = cli("ask", run, ASKED)
-    assert plain["text"] in sure.out.replace("\r", "\n") and "at least 90 % right" in sure.out
+    assert plain["text"] in sure.out.replace("\r", "\n") and "at least 90% right" in sure.out
     assert "threshold" not in cli("ask", run, ASKED, "--temperature", 0.5).out
 
 
 def test_a_vote_uses_the_threshold_of_its_budget_and_says_so(run: Path, cli: Any):
     choose(run, "early-stop", tau=0.0, budget=5)
     shown = cli("ask", run, ASKED, "--strategy", "es")
-    assert f"(1 of 5 samples; {run}'s threshold: at least 90 % right)" in shown.out
+    assert f"(1 of 5 samples; {run}'s threshold: at least 90% right)" in shown.out
     choose(run, "early-stop", tau=1.0, budget=2)
     unsure = cli("ask", run, ASKED, "--budget", 2)
     assert unsure.out.startswith("abstain   confidence ") and unsure.err == ""

@@ -231,7 +231,9 @@ def test_a_threshold_is_chosen_on_validation_answers_and_checked_on_test_answers
 
 def test_estimators_fit_on_the_answers_of_the_model_that_they_rate(context, monkeypatch):
     answered: list[Any] = []
-    monkeypatch.setattr(score, "answer_tuned", lambda context, split, **_: answered.append(split.path))
+    monkeypatch.setattr(
+        score, "answer_tuned", lambda context, split, **_: answered.append(split.path)
+    )
     validation = context.directory.split("validation")
     tuned = [made_up_run.response("validation3", 0, 99)]
     validation.tuned.responses.write(tuned)
@@ -241,4 +243,6 @@ def test_estimators_fit_on_the_answers_of_the_model_that_they_rate(context, monk
     assert known.validation.questions[0].id == "validation3"
     assert known.train.responses == context.directory.split("train").responses.read()
     plain = score.KnownSplits(context, "base")
-    assert plain.validation.responses == validation.responses.read() and answered == [validation.path]
+    assert plain.validation.responses == validation.responses.read() and answered == [
+        validation.path
+    ]

@@ -217,7 +217,7 @@ def test_lora_that_moves_the_accuracy_or_gains_nothing_is_not_kept(
             "LoRA left out, the rows are used without it: on 99 validation answers it lowers "
             "the log loss by 0.01000 (a reduction of more than 0.02000, two standard errors, is "
             "needed) "
-            "and moves the accuracy from 50.0 to 48.0 % (at most 1 point is allowed)",
+            "and moves the accuracy from 50.0 to 48.0% (at most 1 point is allowed)",
         ),
     ],
 )

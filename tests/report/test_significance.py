@@ -208,10 +208,10 @@ def test_nothing_is_marked_where_nothing_is_told_apart_or_known():
 
 def test_an_estimator_that_skips_what_is_hard_does_not_lead_by_that():
     """Verbal rates the easy half only; on that half GrACE's answers are better."""
-    right = np.arange(400) % 4 != 0  # 75 %
+    right = np.arange(400) % 4 != 0  # 75%
     easy = np.arange(400) < 200
-    theirs = np.where(easy, np.arange(400) % 10 != 0, False)  # 90 % of the easy half
-    ours = np.where(easy, np.arange(400) % 50 != 0, right)  # 98 % of it, fewer overall
+    theirs = np.where(easy, np.arange(400) % 10 != 0, False)  # 90% of the easy half
+    ours = np.where(easy, np.arange(400) % 50 != 0, right)  # 98% of it, fewer overall
     confidence = [0.9 if e else None for e in easy]
     entries = summaries([made(ours), made(theirs, confidence, estimator="verbal")])
     assert entries["verbal"].mean["accuracy"] > entries["grace"].mean["accuracy"]

@@ -33,7 +33,7 @@ class TrainSettings:
         row_length: Tokens in a row.
         rows_per_step: Rows in a step.
         passes: How many times the corpus is read.
-        learning_rate: Peak of AdamW's learning rate; cosine decay to 2 % of it.
+        learning_rate: Peak of AdamW's learning rate; cosine decay to 2% of it.
         weight_decay: AdamW's weight decay, on matrices only.
         warmup: Share of the steps with a rising learning rate.
         compile: Whether to try `torch.compile`, several times faster where a compiler is present.

@@ -1,4 +1,4 @@
-"""Metrics of confidences: numpy in, Python float out, always fractions (0.09, not 9 %).
+"""Metrics of confidences: numpy in, Python float out, always fractions (0.09, not 9%).
 
 Every metric takes `(confidence_N, correct_N)`: probabilities in [0, 1] that a response is right,
 and whether it is. Inside, each metric is one function of the data sorted by confidence and of

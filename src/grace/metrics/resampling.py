@@ -113,7 +113,7 @@ def over_seeds(value_SR: Sequence[Floats], *, seed: int = 0) -> Floats:
     is left out of its mean. With at least `SEEDS_FOR_SPREAD` seeds the draws add the error
     of having few of them: Student's t with S - 1 degrees of freedom times the standard error over
     seeds. (Redrawing 5 seeds as well, the textbook two-way bootstrap, understates that error: its
-    95 % interval covers about 85 %.) It is drawn for all figures at once, a multivariate t, so
+    95% interval covers about 85%.) It is drawn for all figures at once, a multivariate t, so
     that differences and other functions of several figures get the right one too.
 
     Args:
@@ -145,7 +145,7 @@ def _few_seeds(count: int, draws: int, seed: int) -> Floats:
 
 
 def interval(metric: str, value_R: Floats, *, difference: bool = False) -> tuple[float, float]:
-    """Return the 95 % interval of a metric from its draws, within [0, 1] unless of a difference.
+    """Return the 95% interval of a metric from its draws, within [0, 1] unless of a difference.
 
     The ends are percentiles, except for ECE and its variants: noise alone raises them, in a
     resample more than in the data, so percentiles can lie wholly above the truth. There the
@@ -174,7 +174,7 @@ def bootstrap(
     bins: int = 10,
     questions: Sequence[Hashable] | None = None,
 ) -> dict[str, tuple[float, float]]:
-    """Compute 95 % bootstrap intervals by metric name; by default of all `METRICS`.
+    """Compute 95% bootstrap intervals by metric name; by default of all `METRICS`.
 
     With `questions` (one per response) whole questions are resampled, as is needed where several
     responses answer one question. See `interval` for the kind of interval.

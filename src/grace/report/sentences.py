@@ -189,7 +189,7 @@ def how_to_read(report: Report, *, spread: bool = True) -> list[str]:
     over = "questions"
     if seeds >= SEEDS_FOR_SPREAD:
         over += f" and (where there are {SEEDS_FOR_SPREAD} or more) seeds"
-    text = f"Percent; [a, b] is a {level} % bootstrap interval over {over}"
+    text = f"Percent; [a, b] is a {level}% bootstrap interval over {over}"
     if seeds > 1:
         text += ", of the mean over seeds"
         text += "; ± is the standard deviation over seeds" * spread

@@ -23,7 +23,7 @@ MEASURES: tuple[Measure, ...] = ("accuracy", "samples", "tokens")
 
 
 class Estimate(NamedTuple):
-    """A mean over questions and seeds with its 95 % bootstrap interval."""
+    """A mean over questions and seeds with its 95% bootstrap interval."""
 
     value: float
     low: float
@@ -131,7 +131,7 @@ class Scaling:
         return self._values[1][:, *self._place(policy, budget), MEASURES.index(measure)]
 
     def estimate(self, policy: str, budget: int, measure: Measure = "accuracy") -> Estimate:
-        """Return a mean with its 95 % interval."""
+        """Return a mean with its 95% interval."""
         value, low, high = estimate(self.draws(policy, budget, measure))
         if measure == "accuracy":
             low, high = max(low, 0.0), min(high, 1.0)
@@ -140,7 +140,7 @@ class Scaling:
     def difference(
         self, policy: str, baseline: str, budget: int, measure: Measure = "accuracy"
     ) -> Estimate:
-        """Return the paired difference policy - baseline at one budget, with its 95 % interval."""
+        """Return the paired difference policy - baseline at one budget, with its 95% interval."""
         return estimate(self.draws(policy, budget, measure) - self.draws(baseline, budget, measure))
 
     def reach(self, policy: str, reference: str, budget: int) -> Reach:

@@ -87,7 +87,7 @@ def fit(
     if as_json:
         print(json.dumps({"out": str(out), "answers": len(answers), **metrics}, indent=2))
         return
-    print(f"{len(answers)} graded answers, {100 * sum(correct) / len(answers):.1f} % right")
+    print(f"{len(answers)} graded answers, {100 * sum(correct) / len(answers):.1f}% right")
     print("each rated by a fit that has not seen its question (5 folds):")
     for name, (value, low, high) in metrics.items():
         print(f"  {name.upper():6} {100 * value:5.1f} [{100 * low:.1f}, {100 * high:.1f}]")

@@ -160,7 +160,7 @@ def label(
         f"({done.made} made now)"
     )
     if done.graded:
-        print(f"{100 * done.right / done.graded:.1f} % of {done.graded} graded responses are right")
+        print(f"{100 * done.right / done.graded:.1f}% of {done.graded} graded responses are right")
     for count, problem, key in (
         (done.cut, "cut at the length limit, so without a confidence", "sample.max_new_tokens"),
         (done.empty, "empty: the prompt may not fit these questions", "data.template"),

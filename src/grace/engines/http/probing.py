@@ -17,7 +17,7 @@ from grace.engines.reading import Reader, Step
 from grace.errors import ModelError
 
 TEMPERATURES = (0.0, 0.25, 2.0)  # servers accept no more than 2
-LEEWAY = 0.25  # tolerance of a log-probability, plus 2 % of it: the error of half precision
+LEEWAY = 0.25  # tolerance of a log-probability, plus 2% of it: the error of half precision
 KINDS: dict[str, type[Remote]] = {"llamacpp": LlamaServer, "sglang": SGLang}  # by `owned_by`
 
 

@@ -52,7 +52,7 @@ class Verbal:
         "none", "for a reply without a number: none leaves the response out, half counts it as 0.5"
     )
     shots: int = setting(
-        0, "training responses shown first, right ones with 100 %, wrong ones with 0 %", low=0
+        0, "training responses shown first, right ones with 100%, wrong ones with 0%", low=0
     )
 
     answers: ClassVar[Answers] = "base"
@@ -83,7 +83,7 @@ def stated_confidence(reply: str, *, percent: bool) -> float | None:
 
     A number with a percent sign is divided by 100. Without one, the prompt says the scale, except
     that a bare decimal fraction of at most 1, such as "0.9", is a probability also where percent
-    were asked for: nobody means 0.9 %. (Apricot's code parses it as 0.009.)
+    were asked for: nobody means 0.9%. (Apricot's code parses it as 0.009.)
     """
     match = NUMBER.search(reply)
     if match is None or match["sign"]:

@@ -52,7 +52,7 @@ class LoraChoice(NamedTuple):
             return found
         return (
             f"{found} and moves the accuracy from {100 * self.accuracy_before:.1f} to "
-            f"{100 * self.accuracy_after:.1f} % (at most {100 * MOST_MOVED:.0f} point is allowed)"
+            f"{100 * self.accuracy_after:.1f}% (at most {100 * MOST_MOVED:.0f} point is allowed)"
         )
 
 

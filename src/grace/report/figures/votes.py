@@ -42,7 +42,7 @@ def vote_figures(report: Report) -> Iterator[Figure]:
             f"scaling-{name}",
             f"Accuracy over samples {title}",
             "Each point is one budget (1, 2, 4, ...), at the number of samples that it really "
-            "used; further left is cheaper, higher is better. Whiskers are 95 % intervals over "
+            "used; further left is cheaper, higher is better. Whiskers are 95% intervals over "
             "questions, and over seeds where there are three or more.",
             scaling_group(task, backbone),
         )

@@ -20,7 +20,7 @@ export function draw(parent, bins) {
     viewBox: `0 0 ${LEFT + SIZE + 12} ${TOP + SIZE + BOTTOM}`, role: "img",
     "aria-label": "Reliability diagram: accuracy of the answers in each interval of confidence. "
       + bins.filter((bin) => bin.n).map((bin) =>
-        `${bin.low} to ${bin.high}: ${Math.round(bin.accuracy * 100)} % of ${bin.n} right`).join("; "),
+        `${bin.low} to ${bin.high}: ${Math.round(bin.accuracy * 100)}% of ${bin.n} right`).join("; "),
   });
   for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
     add(svg, "line", { class: "axis", x1: x(0), x2: x(1), y1: y(tick), y2: y(tick) });
@@ -35,7 +35,7 @@ export function draw(parent, bins) {
       "fill-opacity": 0.25 + 0.7 * bin.n / most,
     });
     const percent = Math.round(bin.accuracy * 100);
-    add(bar, "title", {}, `${bin.n} answers from ${bin.low} to ${bin.high}: ${percent} % right`);
+    add(bar, "title", {}, `${bin.n} answers from ${bin.low} to ${bin.high}: ${percent}% right`);
   }
   add(svg, "line", { class: "ideal", x1: x(0), y1: y(0), x2: x(1), y2: y(1) });
   const line = add(svg, "line", { class: "cut", y1: y(0), y2: y(1) });
