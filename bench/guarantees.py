@@ -1,0 +1,104 @@
+"""How often a guarantee is false, over random halves of a run's test questions.
+
+Reads finished runs, and draws in each, once, eight samples of every test question. Thresholds are
+chosen on 1,000 random halves of the questions, for several accuracies or, in runs with
+`train.trace=true`, several shares of right samples that may be dropped. Each line is the worst of
+these and of the runs: the share of halves whose guarantee is false of all questions, and in
+brackets of the other half alone, whose sampling noise no guarantee covers.
+
+    python bench/guarantees.py runs/wiki/seed-0 runs/wiki/seed-1
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grace.pipeline.context import open_run
+from grace.pipeline.scaling.pools import draw_pool, read_pool
+from grace.scaling import Pool
+from grace.scaling.guarantees import early_stops
+from grace.thresholds import few_dropped, pick
+
+SAMPLES, SPLITS = 8, 1000
+DELTAS = (0.05, 0.1, 0.2)
+ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.9)
+SHARES = (0.05, 0.1, 0.2)
+GRID = tuple(k / 100 for k in range(100, -1, -1))
+Halves = NDArray[np.bool_]
+Broken = tuple[float, float]
+
+
+def halves(count: int) -> Halves:
+    """Return random halves of the questions: (D, Q)."""
+    first = np.broadcast_to(np.arange(count) < count // 2, (SPLITS, count))
+    return np.random.default_rng(0).permuted(first, axis=1)
+
+
+def accuracy(pool: Pool, budget: int, target: float, delta: float) -> Broken:
+    """Return how often "at least `target` of the answers are right" is false, early stopping."""
+    part_DQ = halves(pool.num_questions).astype(np.float32)
+    answered_GQ, right_GQ = early_stops(pool, budget, "grace", GRID)
+    answered_DG, right_DG = (
+        (part_DQ @ each.T.astype(np.float32)).astype(int) for each in (answered_GQ, right_GQ)
+    )
+    answered_G, right_G = answered_GQ.sum(axis=1), right_GQ.sum(axis=1)
+    picked_D = pick(answered_DG, right_DG, int(part_DQ[0].sum()), target, delta)
+    found_D, rows_D = picked_D >= 0, np.arange(SPLITS)
+    false_G = right_G < target * answered_G
+    rest_DG = right_G - right_DG < target * (answered_G - answered_DG)
+    on_rest = float((found_D & rest_DG[rows_D, picked_D]).mean())
+    return float((found_D & false_G[picked_D]).mean()), on_rest
+
+
+def dropping(pool: Pool, share: float, delta: float) -> Broken:
+    """Return how often "at most `share` of the right samples are dropped" is false."""
+    lowest = pool.lowest_right()  # of the questions whose first sample is right
+    wrong = []
+    for half in halves(len(lowest)):
+        drop = few_dropped(lowest[half], share, delta).drop
+        wrong.append([(some < drop).mean() > share for some in (lowest, lowest[~half])])
+    whole, rest = np.mean(wrong, axis=0)
+    return float(whole), float(rest)
+
+
+def measured(pool: Pool, delta: float) -> Iterator[tuple[str, Broken]]:
+    """Yield every guarantee of a pool."""
+    for budget in (1, SAMPLES):
+        name = "one sample" if budget == 1 else f"early stopping of {budget} samples"
+        for target in ACCURACIES:
+            yield name, accuracy(pool, budget, target, delta)
+    if pool.trace_QSK is not None:
+        for share in SHARES:
+            yield "right samples dropped", dropping(pool, share, delta)
+
+
+def main() -> None:
+    """Print the worst of each kind."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", type=Path, nargs="+")
+    worst: dict[str, dict[float, Broken]] = {}
+    for path in parser.parse_args().runs:
+        context = open_run(path)
+        temperature = context.settings.sample.draw_temperature
+        split = context.directory.split("test").tuned
+        drawn = draw_pool(context, "tuned", split, SAMPLES, temperature, "scale")
+        pool = read_pool(drawn, ["grace"])
+        for delta in DELTAS:
+            for name, found in measured(pool, delta):
+                before = worst.setdefault(name, {}).get(delta, (0.0, 0.0))
+                pairs = zip(found, before, strict=True)
+                worst[name][delta] = tuple(map(max, pairs))  # type: ignore[assignment]
+    print("| guarantee: false (on the rest) in | " + " | ".join(map(str, DELTAS)) + " |")
+    print("| --- |" + " --- |" * len(DELTAS))
+    for name, by_delta in worst.items():
+        cells = [f"{100 * a:.1f}% ({100 * b:.1f}%)" for a, b in by_delta.values()]
+        print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
