@@ -187,7 +187,9 @@ def test_every_command_shown_is_taken(where: str, monkeypatch: pytest.MonkeyPatc
         takes(shown, monkeypatch)
 
 
-@pytest.mark.parametrize("where", ["README.md", "docs/tutorial.md", "docs/serving.md"])
+@pytest.mark.parametrize(
+    "where", ["README.md", "docs/tutorial.md", "docs/serving.md", "docs/exporting.md"]
+)
 def test_the_commands_of_a_page_are_found(where: str) -> None:
     assert sum(shown.whole for shown in commands(TEXTS[where])) >= 4
 
