@@ -137,17 +137,21 @@ def rated(
 ) -> list[Response]:
     """Return responses with the confidence that an engine gives them, None for one that was cut."""
     tokens = [one.token_ids for one in responses]
-    ended = [at for at, one in enumerate(responses) if one.finish_reason == "stop"]
-    values = engine.confidences([prompts[at] for at in ended], [tokens[at] for at in ended])
-    confidence = dict(zip(ended, values, strict=True))
-    traces = engine.traces(prompts, tokens) if is_traced(engine) else [[] for _ in tokens]
+    ended = [one.finish_reason == "stop" for one in responses]
+    if not is_traced(engine):
+        pairs = [(prompts[i], tokens[i]) for i, whole in enumerate(ended) if whole]
+        values = iter(engine.confidences(*zip(*pairs, strict=True)) if pairs else [])
+        return [
+            dataclasses.replace(one, confidence=next(values) if whole else None)
+            for one, whole in zip(responses, ended, strict=True)
+        ]
     return [
         dataclasses.replace(
             one,
-            confidence=confidence.get(at),
-            trace=rounded(traces[at][: len(tokens[at]) + (at in confidence)]),
+            confidence=trace[-1] if whole else None,
+            trace=rounded(trace if whole else trace[:-1]),
         )
-        for at, one in enumerate(responses)
+        for one, whole, trace in zip(responses, ended, engine.traces(prompts, tokens), strict=True)
     ]
 
 
