@@ -159,7 +159,7 @@ def test_a_model_that_is_no_hub_id_and_not_there_is_missing(
 def test_the_defaults_are_those_of_two_rows_and_lora_if_it_helps():
     run = to_dict(RunSettings())
     wanted = {"head": "linear", "lora": "auto", "evidence": "likelihood", "loss": "log"}
-    wanted |= {"gamma": 0.1, "learning_rate": 1e-4, "epochs": 2, "batch_size": 16, "keep": "best"}
+    wanted |= {"gamma": 0.1, "learning_rate": 2e-5, "epochs": 2, "batch_size": 16, "keep": "best"}
     assert {name: run["train"][name] for name in wanted} == wanted
     assert (run["target"]["kind"], run["grade"]["rouge_threshold"]) == ("labels", 0.3)
 

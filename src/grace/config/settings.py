@@ -179,7 +179,7 @@ class TargetSettings:
 class TrainSettings:
     """How LoRA and the <CNF> row are trained (paper section 3.2.3, Appendix A)."""
 
-    learning_rate: float = setting(1e-4, "peak learning rate of AdamW", low=0)
+    learning_rate: float = setting(2e-5, "peak learning rate of AdamW", low=0)
     row_learning_rate: float = setting(0.0, "learning rate of the <CNF> row; 0: the same", low=0)
     epochs: int = setting(2, "passes over the training responses", low=1)
     batch_size: int = setting(16, "responses per optimizer step", low=1)
