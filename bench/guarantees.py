@@ -12,6 +12,7 @@ brackets of the other half alone, whose sampling noise no guarantee covers.
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,42 +40,45 @@ def halves(count: int) -> Halves:
     return np.random.default_rng(0).permuted(first, axis=1)
 
 
-def accuracy(pool: Pool, budget: int, target: float, delta: float) -> Broken:
-    """Return how often "at least `target` of the answers are right" is false, early stopping."""
+def accuracy(pool: Pool, budget: int) -> Iterator[tuple[float, Broken]]:
+    """Yield delta, and how often "at least so many answers are right" is false, early stopping."""
     part_DQ = halves(pool.num_questions).astype(np.float32)
     answered_GQ, right_GQ = early_stops(pool, budget, "grace", GRID)
     answered_DG, right_DG = (
         (part_DQ @ each.T.astype(np.float32)).astype(int) for each in (answered_GQ, right_GQ)
     )
     answered_G, right_G = answered_GQ.sum(axis=1), right_GQ.sum(axis=1)
-    picked_D = pick(answered_DG, right_DG, int(part_DQ[0].sum()), target, delta)
-    found_D, rows_D = picked_D >= 0, np.arange(SPLITS)
-    false_G = right_G < target * answered_G
-    rest_DG = right_G - right_DG < target * (answered_G - answered_DG)
-    on_rest = float((found_D & rest_DG[rows_D, picked_D]).mean())
-    return float((found_D & false_G[picked_D]).mean()), on_rest
+    rows_D = np.arange(SPLITS)
+    for target, delta in itertools.product(ACCURACIES, DELTAS):
+        picked_D = pick(answered_DG, right_DG, int(part_DQ[0].sum()), target, delta)
+        found_D = picked_D >= 0
+        false_G = right_G < target * answered_G
+        rest_DG = right_G - right_DG < target * (answered_G - answered_DG)
+        on_rest = float((found_D & rest_DG[rows_D, picked_D]).mean())
+        yield delta, (float((found_D & false_G[picked_D]).mean()), on_rest)
 
 
-def dropping(pool: Pool, share: float, delta: float) -> Broken:
-    """Return how often "at most `share` of the right samples are dropped" is false."""
+def dropping(pool: Pool) -> Iterator[tuple[float, Broken]]:
+    """Yield delta, and how often "at most so many right samples are dropped" is false."""
     lowest = pool.lowest_right()  # of the questions whose first sample is right
-    wrong = []
-    for half in halves(len(lowest)):
-        drop = few_dropped(lowest[half], share, delta).drop
-        wrong.append([(some < drop).mean() > share for some in (lowest, lowest[~half])])
-    whole, rest = np.mean(wrong, axis=0)
-    return float(whole), float(rest)
+    parts = halves(len(lowest))
+    for share, delta in itertools.product(SHARES, DELTAS):
+        wrong = []
+        for half in parts:
+            drop = few_dropped(lowest[half], share, delta).drop
+            wrong.append([(some < drop).mean() > share for some in (lowest, lowest[~half])])
+        whole, rest = np.mean(wrong, axis=0)
+        yield delta, (float(whole), float(rest))
 
 
-def measured(pool: Pool, delta: float) -> Iterator[tuple[str, Broken]]:
-    """Yield every guarantee of a pool."""
-    for budget in (1, SAMPLES):
-        name = "one sample" if budget == 1 else f"early stopping of {budget} samples"
-        for target in ACCURACIES:
-            yield name, accuracy(pool, budget, target, delta)
+def measured(pool: Pool) -> Iterator[tuple[str, float, Broken]]:
+    """Yield every guarantee of a pool: its kind, delta, and how often it is false."""
+    kinds = {"one sample": accuracy(pool, 1)}
+    kinds[f"early stopping of {SAMPLES} samples"] = accuracy(pool, SAMPLES)
     if pool.trace_QSK is not None:
-        for share in SHARES:
-            yield "right samples dropped", dropping(pool, share, delta)
+        kinds["right samples dropped"] = dropping(pool)
+    for kind, found in kinds.items():
+        yield from ((kind, *one) for one in found)
 
 
 def main() -> None:
@@ -88,16 +92,14 @@ def main() -> None:
         split = context.directory.split("test").tuned
         drawn = draw_pool(context, "tuned", split, SAMPLES, temperature, "scale")
         pool = read_pool(drawn, ["grace"])
-        for delta in DELTAS:
-            for name, found in measured(pool, delta):
-                before = worst.setdefault(name, {}).get(delta, (0.0, 0.0))
-                pairs = zip(found, before, strict=True)
-                worst[name][delta] = tuple(map(max, pairs))  # type: ignore[assignment]
+        for kind, delta, found in measured(pool):
+            whole, rest = worst.setdefault(kind, {}).get(delta, (0.0, 0.0))
+            worst[kind][delta] = max(whole, found[0]), max(rest, found[1])
     print("| guarantee: false (on the rest) in | " + " | ".join(map(str, DELTAS)) + " |")
     print("| --- |" + " --- |" * len(DELTAS))
-    for name, by_delta in worst.items():
+    for kind, by_delta in worst.items():
         cells = [f"{100 * a:.1f}% ({100 * b:.1f}%)" for a, b in by_delta.values()]
-        print(f"| {name} | " + " | ".join(cells) + " |")
+        print(f"| {kind} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

@@ -216,6 +216,11 @@ class Measured(NamedTuple):
     answers: int
     value_RM: Array
 
+    @property
+    def cell(self) -> str:
+        """The values of the data, in percent."""
+        return " / ".join(f"{100 * value:.1f}" for value in self.value_RM[0])
+
 
 def measured(runs: Sequence[Parts], sizes: Sequence[int], draws: int) -> Iterator[Measured]:
     """Yield each method at each size: the mean over the runs and over the draws of answers."""
@@ -275,10 +280,7 @@ def main() -> None:
     found = list(measured(runs, sizes, arguments.draws))
     floor = np.mean([by_chance(rows(train)(test)) for train, test in runs])
     print(f"\nA perfectly calibrated c would show an ECE of {100 * floor:.1f} here, by chance.\n")
-    cells = {
-        id(one): " / ".join(f"{100 * value:.1f}" for value in one.value_RM[0]) for one in found
-    }
-    lines = [[name, *(cells[id(one)] for one in found if one.method == name)] for name in METHODS]
+    lines = [[name, *(one.cell for one in found if one.method == name)] for name in METHODS]
     table(["ECE / Brier / AUROC (%)", *(f"{size} answers" for size in sizes)], *lines)
     for size in sizes:
         print()

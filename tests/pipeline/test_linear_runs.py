@@ -106,6 +106,8 @@ def test_without_lora_a_run_rates_its_backbones_answers_as_asking_would(
     assert not (path / "stages/answer.timing.jsonl").exists()
     base, tuned, asked = test.responses.read(), test.tuned.responses.read(), drawn_again(path)
     assert test.tuned.grades.read() == test.grades.read()
+    assert [p.name for p in (path / "adapter").glob("*.safetensors")] == ["rows.safetensors"]
+    assert any(one.confidence is not None for one in tuned)
     assert {one.finish_reason for one in asked} == {"stop", "length"}
     for stored, rated, drawn in zip(base, tuned, asked, strict=True):
         assert rated == dataclasses.replace(stored, confidence=rated.confidence, trace=rated.trace)

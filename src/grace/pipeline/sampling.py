@@ -6,18 +6,15 @@ import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from grace.engines import AT_ONCE, ModelEngine, Sampling
-from grace.estimators import Answers, Draw, Draws
+from grace.estimators import Answers, Draw, Draws, Samples
 from grace.pipeline.context import Context
 from grace.pipeline.stages.grade import grade_split
 from grace.progress import progress
 from grace.records import Question, Response, response_id
 from grace.store import Split
-
-if TYPE_CHECKING:
-    from grace.engines.transformers import TransformersEngine
 
 Ids = Sequence[int]
 
@@ -117,41 +114,38 @@ def answer_tuned(context: Context, split: Split, *, stage: str) -> None:
 
 def _rate_split(context: Context, split: Split) -> None:
     """Write the backbone's answers with the tuned model's confidences; resumes."""
-    responses, tuned = split.responses.read(), split.tuned.responses
-    parts = [responses[at : at + AT_ONCE] for at in range(0, len(responses), AT_ONCE)]
-    left = parts[tuned.resume([[one.id for one in part] for part in parts]) :]
+    tuned, ids = split.tuned.responses, [one.id for one in split.responses.read()]
+    units = [range(at, min(at + AT_ONCE, len(ids))) for at in range(0, len(ids), AT_ONCE)]
+    left = units[tuned.resume([[ids[row] for row in unit] for unit in units]) :]
     if not left:
         return
-    engine, questions = context.engines.tuned, split.questions.read()
-    prompts = dict(zip((one.id for one in questions), context.prompts(questions), strict=True))
-    label, done = context.directory.label(split.tuned), len(responses) - sum(map(len, left))
-    with progress(f"rate {label}", len(responses), done=done, unit="answers") as advance:
-        for part in left:
-            asked = [prompts[one.question_id] for one in part]
-            tuned.append(rated(engine, asked, part))
-            advance(len(part))
+    engine, samples = context.engines.tuned, context.samples(split)
+    label, done = context.directory.label(split.tuned), left[0].start
+    with progress(f"rate {label}", len(ids), done=done, unit="answers") as advance:
+        for unit in left:
+            tuned.append(_rated(engine, samples.part(unit)))
+            advance(len(unit))
 
 
-def rated(
-    engine: TransformersEngine, prompts: Sequence[Ids], responses: Sequence[Response]
-) -> list[Response]:
+def _rated(engine: ModelEngine, samples: Samples) -> list[Response]:
     """Return responses with the confidence that an engine gives them, None for one that was cut."""
-    tokens = [one.token_ids for one in responses]
-    ended = [one.finish_reason == "stop" for one in responses]
+    responses = samples.responses
+    ended = [row for row, one in enumerate(responses) if one.finish_reason == "stop"]
     if not is_traced(engine):
-        pairs = [(prompts[i], tokens[i]) for i, whole in enumerate(ended) if whole]
-        values = iter(engine.confidences(*zip(*pairs, strict=True)) if pairs else [])
+        values = dict(zip(ended, engine.confidences(*samples.token_ids(ended)), strict=True))
         return [
-            dataclasses.replace(one, confidence=next(values) if whole else None)
-            for one, whole in zip(responses, ended, strict=True)
+            dataclasses.replace(one, confidence=values.get(row))
+            for row, one in enumerate(responses)
         ]
+    traces = engine.traces(*samples.token_ids(range(len(responses))))
+    values = {row: traces[row][-1] for row in ended}
     return [
         dataclasses.replace(
             one,
-            confidence=trace[-1] if whole else None,
-            trace=rounded(trace if whole else trace[:-1]),
+            confidence=values.get(row),
+            trace=rounded(traces[row][: len(one.token_ids) + (row in values)]),
         )
-        for one, whole, trace in zip(responses, ended, engine.traces(prompts, tokens), strict=True)
+        for row, one in enumerate(responses)
     ]
 
 
