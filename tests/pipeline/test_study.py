@@ -282,7 +282,8 @@ def test_a_part_of_a_study_is_reported_alone(study: Path):
         ),
         ("[study]\nseeds = 0\n", "seeds is 0, expected a finite number of at least 1"),
         ("[study]\nvariant = 3\n", "variant is 3, expected sections"),
-        ("[study.variant.x]\ntrain = { los = 1 }\n", "unknown setting 'train.los'"),
+        ("[study.variant.x]\ntrain = { los = 1 }\n", "toml: study: unknown setting 'train.los'"),
+        ("[data]\ntrian = 9\n", "recipe.toml: unknown setting 'data.trian'"),
         ("[study.variant.grace]\ntrain = { gamma = 1 }\n", "two runs are named grace; rename one"),
         ("[study.task.sciq]\ndata = 1\n", "'data' is a value, not a section"),
     ],
@@ -292,6 +293,13 @@ def test_a_mistake_in_a_study_is_named(text: str, says: str, tmp_path: Path):
     where = ["model.path=pocket", 'data.task="sciq"']
     with pytest.raises(ConfigError, match=says):
         resolve_study(tmp_path / "run", tmp_path / "recipe.toml", where)
+
+
+def test_a_mistake_among_the_overrides_is_not_blamed_on_the_recipe(tmp_path: Path):
+    (tmp_path / "recipe.toml").write_text("[data]\ntrain = 9\n", encoding="utf-8")
+    typed = ["model.path=pocket", "data.task=sciq", "data.trian=9"]
+    with pytest.raises(ConfigError, match="^settings: unknown setting 'data.trian'"):
+        resolve_study(tmp_path / "run", tmp_path / "recipe.toml", typed)
 
 
 def test_two_tasks_of_one_name_are_refused(tmp_path: Path):

@@ -85,7 +85,8 @@ class Study(NamedTuple):
         Raises:
             ConfigError: an unknown or impossible setting.
         """
-        base = self._resolved(self.where)
+        from_dict(RunSettings, self.tree, where=self.where)  # its own mistakes, before overrides
+        base = self._resolved("settings")
         tasks = self.settings.tasks or (base.data.task,)
         seeds = range(base.seed, base.seed + self.settings.seeds)
         variants: list[tuple[str, Tree]] = [(base.report.name, {})]
@@ -103,7 +104,7 @@ class Study(NamedTuple):
             if self.settings.transfer and others:
                 common["report"] = {"transfer": others}
             changes = (common, self.settings.task.get(task, {}), changed)
-            settings = self._resolved(f"study.task.{task}", *changes)
+            settings = self._resolved(f"{self.where}: study", *changes)
             runs[folder] = dataclasses.replace(settings, seed=seed)
         return runs
 
@@ -117,7 +118,7 @@ class Study(NamedTuple):
     @property
     def main(self) -> str:
         """The name of what the recipe itself trains, beside its variants."""
-        return self._resolved(self.where).report.name
+        return self._resolved("settings").report.name
 
     def _resolved(self, where: str, *changes: Tree) -> RunSettings:
         tree = functools.reduce(_merged, changes, self.tree)
