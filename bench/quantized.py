@@ -51,13 +51,15 @@ class Answers(NamedTuple):
 
 
 def of_run(split: Split) -> Answers:
-    """Return what the transformers engine answered."""
-    responses = split.responses.read()
+    """Return what the transformers engine answered, in the order of the questions."""
+    pairs = zip(split.responses.read(), split.grades.read(), strict=True)
+    known = {one.question_id: (one, grade.correct) for one, grade in pairs}
+    made = [known[question.id] for question in split.questions.read()]
     return Answers(
-        [list(one.token_ids) for one in responses],
-        [[*one.logprobs, one.end_logprob or 0.0] for one in responses],
-        [one.confidence for one in responses],
-        [grade.correct for grade in split.grades.read()],
+        [list(one.token_ids) for one, _ in made],
+        [[*one.logprobs, one.end_logprob or 0.0] for one, _ in made],
+        [one.confidence for one, _ in made],
+        [correct for _, correct in made],
     )
 
 
@@ -72,7 +74,7 @@ def in_llama(context: Context, dtype: str, name: str, out: Path, count: int) -> 
             run.path, run.adapter, context.settings.model.path, out, form="gguf", dtype=dtype
         )
     questions = context.directory.split(name).questions.read()[:count]
-    engine = LlamaEngine.open(Opening(out, stop=context.engines.prompt_settings.stop))
+    engine = LlamaEngine.open(Opening(path=out, stop=context.engines.prompt_settings.stop))
     greedy = Sampling(max_new_tokens=context.settings.sample.max_new_tokens)
     made = [one for _, (one,) in sorted(engine.generate(context.prompts(questions), greedy))]
     engine.close()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 
 from grace import metrics
@@ -10,6 +11,7 @@ from grace.engines import Features
 from grace.evidence import confidence, features
 from grace.probe.logistic import fit_logistic
 from grace.probe.readout import fit_readout, placed
+from grace.probe.rounding import round_rows
 
 WIDTH = 24
 
@@ -119,7 +121,24 @@ def test_a_model_that_scales_its_logits_reads_the_same_confidence():
 
 def test_where_logits_are_capped_the_rows_stay_at_the_mean_row():
     made = fit(made_up(), HeadShape(np.full(WIDTH, 0.1), capped=True))
-    assert made.rows_ED.mean(0) == pytest.approx(np.full(WIDTH, 0.1), abs=1e-6)
+    assert made.rows_ED.mean(0) == pytest.approx(np.full(WIDTH, 0.1), abs=1e-3)  # in bfloat16
+
+
+def test_the_rows_are_bfloat16_numbers_whose_errors_cancel():
+    """Else an engine in half precision adds a shift to all c, since states share a direction."""
+    rng = np.random.default_rng(7)
+    offset, rows = rng.normal(size=256), rng.normal(size=(4, 256))
+    seen, unseen = (offset + 0.3 * rng.normal(size=(500, 256)) for _ in range(2))
+    made = round_rows(rows, [seen] * 3)
+    nearest = torch.tensor(rows).bfloat16().double().numpy()
+    assert torch.tensor(made).bfloat16().float().numpy().tolist() == made.tolist()
+    assert np.abs(made - rows).max() <= 2 * np.abs(nearest - rows).max()
+
+    def error(rounded):
+        return unseen @ ((rounded[:3] - rounded[3]) - (rows[:3] - rows[3])).T
+
+    assert np.abs(error(made).mean(0)).max() < 0.05 * np.abs(error(nearest).mean(0)).max()
+    assert error(made).std(0).max() < 1.5 * error(nearest).std(0).max()
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -298,7 +298,7 @@ def test_a_mistake_in_a_study_is_named(text: str, says: str, tmp_path: Path):
 def test_a_mistake_among_the_overrides_is_not_blamed_on_the_recipe(tmp_path: Path):
     (tmp_path / "recipe.toml").write_text("[data]\ntrain = 9\n", encoding="utf-8")
     typed = ["model.path=pocket", "data.task=sciq", "data.trian=9"]
-    with pytest.raises(ConfigError, match="^settings: unknown setting 'data.trian'"):
+    with pytest.raises(ConfigError, match=r"^settings: unknown setting 'data.trian'"):
         resolve_study(tmp_path / "run", tmp_path / "recipe.toml", typed)
 
 

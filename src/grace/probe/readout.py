@@ -23,6 +23,7 @@ from grace.cnf import HeadShape
 from grace.engines import Features
 from grace.evidence import Evidence
 from grace.probe.logistic import Logistic, fit_logistic
+from grace.probe.rounding import round_rows
 from grace.probe.rows import Array, varying
 from grace.probe.steps import Steps
 
@@ -212,5 +213,4 @@ def _rows(states: Features, weights_QD: Array, head: HeadShape) -> Array:
     if not head.capped and float((seen_ND @ even_D).min()) > SAME_SIDE:
         low_D = low_D - FLOOR / head.scale * even_D
     apart_ED = np.vstack([weights_QD, np.zeros_like(low_D)]) / head.scale
-    rows_ED: Array = low_D + apart_ED - apart_ED.mean(0)
-    return rows_ED.astype(np.float32)
+    return round_rows(low_D + apart_ED - apart_ED.mean(0), placed(states))
