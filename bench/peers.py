@@ -36,6 +36,7 @@ from grace.metrics import auroc
 from grace.pipeline.context import open_run
 
 SAMPLES = 10
+AT_ONCE = 128  # questions for which lm-polygraph keeps all logits
 TEMPERATURE = 1.0
 P_TRUE = (
     "Question: {q}\n Possible answer:{a}\n Is the possible answer:\n (A) True\n (B) False\n"
@@ -102,7 +103,19 @@ class Peers:
         return Answered(answers, sure, written + sum(map(len, [*prompts, *prompts, *asked])))
 
     def theirs(self, batch: int) -> Answered:
-        """Answer and rate with lm-polygraph."""
+        """Answer and rate with lm-polygraph, which keeps the logits of all questions: in parts."""
+        parts = [
+            self._theirs(slice(start, start + AT_ONCE), batch)
+            for start in range(0, len(self.texts), AT_ONCE)
+        ]
+        names = parts[0].sure
+        return Answered(
+            [text for part in parts for text in part.texts],
+            {name: [sure for part in parts for sure in part.sure[name]] for name in names},
+            sum(part.tokens for part in parts),
+        )
+
+    def _theirs(self, rows: slice, batch: int) -> Answered:
         from lm_polygraph.defaults.register_default_stat_calculators import (
             register_default_stat_calculators,
         )
@@ -128,12 +141,13 @@ class Peers:
             "lexical similarity": LexicalSimilarity("rougeL"),
         }
         self.tokenizer.padding_side = "left"
+        texts, prompts = self.texts[rows], self.prompts[rows]
         model = WhiteboxModel(self.context.engines.base.model, self.tokenizer, "backbone")
         calculators = register_default_stat_calculators(
             "Whitebox", output_attentions=False, output_hidden_states=False
         )
         manager = UEManager(
-            Dataset(self.texts, [""] * len(self.texts), batch_size=batch),
+            Dataset(texts, [""] * len(texts), batch_size=batch),
             model,
             list(names.values()),
             BuilderEnvironmentStatCalculator(model),
@@ -152,9 +166,9 @@ class Peers:
         answers = list(manager.stats["greedy_texts"])
         written = sum(map(len, manager.stats["greedy_tokens"]))
         written += sum(len(one) for row in manager.stats["sample_tokens"] for one in row)
-        asked = [P_TRUE.format(q=q, a=a) for q, a in zip(self.texts, answers, strict=True)]
+        asked = [P_TRUE.format(q=q, a=a) for q, a in zip(texts, answers, strict=True)]
         read = sum(map(len, self.tokenizer(asked)["input_ids"]))
-        return Answered(answers, sure, written + read + 2 * sum(map(len, self.prompts)))
+        return Answered(answers, sure, written + read + 2 * sum(map(len, prompts)))
 
     def right(self, answers: list[str]) -> list[bool]:
         """Return the grade of each answer."""
