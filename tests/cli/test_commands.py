@@ -217,6 +217,7 @@ def test_a_run_shows_a_prompt_an_answer_and_its_grade_before_it_samples(
     assert re.fullmatch(shown, lines[4]) and len(lines) == 5
     (tmp_path / "run" / "stages" / "sample.json").unlink()
     assert "first prompt" not in cli(*arguments, "--until", "sample").err
+    assert json.loads(cli(*arguments, "--until", "sample", "--json").out) == {}
 
 
 def test_a_test_set_of_one_class_is_reported_without_auroc(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -37,4 +38,4 @@ def show_next(path: Path, question: str = "your question") -> None:
     trained = read_card(run / "adapter").get("kind", "")
     kind = load_task(load_run_settings(run).data.task, trained).kind
     choices = ' --choice "..." --choice "..."' if kind == "choice" else ""
-    print(f'next:   grace ask {run} "{question}"{choices}')
+    print(f'next:   grace ask {shlex.quote(str(run))} "{question}"{choices}')
