@@ -145,7 +145,7 @@ def test_a_hub_that_cannot_be_reached_is_told_in_a_line_with_the_remedy(
     )
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "CSV"])
 def test_a_folder_of_split_files_may_be_of_any_form(ending: str, tmp_path: Path) -> None:
     for place, split in enumerate(("train", "validation", "test")):
         rows = ROWS[4 * place : 4 * place + 4]
@@ -168,6 +168,8 @@ def test_a_folder_of_split_files_may_be_of_any_form(ending: str, tmp_path: Path)
         ({"question": "Q?", "prompt": "Answer: Q?", "answer": "a", "label": 3}, ("a",)),
         ({"question": "Q?", "answers": {"text": ["a", "b"], "answer_start": [1, 2]}}, ("a", "b")),
         ({"question": "Q?", "answer": {"value": "a", "aliases": ["b"]}}, ("a", "b")),
+        ({"question": "Q?", "answer": {"value": "a", "aliases": None}}, ("a",)),
+        ({"question": "Q?", "answer": {"value": "a", "aliases": "bc"}}, ("a", "bc")),
         ({"question": "Q?", "answers": None, "answer": "a"}, ("a",)),
     ],
 )
@@ -220,6 +222,15 @@ def test_semicolons_quotes_and_line_ends_of_a_spreadsheet_are_read(tmp_path: Pat
         ("B?", ("b",)),
     ]
     assert [row.where for row in read_rows(file)] == [f"{file}:2", f"{file}:5"]
+
+
+def test_a_long_cell_and_a_column_without_a_name_are_no_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"": n, "question": f"{n}?", "answer": "a", "context": "c" * 2**18} for n in range(3)]
+    file = write(tmp_path, "csv", rows)
+    assert [question.text for question in questions(file)] == ["0?", "1?", "2?"]
+    assert caplog.messages == [f"{file}: question in question, answers in answer; ignored: context"]
 
 
 def test_a_named_column_may_be_empty_where_no_answer_is_needed(tmp_path: Path) -> None:

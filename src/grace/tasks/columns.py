@@ -174,7 +174,7 @@ def _missing(
 def _log(source: str | Path, names: Sequence[str], columns: Columns) -> None:
     """Log which columns are read, unless all have the names in the manual."""
     read = [columns.question, *filter(None, [columns.answers]), *columns.choices]
-    ignored = [name for name in names if name not in read and name not in OURS]
+    ignored = [name for name in names if name and name not in read and name not in OURS]
     if ignored or not set(read) <= set(OURS):
         parts = [f"question in {columns.question}"]
         parts += [f"answers in {columns.answers}"] if columns.answers else []
@@ -188,7 +188,8 @@ def _unfolded(value: Any) -> Any:
     if isinstance(value, dict) and "text" in value:
         return value["text"]
     if isinstance(value, dict) and "value" in value:
-        return [value["value"], *value.get("aliases", [])]
+        others = value.get("aliases") or []
+        return [value["value"], *(others if isinstance(others, list) else [others])]
     return value
 
 
