@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 
-def show_report(result: Any, path: Path, *, as_json: bool) -> None:
-    """Print a report as a table with the path of its page, or as JSON.
+def show_report(result: Any, path: Path | None, *, as_json: bool) -> None:
+    """Print a report as a table with the path of its page, if it is in a directory, or as JSON.
 
     Raises:
         RunError: `result` is not a report.
@@ -18,14 +18,13 @@ def show_report(result: Any, path: Path, *, as_json: bool) -> None:
 
     from grace.report import checked_report, render_table
 
-    report = checked_report(result, path)
+    report = checked_report(result, path or Path())
     if as_json:
         print(json.dumps(result, indent=2, ensure_ascii=False))
         return
     Console().print(render_table(report))
-    page = path / "report.html"
-    if page.exists():
-        print(f"report: {page}")
+    if path and (path / "report.html").exists():
+        print(f"report: {path / 'report.html'}")
 
 
 def show_next(path: Path, question: str = "your question") -> None:

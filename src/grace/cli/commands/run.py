@@ -146,7 +146,8 @@ def report(
     from grace.pipeline.stages.report import report_runs
 
     check_report_place(out)
-    show_report(report_runs(paths, out), out or paths[0], as_json=as_json)
+    page = out or (paths[0] if len(paths) == 1 else None)
+    show_report(report_runs(paths, out), page, as_json=as_json)
 
 
 def train(path: RunPath) -> None:
