@@ -27,6 +27,10 @@ DRAWN = 10**8  # responses in all bootstrap resamples; very many responses get f
 
 QUESTION = ("question_id", "question", "prompt", "messages", "id")
 """Fields that identify the question of a response; the first one that is there counts."""
+UNPAIRED = (
+    "No question is in all sources, so not all are compared: every line needs the same question_id "
+    "in each, or without that the same question or id."
+)
 FIELDS = (*QUESTION, "response", "text", "confidence", "correct", "logprobs", "end_logprob")
 
 
@@ -74,13 +78,17 @@ def measure(
     folder = None if out is None else Path(out)
     check_report_place(folder)
     named = dict(zip(_names(sources), map(read_answers, sources), strict=True))
+    results = [_result(name, answers.rated) for name, answers in named.items()]
+    notes = [note for name, answers in named.items() for note in _notes(name, answers)]
+    if len(results) > 1 and not set.intersection(*(set(result.ids) for result in results)):
+        notes.append(UNPAIRED)
     data = ReportInput(
         name=", ".join(named),
         created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         version=__version__,
         hardware="from given files",
-        results=[_result(name, answers.rated) for name, answers in named.items()],
-        notes=[note for name, answers in named.items() for note in _notes(name, answers)],
+        results=results,
+        notes=notes,
         examples=_examples(*named.values()) if len(named) == 1 else (),
     )
     most = max((len(answers.rated) for answers in named.values()), default=1)

@@ -217,6 +217,7 @@ def test_a_run_shows_a_prompt_an_answer_and_its_grade_before_it_samples(
     assert re.fullmatch(shown, lines[4]) and len(lines) == 5
     (tmp_path / "run" / "stages" / "sample.json").unlink()
     assert "first prompt" not in cli(*arguments, "--until", "sample").err
+    assert json.loads(cli(*arguments, "--until", "sample", "--json").out) == {}
 
 
 def test_a_test_set_of_one_class_is_reported_without_auroc(
@@ -246,7 +247,9 @@ def forge(run: Path, stage: str) -> None:
     path.write_text(json.dumps(manifest))
 
 
-def test_reports_of_several_runs_go_into_one(finished: Path, tmp_path: Path, cli: Any):
+def test_reports_of_several_runs_go_into_one(
+    finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
     runs = [tmp_path / f"seed-{seed}" for seed in (0, 1)]
     for seed, run in enumerate(runs):
         shutil.copytree(finished / "run", run)
@@ -256,6 +259,12 @@ def test_reports_of_several_runs_go_into_one(finished: Path, tmp_path: Path, cli
     one = json.loads((finished / "run" / "report.json").read_text("utf-8"))
     printed = cli("report", *runs)
     assert printed.code == 0 and "GrACE" in printed.out
+    assert "report.html" not in printed.out  # that of the first run is another report
+    assert f"report: {runs[0]}/report.html" in cli("report", runs[0]).out
+    monkeypatch.chdir(tmp_path)
+    assert cli("report", ".").out.startswith(f"{tmp_path.name}\n")
+    monkeypatch.chdir(runs[0])
+    assert cli("run", ".", "--redo", "report").out.startswith("seed-0\n")
     assert not (tmp_path / "report.json").exists()
     written = json.loads(cli("report", *runs, "--out", tmp_path, "--json").out)
     assert len(written["rows"]) == 2 * len(one["rows"])

@@ -23,7 +23,7 @@ from grace.cli import main
 from grace.config import DataSettings
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
-from grace.errors import ConfigError, DataError, RunError
+from grace.errors import ConfigError, DataError, ModelError, RunError
 from grace.export import export_model
 from grace.pipeline import labelling
 from grace.pipeline.labelling import label
@@ -220,6 +220,35 @@ def test_json_lines_are_labelled_as_parquet_is(run: Path, questions: Path, tmp_p
     for source, out in zip((questions, lines), outs, strict=True):
         label(source, out, trials.settings(run))
     assert files(outs[0]) == files(outs[1])
+
+
+def test_a_directory_of_parquet_files_is_labelled_as_one_file_is(
+    run: Path, questions: Path, tmp_path: Path
+) -> None:
+    table = parquet.read_table(questions)
+    (tmp_path / "parts").mkdir()
+    for name, part in (("a", table.slice(0, 7)), ("b", table.slice(7))):
+        parquet.write_table(part, tmp_path / "parts" / f"{name}.parquet")
+    outs = [tmp_path / "from-file", tmp_path / "from-parts"]
+    for source, out in zip((questions, tmp_path / "parts"), outs, strict=True):
+        label(source, out, trials.settings(run))
+    assert files(outs[0]) == files(outs[1])
+
+
+def test_a_directory_that_holds_something_else_is_refused(
+    run: Path, questions: Path, tmp_path: Path
+) -> None:
+    for used in (run, questions.parent):
+        with pytest.raises(ConfigError, match=f"{used} is not empty; name a new directory"):
+            label(questions, used, trials.settings(run))
+        assert not (used / "_label.json").exists()
+
+
+def test_a_question_that_is_too_long_is_named_by_its_row(run: Path, tmp_path: Path) -> None:
+    rows = [{"question": text} for text in ("What is 1?", "why " * 300)]
+    questions = trials.write_questions(tmp_path / "q.parquet", rows)
+    with pytest.raises(ModelError, match=rf"{questions} row 1 has \d+ tokens"):
+        label(questions, tmp_path / "out", trials.settings(run))
 
 
 def test_what_an_earlier_version_began_goes_on(run: Path, questions: Path, tmp_path: Path) -> None:

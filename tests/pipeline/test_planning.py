@@ -122,6 +122,7 @@ def test_a_dry_run_plans_only_what_is_left(
     run(tmp_path / "run", settings, until="train")
     assert stages() == ["answer", "score", "report"]
     assert stages("--until", "score") == ["answer", "score"]
+    assert planned("--until", "fit").startswith(f"{tmp_path}/run: stage fit is done; next: grace")
     run(tmp_path / "run", settings)
     assert "is finished, so nothing is left to do" in planned()
     assert stages("--redo", "score") == ["score", "report"]

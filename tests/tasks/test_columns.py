@@ -145,7 +145,7 @@ def test_a_hub_that_cannot_be_reached_is_told_in_a_line_with_the_remedy(
     )
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "CSV"])
 def test_a_folder_of_split_files_may_be_of_any_form(ending: str, tmp_path: Path) -> None:
     for place, split in enumerate(("train", "validation", "test")):
         rows = ROWS[4 * place : 4 * place + 4]
@@ -168,6 +168,8 @@ def test_a_folder_of_split_files_may_be_of_any_form(ending: str, tmp_path: Path)
         ({"question": "Q?", "prompt": "Answer: Q?", "answer": "a", "label": 3}, ("a",)),
         ({"question": "Q?", "answers": {"text": ["a", "b"], "answer_start": [1, 2]}}, ("a", "b")),
         ({"question": "Q?", "answer": {"value": "a", "aliases": ["b"]}}, ("a", "b")),
+        ({"question": "Q?", "answer": {"value": "a", "aliases": None}}, ("a",)),
+        ({"question": "Q?", "answer": {"value": "a", "aliases": "bc"}}, ("a", "bc")),
         ({"question": "Q?", "answers": None, "answer": "a"}, ("a",)),
     ],
 )
@@ -190,6 +192,7 @@ def test_usual_columns_are_known_and_others_ignored(
         {"question": "Q?", "a": "4", "b": "7", "c": "9", "answer": "b"},
         {"question": "Q?", "A": "4", "B": "7", "C": "9", "D": None, "answer": "b"},
         {"question": "Q?", "choices": {"text": [4, 7, 9], "label": ["1", "2", "3"]}, "label": "2"},
+        {"question": "Q?", "choices": {"text": [4, 7, 9], "label": list("ABC")}, "answerKey": "B"},
         {"question": "Q?", "options": {"A": "4", "B": "7", "C": "9"}, "answer": "B"},
     ],
 )
@@ -219,6 +222,23 @@ def test_semicolons_quotes_and_line_ends_of_a_spreadsheet_are_read(tmp_path: Pat
         ("B?", ("b",)),
     ]
     assert [row.where for row in read_rows(file)] == [f"{file}:2", f"{file}:5"]
+
+
+def test_a_long_cell_and_a_column_without_a_name_are_no_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"": n, "question": f"{n}?", "answer": "a", "context": "c" * 2**18} for n in range(3)]
+    file = write(tmp_path, "csv", rows)
+    assert [question.text for question in questions(file)] == ["0?", "1?", "2?"]
+    assert caplog.messages == [f"{file}: question in question, answers in answer; ignored: context"]
+
+
+def test_a_named_column_may_be_empty_where_no_answer_is_needed(tmp_path: Path) -> None:
+    rows = [{"question": "A?", "key": None}, {"question": "B?", "key": "b"}]
+    data = DataSettings(task="jsonl", answer_field="key")
+    for ending in ("jsonl", "csv", "parquet"):
+        read = question_rows(write(tmp_path, ending, rows), data)
+        assert [parse(row, data, graded=False).answers for row in read] == [(), ("b",)]
 
 
 def test_a_column_of_any_name_can_be_named() -> None:
@@ -261,6 +281,14 @@ def test_a_column_of_any_name_can_be_named() -> None:
             {},
             '"B" is null; write a text that is not empty',
         ),
+        ({"Question": "Q?"}, {}, '"answers" is missing or empty; add it'),
+        ({"Q": "Q?"}, {"question_field": "Q"}, '"answers" is missing or empty; add it'),
+        ({"Question": "Q?", "Gold": None, "page": 7}, {}, '"Gold" is missing or empty; add it'),
+        (
+            {"question": "Q?", "key": None, "page": 7},
+            {"answer_field": "key"},
+            '"key" is missing or empty; add it',
+        ),
         (
             {"question": "Q?", "answer": float("nan")},
             {},
@@ -285,7 +313,7 @@ def test_columns_that_leave_a_doubt_are_named(
         ),
         ("question,answer\nA?,a,b\n", ":2: 3 cells under 2 column names; put a text that holds"),
         ("question,answer,answer\nA?,a,b\n", ':1: two columns are named "answer"; rename or'),
-        ("question,answer\nA?\n", ':2: "answers" is missing or empty; add it'),
+        ("question,answer\nA?\n", ':2: "answer" is missing or empty; add it'),
         (
             "A?,a\nB?,b\n",
             '.csv:1 (column names): "question" is missing among the fields A?, a; name the field',

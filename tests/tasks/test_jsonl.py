@@ -252,6 +252,11 @@ def test_a_split_on_some_lines_or_of_another_name_is_refused(tmp_path: Path) -> 
     file = write(tmp_path / "own.jsonl", [open_row(n, split="train") for n in range(3)])
     with pytest.raises(DataError, match="has no test questions"):
         read(settings(file))
+    for repeated, splits in ((False, ("test", "train")), (True, ("test", "train", "validation"))):
+        rows = [open_row(0 if repeated else n, split=split) for n, split in enumerate(splits)]
+        write(tmp_path / "own.jsonl", rows)
+        with pytest.raises(DataError, match="no train questions besides those of validation and"):
+            load_task("jsonl").questions("train", DataSettings(task="jsonl", file=str(file)), 0)
 
 
 def test_a_folder_of_three_files_is_read(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 
-def show_report(result: Any, path: Path, *, as_json: bool) -> None:
-    """Print a report as a table with the path of its page, or as JSON.
+def show_report(result: Any, path: Path | None, *, as_json: bool) -> None:
+    """Print a report as a table with the path of its page, if it is in a directory, or as JSON.
 
     Raises:
         RunError: `result` is not a report.
@@ -17,14 +18,13 @@ def show_report(result: Any, path: Path, *, as_json: bool) -> None:
 
     from grace.report import checked_report, render_table
 
-    report = checked_report(result, path)
+    report = checked_report(result, path or Path())
     if as_json:
         print(json.dumps(result, indent=2, ensure_ascii=False))
         return
     Console().print(render_table(report))
-    page = path / "report.html"
-    if page.exists():
-        print(f"report: {page}")
+    if path and (path / "report.html").exists():
+        print(f"report: {path / 'report.html'}")
 
 
 def show_next(path: Path, question: str = "your question") -> None:
@@ -37,4 +37,4 @@ def show_next(path: Path, question: str = "your question") -> None:
     trained = read_card(run / "adapter").get("kind", "")
     kind = load_task(load_run_settings(run).data.task, trained).kind
     choices = ' --choice "..." --choice "..."' if kind == "choice" else ""
-    print(f'next:   grace ask {run} "{question}"{choices}')
+    print(f'next:   grace ask {shlex.quote(str(run))} "{question}"{choices}')

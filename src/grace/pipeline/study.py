@@ -7,7 +7,7 @@
     [study.task.sciq]                 # settings of one task
     train.epochs = 1
     [study.variant.grace-paper]       # other settings, beside those of the recipe
-    train.evidence = "none"
+    train = { head = "token", evidence = "none" }
 
 The settings of a variant win over those of a task. A level with a single entry has no folder.
 Variants copy the stages that they share with the run beside them.

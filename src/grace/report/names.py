@@ -119,7 +119,7 @@ COSTS = (
         "seconds_per_answer",
         "s/answer",
         "s/ans",
-        "seconds to get one answer and its confidence, on the hardware named above",
+        "seconds to get one answer and its confidence, on the hardware that the report names",
     ),
     Cost(
         "extra_forward_tokens_per_answer",

@@ -174,6 +174,7 @@ def _csv_rows(
     source: IO[bytes], name: str, start: int, stop: int | None, choose: Choose | None
 ) -> Iterator[Row]:
     """Yield the records below the line of column names; an empty cell is None."""
+    csv.field_size_limit(2**31 - 1)  # a cell may hold a long text; the default is 2**17
     texts = (_decoded(line, f"{name}:{number}") for number, line in _lines(source))
     first = next(texts, "")
     table = csv.reader(

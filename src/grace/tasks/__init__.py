@@ -69,7 +69,7 @@ def title_of(data: DataSettings) -> str:
     if is_hub(source):
         return source.removeprefix(HUB).partition(":")[0].rpartition("/")[2]
     path = Path(source)
-    return path.stem if path.suffix in ENDINGS else path.name
+    return path.stem if path.suffix.lower() in ENDINGS else path.name
 
 
 def load_task(name: str, kind: str = "") -> Task:

@@ -26,7 +26,7 @@ from grace.tasks.draw import content_id
 from grace.tasks.rows import note
 
 QUESTION = ("question", "query", "prompt", "input")
-ANSWERS = ("answers", "answer", "correct_answer", "target", "label", "gold")
+ANSWERS = ("answers", "answer", "answerkey", "correct_answer", "target", "label", "gold")
 CHOICES = ("choices", "options")
 LETTERED = re.compile(r"(?:(?:option|choice)[ _-]?)?([a-z])", re.IGNORECASE)
 OURS = ("question", "answers", "answer", "choices", "id", "split", "meta")
@@ -69,7 +69,7 @@ def question_rows(
     for number, row in enumerate(read_rows(source, start, stop, choose)):
         if number == 0 and not is_table:
             names = _filled(row)
-            _log(source, names, _find(names, data, row.where))
+            _log(source, names, _find(names, data, row.where, list(row.fields)))
         yield row
 
 
@@ -79,8 +79,8 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     Raises:
         DataError: a field is missing or cannot be used; the message names it.
     """
-    fields, where, names = row.fields, row.where, _filled(row)
-    columns = _find(names, data or DataSettings(), where, list(fields))
+    fields, where, data = row.fields, row.where, data or DataSettings()
+    columns = _find(_filled(row), data, where, list(fields))
     if not columns.choices:
         _refuse_misspelt_choices(fields, columns, where)
     text = _text(fields[columns.question], f'{where}: "{columns.question}"')
@@ -88,7 +88,7 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     answer = _unfolded(fields[columns.answers]) if columns.answers else None
     answers: tuple[str, ...] = ()
     if answer is None and graded:
-        raise _missing("answer" if choices else "answers", ANSWERS, "answer", names, where)
+        raise _missing("answer" if choices else "answers", "answer", list(fields), data, where)
     if answer is not None and choices:
         answers = (_right_letter(answer, choices, labels, where),)
     elif answer is not None:
@@ -108,14 +108,20 @@ def _find(
 
     An empty option before one with a value counts, so that `_choices` can refuse it.
     """
+    every = every or names
+    for kind, named in (("question", data.question_field), ("answer", data.answer_field)):
+        if named and named not in every:
+            near = difflib.get_close_matches(named, every, n=1, cutoff=0.8)
+            remedy = f"did you mean {near[0]}?" if near else f"name one: --{kind}-field NAME"
+            raise DataError(f'{where}: no field "{named}" among {", ".join(every)}; {remedy}')
     question = _pick(QUESTION, names, data.question_field, "question", where)
     if not question:
-        raise _missing("question", QUESTION, "question", names, where)
+        raise _missing("question", "question", every, data, where)
     answers = _pick(ANSWERS, names, data.answer_field, "answer", where)
     choices = _pick(CHOICES, names, "", "choices", where)
     if choices:
         return Columns(question, answers, (choices,))
-    matches = {name: LETTERED.fullmatch(name.strip()) for name in every or names}
+    matches = {name: LETTERED.fullmatch(name.strip()) for name in every}
     spelt = {match[1].upper(): name for name, match in matches.items() if match}
     lettered = [spelt[letter] for letter in itertools.takewhile(spelt.__contains__, LETTERS)]
     last = max((n for n, name in enumerate(lettered, start=1) if name in names), default=0)
@@ -125,11 +131,7 @@ def _find(
 def _pick(usual: Sequence[str], names: Sequence[str], named: str, kind: str, where: str) -> str:
     """Return the column that the user named, or else the one with a usual name, "" for none."""
     if named:
-        if named not in names:
-            near = difflib.get_close_matches(named, names, n=1, cutoff=0.8)
-            remedy = f"did you mean {near[0]}?" if near else f"name one: --{kind}-field NAME"
-            raise DataError(f'{where}: no field "{named}" among {", ".join(names)}; {remedy}')
-        return named
+        return named if named in names else ""
     spelt = {name.strip().lower(): name for name in names}
     found = [spelt[name] for name in usual if name in spelt]
     found = [name for name in found if name in OURS] or found
@@ -150,23 +152,29 @@ def _refuse_misspelt_choices(fields: dict[str, Any], columns: Columns, where: st
 
 
 def _missing(
-    what: str, usual: Sequence[str], kind: str, names: Sequence[str], where: str
+    what: str, kind: str, every: Sequence[str], data: DataSettings, where: str
 ) -> DataError:
-    others = [name for name in names if name not in OURS]
-    if not others:
-        return DataError(f'{where}: "{what}" is missing or empty; add it')
+    """Return an error that names the column that is empty, or the one that may be meant."""
+    named = {"question": data.question_field, "answer": data.answer_field}
+    usual = {"question": QUESTION, "answer": ANSWERS}[kind]
+    empty = [name for name in every if name.strip().lower() in usual]
+    empty = [named[kind]] if named[kind] else empty
+    known = {*OURS, *QUESTION, *ANSWERS, *CHOICES}
+    others = [n for n in every if n.strip().lower() not in known and n not in named.values()]
+    if empty or not others:
+        return DataError(f'{where}: "{(empty or [what])[0]}" is missing or empty; add it')
     near = [name for name in others if difflib.get_close_matches(name, usual, n=1)]
-    named = near[0] if near else others[0] if len(others) == 1 else "NAME"
+    meant = near[0] if near else others[0] if len(others) == 1 else "NAME"
     return DataError(
-        f'{where}: "{what}" is missing among the fields {", ".join(names)}; name the field with '
-        f"the {kind}: --{kind}-field {named}"
+        f'{where}: "{what}" is missing among the fields {", ".join(every)}; name the field with '
+        f"the {kind}: --{kind}-field {meant}"
     )
 
 
 def _log(source: str | Path, names: Sequence[str], columns: Columns) -> None:
     """Log which columns are read, unless all have the names in the manual."""
     read = [columns.question, *filter(None, [columns.answers]), *columns.choices]
-    ignored = [name for name in names if name not in read and name not in OURS]
+    ignored = [name for name in names if name and name not in read and name not in OURS]
     if ignored or not set(read) <= set(OURS):
         parts = [f"question in {columns.question}"]
         parts += [f"answers in {columns.answers}"] if columns.answers else []
@@ -180,7 +188,8 @@ def _unfolded(value: Any) -> Any:
     if isinstance(value, dict) and "text" in value:
         return value["text"]
     if isinstance(value, dict) and "value" in value:
-        return [value["value"], *value.get("aliases", [])]
+        others = value.get("aliases") or []
+        return [value["value"], *(others if isinstance(others, list) else [others])]
     return value
 
 

@@ -43,6 +43,9 @@ def draw(
         questions |= _hold_out(name, questions["train"], data, seed)
     pool = questions[split]
     wanted: int = getattr(data, split) or max(1, min(MOST[split], len(pool)))
+    if not pool:
+        others = " and ".join(other for other in SPLIT_NAMES if other != split)
+        raise DataError(f"{name} has no {split} questions besides those of {others}; add some")
     if len(pool) < wanted:
         raise DataError(
             f"{name} has {len(pool)} {split} questions without repeats, but data.{split} is "

@@ -125,9 +125,9 @@ def _named_splits(source: str, data: DataSettings) -> dict[str, list[Row]]:
 
 def _is_one_table(folder: Path) -> bool:
     """Return whether a folder holds .parquet files, none of them named after a split."""
-    files = [file for file in folder.iterdir() if file.suffix in ENDINGS]
+    files = [file for file in folder.iterdir() if file.suffix.lower() in ENDINGS]
     named = any(file.name.startswith(SPLIT_NAMES) for file in files)
-    return not named and any(file.suffix == ".parquet" for file in files)
+    return not named and any(file.suffix.lower() == ".parquet" for file in files)
 
 
 def _by_field(rows: Iterable[Row]) -> dict[str, list[Row]]:

@@ -63,7 +63,7 @@ def folder_pools(folder: Path, read: Read | None = None) -> Pools:
         raise DataError(f"there is no folder {folder}; put train.jsonl and test.jsonl there")
     files: dict[str, str] = {}
     for file in sorted(folder.glob("*")):
-        if file.suffix in ENDINGS and files.setdefault(file.stem, str(file)) != str(file):
+        if file.suffix.lower() in ENDINGS and files.setdefault(file.stem, str(file)) != str(file):
             raise DataError(f"{files[file.stem]} and {file} are the same split; remove one of them")
     return named_pools(str(folder), files, read or _read, ".jsonl")
 

@@ -48,4 +48,4 @@ def measure(
     from grace.report import to_json
 
     report = measure_all(*files, out=out, bins=bins)
-    show_report(to_json(report), out or Path(), as_json=as_json)
+    show_report(to_json(report), out, as_json=as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -123,7 +124,7 @@ def run(
         return
     content = run_study(path, study, redo=redo, until=until, jobs=jobs)
     if until and not content:
-        print(f"{path}: stage {until} is done; next: grace run {path}")
+        print("{}" if as_json else _done(path, until))
         return
     show_report(content, path, as_json=as_json)
     if not as_json:
@@ -145,7 +146,8 @@ def report(
     from grace.pipeline.stages.report import report_runs
 
     check_report_place(out)
-    show_report(report_runs(paths, out), out or paths[0], as_json=as_json)
+    page = out or (paths[0] if len(paths) == 1 else None)
+    show_report(report_runs(paths, out), page, as_json=as_json)
 
 
 def train(path: RunPath) -> None:
@@ -158,6 +160,10 @@ def train(path: RunPath) -> None:
     train_together(path)
     if os.environ.get("RANK", "0") == "0":
         print(f"{path}: trained; next: grace run {path}")
+
+
+def _done(path: Path, until: str) -> str:
+    return f"{path}: stage {until} is done; next: grace run {shlex.quote(str(path))}"
 
 
 def _show_plans(
@@ -181,7 +187,8 @@ def _show_plans(
             begun = directory.asking.exists()
             pending.append((folder, settled(settings, directory) if begun else settings, stages))
     if not pending and not as_json:
-        print(f"{path} is finished, so nothing is left to do; see it: grace report {path}")
+        finished = f"{path} is finished, so nothing is left to do; see it: grace report {path}"
+        print(_done(path, until) if until else finished)
         return
     names = [str(folder) for folder, _, _ in pending]
     plans = plan_runs([(settings, stages) for _, settings, stages in pending])

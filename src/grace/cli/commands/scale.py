@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -130,10 +131,9 @@ def _show_threshold(chosen: Threshold, path: Path, *, as_json: bool) -> None:
             "holds for one only; choose the target before you see a result"
         )
     if chosen.tau is None:
-        earlier = ", and the earlier threshold is gone" if chosen.tries > 1 else ""
-        print(f"nothing was chosen{earlier}; `grace ask` goes on without a guarantee")
+        print("no threshold is set now; `grace ask` goes on without a guarantee")
         return
     if chosen.test:
         print(f"check on the test questions, which were not used: {chosen.test['shows']}")
     options = "" if chosen.mode == "answer" else f" --budget {chosen.budget}"
-    print(f'next:   grace ask {path} "your question"{options}')
+    print(f'next:   grace ask {shlex.quote(str(path))} "your question"{options}')

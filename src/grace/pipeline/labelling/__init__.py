@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.config import DataSettings, differences, to_dict
-from grace.errors import RunError
+from grace.errors import ConfigError, RunError
 from grace.pipeline.labelling.shards import (
     SECRET,
     Feature,
@@ -71,7 +71,7 @@ def label(questions: str | Path, out: Path, settings: Labelling, *, workers: int
     Raises:
         DataError: the questions cannot be read.
         RunError: `out` holds shards of other settings or questions, or another process is at work.
-        ConfigError: several workers without Ray.
+        ConfigError: several workers without Ray, or `out` holds something else.
         ModelError: the model cannot be loaded, or a prompt is too long.
     """
     total = count_questions(questions, settings.data)
@@ -128,8 +128,11 @@ def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
 
     Raises:
         RunError: its shards have other settings or questions.
+        ConfigError: it holds something else.
     """
     path = out / RECORD
+    if not path.exists() and any(file.name != ".lock" for file in out.iterdir()):
+        raise ConfigError(f"{out} is not empty; name a new directory")
     mine: dict[str, Any] = {
         "settings": settings.fixed(),
         "questions": digest_questions(questions, settings.data),

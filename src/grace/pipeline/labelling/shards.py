@@ -18,6 +18,7 @@ import numpy as np
 from grace.chat import encode_chat
 from grace.config import DataSettings, GradeSettings, to_dict
 from grace.engines import ModelEngine, Sampling
+from grace.engines.base import check_contexts
 from grace.engines.gguf import resolve_model
 from grace.engines.kinds import load_engine
 from grace.errors import DataError, ModelError
@@ -26,7 +27,6 @@ from grace.pipeline.sampling import plan_units
 from grace.pipeline.stages.grade import show_first
 from grace.records import Question, Response, to_json
 from grace.store import digest, writing
-from grace.store.inputs import is_hub
 from grace.tasks import load_task
 from grace.tasks.columns import parse, question_rows
 from grace.tasks.prompts import conversation
@@ -111,8 +111,10 @@ class Labeller:
         """Label a shard, write its file, and return the number of its questions."""
         start = shard * self._settings.shard_size
         stop = start + self._settings.shard_size
-        questions = list(read_questions(self._questions, self._settings.data, start, stop))
-        write_table(shard_path(self._out, shard), self._label(questions))
+        rows = list(question_rows(self._questions, self._settings.data, start, stop))
+        questions = [parse(row, self._settings.data, graded=False) for row in rows]
+        table = self._label(questions, [row.where for row in rows])
+        write_table(shard_path(self._out, shard), table)
         return len(questions)
 
     def preview(self) -> None:
@@ -126,12 +128,13 @@ class Labeller:
         """Close the engine."""
         self._engine.close()
 
-    def _label(self, questions: Sequence[Question]) -> pyarrow.Table:
+    def _label(self, questions: Sequence[Question], places: Sequence[str]) -> pyarrow.Table:
         import pyarrow
 
         data, shots, engine = self._settings.data, self._settings.shots, self._engine
         chats = [conversation(self._task, question, data, shots) for question in questions]
         prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]
+        check_contexts(prompts, engine.limit, self._sampling.max_new_tokens, places)
         units = plan_units(engine, questions, prompts, self._sampling)
         place = {question.id: row for row, question in enumerate(questions)}
         responses = [response for unit in units for response in unit.answer(engine)]
@@ -251,8 +254,8 @@ def read_questions(
 
 
 def digest_questions(source: str | Path, data: DataSettings) -> str:
-    """Return the SHA-256 of a file, or of the questions in a Hub data set."""
-    if not is_hub(source):
+    """Return the SHA-256 of a file, or of the questions in a directory or a Hub data set."""
+    if Path(source).is_file():
         return digest(Path(source))
     content = hashlib.sha256()
     for question in read_questions(source, data):

@@ -63,7 +63,7 @@ def report_input(context: Context) -> ReportInput:
     table = read_json(directory.target_table)
     estimators, task = _estimators(context), title_of(settings.data)
     return ReportInput(
-        name=directory.path.name,
+        name=directory.path.resolve().name,
         created=config["created"],
         version=__version__,
         hardware=config["hardware"],
@@ -118,10 +118,10 @@ def report_runs(paths: Sequence[Path], out: Path | None = None) -> dict[str, Any
         check_finished(context)
     settings = contexts[0].settings
     with tempfile.TemporaryDirectory() as folder:
-        target = out or Path(folder) / paths[0].name
+        name = (out or paths[0]).resolve().name
         summary = build_report(
-            merge([report_input(context) for context in contexts], target.name),
-            target,
+            merge([report_input(context) for context in contexts], name),
+            out or Path(folder),
             bins=settings.report.bins,
             resamples=settings.report.bootstrap,
             seed=settings.seed,
