@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import grace
 from grace.errors import UserInputError
 from grace.model import Model, Reply, voting
 from grace.records import Decision, Vote, to_json
+from grace.tasks import load_task
 
 QUESTIONS = [f"What is {n} and {7 * n}?" for n in range(24)]
 
@@ -43,6 +45,12 @@ def test_a_list_gets_the_answers_of_single_calls(model: Model, options: Any):
     for one, other in zip(alone, together, strict=True):
         same(one, other)
     assert model.ask([]) == []
+
+
+def test_choices_may_be_arrays_as_in_a_parquet_table(model: Model):
+    few = Model(model.engine, load_task("jsonl", "choice"), model.data, model.sample)
+    choices = ["one", "two"]
+    assert few.messages("A?", np.array(choices)) == few.messages("A?", choices)  # type: ignore[arg-type]
 
 
 def test_answers_come_in_order_while_questions_are_still_read(
