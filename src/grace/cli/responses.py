@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from grace.errors import DataError
+from grace.errors import DataError, UserInputError
 from grace.measuring import in_any_case
 from grace.records import Message
 from grace.store.inputs import Row
@@ -32,6 +32,8 @@ def response_row(row: Row) -> ResponseRow:
     Raises:
         DataError: names the place and what is expected there.
     """
+    from grace.model.arguments import check_question
+
     where, written = row
     fields = in_any_case(written, FIELDS)
     keys = [key for key in PROMPT_KEYS if fields.get(key) is not None]
@@ -42,6 +44,11 @@ def response_row(row: Row) -> ResponseRow:
         raise DataError(f"{where}: none of {wanted} among the fields {', '.join(written)}; add one")
     asked = _asked(keys[0], fields[keys[0]], where)
     choices = _choices(fields.get("choices"), keys[0], where)
+    if isinstance(asked, str):
+        try:
+            check_question(asked, choices)
+        except UserInputError as error:
+            raise DataError(f"{where}: {error}") from error
     response = fields.get("response")
     if response is None:
         raise DataError(

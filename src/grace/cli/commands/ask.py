@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import Base, Device, Dtype, Json, ModelPath, examples
+from grace.cli.options import Base, Device, Dtype, Json, ModelPath, check_traces, examples
 from grace.errors import ConfigError
 from grace.records import Decision, to_json
 from grace.store import is_run
@@ -94,14 +94,8 @@ def ask(
     if temperature is None:
         temperature = TEMPERATURE if votes else 0.0
     model = load(path, base=base, device=device, dtype=dtype)
-    if trace and not model.traces:
-        remedy = "--set train.trace=true --set train.lora=never"
-        if is_run(Path(path)):
-            remedy = f"grace run {path} {remedy} --redo features"
-        raise ConfigError(
-            f"{path} has a confidence at the end of an answer only; for one at every token, train "
-            f"it with {remedy}"
-        )
+    if trace:
+        check_traces(model, path)
     options: dict[str, Any] = {
         "choices": choice or (),
         "threshold": threshold,
