@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -136,6 +137,7 @@ def test_what_label_wrote_is_read_without_cut_and_ungraded_answers(
             "all 60 graded answers are right, so there is no confidence to learn",
         ),
         ({"response": 7}, 60, "response is 7; write it as a text"),
+        ({"response": None}, 60, "graded.jsonl:1: response is null or an empty cell"),
         ({"question": "What?"}, 60, "all graded answers are to one question"),
         ({"choices": ["one"]}, 60, "graded.jsonl:1: the question has 1 choice; give 2 to 10"),
     ],
@@ -159,6 +161,36 @@ def test_an_answer_that_is_too_long_is_named_by_its_line(
     result = cli("fit", model, tiny_run.write_lines(file, rows), tmp_path / "out")
     assert result.code == 2 and "graded.jsonl:81: the " in result.err
     assert "but the model's context is" in result.err
+
+
+def test_messages_may_stand_in_a_cell_as_json(model: Path, tmp_path: Path, cli: Any) -> None:
+    rows = [json.loads(line) for line in graded(tmp_path / "graded.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["messages"] = [{"role": "user", "content": row.pop("question")}]
+    lines, table = tiny_run.write_lines(tmp_path / "chats.jsonl", rows), tmp_path / "chats.csv"
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("messages", "response", "correct"))
+        writer.writerows((json.dumps(r["messages"]), r["response"], r["correct"]) for r in rows)
+    made = [cli("fit", model, f, tmp_path / f"of_{f.name}", "--json") for f in (lines, table)]
+    assert [result.code for result in made] == [0, 0], made[1].err
+    one, other = ({**json.loads(result.out), "out": ""} for result in made)
+    assert one == other
+
+
+def test_a_question_that_is_answered_twice_makes_no_interval_narrower(
+    model: Path, tmp_path: Path, cli: Any
+) -> None:
+    rows = [json.loads(line) for line in graded(tmp_path / "graded.jsonl").read_text().splitlines()]
+    rows = [row | {"correct": number % 5 < 3} for number, row in enumerate(rows)]
+    once = tiny_run.write_lines(tmp_path / "once.jsonl", rows)
+    twice = tiny_run.write_lines(tmp_path / "twice.jsonl", rows * 2)
+    made = [
+        json.loads(cli("fit", model, f, tmp_path / f"of_{f.name}", "--json").out)["brier"]
+        for f in (once, twice)
+    ]
+    wide, same = (high - low for _, low, high in made)
+    assert same > 0.85 * wide
 
 
 def test_as_many_folds_are_named_as_there_are(model: Path, tmp_path: Path, cli: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from typing import Any, NamedTuple
 
 from grace.errors import DataError, UserInputError
@@ -51,6 +53,11 @@ def response_row(row: Row) -> ResponseRow:
             raise DataError(f"{where}: {error}") from error
     response = fields.get("response")
     if response is None:
+        if "response" in fields:
+            raise DataError(
+                f"{where}: response is null or an empty cell; write a text, leave the row out, or "
+                'write "" in JSON Lines for an answer without text'
+            )
         raise DataError(
             f'{where}: "response" is missing among the fields {", ".join(written)}; rename the one '
             "with the model's answer"
@@ -62,6 +69,8 @@ def response_row(row: Row) -> ResponseRow:
 
 def _asked(key: str, value: Any, where: str) -> str | list[Message]:
     if key == "messages":
+        with contextlib.suppress(ValueError, TypeError):
+            value = json.loads(value)  # a list in a cell
         if not isinstance(value, list) or not value or not all(map(_is_message, value)):
             raise DataError(f'{where}: messages must be a list of {{"role": ..., "content": ...}}')
         return value

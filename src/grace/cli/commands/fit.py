@@ -90,7 +90,8 @@ def fit(
     resolved = override_settings(tree, settings or [])
     fitted = fit_graded(resolved, answers, out)
     correct = [answer.correct for answer in answers]
-    metrics = _measure(fitted.held_out.tolist(), correct)
+    questions = [str(answer.asked) for answer in answers]
+    metrics = _measure(fitted.held_out.tolist(), correct, questions)
     if as_json:
         print(json.dumps({"out": str(out), "answers": len(answers), **metrics}, indent=2))
         return
@@ -117,10 +118,13 @@ def _graded(file: Path) -> Iterator[Graded]:
         yield Graded(row.asked, tuple(row.choices), row.response, correct, where)
 
 
-def _measure(confidence: list[float], correct: list[bool]) -> dict[str, list[float]]:
+def _measure(
+    confidence: list[float], correct: list[bool], questions: list[str]
+) -> dict[str, list[float]]:
     """Return the value, lower and upper end of each metric."""
     from grace.metrics import bootstrap, evaluate
 
     names = ("ece", "brier", "auroc")
-    values, ends = evaluate(confidence, correct, names), bootstrap(confidence, correct, names)
+    values = evaluate(confidence, correct, names)
+    ends = bootstrap(confidence, correct, names, questions=questions)
     return {name: [values[name], *ends[name]] for name in names}
