@@ -199,6 +199,9 @@ def test_a_notebook_shows_the_answer_its_confidence_as_a_bar_and_the_colour_of_e
     assert "width:94%" in shown and "confidence 0.94" in shown
     spans = re.findall(r'<span title="([^"]*)" style="[^"]*hsl\((\d+),[^"]*">([^<]*)</span>', shown)
     assert spans == [("0.20", "24", "Paris"), ("0.94", "113", " &lt;b&gt;")]
+    cut = dataclasses.replace(REPLY, confidence=None, finish_reason="length", trace=(0.1, 0.2))
+    assert cut.traced == [("Paris", 0.2), (" <b>", None)]
+    assert "Paris</span> &lt;b&gt;</div>" in cut._repr_html_()
     plain = dataclasses.replace(REPLY, pieces=())._repr_html_()
     assert "Paris &lt;b&gt;" in plain and "<span" not in plain
     assert "width:25%" in DECISION._repr_html_() and "2 samples" in DECISION._repr_html_()

@@ -240,6 +240,11 @@ def test_with_trace_the_confidence_is_shown_along_an_answer_and_at_its_end_it_is
     assert [f"{c:.2f}  {piece!r}" for piece, c in rows] == steps
     assert len(reply["pieces"]) == reply["tokens"] and "".join(reply["pieces"]).strip() in last
 
+    short = ("--set", "sample.max_new_tokens=1")
+    assert cli("fit", model, answers, tmp_path / "short", "--trace", *how, *short).code == 0
+    asked = cli("ask", tmp_path / "short", "What is 3 and 21?", "--trace")
+    assert asked.out.startswith("none  ") and len(asked.out.splitlines()) == 2
+
 
 def test_a_model_without_a_trace_says_how_to_get_one(model: Path, tmp_path: Path, cli: Any) -> None:
     out = tmp_path / "out"

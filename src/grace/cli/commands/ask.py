@@ -162,13 +162,15 @@ def _as_written(decision: Decision) -> str | None:
 
 def _traced(reply: Reply, *, colour: bool) -> str:
     """Return an answer in the colours of c after each token, or a line for each without any."""
-    rows = list(zip(reply.pieces, reply.trace[1:], strict=False))
     if not colour:
-        return "\n".join(f"{c:.2f}  {piece!r}" for piece, c in rows)
+        rows = [("none" if c is None else f"{c:.2f}", piece) for piece, c in reply.traced]
+        return "\n".join(f"{c}  {piece!r}" for c, piece in rows)
     text = ""
-    for piece, c in rows:
-        shade = COLOURS[min(int(c * len(COLOURS)), len(COLOURS) - 1)]
-        text += f"\033[38;5;{shade}m{piece}"
+    for piece, c in reply.traced:
+        if c is None:
+            text += f"\033[0m{piece}"
+        else:
+            text += f"\033[38;5;{COLOURS[min(int(c * len(COLOURS)), len(COLOURS) - 1)]}m{piece}"
     return f"{text}\033[0m"
 
 
