@@ -158,6 +158,8 @@ def test_a_file_or_a_directory_without_a_config_is_refused(tmp_path):
     (tmp_path / "model.gguf").write_text("")
     refused("is a file; give the directory", tmp_path / "model.gguf")
     refused("has no config.json; give a Hugging Face model directory", tmp_path)
+    (tmp_path / "config.json").write_text('{"settings": {}}')
+    refused("is a run; give the model that it started from", tmp_path)
 
 
 def test_a_directory_without_a_tokenizer_is_refused(tiny_dir):
