@@ -160,4 +160,4 @@ def write_recalibrated(folder: Path, out: Path, made: Recalibrated) -> None:
         (partial / "README.md").write_text(model_card(card), encoding="utf-8")
 
     with disk_watched(out):
-        replace_directory(out.absolute(), fill)
+        replace_directory(out, fill)
