@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import grace
-from grace.errors import UserInputError
+from grace.errors import ModelError, UserInputError
 from grace.model import Model, Reply, voting
 from grace.records import Decision, Vote, to_json
 from grace.tasks import load_task
@@ -101,6 +101,17 @@ def test_progress_counts_answers(model: Model, monkeypatch: pytest.MonkeyPatch, 
 def test_what_is_wrong_with_one_of_many_is_named(call: Any, message: str, model: Model):
     with pytest.raises(UserInputError, match=message):
         call(model)
+
+
+def test_a_prompt_that_is_too_long_has_a_number_only_among_others(model: Model):
+    room = model.engine.limit - len(model.encode("A?"))
+    for call, named in (
+        (lambda how: model.ask("A?", **how), "the prompt"),
+        (lambda how: model.vote("A?", **how), "the prompt"),
+        (lambda how: model.ask(["A?", "B?"], **how), "prompt 0"),
+    ):
+        with pytest.raises(ModelError, match=f"^{named} has"):
+            call({"max_new_tokens": room + 1})
 
 
 # Votes
