@@ -64,6 +64,11 @@ def test_a_row_that_cannot_be_measured_is_named(rows: Any, message: str):
         grace.measure(rows)
 
 
+def test_nothing_to_measure_is_said_so():
+    with pytest.raises(DataError, match="nothing is named to measure"):
+        grace.measure()
+
+
 def test_a_finished_run_returns_its_report(finished: Path):
     report = grace.run(finished / "run")
     assert report == from_json(Report, json.loads((finished / "run" / "report.json").read_text()))

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import grace
-from grace.errors import UserInputError
+from grace.errors import ModelError, UserInputError
 from grace.model import Model, Reply, voting
 from grace.records import Decision, Vote, to_json
+from grace.tasks import load_task
 
 QUESTIONS = [f"What is {n} and {7 * n}?" for n in range(24)]
 
@@ -43,6 +45,12 @@ def test_a_list_gets_the_answers_of_single_calls(model: Model, options: Any):
     for one, other in zip(alone, together, strict=True):
         same(one, other)
     assert model.ask([]) == []
+
+
+def test_choices_may_be_arrays_as_in_a_parquet_table(model: Model):
+    few = Model(model.engine, load_task("jsonl", "choice"), model.data, model.sample)
+    choices = ["one", "two"]
+    assert few.messages("A?", np.array(choices)) == few.messages("A?", choices)  # type: ignore[arg-type]
 
 
 def test_answers_come_in_order_while_questions_are_still_read(
@@ -93,6 +101,17 @@ def test_progress_counts_answers(model: Model, monkeypatch: pytest.MonkeyPatch, 
 def test_what_is_wrong_with_one_of_many_is_named(call: Any, message: str, model: Model):
     with pytest.raises(UserInputError, match=message):
         call(model)
+
+
+def test_a_prompt_that_is_too_long_has_a_number_only_among_others(model: Model):
+    room = model.engine.limit - len(model.encode("A?"))
+    for call, named in (
+        (lambda how: model.ask("A?", **how), "the prompt"),
+        (lambda how: model.vote("A?", **how), "the prompt"),
+        (lambda how: model.ask(["A?", "B?"], **how), "prompt 0"),
+    ):
+        with pytest.raises(ModelError, match=f"^{named} has"):
+            call({"max_new_tokens": room + 1})
 
 
 # Votes
@@ -191,6 +210,9 @@ def test_a_notebook_shows_the_answer_its_confidence_as_a_bar_and_the_colour_of_e
     assert "width:94%" in shown and "confidence 0.94" in shown
     spans = re.findall(r'<span title="([^"]*)" style="[^"]*hsl\((\d+),[^"]*">([^<]*)</span>', shown)
     assert spans == [("0.20", "24", "Paris"), ("0.94", "113", " &lt;b&gt;")]
+    cut = dataclasses.replace(REPLY, confidence=None, finish_reason="length", trace=(0.1, 0.2))
+    assert cut.traced == [("Paris", 0.2), (" <b>", None)]
+    assert "Paris</span> &lt;b&gt;</div>" in cut._repr_html_()
     plain = dataclasses.replace(REPLY, pieces=())._repr_html_()
     assert "Paris &lt;b&gt;" in plain and "<span" not in plain
     assert "width:25%" in DECISION._repr_html_() and "2 samples" in DECISION._repr_html_()

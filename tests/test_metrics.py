@@ -280,6 +280,11 @@ def test_whole_questions_are_resampled_when_asked():
     assert naive[1] - naive[0] < 0.7 * (alone[1] - alone[0])
 
 
+def test_answers_to_one_question_have_no_interval():
+    low, high = bootstrap(*made_up(n=50), "brier", questions=["A?"] * 50)["brier"]
+    assert np.isnan(low) and np.isnan(high)
+
+
 def test_a_bootstrap_is_repeatable_and_seeded():
     data = made_up()
     first = bootstrap(*data, seed=1, resamples=100)

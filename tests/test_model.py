@@ -71,6 +71,7 @@ def test_an_adapter_is_found_with_its_backbone_or_given_to_it(
     for loaded in (
         grace.load(adapter),
         grace.load(str(finished / "model"), adapter=adapter),
+        grace.load(finished / "model", adapter=finished / "run"),
         grace.load(adapter, base=moved),
         grace.load(finished / "run", base=str(moved)),
     ):

@@ -1,11 +1,19 @@
 import json
 import os
+from pathlib import Path
 
 import pytest
 
-from grace.errors import RunError
+from grace.errors import ConfigError, RunError
 from grace.records import Confidence, Grade
-from grace.store import RowFile, RunDir, read_json, write_json
+from grace.store import (
+    RowFile,
+    RunDir,
+    check_vacant,
+    read_json,
+    replace_directory,
+    write_json,
+)
 
 
 def rows(*ids):
@@ -149,3 +157,20 @@ def test_tables_hold_one_json_object_per_line(table):
     table.append(rows("a", "b"))
     lines = table.path.read_text().splitlines()
     assert [json.loads(line)["id"] for line in lines] == ["a", "b"]
+
+
+def test_a_directory_that_is_linked_to_is_filled_where_it_is(tmp_path: Path):
+    disk, link = tmp_path / "disk", tmp_path / "link"
+    disk.mkdir()
+    link.symlink_to(disk)
+    replace_directory(link, lambda partial: (partial / "file").touch())
+    assert link.is_symlink() and (disk / "file").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "link"]
+
+
+def test_the_working_directory_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for directory in (Path(), tmp_path):
+        with pytest.raises(ConfigError, match="is the working directory; name a new one in it"):
+            check_vacant(directory)
+    check_vacant(Path("new"))

@@ -77,6 +77,8 @@ def measure(
 
     folder = None if out is None else Path(out)
     check_report_place(folder)
+    if not sources:
+        raise DataError("nothing is named to measure; give a file, or rows")
     named = dict(zip(_names(sources), map(read_answers, sources), strict=True))
     results = [_result(name, answers.rated) for name, answers in named.items()]
     notes = [note for name, answers in named.items() for note in _notes(name, answers)]
@@ -133,7 +135,8 @@ def _rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     for number, fields in enumerate(source):
         if not isinstance(fields, Mapping):
             raise DataError(
-                f"row {number} is {type(fields).__name__}; give each row as a dict, or name a file"
+                f"row {number} is {type(fields).__name__}; give each row as a dict, as in "
+                "df.to_dict('records') of a DataFrame, or name a file"
             )
         yield Row(f"row {number}", in_any_case(dict(fields), FIELDS))
 

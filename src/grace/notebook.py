@@ -20,7 +20,7 @@ def card(
     answer: str | None,
     confidence: float | None,
     notes: Sequence[str],
-    traced: Sequence[tuple[str, float]] = (),
+    traced: Sequence[tuple[str, float | None]] = (),
 ) -> str:
     """Return HTML with the answer, and its confidence as a bar.
 
@@ -28,7 +28,8 @@ def card(
         answer: the text, None if there is none.
         confidence: in [0, 1], None if there is none.
         notes: shown beside the confidence.
-        traced: the pieces of the answer, each with c after it; they are coloured by c.
+        traced: the pieces of the answer, each with c after it, if there is one; they are coloured
+            by c.
     """
     shown = "".join(_coloured(*pair) for pair in traced) or escape(answer or "no answer")
     width, colour = 100 * (confidence or 0.0), _colour(confidence or 0.0)
@@ -44,7 +45,9 @@ def _confidence(value: float | None) -> str:
     return "confidence none" if value is None else f"confidence {value:.2f}"
 
 
-def _coloured(text: str, c: float) -> str:
+def _coloured(text: str, c: float | None) -> str:
+    if c is None:
+        return escape(text)
     style = f"color:#000;background:{_colour(c)}"
     return f'<span title="{c:.2f}" style="{style}">{escape(text)}</span>'
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -78,9 +79,12 @@ def test_asking_it_loads_torch_and_transformers_alone_and_ends_at_once(
     assert done.stdout.splitlines()[-1] == "[] True"  # nothing else; no last look for garbage
 
 
-def test_a_setting_that_no_fit_reads_is_a_mistake(tmp_path: Path, cli: Any) -> None:
-    result = cli("fit", "model", "graded.jsonl", tmp_path / "out", "--set", "train.epochs=3")
-    assert result.code == 2 and "so train.epochs has no effect" in result.err
+@pytest.mark.parametrize(
+    "setting", ["train.epochs=3", "data.shots=3", "data.question_field=q", "model.engine=vllm"]
+)
+def test_a_setting_that_no_fit_reads_is_a_mistake(setting: str, tmp_path: Path, cli: Any) -> None:
+    result = cli("fit", "model", "graded.jsonl", tmp_path / "out", "--set", setting)
+    assert result.code == 2 and f"so {setting.split('=')[0]} has no effect" in result.err
 
 
 def test_what_it_says_as_json(model: Path, tmp_path: Path, cli: Any) -> None:
@@ -133,6 +137,9 @@ def test_what_label_wrote_is_read_without_cut_and_ungraded_answers(
             "all 60 graded answers are right, so there is no confidence to learn",
         ),
         ({"response": 7}, 60, "response is 7; write it as a text"),
+        ({"response": None}, 60, "graded.jsonl:1: response is null or an empty cell"),
+        ({"question": "What?"}, 60, "all graded answers are to one question"),
+        ({"choices": ["one"]}, 60, "graded.jsonl:1: the question has 1 choice; give 2 to 10"),
     ],
 )
 def test_what_cannot_be_learned_from_is_refused_in_a_line(
@@ -143,6 +150,56 @@ def test_what_cannot_be_learned_from_is_refused_in_a_line(
     assert result.code == 2 and message in result.err
     assert len(result.err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_an_answer_that_is_too_long_is_named_by_its_line(
+    model: Path, tmp_path: Path, cli: Any
+) -> None:
+    file = graded(tmp_path / "graded.jsonl", 100)
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[80]["response"] = "yes it is " * 2000
+    result = cli("fit", model, tiny_run.write_lines(file, rows), tmp_path / "out")
+    assert result.code == 2 and "graded.jsonl:81: the " in result.err
+    assert "but the model's context is" in result.err
+
+
+def test_messages_may_stand_in_a_cell_as_json(model: Path, tmp_path: Path, cli: Any) -> None:
+    rows = [json.loads(line) for line in graded(tmp_path / "graded.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["messages"] = [{"role": "user", "content": row.pop("question")}]
+    lines, table = tiny_run.write_lines(tmp_path / "chats.jsonl", rows), tmp_path / "chats.csv"
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("messages", "response", "correct"))
+        writer.writerows((json.dumps(r["messages"]), r["response"], r["correct"]) for r in rows)
+    made = [cli("fit", model, f, tmp_path / f"of_{f.name}", "--json") for f in (lines, table)]
+    assert [result.code for result in made] == [0, 0], made[1].err
+    one, other = ({**json.loads(result.out), "out": ""} for result in made)
+    assert one == other
+
+
+def test_a_question_that_is_answered_twice_makes_no_interval_narrower(
+    model: Path, tmp_path: Path, cli: Any
+) -> None:
+    rows = [json.loads(line) for line in graded(tmp_path / "graded.jsonl").read_text().splitlines()]
+    rows = [row | {"correct": number % 5 < 3} for number, row in enumerate(rows)]
+    once = tiny_run.write_lines(tmp_path / "once.jsonl", rows)
+    twice = tiny_run.write_lines(tmp_path / "twice.jsonl", rows * 2)
+    made = [
+        json.loads(cli("fit", model, f, tmp_path / f"of_{f.name}", "--json").out)["brier"]
+        for f in (once, twice)
+    ]
+    wide, same = (high - low for _, low, high in made)
+    assert same > 0.85 * wide
+
+
+def test_as_many_folds_are_named_as_there_are(model: Path, tmp_path: Path, cli: Any) -> None:
+    rows = [
+        {"question": f"What is {n % 3}?", "response": f"{n}", "correct": n % 4 > 1}
+        for n in range(30)
+    ]
+    file = tiny_run.write_lines(tmp_path / "graded.jsonl", rows)
+    assert "(3 folds):" in cli("fit", model, file, tmp_path / "out").out
 
 
 def test_a_place_that_is_taken_is_refused_before_the_model_loads(
@@ -183,12 +240,18 @@ def test_with_trace_the_confidence_is_shown_along_an_answer_and_at_its_end_it_is
     assert [f"{c:.2f}  {piece!r}" for piece, c in rows] == steps
     assert len(reply["pieces"]) == reply["tokens"] and "".join(reply["pieces"]).strip() in last
 
+    short = ("--set", "sample.max_new_tokens=1")
+    assert cli("fit", model, answers, tmp_path / "short", "--trace", *how, *short).code == 0
+    asked = cli("ask", tmp_path / "short", "What is 3 and 21?", "--trace")
+    assert asked.out.startswith("none  ") and len(asked.out.splitlines()) == 2
+
 
 def test_a_model_without_a_trace_says_how_to_get_one(model: Path, tmp_path: Path, cli: Any) -> None:
     out = tmp_path / "out"
     assert cli("fit", model, graded(tmp_path / "graded.jsonl"), out).code == 0
     lines = tiny_run.write_lines(tmp_path / "new.jsonl", [{"question": "1?", "response": "1"}])
-    for command in (("ask", out, "What is 3 and 21?"), ("score", out, lines)):
+    score = ("score", out, lines)
+    for command in (("ask", out, "What is 3 and 21?"), score, (*score, "--skip-bad")):
         result = cli(*command, "--trace")
         assert result.code == 2 and "train.trace=true" in result.err
         assert len(result.err.strip().splitlines()) == 1

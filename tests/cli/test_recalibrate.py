@@ -173,6 +173,13 @@ def test_the_threshold_of_the_run_promises_nothing_of_other_confidences(
 ):
     cli("recalibrate", finished / "run", graded, tmp_path / "out")
     assert not (tmp_path / "out" / "threshold.json").exists()
+    exported, adapted = tmp_path / "exported", tmp_path / "adapted"
+    assert cli("export", finished / "run", exported, "--format", "adapter").code == 0
+    shutil.copyfile(finished / "run" / "report.json", exported / "threshold.json")
+    assert cli("recalibrate", exported, graded, adapted).code == 0
+    assert not {"threshold.json", "reliability.png"} & {path.name for path in adapted.iterdir()}
+    assert json.loads((exported / "grace.json").read_text())["measured"]
+    assert not json.loads((adapted / "grace.json").read_text()).get("measured")
 
 
 def test_every_answer_is_rated_by_a_fit_that_has_not_seen_its_question():

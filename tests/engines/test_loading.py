@@ -158,6 +158,8 @@ def test_a_file_or_a_directory_without_a_config_is_refused(tmp_path):
     (tmp_path / "model.gguf").write_text("")
     refused("is a file; give the directory", tmp_path / "model.gguf")
     refused("has no config.json; give a Hugging Face model directory", tmp_path)
+    (tmp_path / "config.json").write_text('{"settings": {}}')
+    refused("is a run; give the model that it started from", tmp_path)
 
 
 def test_a_directory_without_a_tokenizer_is_refused(tiny_dir):
@@ -209,6 +211,26 @@ def test_a_model_that_takes_no_cache_is_refused(tokenizer, tmp_path):
 def test_damaged_weights_are_refused(tiny_dir):
     (tiny_dir / "model.safetensors").write_bytes(b"x" * 100)
     refused("no causal language model in", tiny_dir)
+
+
+@pytest.mark.parametrize("tiny", ["llama_untied"], indirect=True)
+def test_a_number_format_that_the_model_exceeds_is_named(tiny):
+    model, tokenizer = tiny
+    add_cnf(model, tokenizer)
+    with torch.no_grad():
+        model.get_input_embeddings().weight *= 1e6
+    engine = TransformersEngine(model, tokenizer)
+    assert 0 < engine.confidences(PROMPTS, RESPONSES)[0] < 1
+    half = TransformersEngine(model.half(), tokenizer)
+    for call in (
+        lambda: half.confidences(PROMPTS, RESPONSES),
+        lambda: half.logprobs(PROMPTS, RESPONSES),
+        lambda: half.features(PROMPTS, RESPONSES),
+        lambda: list(half.generate(PROMPTS, Sampling(max_new_tokens=2))),
+        lambda: list(half.stream(PROMPTS[0], Sampling(1, 1.0)).start(range(2))),
+    ):
+        with pytest.raises(ModelError, match=r"NaN.*use the dtype float32 or bfloat16"):
+            call()
 
 
 def test_a_model_without_an_end_token_is_refused(tiny, tmp_path):

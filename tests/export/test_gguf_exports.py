@@ -25,6 +25,7 @@ from grace.cnf import TOKENS
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.kinds import load_engine
+from grace.engines.llama import DIGEST
 from grace.engines.stops import named_ends
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
@@ -135,13 +136,13 @@ def test_the_lines_of_a_card_read_what_grace_reads(
 
 
 def test_a_gguf_base_is_copied_with_the_rows_in_its_head(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every architecture, every quantized tensor and all that the file says stay as they are."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     fake_llama.install(monkeypatch)
     model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
-    extra = {"general.note": "kept", "tokenizer.ggml.eot_token_id": 2}
+    extra = {"general.note": "kept", "tokenizer.ggml.eot_token_id": 2, DIGEST: "of an export"}
     base = tiny_gguf.write(tmp_path / "b.gguf", model, tokenizer, quantize=True, extra=extra)
     engine = TransformersEngine.load(resolve_model(str(base)))
     rows = np.random.default_rng(0).normal(size=(4, 32)).astype(np.float16).astype(np.float32)
@@ -152,8 +153,9 @@ def test_a_gguf_base_is_copied_with_the_rows_in_its_head(
     had, has = fields(base), fields(out / "model.gguf")
     changed = {name for name in had if had[name] != has[name]}
     assert changed == {
-        "llama.vocab_size", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type",
+        "llama.vocab_size", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", DIGEST,
     }  # fmt: skip
+    assert "Duplicated" not in caplog.text
     assert has["tokenizer.ggml.tokens"][: len(tokenizer)] == had["tokenizer.ggml.tokens"]
     before, after = (
         {t.name: t for t in gguf.GGUFReader(file).tensors} for file in (base, out / "model.gguf")

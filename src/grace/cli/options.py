@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from grace.errors import ConfigError
+from grace.store import is_run
+
+if TYPE_CHECKING:
+    from grace.model import Model
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.")]
 ModelPath = Annotated[
@@ -53,6 +59,22 @@ AnswerField = Annotated[
         metavar="NAME", help="Column with the accepted answers, if its name is not recognised."
     ),
 ]
+
+
+def check_traces(model: Model, path: str) -> None:
+    """Refuse --trace for a model without a confidence at every token.
+
+    Raises:
+        ConfigError: says how to get one.
+    """
+    if not model.traces:
+        remedy = "--set train.trace=true --set train.lora=never"
+        if is_run(Path(path)):
+            remedy = f"grace run {path} {remedy} --redo features"
+        raise ConfigError(
+            f"{path} has a confidence at the end of an answer only; for one at every token, train "
+            f"it with {remedy}"
+        )
 
 
 def listed(values: Sequence[str] | None) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from typing import Any, NamedTuple
 
-from grace.errors import DataError
+from grace.errors import DataError, UserInputError
 from grace.measuring import in_any_case
 from grace.records import Message
 from grace.store.inputs import Row
@@ -32,6 +34,8 @@ def response_row(row: Row) -> ResponseRow:
     Raises:
         DataError: names the place and what is expected there.
     """
+    from grace.model.arguments import check_question
+
     where, written = row
     fields = in_any_case(written, FIELDS)
     keys = [key for key in PROMPT_KEYS if fields.get(key) is not None]
@@ -42,8 +46,18 @@ def response_row(row: Row) -> ResponseRow:
         raise DataError(f"{where}: none of {wanted} among the fields {', '.join(written)}; add one")
     asked = _asked(keys[0], fields[keys[0]], where)
     choices = _choices(fields.get("choices"), keys[0], where)
+    if isinstance(asked, str):
+        try:
+            check_question(asked, choices)
+        except UserInputError as error:
+            raise DataError(f"{where}: {error}") from error
     response = fields.get("response")
     if response is None:
+        if "response" in fields:
+            raise DataError(
+                f"{where}: response is null or an empty cell; write a text, leave the row out, or "
+                'write "" in JSON Lines for an answer without text'
+            )
         raise DataError(
             f'{where}: "response" is missing among the fields {", ".join(written)}; rename the one '
             "with the model's answer"
@@ -55,6 +69,8 @@ def response_row(row: Row) -> ResponseRow:
 
 def _asked(key: str, value: Any, where: str) -> str | list[Message]:
     if key == "messages":
+        with contextlib.suppress(ValueError, TypeError):
+            value = json.loads(value)  # a list in a cell
         if not isinstance(value, list) or not value or not all(map(_is_message, value)):
             raise DataError(f'{where}: messages must be a list of {{"role": ..., "content": ...}}')
         return value

@@ -111,8 +111,8 @@ def export_model(
 
     try:
         with disk_watched(out):
-            replace_directory(out.absolute(), fill)
+            replace_directory(out, fill)
     finally:
-        shutil.rmtree(out.absolute().with_name(f".{out.name}.partial"), ignore_errors=True)
+        shutil.rmtree(out.resolve().with_name(f".{out.resolve().name}.partial"), ignore_errors=True)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     return Exported(size, NEXT[form].format(out=out))

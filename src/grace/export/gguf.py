@@ -132,8 +132,8 @@ def _copy_metadata(reader: Any, writer: Any, readout: Any, rows: int) -> int:
         padded["tokenizer.ggml.tokens"][token] = name
         padded["tokenizer.ggml.token_type"][token] = CONTROL
     for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name == ARCHITECTURE:
-            continue  # the writer has them already
+        if name.startswith("GGUF.") or name in (ARCHITECTURE, DIGEST):
+            continue  # the writer has them already, or gets its own
         value = padded[name] if name in padded else field.contents()
         if name.endswith(".vocab_size"):
             value = len(tokens) + more

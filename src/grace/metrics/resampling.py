@@ -55,6 +55,8 @@ class Resamples:
     ) -> dict[str, Floats]:
         """Return each metric on the data (entry 0) and on every resample; nan where undefined.
 
+        Answers to a single question say nothing of others: all their resamples are undefined.
+
         Raises:
             UserInputError: unusable values, or not one of the questions per response.
         """
@@ -68,6 +70,9 @@ class Resamples:
             at = Counted(data, counts_RN if drawn.all() else counts_RN[drawn])
             for name in names if drawn.any() else ():
                 value_R[name][rows[drawn]] = METRICS[name](at)
+        if not np.ptp(code_N):
+            for values in value_R.values():
+                values[1:] = np.nan
         return value_R
 
     def ratios(

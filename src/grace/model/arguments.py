@@ -79,7 +79,7 @@ def check_question(question: str, choices: Sequence[str]) -> None:
         _check_text(text)
         if not text.strip():
             raise UserInputError(f"the {what} is empty; write some text")
-    if choices and not 2 <= len(choices) <= len(LETTERS):
+    if len(choices) and not 2 <= len(choices) <= len(LETTERS):
         raise UserInputError(
             f"the question has {len(choices)} choice{'s' * (len(choices) != 1)}; give 2 to "
             f"{len(LETTERS)}, or none for an open question"

@@ -32,7 +32,7 @@ def load(
 
     Args:
         path: a run directory, an adapter directory, an exported model, a GGUF file, or a Hub id.
-        adapter: an adapter directory for the model at `path`.
+        adapter: an adapter or run directory for the model at `path`.
         base: where the backbone is now, if it was moved after training.
         device: auto, cpu, cuda or cuda:N.
         dtype: auto, float32, bfloat16 or float16.
@@ -128,7 +128,7 @@ def described(engine: StreamingEngine, path: Path, folder: Path, card: dict[str,
 def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
     """Return the adapter directory that `path` and `adapter` name, None for a whole model."""
     if adapter is not None:
-        return adapter
+        return adapter_folder(adapter, None) or adapter
     if is_run(path):
         if not (path / "adapter" / CARD).exists():
             raise ModelError(f"run {path} has no trained adapter yet; finish it: grace run {path}")

@@ -137,6 +137,8 @@ def recalibratable(path: Path) -> Path:
 def write_recalibrated(folder: Path, out: Path, made: Recalibrated) -> None:
     """Copy an adapter, with the fitted numbers in its grace.json.
 
+    What was measured of the old confidence, and its threshold, are left out.
+
     Raises:
         ConfigError: `out` exists and is not empty.
     """
@@ -149,10 +151,13 @@ def write_recalibrated(folder: Path, out: Path, made: Recalibrated) -> None:
         "recalibrated": [*card.get("recalibrated", []), {**about, "answers": len(unseen)}],
     }
 
+    card.pop("measured", None)
+
     def fill(partial: Path) -> None:
-        shutil.copytree(folder, partial, dirs_exist_ok=True)
+        old = shutil.ignore_patterns("threshold.json", "reliability.png")
+        shutil.copytree(folder, partial, ignore=old, dirs_exist_ok=True)
         write_json(partial / CARD, card)
         (partial / "README.md").write_text(model_card(card), encoding="utf-8")
 
     with disk_watched(out):
-        replace_directory(out.absolute(), fill)
+        replace_directory(out, fill)

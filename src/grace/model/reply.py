@@ -45,8 +45,12 @@ class Reply:
         return notebook.line("Reply", self.text, self.confidence, self._notes())
 
     def _repr_html_(self) -> str:
-        traced = zip(self.pieces, self.trace[1:], strict=False)
-        return notebook.card(self.text, self.confidence, self._notes(), list(traced))
+        return notebook.card(self.text, self.confidence, self._notes(), self.traced)
+
+    @property
+    def traced(self) -> list[tuple[str, float | None]]:
+        """The pieces, each with c after it; the last one of a cut answer has none."""
+        return list(zip(self.pieces, [*self.trace[1:], None], strict=False))
 
     def _notes(self) -> list[str]:
         notes = {

@@ -45,6 +45,7 @@ class Ballot:
         If all samples are dropped, the last one is drawn again to its end, so that the question
         gets an answer.
         """
+        check_contexts([prompt], self.engine.limit, self.sampling.max_new_tokens)
         strategy, stream = self.rule.strategy, self.engine.stream(prompt, self.sampling)
         answered, last, again = False, self.budget - 1, 0
 
@@ -130,7 +131,8 @@ def sampled(
     """
     source, start = iter(prompts), 0
     while batch := list(itertools.islice(source, AT_ONCE)):
-        numbers = [str(start + at) for at in range(len(batch))]
+        is_one = start == 0 and len(batch) == 1
+        numbers = () if is_one else [str(start + at) for at in range(len(batch))]
         check_contexts(batch, engine.limit, sampling.max_new_tokens, numbers)
         waiting: dict[int, list[Generation]] = {}
         expected = 0

@@ -64,8 +64,10 @@ def check_vacant(directory: Path) -> None:
     """Refuse a path that is in use.
 
     Raises:
-        ConfigError: it is a file, or a directory that is not empty.
+        ConfigError: it is a file, a directory that is not empty, or the working directory.
     """
+    if directory.resolve() == Path.cwd():  # it is put in place with a rename, as a new directory
+        raise ConfigError(f"{directory} is the working directory; name a new one in it")
     if directory.is_file() or (directory.is_dir() and any(directory.iterdir())):
         raise ConfigError(f"{directory} is not empty; name a new directory")
 
@@ -73,8 +75,10 @@ def check_vacant(directory: Path) -> None:
 def replace_directory(directory: Path, fill: Callable[[Path], None]) -> None:
     """Fill a new directory and put it in place of `directory` with one rename.
 
-    The files get the permissions of the umask, even if a library made them private.
+    A link stays: the directory that it points to is replaced. The files get the permissions of the
+    umask, even if a library made them private.
     """
+    directory = directory.resolve()
     partial = directory.with_name(f".{directory.name}.partial")
     old = directory.with_name(f".{directory.name}.old")
     for leftover in (partial, old):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import Base, Device, Dtype, Json, ModelPath, examples
+from grace.cli.options import Base, Device, Dtype, Json, ModelPath, check_traces, examples
 from grace.errors import ConfigError
 from grace.records import Decision, to_json
 from grace.store import is_run
@@ -94,14 +94,8 @@ def ask(
     if temperature is None:
         temperature = TEMPERATURE if votes else 0.0
     model = load(path, base=base, device=device, dtype=dtype)
-    if trace and not model.traces:
-        remedy = "--set train.trace=true --set train.lora=never"
-        if is_run(Path(path)):
-            remedy = f"grace run {path} {remedy} --redo features"
-        raise ConfigError(
-            f"{path} has a confidence at the end of an answer only; for one at every token, train "
-            f"it with {remedy}"
-        )
+    if trace:
+        check_traces(model, path)
     options: dict[str, Any] = {
         "choices": choice or (),
         "threshold": threshold,
@@ -168,13 +162,15 @@ def _as_written(decision: Decision) -> str | None:
 
 def _traced(reply: Reply, *, colour: bool) -> str:
     """Return an answer in the colours of c after each token, or a line for each without any."""
-    rows = list(zip(reply.pieces, reply.trace[1:], strict=False))
     if not colour:
-        return "\n".join(f"{c:.2f}  {piece!r}" for piece, c in rows)
+        rows = [("none" if c is None else f"{c:.2f}", piece) for piece, c in reply.traced]
+        return "\n".join(f"{c}  {piece!r}" for c, piece in rows)
     text = ""
-    for piece, c in rows:
-        shade = COLOURS[min(int(c * len(COLOURS)), len(COLOURS) - 1)]
-        text += f"\033[38;5;{shade}m{piece}"
+    for piece, c in reply.traced:
+        if c is None:
+            text += f"\033[0m{piece}"
+        else:
+            text += f"\033[38;5;{COLOURS[min(int(c * len(COLOURS)), len(COLOURS) - 1)]}m{piece}"
     return f"{text}\033[0m"
 
 

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from grace.pipeline.stages.fit import Graded
 
 FEWEST = 20  # graded answers
-UNUSED = ("train.", "target.", "grade.", "report.")  # settings of a run alone
+DRAWING = ("dir", "file", "question_field", "answer_field", "train", "validation", "test", "shots")
+UNUSED = (  # settings of a run alone
+    *("train.", "target.", "grade.", "report.", "model.engine"),
+    *(f"data.{name}" for name in DRAWING),
+)
 COLUMNS = (*PROMPT_KEYS, "choices", "text", "response", "finish_reason", "correct")
 EXAMPLES = (
     examples(
@@ -29,8 +33,8 @@ EXAMPLES = (
     )
     + '\n\nA line of graded.jsonl: {"question": "Who wrote Middlemarch?", "response": "George'
     ' Eliot", "correct": true}. Questions are asked with the prompt of the settings (data.prompt,'
-    " data.shots, ...); to say exactly what the model has read, give `prompt` or `messages` in"
-    " place of `question`."
+    " data.system, ...); to say exactly what the model has read, such as examples before the"
+    " question, give `prompt` or `messages` in place of `question`."
 )
 
 
@@ -67,7 +71,10 @@ def fit(
 
     for key in (override.partition("=")[0] for override in settings or []):
         if key.startswith(UNUSED):
-            raise ConfigError(f"grace fit does not train or grade, so {key} has no effect")
+            raise ConfigError(
+                f"grace fit reads answers and does not draw, sample, grade or train, so {key} has "
+                "no effect; leave it out"
+            )
     check_vacant(out)
     answers = list(_graded(file))
     if len(answers) < FEWEST:
@@ -83,12 +90,14 @@ def fit(
     resolved = override_settings(tree, settings or [])
     fitted = fit_graded(resolved, answers, out)
     correct = [answer.correct for answer in answers]
-    metrics = _measure(fitted.held_out.tolist(), correct)
+    questions = [str(answer.asked) for answer in answers]
+    metrics = _measure(fitted.held_out.tolist(), correct, questions)
     if as_json:
         print(json.dumps({"out": str(out), "answers": len(answers), **metrics}, indent=2))
         return
     print(f"{len(answers)} graded answers, {100 * sum(correct) / len(answers):.1f}% right")
-    print("each rated by a fit that has not seen its question (5 folds):")
+    folds = int(fitted.fold_N.max()) + 1
+    print(f"each rated by a fit that has not seen its question ({folds} folds):")
     for name, (value, low, high) in metrics.items():
         print(f"  {name.upper():6} {100 * value:5.1f} [{100 * low:.1f}, {100 * high:.1f}]")
     print(f'written: {out}; next:   grace ask {out} "your question"')
@@ -106,13 +115,16 @@ def _graded(file: Path) -> Iterator[Graded]:
         if fields.get("response") is None and fields.get("text") is not None:
             fields["response"] = fields["text"]  # as `grace label` calls it
         row = response_row(Row(where, fields))
-        yield Graded(row.asked, tuple(row.choices), row.response, correct)
+        yield Graded(row.asked, tuple(row.choices), row.response, correct, where)
 
 
-def _measure(confidence: list[float], correct: list[bool]) -> dict[str, list[float]]:
+def _measure(
+    confidence: list[float], correct: list[bool], questions: list[str]
+) -> dict[str, list[float]]:
     """Return the value, lower and upper end of each metric."""
     from grace.metrics import bootstrap, evaluate
 
     names = ("ece", "brier", "auroc")
-    values, ends = evaluate(confidence, correct, names), bootstrap(confidence, correct, names)
+    values = evaluate(confidence, correct, names)
+    ends = bootstrap(confidence, correct, names, questions=questions)
     return {name: [values[name], *ends[name]] for name in names}

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import Base, Device, Dtype, ModelPath, examples
+from grace.cli.options import Base, Device, Dtype, ModelPath, check_traces, examples
 from grace.cli.responses import ResponseRow, response_row
 from grace.errors import DataError, GraceError
 from grace.progress import progress
@@ -84,6 +84,8 @@ def score(
     from grace.model import load
 
     model = load(path, base=base, device=device, dtype=dtype)
+    if trace:
+        check_traces(model, path)
     with _output(out) as target, progress("score", total, done=done, unit="lines") as advance:
         for batch in _batches(itertools.chain([first], rows), batch_size):
             for row, rating in _rate(model, batch, trace, bad):

@@ -22,7 +22,7 @@ from torch import Tensor
 from grace.cnf import log1mexp
 from grace.engines import Ids
 from grace.engines.local.draws import Draws
-from grace.engines.local.forward import Forward, begin
+from grace.engines.local.forward import Forward, begin, numbers
 from grace.engines.reading import Drawn, Reader
 from grace.engines.responses import response
 from grace.records import Generation
@@ -127,7 +127,7 @@ class Batch:
             mask_BL = torch.cat([mask_BL, mask_BL.new_ones(count, longest)], 1)
         return cls(
             rows_R=torch.arange(count, device=device),
-            logits_RV=logits[:, -1],
+            logits_RV=numbers(logits[:, -1]),
             cache=cache,
             mask_RL=mask_BL,
             position_R=unread.positions_BC[:, -1] + 1,

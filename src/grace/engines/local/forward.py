@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from grace.engines import Ids
+from grace.errors import ModelError
 
 SHORTEST = 16  # shared tokens that are worth a call of their own
 
@@ -103,6 +104,20 @@ class Forward:
         own = DynamicCache(config=self._base.config).layers
         plain = {type(layer) for layer in own} <= {DynamicLayer, DynamicSlidingWindowLayer}
         return Cache(layer_class_to_replicate=RoomyLayer) if plain else None
+
+
+def numbers(values: Tensor) -> Tensor:
+    """Return what a model has computed, after a check that it is made of numbers.
+
+    Raises:
+        ModelError: it is not (NaN).
+    """
+    if bool(values.isnan().any()):
+        raise ModelError(
+            "the model computes values that are not numbers (NaN): they exceed its number format, "
+            "or its weights are damaged; use the dtype float32 or bfloat16, or download it again"
+        )
+    return values
 
 
 def left_pad(

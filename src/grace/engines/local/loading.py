@@ -21,7 +21,7 @@ from grace.engines.reading import check_rows
 from grace.engines.stops import ids_in
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
-from grace.store import ROWS, read_card
+from grace.store import ROWS, is_run, read_card
 
 DTYPES = {
     "float32": torch.float32,
@@ -197,6 +197,10 @@ def _check_directory(path: str | Path, *, config: bool = True) -> None:
         return
     if not folder.is_dir():
         raise ModelError(f"{path} is a file; give the directory that holds config.json")
+    if is_run(folder):
+        raise ModelError(
+            f"{path} is a run; give the model that it started from, or an export of it"
+        )
     if config and not (folder / "config.json").exists():
         raise ModelError(f"{path} has no config.json; give a Hugging Face model directory")
 

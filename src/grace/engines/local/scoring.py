@@ -17,7 +17,7 @@ from grace.cnf import count_rows, end_log_prob, find_readout, unread_end, withou
 from grace.engines import Features, Ids, StepStates
 from grace.engines.base import BaseEngine, check_contexts
 from grace.engines.local.batching import group, run_batches
-from grace.engines.local.forward import Forward, Unread, begin
+from grace.engines.local.forward import Forward, Unread, begin, numbers
 from grace.engines.local.loading import eos_ids
 from grace.engines.reading import Reader, Scored
 from grace.errors import ModelError
@@ -133,7 +133,9 @@ class LocalScorer(BaseEngine):
         unread = begin(self.forward, contexts, self.device, keep)
         columns = (unread.ids_BC, unread.mask_BL, unread.positions_BC)
         cached = unread.cache is not None
-        return self.forward(*columns, keep=keep, cache=unread.cache, use_cache=cached)[0]
+        logits_BKV = self.forward(*columns, keep=keep, cache=unread.cache, use_cache=cached)[0]
+        numbers(logits_BKV[:, -1])
+        return logits_BKV
 
     def _confidences_after(self, contexts: Sequence[Ids]) -> list[float]:
         assert self.readout is not None
@@ -208,6 +210,7 @@ def pool(
     from the one after step 0 up to each of them (step 0 itself has its own).
     """
     states_BCD = forward.states(unread.ids_BC, unread.mask_BL, unread.positions_BC, unread.cache)
+    numbers(states_BCD[:, -1])
     pooled = []
     for row, (states_CD, n) in enumerate(zip(states_BCD.float(), counts, strict=True)):
         kept = [states_CD[-max(n, 1) :].mean(0), states_CD[-1], states_CD[-n - 1]]

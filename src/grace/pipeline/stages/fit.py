@@ -19,7 +19,8 @@ from grace.chat import encode_chat, encode_response
 from grace.cnf import head_shape
 from grace.config import RunSettings, absolute_model, to_dict
 from grace.engines import Features, StepStates
-from grace.errors import RunError
+from grace.engines.base import check_contexts
+from grace.errors import DataError, GraceError, RunError
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
 from grace.grading import labels_of
@@ -204,12 +205,16 @@ def adapter_metadata(context: Context, asked: Iterable[Question | Graded]) -> di
 
 
 class Graded(NamedTuple):
-    """An answer with its grade; `asked` is a question, or the conversation before the answer."""
+    """An answer with its grade.
+
+    `asked` is a question, or the conversation before the answer; `where` is named in errors.
+    """
 
     asked: str | Sequence[Message]
     choices: tuple[str, ...]
     response: str
     correct: bool
+    where: str = ""
 
 
 def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> Fit:
@@ -218,36 +223,50 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     The prompts are made as `settings.data` says. Answers to one question are in one fold.
 
     Raises:
-        DataError: all answers are right, or all are wrong.
-        ModelError: the model cannot be loaded, or an answer is too long for it.
+        DataError: all answers are right, or all are wrong; there is only one question; or an
+            answer cannot be read, because it is too long for the model, for example.
+        ModelError: the model cannot be loaded.
     """
     labels_N = labels_of([answer.correct for answer in answers], "graded answers")
     task = settings.data.task or "jsonl"
     data = dataclasses.replace(settings.data, task=task, shots=0)
     context = Context(RunDir(out), dataclasses.replace(settings, data=data))
     engine = context.engines.base
-    chats = [_chat(context, answer) for answer in answers]
-    prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]
-    responses = [
-        encode_response(engine.tokenizer, chat, answer.response)
-        for chat, answer in zip(chats, answers, strict=True)
-    ]
+    encoded = [_encoded(context, answer) for answer in answers]
+    chats, prompts, responses = zip(*encoded, strict=True)
+    if len(set(chats)) == 1:
+        raise DataError(
+            "all graded answers are to one question, so nothing shows how good the confidence of "
+            "another one is; grade answers to more questions"
+        )
     step_NB = np.zeros((len(responses), 0), dtype=int)
     if settings.train.trace:
         step_NB = draw_steps([*map(len, responses)], settings.seed)
     features, at_steps, logprobs = _read(engine, prompts, responses, step_NB)
-    graded = FitData(logprobs, labels_N, [str(chat) for chat in chats])
+    graded = FitData(logprobs, labels_N, list(chats))
     steps = graded.steps(features, at_steps, step_NB) if settings.train.trace else None
     readout = fit_rows(context, features, graded, steps)
     write_rows(context, readout, out, answers)
     return readout
 
 
-def _chat(context: Context, answer: Graded) -> Sequence[Message]:
-    if not isinstance(answer.asked, str):
-        return answer.asked
-    question = Question("0", context.task.name, answer.asked, (), answer.choices)
-    return conversation(context.task, question, context.data, ())
+def _encoded(context: Context, answer: Graded) -> tuple[str, list[int], list[int]]:
+    """Return the conversation as a text, and the token ids of its prompt and of the answer.
+
+    Raises:
+        DataError: names the place of the answer, and what is wrong with it.
+    """
+    engine, chat = context.engines.base, answer.asked
+    try:
+        if isinstance(chat, str):
+            question = Question("0", context.task.name, chat, (), answer.choices)
+            chat = conversation(context.task, question, context.data, ())
+        prompt = encode_chat(engine.tokenizer, chat, context=engine.limit)
+        response = encode_response(engine.tokenizer, chat, answer.response, context=engine.limit)
+        check_contexts([[*prompt, *response]], engine.limit)
+    except GraceError as error:
+        raise DataError(f"{answer.where}: {error}") from error
+    return str(chat), prompt, response
 
 
 def _read(
