@@ -125,6 +125,12 @@ def test_a_proxy_says_in_one_line_that_its_upstream_failed(
     [
         (["run", "--upstream", "http://127.0.0.1:9"], "http://127.0.0.1:9: no answer"),
         (["run", "--upstream", "nowhere"], "is not a server address"),
+        (["run", "--upstream", "http://127.0.0.1:port"], "is not a server address"),
+        (["run", "--upstream", "http://127.0.0.1:99999"], "is not a server address"),
+        (["run", "--upstream", "http://[::1"], "is not a server address"),
+        (["run", "--upstream", "http://ü..x"], "is not a server address"),
+        (["run", "--upstream", "URL", "--upstream-key", "schlüssel"], "outside ASCII"),
+        (["run", "--upstream", "URL", "--upstream-key", "two\nlines"], "a line break"),
         (["nothing-there", "--upstream", "URL"], "does not exist"),
         (["model", "--upstream", "URL"], "has no <CNF>"),
         (["run", "--upstream", "URL", "--model", "other"], "does not have 'other'"),
@@ -173,6 +179,7 @@ def test_an_address_in_use_is_one_line(finished: Path, capsys: pytest.CaptureFix
         (["run", "--api-key-file", "/dev/null"], "holds no key"),
         (["run", "--api-key-file", "/dev/null", "--api-key", "a"], "give one"),
         (["run", "--host", "not a host"], "cannot listen"),
+        (["run", "--host", ""], "cannot listen"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(

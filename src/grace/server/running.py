@@ -240,6 +240,8 @@ def leave() -> NoReturn:
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        if not host:  # for a socket, all addresses
+            raise OSError("the host is empty")
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error

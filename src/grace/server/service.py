@@ -169,7 +169,8 @@ class Service:
     def _threshold_fields(self, body: ChatRequest, options: GraceOptions) -> GraceFields:
         """Return a function that says whether a single answer reaches the threshold."""
         temperature = body.temperature or 0.0
-        use = answering(options.threshold, self.model.promise, temperature, body.longest)
+        promised = None if body.stops else self.model.promise
+        use = answering(options.threshold, promised, temperature, body.longest)
 
         def fields(text: str, ended: Ended) -> Json:
             return {
@@ -219,7 +220,7 @@ class Service:
 
 
 def _check_vote(body: ChatRequest, options: GraceOptions, budget: int) -> None:
-    if max(budget, options.parallel) > MAX_CHOICES:
+    if budget > MAX_CHOICES:
         raise _refused("grace.budget", f"{budget} samples; ask for at most {MAX_CHOICES}")
     unsupported = {
         "n": body.n > 1,

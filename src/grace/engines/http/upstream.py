@@ -248,9 +248,23 @@ class Upstream:
         )
 
 
+def check_key(key: str) -> None:
+    """Check that an API key fits into a header.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(
+            "the API key has a line break or a character outside ASCII, which no header can "
+            "carry; choose another key"
+        )
+
+
 def _client(api_key: str, timeout_s: float) -> AsyncClient:
     import httpx2
 
+    check_key(api_key)
     return httpx2.AsyncClient(
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
         timeout=httpx2.Timeout(timeout_s, connect=CONNECT_S, pool=None),
@@ -261,8 +275,14 @@ def _client(api_key: str, timeout_s: float) -> AsyncClient:
 def _checked(url: str) -> str:
     from urllib.parse import urlsplit
 
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    from httpx2 import URL, InvalidURL
+
+    try:
+        parts, port = URL(url), urlsplit(url).port  # either refuses what the other one takes
+        usable = parts.scheme in ("http", "https") and parts.host and port != 0
+    except (InvalidURL, ValueError):
+        usable = False
+    if not usable:
         raise ConfigError(f"{url!r} is not a server address; give e.g. http://127.0.0.1:8000")
     return url.rstrip("/").removesuffix("/v1")
 

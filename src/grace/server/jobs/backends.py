@@ -206,8 +206,10 @@ class VoteJob(Job):
     def run(self, together: Sequence[Any]) -> None:
         """Sample until the strategy stops or the budget is spent, and decide."""
         decision = self._model.vote(**self._options, on_vote=self._voted, prompt=self._prompt)
+        agreeing = [vote for vote in decision.votes if vote.answer == decision.answer]
+        ended = any(vote.confidence is not None for vote in agreeing)
         self.emit(Piece(0, decision.text))
-        self.emit(Ended(0, "stop", decision.confidence))
+        self.emit(Ended(0, "stop" if ended else "length", decision.confidence))
         tokens = decision.issued_tokens + self._count_ends(decision)
         self.emit(Finished(len(self._prompt), tokens, to_json(decision)))
 
