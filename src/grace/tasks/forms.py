@@ -19,7 +19,7 @@ from grace.tasks.rows import Source
 
 NO_CHOICES = (
     "task {name} has multiple-choice questions; give the choices: --choice TEXT for each, "
-    '"choices" in a file, or choices= in Python'
+    '"choices" in a file or a request, or choices= in Python'
 )
 
 

@@ -244,8 +244,11 @@ class Choice:
 
 
 def name_of(tokenizer: Any, token: int) -> str:
-    """Return the text of a single token."""
-    return cast(str, tokenizer.decode([token]))
+    """Return the text of a single token.
+
+    It is that of a second one, since some tokenizers drop a space at the start of a text.
+    """
+    return cast(str, tokenizer.decode([token, token])[len(tokenizer.decode([token])) :])
 
 
 class Shown(NamedTuple):
