@@ -175,6 +175,7 @@ def test_a_stop_string_ends_the_text_and_what_is_left_is_rated(proxy: Live, rela
 
 FAULTS = [
     ("cut", "upstream_broken", 502),
+    ("ends", "upstream_broken", 502),
     ("malformed", "upstream_malformed", 502),
     ("error", "upstream_failed", 502),
     ("500", "upstream_failed", 502),

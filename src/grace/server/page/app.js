@@ -8,7 +8,7 @@ const $ = (id) => document.getElementById(id);
 const state = {
   model: null, key: "", replies: [], current: null, running: null, moveThresholdLine: () => {},
 };
-const percent = (value) => `${(value * 100).toFixed(1)}%`;
+const percent = (value) => value === null ? "none" : `${(value * 100).toFixed(1)}%`;
 const formatted = (confidence) => confidence === null ? "none" : confidence.toFixed(2);
 const budget = () => Number($("budget").value);
 const isAccepted = (confidence) => confidence !== null && confidence >= threshold();
