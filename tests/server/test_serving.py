@@ -139,6 +139,18 @@ def test_without_a_length_in_grace_json_answers_are_as_long_as_those_of_ask(
     assert voted["usage"]["completion_tokens"] == expected
 
 
+def test_no_answer_is_longer_than_the_server_allows(live: Live, finished: Path) -> None:
+    body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}], "logprobs": True}
+    with running(live.model, finished / "run", max_tokens=2) as server:
+        assert server.client().models.retrieve(NAME).grace["max_tokens"] == 2
+        for options in ({}, {"grace": {"budget": 1}}):
+            _, answer = post(server, "/v1/chat/completions", {**body, **options})
+            assert len(answer["choices"][0]["logprobs"]["content"]) <= 2
+        del body["logprobs"]
+        _, voted = post(server, "/v1/chat/completions", {**body, "grace": {"budget": 3}})
+        assert all(vote["tokens"] <= 2 for vote in voted["grace"]["votes"])
+
+
 def test_usage_counts_the_end_token_and_is_everywhere(live: Live) -> None:
     question = an_ending_question(live)
     reply, tokenizer = live.model.ask(question), live.model.engine.tokenizer

@@ -139,7 +139,7 @@ class Service:
             num_samples=body.n,
             temperature=1.0 if temperature is None else temperature,
             top_p=top_p or 1.0,
-            max_new_tokens=body.longest or self.model.sample.longest,
+            max_new_tokens=self._longest(body) or self.model.sample.longest,
             seed=body.seed or 0,
         )
         key = secrets.token_hex(8) if body.seed is None else None
@@ -159,7 +159,7 @@ class Service:
             threshold=options.threshold,
             parallel=options.parallel,
             temperature=TEMPERATURE if body.temperature is None else body.temperature,
-            max_new_tokens=body.longest,
+            max_new_tokens=self._longest(body),
             seed=seed,
         )
         used = {"strategy": options.strategy or "es", "budget": budget, "seed": seed}
@@ -170,7 +170,7 @@ class Service:
         """Return a function that says whether a single answer reaches the threshold."""
         temperature = body.temperature or 0.0
         promised = None if body.stops else self.model.promise
-        use = answering(options.threshold, promised, temperature, body.longest)
+        use = answering(options.threshold, promised, temperature, self._longest(body))
 
         def fields(text: str, ended: Ended) -> Json:
             return {
@@ -181,6 +181,11 @@ class Service:
             }
 
         return fields
+
+    def _longest(self, body: ChatRequest | CompletionRequest) -> int | None:
+        """Return the maximum length of an answer, None for that of the training run."""
+        most = self.settings.max_tokens
+        return body.longest or (most if most < self.model.sample.longest else None)
 
     def _check(self, body: ChatRequest | CompletionRequest) -> None:
         """Refuse another model's name, and answers that are longer than the server allows."""
