@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grace.engines.http.answers import Json, UpstreamError, Why, choice_of, message, parsed, short
 from grace.errors import ConfigError
@@ -47,7 +47,7 @@ class Upstream:
         max_in_flight: most requests at a time.
 
     Raises:
-        ConfigError: the address is not one of a server.
+        ConfigError: the address is not one of a server, or another argument is out of range.
     """
 
     def __init__(
@@ -60,6 +60,10 @@ class Upstream:
         max_in_flight: int = 64,
     ) -> None:
         self.url = _checked(url)
+        _check_number("max_in_flight", max_in_flight, least=1)
+        _check_number("retries", retries, least=0)
+        if not isinstance(timeout_s, int | float) or not timeout_s > 0:
+            raise ConfigError(f"timeout_s is {timeout_s!r}; use more than 0")
         self._retries = retries
         self.max_in_flight = max_in_flight
         self._deadline = math.inf
@@ -246,6 +250,16 @@ class Upstream:
             detail=message(body[:ERROR_READ]),
             retry_after_s=float(seconds) if seconds.strip().isdecimal() else 1.0,
         )
+
+
+def _check_number(name: str, value: Any, *, least: int) -> None:
+    """Check that an argument is a whole number, and not too small.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} is {value!r}; use {least} or more")
 
 
 def check_key(key: str) -> None:
