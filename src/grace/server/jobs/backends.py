@@ -78,7 +78,7 @@ class Backend:
         if params.top and self._draw is not draw:
             raise ApiError(
                 400,
-                "its engine lists either the most probable tokens or <CNF>; ask for none of them "
+                "the model's engine lists either the most probable tokens or <CNF>; ask for none of them "
                 "(top_logprobs 0, or logprobs 0 of a completion)",
                 param="top_logprobs",
             )

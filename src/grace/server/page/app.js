@@ -39,6 +39,7 @@ async function connect() {
     $("key").focus();
     return;
   }
+  if (!answer.ok) throw new Error((await answer.json()).error.message);
   const { data: [model] } = await answer.json();
   state.model = model;
   document.title = `${model.id} · GrACE`;
@@ -49,6 +50,10 @@ async function connect() {
   if (measured) showMeasured(measured);
   showThreshold();
   $("question").focus();
+}
+
+function start() {
+  connect().catch((error) => { $("about").textContent = `No connection: ${error.message}`; });
 }
 
 // Sets the controls to what the guarantee of the run's threshold covers.
@@ -268,7 +273,7 @@ $("strategy").addEventListener("change", showThreshold);
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   state.key = $("key").value;
-  connect();
+  start();
 });
 
-connect().catch((error) => { $("about").textContent = `No connection: ${error.message}`; });
+start();
