@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from fake_upstream import Behaviour, Server
 from grace.cli import main
 from grace.errors import ConfigError
 from grace.server import ServerSettings
+from grace.server.running import _example
 
 
 @pytest.fixture
@@ -211,6 +213,12 @@ def test_a_key_is_stripped_of_the_space_around_it(
     with pytest.raises(SystemExit, match="0"):
         main(["serve", str(finished / "run"), *options.get(way, [])])
     assert keys == ["s3cret"]
+
+
+@pytest.mark.parametrize("name", ["qwen", "it's", 'a "b" $(c)'])
+def test_the_example_can_be_pasted_whatever_the_model_is_called(name: str) -> None:
+    command = shlex.split(_example("http://127.0.0.1:8000", name, protected=False))
+    assert json.loads(command[-1])["model"] == name
 
 
 def test_impossible_limits_are_refused() -> None:
