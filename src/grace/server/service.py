@@ -135,6 +135,13 @@ class Service:
         choices = num_prompts * body.n
         if choices > MAX_CHOICES:
             raise _refused("n", f"{choices} choices; ask for at most {MAX_CHOICES}")
+        if body.top and not self.backend.lists_most_probable:
+            name = "top_logprobs" if isinstance(body, ChatRequest) else "logprobs"
+            raise _refused(
+                name,
+                "the model's engine lists either the most probable tokens or <CNF>; "
+                f"set {name} to 0",
+            )
         sampling = Sampling(
             num_samples=body.n,
             temperature=1.0 if temperature is None else temperature,
