@@ -558,7 +558,7 @@ def events(live: Live, path: str, body: Any) -> list[Any]:
 def test_neutral_and_harmless_fields_are_taken(live: Live) -> None:
     answer = chat(
         live, max_tokens=2, frequency_penalty=0, user="me", metadata={"a": "b"},
-        response_format={"type": "text"}, logit_bias={}, tool_choice="none",
+        response_format={"type": "text"}, logit_bias={}, tool_choice="none", function_call="none",
     )  # fmt: skip
     assert answer.choices
 
