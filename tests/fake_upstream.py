@@ -189,6 +189,8 @@ class Handler(BaseHTTPRequestHandler):
                     self.wfile.write(b'data: {"choi\n\n')
                 if behaviour.fails == "error":
                     self._event({"error": {"message": "the engine is dead", "code": 500}})
+                if behaviour.fails == "ends":
+                    self.wfile.write(b"data: [DONE]\n\n")
                 return
             self._event({"object": "text_completion", "choices": [{"index": 0, **part}]})
         self._event({"object": "text_completion", "choices": [], "usage": {}})

@@ -276,7 +276,7 @@ def test_metaspace_tokenizers_encode_contents_in_place(scheme, normalized):
     from grace.chat import encode_chat, encode_text
     from grace.chat.plain import plain_tokenizer
 
-    tokenizer = _metaspace(scheme, normalized)
+    tokenizer = metaspace(scheme, normalized)
     tokenizer.chat_template = LLAMA2
     with_cnf(tokenizer)
     for content in ("Who wrote it?", " a  b "):
@@ -354,7 +354,7 @@ def test_c_does_not_jump_when_the_question_mentions_the_token(tiny):
     assert c(asked) == before
 
 
-def _metaspace(scheme, normalized):
+def metaspace(scheme, normalized):
     import transformers
 
     trainer = trainers.BpeTrainer(

@@ -339,6 +339,23 @@ def test_what_cannot_be_connected_to_says_why(
         OpenAIEngine.connect(server.url, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_in_flight": 0}, "max_in_flight is 0; use 1 or more"),
+        ({"max_in_flight": "two"}, "max_in_flight is 'two'; use 1 or more"),
+        ({"retries": -1}, "retries is -1; use 0 or more"),
+        ({"timeout_s": 0}, "timeout_s is 0; use more than 0"),
+        ({"tensor_parallel_size": 2}, "has no tensor_parallel_size; it has url, model, api_key"),
+    ],
+)
+def test_options_that_a_client_cannot_have_are_refused(
+    options: dict[str, Any], words: str, server: Server, folder: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_engine("openai", folder, url=server.url, **options)
+
+
 def test_a_lora_that_is_not_loaded_is_noticed(server: Server, local: TransformersEngine) -> None:
     from grace.engines.http.upstream import Upstream
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from fake_upstream import Behaviour, Server
 from grace.cli import main
 from grace.errors import ConfigError
 from grace.server import ServerSettings
+from grace.server.running import _example
 
 
 @pytest.fixture
@@ -125,6 +127,12 @@ def test_a_proxy_says_in_one_line_that_its_upstream_failed(
     [
         (["run", "--upstream", "http://127.0.0.1:9"], "http://127.0.0.1:9: no answer"),
         (["run", "--upstream", "nowhere"], "is not a server address"),
+        (["run", "--upstream", "http://127.0.0.1:port"], "is not a server address"),
+        (["run", "--upstream", "http://127.0.0.1:99999"], "is not a server address"),
+        (["run", "--upstream", "http://[::1"], "is not a server address"),
+        (["run", "--upstream", "http://ü..x"], "is not a server address"),
+        (["run", "--upstream", "URL", "--upstream-key", "schlüssel"], "outside ASCII"),
+        (["run", "--upstream", "URL", "--upstream-key", "two\nlines"], "a line break"),
         (["nothing-there", "--upstream", "URL"], "does not exist"),
         (["model", "--upstream", "URL"], "has no <CNF>"),
         (["run", "--upstream", "URL", "--model", "other"], "does not have 'other'"),
@@ -173,6 +181,7 @@ def test_an_address_in_use_is_one_line(finished: Path, capsys: pytest.CaptureFix
         (["run", "--api-key-file", "/dev/null"], "holds no key"),
         (["run", "--api-key-file", "/dev/null", "--api-key", "a"], "give one"),
         (["run", "--host", "not a host"], "cannot listen"),
+        (["run", "--host", ""], "cannot listen"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(
@@ -204,6 +213,12 @@ def test_a_key_is_stripped_of_the_space_around_it(
     with pytest.raises(SystemExit, match="0"):
         main(["serve", str(finished / "run"), *options.get(way, [])])
     assert keys == ["s3cret"]
+
+
+@pytest.mark.parametrize("name", ["qwen", "it's", 'a "b" $(c)'])
+def test_the_example_can_be_pasted_whatever_the_model_is_called(name: str) -> None:
+    command = shlex.split(_example("http://127.0.0.1:8000", name, protected=False))
+    assert json.loads(command[-1])["model"] == name
 
 
 def test_impossible_limits_are_refused() -> None:

@@ -87,12 +87,14 @@ def begun(url: str, length: int, sent: bytes = b"") -> socket.socket:
         ("192.0.2.7", 200),  # an address cannot be rebound
         ("model.lan", 200),
         ("Model.LAN:8000", 200),
+        ("other.lan", 200),
+        ("", 200),  # as a client of HTTP/1.0 may send it
     ],
 )
 def test_only_the_servers_own_names_are_answered(
     live: Live, finished: Path, host: str, status: int
 ) -> None:
-    with running(live.model, finished / "run", hosts=("model.lan",)) as named:
+    with running(live.model, finished / "run", hosts=("model.lan", "Other.lan:8000")) as named:
         assert health(named.url, Host=host) == status
         answered, answer = post(named.url, {}, Host=host)
         assert answered == (400 if status == 200 else 421)

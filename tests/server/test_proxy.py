@@ -160,6 +160,9 @@ def test_logprobs_carry_cnf_and_alternatives_are_refused(proxy: Live) -> None:
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError, match="either the most probable tokens or"):
             chat(proxy, logprobs=True, top_logprobs=3, stream=stream)
+    with pytest.raises(openai.BadRequestError) as refused:
+        proxy.client().completions.create(model=NAME, prompt="a", logprobs=2)
+    assert refused.value.param == "logprobs"
 
 
 def test_a_stop_string_ends_the_text_and_what_is_left_is_rated(proxy: Live, relayed: Model) -> None:
@@ -175,6 +178,7 @@ def test_a_stop_string_ends_the_text_and_what_is_left_is_rated(proxy: Live, rela
 
 FAULTS = [
     ("cut", "upstream_broken", 502),
+    ("ends", "upstream_broken", 502),
     ("malformed", "upstream_malformed", 502),
     ("error", "upstream_failed", 502),
     ("500", "upstream_failed", 502),

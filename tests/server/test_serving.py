@@ -20,6 +20,7 @@ from live_server import NAME, Live, running, slowed
 from grace.chat import encode_chat, encode_text
 from grace.config import DataSettings, SampleSettings
 from grace.model import Model
+from grace.records import Threshold
 from grace.tasks import load_task
 
 QUESTION = "What is 7 and 49?"
@@ -138,6 +139,18 @@ def test_without_a_length_in_grace_json_answers_are_as_long_as_those_of_ask(
     assert voted["usage"]["completion_tokens"] == expected
 
 
+def test_no_answer_is_longer_than_the_server_allows(live: Live, finished: Path) -> None:
+    body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}], "logprobs": True}
+    with running(live.model, finished / "run", max_tokens=2) as server:
+        assert server.client().models.retrieve(NAME).grace["max_tokens"] == 2
+        for options in ({}, {"grace": {"budget": 1}}):
+            _, answer = post(server, "/v1/chat/completions", {**body, **options})
+            assert len(answer["choices"][0]["logprobs"]["content"]) <= 2
+        del body["logprobs"]
+        _, voted = post(server, "/v1/chat/completions", {**body, "grace": {"budget": 3}})
+        assert all(vote["tokens"] <= 2 for vote in voted["grace"]["votes"])
+
+
 def test_usage_counts_the_end_token_and_is_everywhere(live: Live) -> None:
     question = an_ending_question(live)
     reply, tokenizer = live.model.ask(question), live.model.engine.tokenizer
@@ -236,6 +249,22 @@ def test_an_answer_cut_at_its_longest_has_no_confidence(live: Live) -> None:
     question = an_ending_question(live)
     (choice,) = chat(live, question, max_completion_tokens=1).choices
     assert (choice.finish_reason, choice.confidence) == ("length", None)
+    body = {"model": NAME, "messages": [{"role": "user", "content": question}], "max_tokens": 1}
+    for budget in (1, 2):
+        _, answer = post(live, "/v1/chat/completions", {**body, "grace": {"budget": budget}})
+        (choice,) = answer["choices"]
+        assert (choice["finish_reason"], choice["confidence"]) == ("length", None)
+
+
+def test_an_answer_that_a_stop_string_may_cut_has_no_promise(live: Live, finished: Path) -> None:
+    model = copy.copy(live.model)
+    model.promise = Threshold("answer", 1, 0.0, 0.9, 0.05, 0.0, 50, 0.9, "PROMISE")
+    body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}]}
+    body["grace"] = {"budget": 1}
+    with running(model, finished / "run") as server:
+        for stop, promise, tau in (([], "PROMISE", 0.0), (["a"], "", None)):
+            _, answer = post(server, "/v1/chat/completions", {**body, "stop": stop})
+            assert (answer["grace"]["promise"], answer["grace"]["threshold"]) == (promise, tau)
 
 
 def test_completions_continue_text(live: Live) -> None:
@@ -246,17 +275,18 @@ def test_completions_continue_text(live: Live) -> None:
     assert answer.choices[0].text == answer.choices[1].text
     for choice in answer.choices:
         assert "<CNF>" in choice.logprobs.top_logprobs[0]
-        lengths = [len(token) for token in choice.logprobs.tokens]
-        assert choice.logprobs.text_offset == [sum(lengths[:i]) for i in range(len(lengths))]
+        for token, at in zip(choice.logprobs.tokens, choice.logprobs.text_offset, strict=True):
+            whole = "\ufffd" not in token and at < len(choice.text)
+            assert not whole or choice.text.startswith(token, at)
 
 
 def test_a_vote_is_that_of_the_model_with_every_sample(live: Live) -> None:
-    def ask(**options: Any) -> Any:
+    def ask(parallel: int = 2, **options: Any) -> Any:
         return live.client().chat.completions.create(
             model=NAME,
             messages=[{"role": "user", "content": QUESTION}],
             seed=4,
-            extra_body={"grace": {"strategy": "grace-sc", "budget": 4, "parallel": 2}},
+            extra_body={"grace": {"strategy": "grace-sc", "budget": 4, "parallel": parallel}},
             **options,
         )
 
@@ -266,6 +296,7 @@ def test_a_vote_is_that_of_the_model_with_every_sample(live: Live) -> None:
     assert answer.choices[0].confidence == pytest.approx(expected.confidence, abs=1e-6)
     assert [vote["text"] for vote in answer.grace["votes"]] == [v.text for v in expected.votes]
     assert answer.grace["seed"] == 4
+    assert ask(parallel=65).grace["issued"] == 4
     chunks = list(ask(stream=True))
     seen = [c.grace["vote"]["text"] for c in chunks if c.model_extra.get("grace", {}).get("vote")]
     assert seen == [vote.text for vote in expected.votes]
@@ -365,6 +396,7 @@ def test_bad_requests_get_openai_errors(live: Live) -> None:
         ("/v1/chat/completions", {"model": NAME, "messages": user}, 400, "context_length_exceeded"),
         ("/v1/chat/completions", {"model": NAME, "messages": []}, 400, None),
         ("/v1/chat/completions", b"{", 400, None),
+        ("/v1/chat/completions", b"", 400, None),
         ("/v1/chat/completions", b'{"model": "\xff"}', 400, None),
         ("/v1/chat/completions", b"[" * 100_000, 400, None),
         ("/v1/completions", {"model": NAME, "prompt": "\ud800"}, 400, None),
@@ -374,6 +406,7 @@ def test_bad_requests_get_openai_errors(live: Live) -> None:
     ):
         got, answer = post(live, path, body)
         assert (got, answer["error"]["code"]) == (status, code), (body, answer)
+        assert answer["error"]["message"] != "Field required"
         assert set(answer["error"]) == {"message", "type", "param", "code"}
     stream = {"model": NAME, "messages": user, "stream": True}
     assert post(live, "/v1/chat/completions", stream)[0] == 400  # not a stream of one error
@@ -525,7 +558,7 @@ def events(live: Live, path: str, body: Any) -> list[Any]:
 def test_neutral_and_harmless_fields_are_taken(live: Live) -> None:
     answer = chat(
         live, max_tokens=2, frequency_penalty=0, user="me", metadata={"a": "b"},
-        response_format={"type": "text"}, logit_bias={}, tool_choice="none",
+        response_format={"type": "text"}, logit_bias={}, tool_choice="none", function_call="none",
     )  # fmt: skip
     assert answer.choices
 

@@ -32,6 +32,7 @@ from grace.records import Generation
 from grace.store import read_card
 
 Value = TypeVar("Value")
+OPTIONS = ("model", "api_key", "timeout_s", "retries", "max_in_flight")
 
 
 class OpenAIEngine(StepEngine):
@@ -131,7 +132,8 @@ class OpenAIEngine(StepEngine):
         """Connect to the server at the option `url`, with the key in GRACE_UPSTREAM_KEY if any.
 
         Raises:
-            ConfigError: there is no url, or a device or dtype, which the server has set.
+            ConfigError: there is no url, an option is unknown or out of range, or there is a device
+                or dtype, which the server has set.
         """
         if (opening.device, opening.dtype) != ("auto", "auto"):
             raise ConfigError(
@@ -142,6 +144,10 @@ class OpenAIEngine(StepEngine):
         if not (url := options.pop("url", "")):
             raise ConfigError(
                 "the openai engine needs the address of a server: url=http://HOST:PORT"
+            )
+        if unknown := sorted(options.keys() - set(OPTIONS)):
+            raise ConfigError(
+                f"the openai engine has no {', '.join(unknown)}; it has url, {', '.join(OPTIONS)}"
             )
         if key := os.environ.get("GRACE_UPSTREAM_KEY"):
             options.setdefault("api_key", key)

@@ -97,8 +97,9 @@ def _invalid_body(error: RequestValidationError) -> ApiError:
     where, message = places[best], errors[best]["msg"].removeprefix("Value error, ")
     if errors[best]["type"] == "extra_forbidden":
         message = "this field is not supported with this value; leave it out"
-    text = f"{where}: {message}" if where else message
-    return ApiError(400, _encodable(text), param=_encodable(where) or None)
+    return ApiError(
+        400, _encodable(f"{where or 'the body'}: {message}"), param=_encodable(where) or None
+    )
 
 
 def _place(path: Sequence[str | int], body: Any, missing: bool) -> str:

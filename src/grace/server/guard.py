@@ -41,7 +41,7 @@ class Guard:
     ) -> None:
         self._app, self._settings, self._counters = app, settings, counters
         self._paths = paths
-        self._hosts = {"localhost", *(name.lower().rstrip(".") for name in settings.hosts)}
+        self._hosts = {"localhost", *map(_name_in, settings.hosts)}
         self._unfinished = Unfinished(MAX_UNFINISHED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -23,6 +23,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
+    "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "best_of": (1,),
     "echo": (False,),

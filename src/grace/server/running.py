@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import resource
+import shlex
 import signal
 import socket
 import sys
@@ -240,6 +242,8 @@ def leave() -> NoReturn:
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        if not host:  # for a socket, all addresses
+            raise OSError("the host is empty")
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -255,8 +259,6 @@ def _url(host: str, port: int) -> str:
 
 def _example(url: str, name: str, protected: bool) -> str:
     key = ' -H "Authorization: Bearer $GRACE_API_KEY"' if protected else ""
-    body = (
-        f'{{"model": "{name}", "messages": [{{"role": "user", "content": "your question"}}], '
-        '"grace": {"budget": 8}}'
-    )
-    return f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
+    asked = {"messages": [{"role": "user", "content": "your question"}], "grace": {"budget": 8}}
+    body = shlex.quote(json.dumps({"model": name, **asked}, ensure_ascii=False))
+    return f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d {body}"

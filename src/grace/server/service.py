@@ -135,11 +135,18 @@ class Service:
         choices = num_prompts * body.n
         if choices > MAX_CHOICES:
             raise _refused("n", f"{choices} choices; ask for at most {MAX_CHOICES}")
+        if body.top and not self.backend.lists_most_probable:
+            name = "top_logprobs" if isinstance(body, ChatRequest) else "logprobs"
+            raise _refused(
+                name,
+                "the model's engine lists either the most probable tokens or <CNF>; "
+                f"set {name} to 0",
+            )
         sampling = Sampling(
             num_samples=body.n,
             temperature=1.0 if temperature is None else temperature,
             top_p=top_p or 1.0,
-            max_new_tokens=body.longest or self.model.sample.longest,
+            max_new_tokens=self._longest(body) or self.model.sample.longest,
             seed=body.seed or 0,
         )
         key = secrets.token_hex(8) if body.seed is None else None
@@ -159,7 +166,7 @@ class Service:
             threshold=options.threshold,
             parallel=options.parallel,
             temperature=TEMPERATURE if body.temperature is None else body.temperature,
-            max_new_tokens=body.longest,
+            max_new_tokens=self._longest(body),
             seed=seed,
         )
         used = {"strategy": options.strategy or "es", "budget": budget, "seed": seed}
@@ -169,7 +176,8 @@ class Service:
     def _threshold_fields(self, body: ChatRequest, options: GraceOptions) -> GraceFields:
         """Return a function that says whether a single answer reaches the threshold."""
         temperature = body.temperature or 0.0
-        use = answering(options.threshold, self.model.promise, temperature, body.longest)
+        promised = None if body.stops else self.model.promise
+        use = answering(options.threshold, promised, temperature, self._longest(body))
 
         def fields(text: str, ended: Ended) -> Json:
             return {
@@ -180,6 +188,11 @@ class Service:
             }
 
         return fields
+
+    def _longest(self, body: ChatRequest | CompletionRequest) -> int | None:
+        """Return the maximum length of an answer, None for that of the training run."""
+        most = self.settings.max_tokens
+        return body.longest or (most if most < self.model.sample.longest else None)
 
     def _check(self, body: ChatRequest | CompletionRequest) -> None:
         """Refuse another model's name, and answers that are longer than the server allows."""
@@ -219,7 +232,7 @@ class Service:
 
 
 def _check_vote(body: ChatRequest, options: GraceOptions, budget: int) -> None:
-    if max(budget, options.parallel) > MAX_CHOICES:
+    if budget > MAX_CHOICES:
         raise _refused("grace.budget", f"{budget} samples; ask for at most {MAX_CHOICES}")
     unsupported = {
         "n": body.n > 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from grace.engines.http.upstream import check_key
 from grace.errors import ConfigError
 
 
@@ -35,8 +36,4 @@ class ServerSettings:
                 raise ConfigError(f"{name} is {getattr(self, name)}; allow at least 1")
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s is {self.timeout_s}; set a positive number of seconds")
-        if not (self.api_key.isascii() and self.api_key.isprintable()):
-            raise ConfigError(
-                "the API key has a line break or a character outside ASCII, which no header can "
-                "carry; choose another key"
-            )
+        check_key(self.api_key)

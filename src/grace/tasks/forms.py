@@ -19,7 +19,8 @@ from grace.tasks.rows import Source
 
 NO_CHOICES = (
     "task {name} has multiple-choice questions; give the choices: --choice TEXT for each, "
-    '"choices" in a file, or in Python choices=, for `score` model.messages(question, choices)'
+    '"choices" in a file or a request, or in Python choices= (for `score`: '
+    "model.messages(question, choices))"
 )
 
 

@@ -109,6 +109,8 @@ class Remote:
                             "the upstream sent more tokens than asked for", "malformed"
                         )
                     yield steps
+        if seen < request.sampling.max_new_tokens:  # whoever reads closes this at an end token
+            raise UpstreamError("the upstream stopped within an answer", "broken")
 
     async def generation(
         self, request: Request, arrived: Callable[[int], None] = lambda _: None

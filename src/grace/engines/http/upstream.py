@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grace.engines.http.answers import Json, UpstreamError, Why, choice_of, message, parsed, short
 from grace.errors import ConfigError
@@ -47,7 +47,7 @@ class Upstream:
         max_in_flight: most requests at a time.
 
     Raises:
-        ConfigError: the address is not one of a server.
+        ConfigError: the address is not one of a server, or another argument is out of range.
     """
 
     def __init__(
@@ -60,6 +60,10 @@ class Upstream:
         max_in_flight: int = 64,
     ) -> None:
         self.url = _checked(url)
+        _check_number("max_in_flight", max_in_flight, least=1)
+        _check_number("retries", retries, least=0)
+        if not isinstance(timeout_s, int | float) or not timeout_s > 0:
+            raise ConfigError(f"timeout_s is {timeout_s!r}; use more than 0")
         self._retries = retries
         self.max_in_flight = max_in_flight
         self._deadline = math.inf
@@ -248,9 +252,33 @@ class Upstream:
         )
 
 
+def _check_number(name: str, value: Any, *, least: int) -> None:
+    """Check that an argument is a whole number, and not too small.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} is {value!r}; use {least} or more")
+
+
+def check_key(key: str) -> None:
+    """Check that an API key fits into a header.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(
+            "the API key has a line break or a character outside ASCII, which no header can "
+            "carry; choose another key"
+        )
+
+
 def _client(api_key: str, timeout_s: float) -> AsyncClient:
     import httpx2
 
+    check_key(api_key)
     return httpx2.AsyncClient(
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
         timeout=httpx2.Timeout(timeout_s, connect=CONNECT_S, pool=None),
@@ -261,8 +289,14 @@ def _client(api_key: str, timeout_s: float) -> AsyncClient:
 def _checked(url: str) -> str:
     from urllib.parse import urlsplit
 
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    from httpx2 import URL, InvalidURL
+
+    try:
+        parts, port = URL(url), urlsplit(url).port  # either refuses what the other one takes
+        usable = parts.scheme in ("http", "https") and parts.host and port != 0
+    except (InvalidURL, ValueError):
+        usable = False
+    if not usable:
         raise ConfigError(f"{url!r} is not a server address; give e.g. http://127.0.0.1:8000")
     return url.rstrip("/").removesuffix("/v1")
 

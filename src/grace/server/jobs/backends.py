@@ -14,7 +14,6 @@ from grace.engines.http.remote import seed_of
 from grace.engines.reading import LOWEST, Step
 from grace.model.calls import for_caller
 from grace.records import Decision, Message, Vote, to_json
-from grace.server.errors import ApiError
 from grace.server.jobs.completion import (
     Choice,
     Completion,
@@ -63,6 +62,11 @@ class Backend:
                 model=engine.model,
             )
 
+    @property
+    def lists_most_probable(self) -> bool:
+        """Whether the engine lists the most probable tokens of a step besides `<CNF>`."""
+        return self._draw is draw
+
     async def trouble(self) -> str:
         """Return why requests are not answered, empty if they are."""
         if self._is_upstream:
@@ -70,18 +74,7 @@ class Backend:
         return self.queue.trouble()
 
     def completion(self, params: CompletionParams) -> Completion:
-        """Return the job that draws samples.
-
-        Raises:
-            ApiError: the engine cannot list the most probable tokens.
-        """
-        if params.top and self._draw is not draw:
-            raise ApiError(
-                400,
-                "its engine lists either the most probable tokens or <CNF>; ask for none of them "
-                "(top_logprobs 0, or logprobs 0 of a completion)",
-                param="top_logprobs",
-            )
+        """Return the job that draws samples."""
         model, hang_up = self._for_caller()
         return Completion(model.engine, params, self._draw, hang_up)
 
@@ -206,8 +199,10 @@ class VoteJob(Job):
     def run(self, together: Sequence[Any]) -> None:
         """Sample until the strategy stops or the budget is spent, and decide."""
         decision = self._model.vote(**self._options, on_vote=self._voted, prompt=self._prompt)
+        agreeing = [vote for vote in decision.votes if vote.answer == decision.answer]
+        ended = any(vote.confidence is not None for vote in agreeing)
         self.emit(Piece(0, decision.text))
-        self.emit(Ended(0, "stop", decision.confidence))
+        self.emit(Ended(0, "stop" if ended else "length", decision.confidence))
         tokens = decision.issued_tokens + self._count_ends(decision)
         self.emit(Finished(len(self._prompt), tokens, to_json(decision)))
 

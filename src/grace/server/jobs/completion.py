@@ -24,7 +24,7 @@ class Token(NamedTuple):
     """One generated token.
 
     `top` are the most probable tokens of its step, `<CNF>` last; `offset` is the number of
-    characters before the token.
+    characters of text before the token.
     """
 
     text: str
@@ -182,10 +182,11 @@ class Choice:
         self._tokens_drawn += 1
         so_far = self._running.so_far()
         self._running.add(drawn.logprob)
-        shown = self._stops.add(self._words.add(drawn.token))
+        tokens = self._tokens(drawn, top, so_far)
+        shown = self._read(self._words.add(drawn.token))
         evidence = self._engine.evidence
         traced = evidence is not None and evidence.trace is not None
-        self._show(shown.text, self._tokens(drawn, top, so_far), so_far if traced else None)
+        self._show(shown.text, tokens, so_far if traced else None)
         if shown.stopped:
             self._cut()
         return not shown.stopped
@@ -197,7 +198,7 @@ class Choice:
         """
         if self._over or self.to_rate is not None:
             return
-        shown = self._stops.add(self._words.rest(), last=True)
+        shown = self._read(self._words.rest(), last=True)
         if shown.stopped:
             self._show(shown.text)
             self._cut()
@@ -212,8 +213,12 @@ class Choice:
         """End the choice before a stop string, with the confidence of the text before it."""
         self.to_rate = None
         if self._job.params.top is not None and self._lists_c:
-            self._show("", (Token("", 0.0, ((CNF_TOKEN, log_of(confidence)),), self._offset),))
+            self._show("", (Token("", 0.0, ((CNF_TOKEN, log_of(confidence)),), len(self._text)),))
         self._finish("stop", confidence)
+
+    def _read(self, text: str, *, last: bool = False) -> Shown:
+        self._offset += len(text)
+        return self._stops.add(text, last=last)
 
     def _cut(self) -> None:
         self.to_rate = encode_text(self._engine.tokenizer, self._text)
@@ -235,14 +240,15 @@ class Choice:
         if self._lists_c and c is not None:
             top = (*top, (CNF_TOKEN, log_of(c)))
         name = name_of(self._engine.tokenizer, drawn.token)
-        token = Token(name, max(drawn.logprob, LOWEST), top, self._offset)
-        self._offset += len(name)
-        return (token,)
+        return (Token(name, max(drawn.logprob, LOWEST), top, self._offset),)
 
 
 def name_of(tokenizer: Any, token: int) -> str:
-    """Return the text of a single token."""
-    return cast(str, tokenizer.decode([token]))
+    """Return the text of a single token.
+
+    It is that of a second one, since some tokenizers drop a space at the start of a text.
+    """
+    return cast(str, tokenizer.decode([token, token])[len(tokenizer.decode([token])) :])
 
 
 class Shown(NamedTuple):

@@ -8,7 +8,7 @@ const $ = (id) => document.getElementById(id);
 const state = {
   model: null, key: "", replies: [], current: null, running: null, moveThresholdLine: () => {},
 };
-const percent = (value) => `${(value * 100).toFixed(1)}%`;
+const percent = (value) => value === null ? "none" : `${(value * 100).toFixed(1)}%`;
 const formatted = (confidence) => confidence === null ? "none" : confidence.toFixed(2);
 const budget = () => Number($("budget").value);
 const isAccepted = (confidence) => confidence !== null && confidence >= threshold();
@@ -39,6 +39,7 @@ async function connect() {
     $("key").focus();
     return;
   }
+  if (!answer.ok) throw new Error((await answer.json()).error.message);
   const { data: [model] } = await answer.json();
   state.model = model;
   document.title = `${model.id} · GrACE`;
@@ -49,6 +50,10 @@ async function connect() {
   if (measured) showMeasured(measured);
   showThreshold();
   $("question").focus();
+}
+
+function start() {
+  connect().catch((error) => { $("about").textContent = `No connection: ${error.message}`; });
 }
 
 // Sets the controls to what the guarantee of the run's threshold covers.
@@ -268,7 +273,7 @@ $("strategy").addEventListener("change", showThreshold);
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   state.key = $("key").value;
-  connect();
+  start();
 });
 
-connect().catch((error) => { $("about").textContent = `No connection: ${error.message}`; });
+start();
