@@ -144,14 +144,13 @@ def write_recalibrated(folder: Path, out: Path, made: Recalibrated) -> None:
     """
     check_vacant(out)
     card: dict[str, Any] = read_card(folder)
+    card.pop("measured", None)
     *fitted, unseen = made
     about = dict(zip(("rows", "evidence", "offset"), fitted, strict=True))
     card |= {
         "evidence": (Evidence.in_card(card) or Evidence.none()).mapped(*fitted).to_dict(),
         "recalibrated": [*card.get("recalibrated", []), {**about, "answers": len(unseen)}],
     }
-
-    card.pop("measured", None)
 
     def fill(partial: Path) -> None:
         old = shutil.ignore_patterns("threshold.json", "reliability.png")
