@@ -111,6 +111,7 @@ def resolve(
     study = resolve_study(path, recipe, [*first, *overrides], seeds=seeds)
     for folder, settings in study.runs().items():
         check_names(settings)
+        check_samples(settings)
         check_questions(path / folder, settings)
     return study
 
@@ -179,6 +180,24 @@ def check_names(settings: RunSettings) -> None:
         load_task(other)
     for name in settings.report.estimators:
         estimator_of(settings, name)
+
+
+def check_samples(settings: RunSettings) -> None:
+    """Refuse several greedy answers to a question, which would all be the same.
+
+    Raises:
+        ConfigError: names the temperature to set.
+    """
+    sample = settings.sample
+    for split, count, temperature in (
+        ("train", sample.train_samples, sample.train_temperature),
+        ("test", sample.test_samples, sample.test_temperature),
+    ):
+        if count > 1 and temperature == 0:
+            raise ConfigError(
+                f"at temperature 0 all {count} answers to a question are equal; set "
+                f"sample.{split}_temperature=0.8, or leave out sample.{split}_samples"
+            )
 
 
 def check_questions(path: Path, settings: RunSettings) -> None:

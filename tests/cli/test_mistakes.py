@@ -265,6 +265,12 @@ MISTAKES = [
         "settings: unknown setting 'train.epoch'; did you mean 'train.epochs'?",
     ),
     Mistake(
+        "several greedy answers to a question",
+        f"{RUN} --set sample.train_samples=2",
+        "at temperature 0 all 2 answers to a question are equal; set sample.train_temperature=0.8, "
+        "or leave out sample.train_samples",
+    ),
+    Mistake(
         "a setting without a value",
         f"{RUN} --set train.epochs",
         "setting 'train.epochs' has no value; write train.epochs=VALUE",

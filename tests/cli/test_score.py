@@ -111,7 +111,19 @@ def test_a_kill_in_the_middle_loses_nothing_and_repeats_nothing(
     out.with_name("resumed").touch()
     assert cli(*arguments).code == 0
     assert [row["n"] for row in rows_of(out.read_text())] == list(range(7))
-    assert scored == [str(n) for n in range(7)]
+    assert scored == ["0", "1", "2", "3", "3", "4", "5", "6"]  # the last again, to know the model
+
+
+def test_scores_of_another_model_are_not_continued(finished: Path, tmp_path: Path, cli: Any):
+    rows = [{"question": f"What is {n}?", "response": str(n)} for n in range(3)]
+    file, out = tiny_run.write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    assert cli("score", finished / "run", file, "--out", out).code == 0
+    first = rows_of(out.read_text())[0]
+    other = (first["confidence"] + 0.5) % 1
+    out.write_text(json.dumps({**first, "confidence": other}) + "\n", "utf-8")
+    refused = cli("score", finished / "run", file, "--out", out)
+    assert refused.code == 2 and "has scores of another model" in refused.err
+    assert len(rows_of(out.read_text())) == 1
 
 
 def test_standard_input_is_scored_and_resumed_too(

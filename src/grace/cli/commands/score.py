@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from grace.model import Model
 
 
+SAME = 0.02  # difference of two confidences of one model, in other batches or on another device
 EXAMPLES = (
     examples(
         "grace score runs/qwen responses.jsonl --out scored.jsonl",
@@ -73,7 +74,7 @@ def score(
     if str(file) != "-":  # check the whole file before the model is loaded
         total = sum(1 for _ in _rows(file, _ignore_bad if skip_bad else None))
     rows = _rows(file, bad)
-    done = _resume(rows, file, out, skip_bad=skip_bad) if out else 0
+    done, last = _resume(rows, file, out, skip_bad=skip_bad) if out else (0, None)
     first = next(rows, None)
     if first is None:
         if not done:
@@ -86,6 +87,8 @@ def score(
     model = load(path, base=base, device=device, dtype=dtype)
     if trace:
         check_traces(model, path)
+    if out and last:
+        _check_model(model, *last, out)
     with _output(out) as target, progress("score", total, done=done, unit="lines") as advance:
         for batch in _batches(itertools.chain([first], rows), batch_size):
             for row, rating in _rate(model, batch, trace, bad):
@@ -161,19 +164,23 @@ def _batches(rows: Iterator[ResponseRow], size: int) -> Iterator[list[ResponseRo
         yield batch
 
 
-def _resume(rows: Iterator[ResponseRow], file: Path, out: Path, *, skip_bad: bool) -> int:
-    """Cut a torn last line off `out`, skip the rows that it already has, and return their number.
+def _resume(
+    rows: Iterator[ResponseRow], file: Path, out: Path, *, skip_bad: bool
+) -> tuple[int, tuple[ResponseRow, bytes] | None]:
+    """Cut a torn last line off `out`, and skip the rows that it already has.
+
+    Returns their number, and the last of them with its line.
 
     Raises:
         DataError: the lines of `out` are not those of `file` with a confidence.
     """
     if not out.exists():
-        return 0
+        return 0, None
     if str(file) != "-" and file.exists() and out.samefile(file):
         raise DataError(f"--out is {file} itself; name another file, so that yours is kept")
     data = out.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
-    lines = whole.splitlines()
+    lines, last = whole.splitlines(), None
     for number, line in enumerate(lines, 1):
         row = next((row for row in rows if not skip_bad or _is_scored(line, row)), None)
         if row is None or not _is_scored(line, row):
@@ -181,10 +188,25 @@ def _resume(rows: Iterator[ResponseRow], file: Path, out: Path, *, skip_bad: boo
                 f"{out}:{number} is not the scored line {number} of {file}; "
                 "name another --out, or remove this one"
             )
+        last = row, line
     if len(whole) < len(data):
         with writing(out), out.open("r+b") as handle:
             handle.truncate(len(whole))
-    return len(lines)
+    return len(lines), last
+
+
+def _check_model(model: Model, row: ResponseRow, line: bytes, out: Path) -> None:
+    """Refuse to go on after lines that another model has scored.
+
+    Raises:
+        DataError: this model gives the last of them another confidence.
+    """
+    found, earlier = next(_rate(model, [row], False, None))[1]["confidence"], json.loads(line)
+    if abs(found - earlier["confidence"]) > SAME:
+        raise DataError(
+            f"{out} has scores of another model ({row.where}: {earlier['confidence']:.2f}, now "
+            f"{found:.2f}); name another --out, or remove this one"
+        )
 
 
 def _is_scored(line: bytes, row: ResponseRow) -> bool:
