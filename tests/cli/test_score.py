@@ -119,11 +119,11 @@ def test_scores_of_another_model_are_not_continued(finished: Path, tmp_path: Pat
     file, out = tiny_run.write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     assert cli("score", finished / "run", file, "--out", out).code == 0
     first = rows_of(out.read_text())[0]
-    other = (first["confidence"] + 0.5) % 1
-    out.write_text(json.dumps({**first, "confidence": other}) + "\n", "utf-8")
-    refused = cli("score", finished / "run", file, "--out", out)
-    assert refused.code == 2 and "has scores of another model" in refused.err
-    assert len(rows_of(out.read_text())) == 1
+    for other in ((first["confidence"] + 0.5) % 1, None, "high"):
+        out.write_text(json.dumps({**first, "confidence": other}) + "\n", "utf-8")
+        refused = cli("score", finished / "run", file, "--out", out)
+        assert refused.code == 2 and "has scores of another model" in refused.err
+        assert len(rows_of(out.read_text())) == 1
 
 
 def test_standard_input_is_scored_and_resumed_too(

@@ -122,7 +122,7 @@ class LlamaEngine(StepEngine):
             DataError: the prompt is empty.
             ModelError: the prompt and a response could exceed the context.
         """
-        check_contexts([prompt], self.limit, sampling.max_new_tokens, [key])
+        check_contexts([prompt], self.limit, sampling.max_new_tokens)
         return LlamaStream(self, prompt, sampling, key)
 
     def steps(self, prompt: Ids, sampling: Sampling, key: str, number: int) -> Iterator[Step]:

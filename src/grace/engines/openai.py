@@ -195,7 +195,7 @@ class OpenAIEngine(StepEngine):
             DataError: the prompt is empty.
             ModelError: the prompt and a response could exceed the model's context.
         """
-        check_contexts([prompt], self.limit, sampling.max_new_tokens, [key])
+        check_contexts([prompt], self.limit, sampling.max_new_tokens)
         return RemoteStream(self.remote, self._calls, prompt, sampling, key)
 
     def _samples(

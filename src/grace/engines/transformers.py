@@ -142,7 +142,7 @@ class TransformersEngine(LocalScorer):
             DataError: the prompt is empty.
             ModelError: the prompt and a response could exceed the model's context.
         """
-        check_contexts([prompt], self.limit, sampling.max_new_tokens, [key])
+        check_contexts([prompt], self.limit, sampling.max_new_tokens)
         return Stream(self, prompt, sampling, key)
 
     def draw(self, parts: Sequence[Part]) -> Drawing:

@@ -117,7 +117,7 @@ class VllmEngine(StepEngine):
             DataError: the prompt is empty.
             ModelError: the prompt and a response could exceed the model's context.
         """
-        check_contexts([prompt], self.limit, sampling.max_new_tokens, [key])
+        check_contexts([prompt], self.limit, sampling.max_new_tokens)
         return VllmStream(self, prompt, sampling, key)
 
     def _samples(

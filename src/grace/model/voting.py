@@ -45,7 +45,6 @@ class Ballot:
         If all samples are dropped, the last one is drawn again to its end, so that the question
         gets an answer.
         """
-        check_contexts([prompt], self.engine.limit, self.sampling.max_new_tokens)
         strategy, stream = self.rule.strategy, self.engine.stream(prompt, self.sampling)
         answered, last, again = False, self.budget - 1, 0
 

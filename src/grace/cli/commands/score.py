@@ -169,7 +169,8 @@ def _resume(
 ) -> tuple[int, tuple[ResponseRow, bytes] | None]:
     """Cut a torn last line off `out`, and skip the rows that it already has.
 
-    Returns their number, and the last of them with its line.
+    Returns:
+        Their number, and the last of them with its line.
 
     Raises:
         DataError: the lines of `out` are not those of `file` with a confidence.
@@ -201,11 +202,13 @@ def _check_model(model: Model, row: ResponseRow, line: bytes, out: Path) -> None
     Raises:
         DataError: this model gives the last of them another confidence.
     """
-    found, earlier = next(_rate(model, [row], False, None))[1]["confidence"], json.loads(line)
-    if abs(found - earlier["confidence"]) > SAME:
+    earlier = json.loads(line)["confidence"]
+    ((_, rating),) = _rate(model, [row], False, None)
+    found = rating["confidence"]
+    if not isinstance(earlier, int | float) or abs(found - earlier) > SAME:
         raise DataError(
-            f"{out} has scores of another model ({row.where}: {earlier['confidence']:.2f}, now "
-            f"{found:.2f}); name another --out, or remove this one"
+            f"{out} has scores of another model ({row.where}: {earlier}, now {found}); "
+            "name another --out, or remove this one"
         )
 
 
