@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from grace import plugins
 from grace.config import GradeSettings
 from grace.errors import ConfigError, DataError, GraceError
+from grace.metrics.rouge import rouge_l
 from grace.records import Question
 
 Grader = Callable[[str, Question], bool]
@@ -35,9 +36,12 @@ def lettered(choices: Sequence[str]) -> list[str]:
     return [f"{letter}. {text}" for letter, text in zip(LETTERS, choices, strict=False)]
 
 
-_ROUGE_TOKEN = re.compile(r"[a-z0-9]+")
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = dict.fromkeys(map(ord, string.punctuation + "\u2018\u2019\u00b4"), " ")
+_FULLWIDTH = "\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"  # ! ( ) , : ; ?
+_PUNCTUATION = dict.fromkeys(
+    map(ord, string.punctuation + "\u2018\u2019\u00b4“”„«»…¡¿、。「」『』《》・।؟،؛" + _FULLWIDTH),
+    " ",
+)
 _LABEL = re.compile(r"^[ \t*_#>]*(?:(?:final\s+)?answer|(?:best\s+)?guess)[*_]*[ \t]*:[*_]*", re.I)
 _LABELLED = re.compile(_LABEL.pattern, re.I | re.M)
 _ANSWER = re.compile(r"\banswer[*_]*\s*:[*_]*", re.I)
@@ -97,7 +101,8 @@ def normalise(text: str) -> str:
 
     A text that consists of nothing else ("The The", "!!!") keeps its words as they are.
 
-    Source: TriviaQA, arXiv 1705.03551, published evaluation code.
+    Source: TriviaQA, arXiv 1705.03551, published evaluation code, whose punctuation is that of
+    ASCII and the quotes ‘’´.
     """
     lowered = unicodedata.normalize("NFC", text.lower())
     words = _ARTICLE.sub(" ", lowered.translate(_PUNCTUATION)).split()
@@ -148,43 +153,6 @@ def number(text: str) -> float | None:
     return _value(numbers[-1]) if numbers else None
 
 
-def rouge_l(reference: str, response: str) -> float:
-    """Return the ROUGE-L F1 in [0, 1], as Google's `rouge_score` does without stemming.
-
-    Tokens are the runs of [a-z0-9] in the lower-cased text. A reference without any (another
-    script, an emoji) scores 1 if it equals the response after normalisation, else 0.
-    """
-    expected, actual = _tokens(reference), _tokens(response)
-    if not expected:
-        return float(normalise(reference) == normalise(response))
-    common = _common_subsequence(expected, actual)
-    if not common:
-        return 0.0
-    precision, recall = common / len(actual), common / len(expected)
-    return 2 * precision * recall / (precision + recall)
-
-
-@functools.lru_cache(maxsize=65536)
-def _tokens(text: str) -> tuple[str, ...]:
-    return tuple(_ROUGE_TOKEN.findall(text.lower()))
-
-
-def _common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """Return the length of the longest common subsequence, bit-parallel.
-
-    Source: Hyyrö 2004, "Bit-parallel LCS-length computation revisited".
-    """
-    places: dict[str, int] = {}
-    for place, token in enumerate(first):
-        places[token] = places.get(token, 0) | 1 << place
-    everywhere = (1 << len(first)) - 1
-    row = everywhere
-    for token in second:
-        matches = row & places.get(token, 0)
-        row = ((row + matches) | (row - matches)) & everywhere
-    return len(first) - row.bit_count()
-
-
 def _value(match: re.Match[str]) -> float | None:
     try:
         value = float(match["value"].replace(",", "")) / float(match["under"] or 1)
@@ -194,7 +162,7 @@ def _value(match: re.Match[str]) -> float | None:
 
 
 def _rouge(text: str, question: Question, threshold: float) -> bool:
-    """ROUGE-L F1 of at least the threshold against the best accepted answer.
+    """ROUGE-L F1 of at least the threshold against the best accepted answer, or equal to one.
 
     Example: "by George Eliot" is right, "Jane Austen" is wrong; accepted: "George Eliot".
     Source: arXiv 2509.09438 section 4.1.1 and Appendix A.
@@ -203,7 +171,10 @@ def _rouge(text: str, question: Question, threshold: float) -> bool:
     answer = short_answer(text)
     if not answer:
         return False
-    return any(rouge_l(accepted, answer) >= threshold - 1e-9 for accepted in question.answers)
+    return any(
+        accepted == answer or rouge_l(accepted, answer) >= threshold - 1e-9
+        for accepted in question.answers
+    )
 
 
 def _rouge_or_substring(text: str, question: Question, threshold: float) -> bool:

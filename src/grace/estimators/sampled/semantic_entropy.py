@@ -17,7 +17,7 @@ from typing import ClassVar
 from grace.config import setting
 from grace.engines import Engine
 from grace.estimators import Answers, Draw, Fitted, Rows, Samples, Splits, Values, of_ended
-from grace.grading import rouge_l
+from grace.metrics.rouge import rouge_l
 
 
 @dataclass(frozen=True, slots=True)
