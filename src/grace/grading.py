@@ -153,6 +153,13 @@ def number(text: str) -> float | None:
     return _value(numbers[-1]) if numbers else None
 
 
+def is_number(text: str) -> bool:
+    """Return whether a text is a number and nothing else, as `number` reads it."""
+    return (
+        _NUMBER.fullmatch(text.replace("\N{MINUS SIGN}", "-").strip().removesuffix("%")) is not None
+    )
+
+
 def _value(match: re.Match[str]) -> float | None:
     try:
         value = float(match["value"].replace(",", "")) / float(match["under"] or 1)
@@ -222,11 +229,13 @@ def _number(text: str, question: Question, threshold: float) -> bool:
 
 
 def _auto(text: str, question: Question, threshold: float) -> bool:
-    """The grader choice for a question with choices, else rouge.
+    """As choice for a question with choices, as number if it accepts only those, else as rouge.
 
     Example: "by George Eliot" is right, "Jane Austen" is wrong; accepted: "George Eliot".
     """
-    return (_choice if question.choices else _rouge)(text, question, threshold)
+    numeric = all(map(is_number, question.answers))
+    grade = _choice if question.choices else _number if numeric else _rouge
+    return grade(text, question, threshold)
 
 
 def _own(text: str, question: Question, function: Grader, name: str) -> bool:

@@ -116,6 +116,29 @@ def test_what_is_set_is_not_chosen(
     assert not (tmp_path / "whole").exists()
 
 
+def test_answers_that_are_numbers_are_counted_as_numbers(
+    inputs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [{"question": f"What is {n} + 1?", "answer": f"{n + 1:,}"} for n in range(990, 1020)]
+    sums = tmp_path / "sums.jsonl"
+    sums.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    whole = ("data.prompt=short", "sample.max_new_tokens=7", f"data.file={sums}")
+    given = settings(inputs, "chat", *whole, "grade.grader=")
+    assert chosen(tmp_path / "a", given, monkeypatch).task.kind == "number"
+    again = Context(RunDir(tmp_path / "a"), given)
+    assert again.settings.grade.grader == "number"
+    votes = [
+        again.task.answer(text) for text in ("So $1,000.", "1000", "1 + 1e3 - 1 = 1000.0", "no")
+    ]
+    assert votes == ["1000", "1000", "1000", None]
+    assert "grade.grader=number" in capsys.readouterr().err
+    exact = settings(inputs, "chat", *whole, "grade.grader=exact")
+    assert chosen(tmp_path / "b", exact, monkeypatch).task.kind == "open"
+
+
 def test_answers_have_room_for_explanations_and_for_what_is_accepted(inputs: Path) -> None:
     from grace.engines.local.loading import load_tokenizer
     from grace.records import Question

@@ -201,6 +201,31 @@ def test_the_right_choice_is_found_however_it_is_given(fields: dict[str, Any]) -
     assert (found.choices, found.answers) == (("4", "7", "9"), ("B",))
 
 
+@pytest.mark.parametrize(
+    ("fields", "answers"),
+    [  # as these data sets of the Hub have it
+        ({"question": "?", "answer": "She sold 24 + 48 = 72 clips.\n#### 72"}, ("72",)),  # GSM8K
+        ({"problem": "?", "solution": "It is $5$.", "answer": "5"}, ("5",)),  # MATH-500
+        ({"question": "?", "passage": "...", "answer": True}, ("yes", "true")),  # BoolQ
+        ({"question": "?", "answer": False}, ("no", "false")),  # StrategyQA
+        ({"question": "?", "obj": "x", "possible_answers": '["x", "y"]'}, ("x", "y")),  # PopQA
+        (
+            {
+                "question_stem": "?",
+                "choices": {"text": ["x", "y"], "label": ["A", "B"]},
+                "answerKey": "B",
+            },
+            ("B",),
+        ),  # OpenBookQA
+    ],
+)
+def test_data_sets_of_the_hub_are_read_as_they_are(
+    fields: dict[str, Any], answers: tuple[str, ...]
+) -> None:
+    question = one(fields)
+    assert (question.text, question.answers) == ("?", answers)
+
+
 @pytest.mark.parametrize("spelt", ['["x", "y"]', "['x', 'y']", "['x', \"y\"]"])
 def test_a_cell_may_spell_a_list(spelt: str, tmp_path: Path) -> None:
     file = tmp_path / "own.csv"

@@ -268,7 +268,7 @@ def test_a_made_id_follows_the_content_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "folder", "sizes"),
     [
-        ("trivia_qa", "datasets", (8327, 500, 11311)),
+        ("trivia_qa", "datasets", (8325, 500, 11310)),
         ("trivia_qa", "datasets/closedbook", (2000, 500, 1000)),
         ("sciq", "datasets", (11577, 1000, 1000)),
         ("sciq", "datasets/closedbook", (2000, 500, 1000)),

@@ -18,7 +18,7 @@ from grace.pipeline.prompting import choose, settled
 from grace.progress import say
 from grace.records import Message, Question
 from grace.store import RowFile, RunDir, Split, read_json
-from grace.tasks import Task, load_task
+from grace.tasks import Task, graded_task, load_task
 from grace.tasks.prompts import conversation
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Engines:
 class Context:
     """One run in one process.
 
-    `settings` leave nothing open: they hold the prompt and the answer length that the run has
+    `settings` leave nothing open: they hold the prompt, answer length and grader that the run has
     chosen where the user's settings (`open_settings`) do not.
     """
 
@@ -148,7 +148,7 @@ class Context:
         self.open_settings = settings
         self.settings = settled(settings, directory)
         self.engines = engines or Engines(directory, self.settings)
-        self.task: Task = load_task(settings.data.task)
+        self.task: Task = graded_task(settings.data, self.settings.grade)
         self.shots: RowFile[Question] = directory.split(home).shots
 
     def elsewhere(self, task: str) -> Context:
@@ -164,9 +164,10 @@ class Context:
         return Context(self.directory, settings, self.engines, f"transfer/{task}")
 
     def settle(self) -> None:
-        """Choose the prompt and the answer length, once per run, where the settings do not."""
+        """Choose the prompt, answer length and grader, once per run, where the settings do not."""
         if choose(self):
             self.settings = settled(self.open_settings, self.directory)
+            self.task = graded_task(self.settings.data, self.settings.grade)
             self.engines = Engines(self.directory, self.settings)
 
     @property

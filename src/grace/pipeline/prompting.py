@@ -1,7 +1,7 @@
-"""The choice of prompt, few-shot examples and answer length where the settings leave them open.
+"""The choice of prompt, examples, answer length and grader where the settings leave them open.
 
 Several prompts are tried on training questions; the one with most right answers is kept for the
-run, in `train/asking.json`.
+run, in `train/asking.json`. So is the grader `number` for own questions that all accept numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grace.chat import encode_chat, encode_text, has_chat_template
 from grace.config import DataSettings, RunSettings
 from grace.engines import Sampling
-from grace.grading import grader_of
+from grace.grading import grader_of, is_number
 from grace.progress import say
 from grace.records import Message, Question
 from grace.store import RunDir, read_json, write_json
@@ -35,21 +35,40 @@ def settled(settings: RunSettings, directory: RunDir) -> RunSettings:
     prompt = chosen.get("prompt", "paper") if data.prompt == "auto" else data.prompt
     shots = chosen.get("shots", 0) if data.shots < 0 else data.shots
     longest = sample.max_new_tokens or chosen.get("max_new_tokens", sample.longest)
+    grader = settings.grade.grader or chosen.get("grader", "")
     return dataclasses.replace(
         settings,
         data=dataclasses.replace(data, prompt=prompt, shots=shots),
         sample=dataclasses.replace(sample, max_new_tokens=longest),
+        grade=dataclasses.replace(settings.grade, grader=grader),
     )
 
 
 def choose(context: Context) -> bool:
     """Choose what the settings leave open, once per run; return whether anything was chosen."""
     path, settings = context.directory.asking, context.open_settings
-    if path.exists() or (settings.data.prompt != "auto" and settings.sample.max_new_tokens):
+    asked = settings.data.prompt != "auto" and settings.sample.max_new_tokens > 0
+    graded = settings.grade.grader or context.task.grader != "auto"
+    if path.exists() or (asked and graded):
         return False
     data = dataclasses.replace(settings.data, shots=max(settings.data.shots, 0))
     shots, training = draw_training(context.task, data, settings.seed)
-    engine = context.engines.base
+    chosen: dict[str, Any] = {}
+    if not graded and all(is_number(text) for q in training for text in q.answers or ("",)):
+        say("every accepted answer is a number, so numbers are compared (grade.grader=number)")
+        chosen["grader"] = "number"
+    if not asked:
+        chosen |= _way_to_ask(context, shots, training)
+    if chosen:
+        write_json(path, chosen)
+    return bool(chosen)
+
+
+def _way_to_ask(
+    context: Context, shots: Sequence[Question], training: Sequence[Question]
+) -> dict[str, Any]:
+    """Return the answer length and, unless it is set, the prompt."""
+    settings, engine = context.open_settings, context.engines.base
     longest = settings.sample.max_new_tokens or longest_answer(
         engine.tokenizer, training, thinking=settings.model.thinking
     )
@@ -59,8 +78,7 @@ def choose(context: Context) -> bool:
         if not shots:
             shots, training = training[:SHOTS], training[SHOTS:]
         chosen |= _best_prompt(context, shots, training[:TRIED], longest)
-    write_json(path, chosen)
-    return True
+    return chosen
 
 
 def longest_answer(tokenizer: Any, questions: Sequence[Question], *, thinking: bool) -> int:

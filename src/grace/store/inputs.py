@@ -192,7 +192,7 @@ def _csv_rows(
                 "holds the separator in double quotes"
             )
         pairs = itertools.zip_longest(names, cells, fillvalue="")
-        yield Row(where, {key: _cell(text) for key, text in pairs if key in read})
+        yield Row(where, {key: cell(text) for key, text in pairs if key in read})
 
 
 def _records(table: Any, name: str) -> Iterator[tuple[str, list[str]]]:
@@ -211,8 +211,8 @@ def _records(table: Any, name: str) -> Iterator[tuple[str, list[str]]]:
             yield where, cells
 
 
-def _cell(text: str) -> str | list[str] | None:
-    """Return a cell's text, or a list of texts if the cell is one in JSON or Python."""
+def cell(text: str) -> str | list[str] | None:
+    """Return a text as it is, a list of texts if it spells one in JSON or Python, None if blank."""
     if not text.startswith("["):
         return text if text.strip() else None
     with contextlib.suppress(ValueError, SyntaxError, RecursionError):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from grace import plugins
-from grace.config import DataSettings
+from grace.config import DataSettings, GradeSettings
 from grace.errors import ConfigError
 from grace.records import Message, Question
 from grace.store.inputs import ENDINGS, HUB, is_hub
@@ -23,8 +23,8 @@ Split = Literal["train", "validation", "test"]
 class Task(Protocol):
     """A question set: its questions, their prompts, and the answers to extract.
 
-    `kind` is `open` for free text, `choice` for a letter after step-by-step reasoning; `grader`
-    names the default grader (see `grace.grading`).
+    `kind` is `open` for free text, `choice` for a letter after step-by-step reasoning, `number` for
+    numbers; `grader` names the default grader (see `grace.grading`).
     """
 
     @property
@@ -33,8 +33,8 @@ class Task(Protocol):
         ...
 
     @property
-    def kind(self) -> Literal["open", "choice"]:
-        """Free text, or a letter."""
+    def kind(self) -> Literal["open", "choice", "number"]:
+        """Free text, a letter, or a number."""
         ...
 
     @property
@@ -72,13 +72,22 @@ def title_of(data: DataSettings) -> str:
     return path.stem if path.suffix.lower() in ENDINGS else path.name
 
 
+def graded_task(data: DataSettings, grade: GradeSettings) -> Task:
+    """Return the task of a run, whose answers are compared as numbers if they are graded so.
+
+    Raises:
+        ConfigError: as `load_task`.
+    """
+    return load_task(data.task, grade.grader if grade.grader == "number" else "")
+
+
 def load_task(name: str, kind: str = "") -> Task:
     """Return a task by its name: a file of this folder, or `module:NAME`.
 
     Args:
         name: the name.
         kind: of the questions that a model was trained on, as grace.json records it; only the
-            user's own questions may be of either kind.
+            user's own questions may be of any kind.
 
     Raises:
         ConfigError: there is no name or no such task, or the object is not a task.
@@ -86,10 +95,10 @@ def load_task(name: str, kind: str = "") -> Task:
     if not name:
         known = ", ".join(plugins.available("grace.tasks"))
         raise ConfigError(f"no task is named; set data.task to one of: {known}")
-    if (name, kind) == ("jsonl", "choice"):
+    if name == "jsonl" and kind in ("choice", "number"):
         from grace.tasks.jsonl import Jsonl
 
-        return Jsonl("choice")
+        return Jsonl("choice" if kind == "choice" else "number")
     task = plugins.load("grace.tasks", name)
     if isinstance(task, type) or not isinstance(task, Task):
         wanted = ("name", "kind", "grader", "questions", "messages", "answer")

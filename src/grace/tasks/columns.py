@@ -21,12 +21,15 @@ from grace.config import DataSettings
 from grace.errors import DataError
 from grace.grading import LETTERS
 from grace.records import Question
-from grace.store.inputs import Row, read_rows
+from grace.store.inputs import Row, cell, read_rows
 from grace.tasks.draw import content_id
 from grace.tasks.rows import note
 
-QUESTION = ("question", "query", "prompt", "input")
-ANSWERS = ("answers", "answer", "answerkey", "correct_answer", "target", "label", "gold")
+QUESTION = ("question", "query", "prompt", "input", "problem", "question_stem")
+ANSWERS = (
+    *("answers", "answer", "answerkey", "correct_answer", "target", "label", "gold"),
+    "possible_answers",
+)
 CHOICES = ("choices", "options")
 LETTERED = re.compile(r"(?:(?:option|choice)[ _-]?)?([a-z])", re.IGNORECASE)
 OURS = ("question", "answers", "answer", "choices", "id", "split", "meta")
@@ -91,6 +94,8 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
         raise _missing("answer" if choices else "answers", "answer", list(fields), data, where)
     if answer is not None and choices:
         answers = (_right_letter(answer, choices, labels, where),)
+    elif isinstance(answer, bool):
+        answers = ("yes", "true") if answer else ("no", "false")
     elif answer is not None:
         answers = _texts(answer, f'{where}: "{columns.answers}"')
     name = _text(fields["id"], f'{where}: "id"') if fields.get("id") is not None else ""
@@ -184,13 +189,16 @@ def _log(source: str | Path, names: Sequence[str], columns: Columns) -> None:
 
 
 def _unfolded(value: Any) -> Any:
-    """Return the texts of an answer in the form of SQuAD or TriviaQA, any other value as it is."""
+    """Return the accepted texts of an answer as SQuAD, TriviaQA, GSM8K and PopQA have it.
+
+    Any other value stays as it is.
+    """
     if isinstance(value, dict) and "text" in value:
         return value["text"]
     if isinstance(value, dict) and "value" in value:
         others = value.get("aliases") or []
         return [value["value"], *(others if isinstance(others, list) else [others])]
-    return value
+    return cell(value.rpartition("\n#### ")[2]) if isinstance(value, str) else value
 
 
 def _choices(

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError, UserInputError
-from grace.grading import letter, normalise, short_answer
+from grace.grading import letter, normalise, number, short_answer
 from grace.records import Message, Question
 from grace.store.inputs import ENDINGS, SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
@@ -32,12 +32,13 @@ class Jsonl:
     """The user's own questions, open and multiple choice, also mixed in one file.
 
     Attributes:
-        kind: choice: a model was trained on multiple-choice questions alone and needs choices.
+        kind: choice: a model was trained on multiple-choice questions alone and needs choices;
+            number: answers are compared as numbers.
     """
 
     name: ClassVar[str] = "jsonl"
     grader: ClassVar[str] = "auto"
-    kind: Literal["open", "choice"] = "open"
+    kind: Literal["open", "choice", "number"] = "open"
 
     def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
         """Return questions of a split, drawn by the seed (see `grace.tasks.Task`)."""
@@ -70,7 +71,13 @@ class Jsonl:
         return ask(question, data)
 
     def answer(self, text: str) -> str | None:
-        """Return the letter after `Answer:` if there is one, else the normalised short answer."""
+        """Return the letter after `Answer:` if there is one, else the normalised short answer.
+
+        Where answers are numbers, it is the number that the grader reads.
+        """
+        if self.kind == "number":
+            value = number(text)
+            return None if value is None else f"{value:.12g}"
         return letter(text) or normalise(short_answer(text)) or None
 
 

@@ -27,7 +27,7 @@ from grace.pipeline.sampling import plan_units
 from grace.pipeline.stages.grade import show_first
 from grace.records import Question, Response, to_json
 from grace.store import digest, writing
-from grace.tasks import load_task
+from grace.tasks import graded_task
 from grace.tasks.columns import parse, question_rows
 from grace.tasks.prompts import conversation
 
@@ -90,7 +90,7 @@ class Labeller:
 
     def __init__(self, questions: str | Path, out: Path, settings: Labelling) -> None:
         self._questions, self._out, self._settings = questions, out, settings
-        self._task = load_task(settings.data.task)
+        self._task = graded_task(settings.data, settings.grade)
         self._grade = grader_of(settings.grade, self._task.grader)
         drawn = settings.samples, settings.temperature, settings.top_p
         self._sampling = Sampling(*drawn, settings.max_new_tokens, settings.seed)

@@ -186,7 +186,7 @@ def write_rows_adapter(
 def adapter_metadata(context: Context, asked: Iterable[Question | Graded]) -> dict[str, Any]:
     """Return the entries of grace.json with which `grace.load` makes the prompts of training.
 
-    Their "kind" is `choice` if every training question had choices.
+    Their "kind" is `choice` if every training question had choices, else that of the task.
     """
     from grace.engines.stops import stop_ids
 
@@ -195,7 +195,7 @@ def adapter_metadata(context: Context, asked: Iterable[Question | Graded]) -> di
     shots = context.shots.read() if context.data.shots else []
     return {
         "questions": title_of(context.settings.data),
-        "kind": "choice" if all(question.choices for question in asked) else "open",
+        "kind": "choice" if all(question.choices for question in asked) else context.task.kind,
         "base_model": absolute_model(model),
         "data": {key: data[key] for key in ("task", "prompt", "template", "shots", "system")},
         "shots": [to_json(shot) for shot in shots],
