@@ -15,8 +15,9 @@ import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.calibration import Isotonic, Platt, Temperature
-from grace.estimators import load_estimator
+from grace.estimators import Fitted, load_estimator
 from grace.estimators.probes.actcab import ActCab
+from grace.pipeline.stages.score import FOLDS, cross_fitted
 from grace.probe import fit_probe
 
 RNG = np.random.default_rng(0)
@@ -43,6 +44,29 @@ def test_a_recalibration_is_fitted_on_validation_answers(name: str, kind: Any) -
     assert rated == pytest.approx(kind.fit(VALUES, RIGHT).transform(VALUES).tolist(), abs=1e-6)
     wrong = kind.fit(VALUES, ~RIGHT).transform(VALUES)
     assert np.abs(np.array(rated) - wrong).max() > 0.1
+
+
+def test_no_validation_answer_is_rated_by_a_fit_that_has_seen_it() -> None:
+    platt = load_estimator("platt")
+
+    def fit(known: Any) -> Fitted:
+        seen.append({row.id for row in known.validation.responses})
+        rate = platt.fit(known, ScriptedEngine(), 0).rate
+        rated.append([])
+
+        def remembered(some: Any) -> Any:
+            rated[-1] = [row.id for row in some.responses]
+            return rate(some)
+
+        return Fitted(remembered)
+
+    seen: list[set[str]] = []
+    rated: list[list[str]] = []
+    values = cross_fitted(fit, KNOWN).rate(KNOWN.validation)
+    assert all(not ids & set(held) for ids, held in zip(seen, rated, strict=True))
+    assert all(len(ids) == COUNT - COUNT // FOLDS for ids in seen)
+    together = platt.fit(KNOWN, ScriptedEngine(), 0).rate(KNOWN.validation)
+    assert 1e-4 < np.abs(np.array(values) - np.array(together)).max() < 0.3
 
 
 def test_platt_scales_the_likelihood_with_the_end_token() -> None:

@@ -62,10 +62,13 @@ class Samples:
         prompts = [self.prompts[row] for row in rows]
         return prompts, [self.responses[row].token_ids for row in rows]
 
-    def part(self, rows: range) -> Samples:
-        """Return consecutive rows, without further samples."""
+    def part(self, rows: Rows) -> Samples:
+        """Return some rows, without further samples."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "draw"]
-        return Samples(**{name: getattr(self, name)[rows.start : rows.stop] for name in names})
+        columns: dict[str, Any] = {
+            name: [getattr(self, name)[row] for row in rows] for name in names
+        }
+        return Samples(**columns)
 
 
 class Splits(Protocol):

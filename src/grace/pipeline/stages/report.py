@@ -219,8 +219,9 @@ def _traces(context: Context) -> Iterator[Traced]:
 def _validations(context: Context) -> Iterator[Validation]:
     """Yield GrACE against each rival on validation answers, in log loss and in Brier score.
 
-    All rate the same answers, the backbone's. Platt scaling is fitted on them and GrACE's LoRA is
-    chosen on them; the others have not seen them. A run of an earlier version has none.
+    All rate the same answers, the backbone's, and none has seen the answer that it rates (Platt
+    scaling is fitted on nine tenths of them, for the rest); GrACE's LoRA is chosen on them. A run
+    of an earlier version has none.
     """
     split, settings = context.directory.split("validation"), context.settings
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from grace.estimators import (
     Estimator,
     Fitted,
     Samples,
+    Splits,
     Values,
     asked_by,
     check_estimator,
@@ -31,6 +32,7 @@ from grace.pipeline.stages.cost import (
     watched,
 )
 from grace.pipeline.stages.sample import draw_questions, draw_shots
+from grace.probe.rows import assign_folds, usable_folds
 from grace.progress import progress
 from grace.records import Confidence
 from grace.store import Split, write_json
@@ -38,6 +40,9 @@ from grace.store import Split, write_json
 TRAINED = "grace"
 COMPARED = ("grace_base", "platt", "evidence", "probe")
 """Estimators that also rate validation answers, where the report compares them with `grace`."""
+FITTED_THERE = ("platt",)
+"""Those of them that are fitted on validation answers; each is rated by a fit without it."""
+FOLDS = 10
 
 
 class TestSet(NamedTuple):
@@ -45,6 +50,13 @@ class TestSet(NamedTuple):
 
     context: Context
     split: Split
+
+
+class GivenSplits(NamedTuple):
+    """The splits that an estimator may be fitted on, given as they are."""
+
+    train: Samples
+    validation: Samples
 
 
 class KnownSplits:
@@ -179,8 +191,29 @@ def _rate_all(
         engine.stored = None
         for test in missing:
             samples = samples_of(test.context, estimator.answers, test.split)
-            _rate(test, name, samples, fitted, engine, fit)
+            own = test.split.path == context.directory.split("validation").path
+            unseen = own and name in FITTED_THERE and len({q.id for q in samples.questions}) > 1
+            refit = functools.partial(estimator.fit, engine=engine, seed=context.settings.seed)
+            rated_by = cross_fitted(refit, fit_on) if unseen else fitted
+            _rate(test, name, samples, rated_by, engine, fit)
     return [test.split.confidences(name).path for test in rated]
+
+
+def cross_fitted(fit: Callable[[Splits], Fitted], splits: Splits) -> Fitted:
+    """Return a function that rates validation answers by fits that have not seen their question."""
+
+    def rate(samples: Samples) -> Values:
+        groups = [question.id for question in samples.questions]
+        fold_N = assign_folds(groups, usable_folds(groups, FOLDS))
+        values: Values = [None] * len(groups)
+        for fold in set(fold_N.tolist()):
+            held, rest = ((fold_N == fold).nonzero()[0], (fold_N != fold).nonzero()[0])
+            fitted = fit(GivenSplits(splits.train, samples.part(rest)))
+            for row, value in zip(held, fitted.rate(samples.part(held)), strict=True):
+                values[row] = value
+        return values
+
+    return Fitted(rate)
 
 
 def _is_rated(split: Split, name: str) -> bool:
