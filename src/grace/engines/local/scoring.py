@@ -121,7 +121,8 @@ class LocalScorer(BaseEngine):
             return pool(self.forward, unread, counts, [steps_NB[i] for i in batch if steps_NB])
 
         pooled = run_batches(self._group(contexts), run, contexts)
-        size = self.model.config.get_text_config().hidden_size
+        hidden_size = self.model.config.get_text_config().hidden_size
+        size = pooled[0].shape[-1] if pooled else hidden_size
         width = len(steps_NB[0]) if steps_NB else 0
         states_NSD = np.array(pooled, dtype=np.float32).reshape(len(contexts), 3 + 2 * width, size)
         features = Features(states_NSD[:, 0], states_NSD[:, 1], states_NSD[:, 2])
