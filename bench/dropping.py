@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from guarantees import SAMPLES, pool_of
 from numpy.typing import NDArray
 
 from grace.pipeline.context import open_run
-from grace.pipeline.scaling.pools import draw_pool, read_pool
 from grace.scaling import Pool, replay
 
-SAMPLES, ORDERS = 8, 20
+ORDERS = 20
 STOPS = (0.6, 0.7, 0.8, 0.9)
 DROPS = tuple(n / 100 for n in range(20, 62, 2))
 Row = NDArray[np.float64]
@@ -52,13 +52,7 @@ def votes(pool: Pool, policies: list[str]) -> dict[str, Votes]:
 def measured(path: Path, within: float) -> dict[str, tuple[float, Votes]]:
     """Return majority voting, and by stop early stopping alone and with the chosen drop."""
     context = open_run(path)
-    pools = []
-    for name in ("validation", "test"):
-        split = context.directory.split(name).tuned
-        temperature = context.settings.sample.draw_temperature
-        pools.append(
-            read_pool(draw_pool(context, "tuned", split, SAMPLES, temperature, "scale"), ["grace"])
-        )
+    pools = [pool_of(context, name) for name in ("validation", "test")]
     every = [name_of(stop, drop) for stop in STOPS for drop in (0.0, *DROPS)]
     chosen = votes(pools[0], every)
     drops = {}

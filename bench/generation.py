@@ -17,11 +17,11 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
-import json
+import functools
 import statistics
 from pathlib import Path
 
-from timing import timed
+from timing import in_turns
 
 import grace
 from grace.chat import encode_chat
@@ -57,11 +57,8 @@ def traced(run: Path) -> tuple[TransformersEngine, TransformersEngine]:
 
 
 def questions(path: Path | None, count: int) -> list[str]:
-    """Return questions from a JSONL file, by default those of the pocket."""
-    if path is not None:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line)["question"] for line in lines[:count]]
-    rows = read_rows(QUESTIONS / "pocket_people" / "test.parquet", 0, count)
+    """Return questions from a file, by default those of the pocket."""
+    rows = read_rows(path or QUESTIONS / "pocket_people" / "test.parquet", 0, count)
     return [row.fields["question"] for row in rows]
 
 
@@ -85,15 +82,14 @@ def with_and_without(
         [encode_chat(e.tokenizer, [{"role": "user", "content": text}]) for text in texts]
         for e in pair
     ]
-    ratios = []
-    for number in range(rounds + 1):
-        speed = {}
-        for side in (0, 1) if number % 2 else (1, 0):
-            made = timed(lambda s=side: tokens_of(pair[s], prompts[s], sampling))
-            speed[side] = made.result / made.processor
-        if number:  # the first round warms up
-            ratios.append(speed[0] / speed[1])
-    return statistics.median(ratios)
+    work = [
+        functools.partial(tokens_of, engine, asked, sampling)
+        for engine, asked in zip(pair, prompts, strict=True)
+    ]
+    speeds = [
+        [one.result / one.processor for one in side] for side in in_turns(*work, rounds=rounds)
+    ]
+    return statistics.median(a / b for a, b in zip(*speeds, strict=True))
 
 
 def one_call_for_eight(path: str, texts: list[str], rounds: int, longest: int) -> float:
@@ -109,13 +105,10 @@ def one_call_for_eight(path: str, texts: list[str], rounds: int, longest: int) -
     def at_once() -> int:
         return sum(tokens_of(engine, [p], together) for p in prompts)
 
-    ratios = []
-    for number in range(rounds + 1):
-        slow, fast = timed(separately), timed(at_once)
-        assert slow.result == fast.result, "the two ways must give the same answers"
-        if number:
-            ratios.append(slow.processor / fast.processor)
-    return statistics.median(ratios)
+    slow, fast = in_turns(separately, at_once, rounds=rounds)
+    pairs = list(zip(slow, fast, strict=True))
+    assert all(a.result == b.result for a, b in pairs), "the two ways must give the same answers"
+    return statistics.median(a.processor / b.processor for a, b in pairs)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from grace.pipeline.context import open_run
+from grace.pipeline.context import Context, open_run
 from grace.pipeline.scaling.pools import draw_pool, read_pool
 from grace.scaling import Pool
 from grace.scaling.guarantees import early_stops
@@ -32,6 +32,13 @@ SHARES = (0.05, 0.1, 0.2)
 GRID = tuple(k / 100 for k in range(100, -1, -1))
 Halves = NDArray[np.bool_]
 Broken = tuple[float, float]
+
+
+def pool_of(context: Context, name: str) -> Pool:
+    """Return `SAMPLES` samples of every question of a split, drawn once."""
+    temperature = context.settings.sample.draw_temperature
+    split = context.directory.split(name).tuned
+    return read_pool(draw_pool(context, "tuned", split, SAMPLES, temperature, "scale"), ["grace"])
 
 
 def halves(count: int) -> Halves:
@@ -87,12 +94,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+")
     worst: dict[str, dict[float, Broken]] = {}
     for path in parser.parse_args().runs:
-        context = open_run(path)
-        temperature = context.settings.sample.draw_temperature
-        split = context.directory.split("test").tuned
-        drawn = draw_pool(context, "tuned", split, SAMPLES, temperature, "scale")
-        pool = read_pool(drawn, ["grace"])
-        for kind, delta, found in measured(pool):
+        for kind, delta, found in measured(pool_of(open_run(path), "test")):
             whole, rest = worst.setdefault(kind, {}).get(delta, (0.0, 0.0))
             worst[kind][delta] = max(whole, found[0]), max(rest, found[1])
     print("| guarantee: false (on the rest) in | " + " | ".join(map(str, DELTAS)) + " |")

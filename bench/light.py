@@ -14,10 +14,10 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import numpy as np
+from timing import in_turns
 
 from grace.metrics import bootstrap, evaluate
 
@@ -40,7 +40,7 @@ def main() -> None:
     arguments = parser.parse_args()
     python = arguments.python
     help_command = "from grace.cli import main; import sys; sys.argv[1:] = ['--help']; main()"
-    import_s, help_s, bare_s = _alternately(
+    import_s, help_s, bare_s = _medians(
         arguments.turns,
         lambda: _run(python, "import grace"),
         lambda: _run(python, help_command),
@@ -49,7 +49,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     confidence = rng.beta(2, 1, 1000)
     correct = rng.random(1000) < confidence
-    blocks_s, single_s = _alternately(
+    blocks_s, single_s = _medians(
         2,
         lambda: bootstrap(confidence, correct, resamples=arguments.resamples),
         lambda: _one_at_a_time(confidence, correct, arguments.resamples),
@@ -73,15 +73,10 @@ def _run(python: str, code: str) -> str:
     return done.stdout
 
 
-def _alternately(turns: int, *sides: Callable[[], object]) -> list[float]:
-    """Return the median seconds of each side, taken in turns, so that a drifting load is shared."""
-    seconds: list[list[float]] = [[] for _ in sides]
-    for _ in range(turns):
-        for side, taken in zip(sides, seconds, strict=True):
-            start = time.perf_counter()
-            side()
-            taken.append(time.perf_counter() - start)
-    return [statistics.median(taken) for taken in seconds]
+def _medians(turns: int, *sides: Callable[[], object]) -> list[float]:
+    """Return the median seconds of each side."""
+    taken = in_turns(*sides, rounds=turns, warm=0)
+    return [statistics.median(one.clock for one in side) for side in taken]
 
 
 def _one_at_a_time(confidence: np.ndarray, correct: np.ndarray, resamples: int) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from timing import timed
+from timing import in_turns
 from transformers.cache_utils import DynamicLayer
 
 from grace.chat import encode_chat
@@ -34,8 +33,10 @@ from grace.engines.local.cache import RoomyLayer
 from grace.engines.stops import stop_ids
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence
+from grace.pocket import QUESTIONS
 from grace.records import Question
 from grace.tasks import load_task
+from grace.tasks.columns import parse, question_rows
 from grace.tasks.prompts import conversation
 from grace.training.examples import Example, collate
 from grace.training.forward import losses
@@ -43,15 +44,10 @@ from grace.training.lora import add_lora
 
 
 def questions(path: Path | None, count: int) -> list[Question]:
-    """Return the first questions of a JSONL file, by default those of the pocket."""
-    if path is None:
-        data = DataSettings(task="pocket_people", test=count)
-        return load_task("pocket_people").questions("test", data, 0)
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:count]]
-    return [
-        Question(str(i), "jsonl", row["question"], tuple(row["answers"]))
-        for i, row in enumerate(rows)
-    ]
+    """Return the first questions of a file, by default those of the pocket."""
+    data = DataSettings()
+    source = path or QUESTIONS / "pocket_people" / "test.parquet"
+    return [parse(row, data) for row in question_rows(source, data, 0, count)]
 
 
 @contextlib.contextmanager
@@ -70,15 +66,16 @@ def without(what: str) -> Iterator[None]:
 
 def ratio(work: Callable[[], Any], count: int, rounds: int, what: str) -> tuple[float, float]:
     """Return the questions per second with `what`, and the median ratio to those without."""
-    speeds, ratios = [], []
-    for number in range(rounds):
-        seconds = {}
-        for used in (True, False) if number % 2 else (False, True):
-            with contextlib.nullcontext() if used else without(what):
-                seconds[used] = timed(work).processor
-        ratios.append(seconds[False] / seconds[True])
-        speeds.append(count / seconds[True])
-    return statistics.median(speeds), statistics.median(ratios)
+
+    def slowly() -> None:
+        with without(what):
+            work()
+
+    fast, slow = (
+        [one.processor for one in side] for side in in_turns(work, slowly, rounds=rounds, warm=0)
+    )
+    ratios = [b / a for a, b in zip(fast, slow, strict=True)]
+    return statistics.median(count / one for one in fast), statistics.median(ratios)
 
 
 def check(engine: TransformersEngine, prompts: list[list[int]], sampling: Sampling) -> Any:

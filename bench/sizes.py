@@ -28,7 +28,7 @@ from grace.metrics import ece
 from grace.metrics.resampling import Resamples, interval, over_seeds
 from grace.pipeline.context import Context, open_run
 from grace.probe import fit_probe
-from grace.probe.features import feature_matrix
+from grace.probe.features import feature_parts
 from grace.probe.readout import fit_evidence, fit_readout
 from grace.probe.rows import Array, assign_folds
 
@@ -183,14 +183,14 @@ def _answers(context: Context, name: str) -> Answers:
         for at in range(0, len(done), 64)
     ]
     mean, last, first = (np.concatenate(part) for part in zip(*parts, strict=True))
-    joined = feature_matrix(("mean", "last", "likelihood"), {"mean": mean, "last": last}, responses)
+    joined = feature_parts(("mean", "last", "likelihood"), {"mean": mean, "last": last}, responses)
     return Answers(
         mean,
         last,
         first,
         _log_sum_exp(engine.model, last),
         np.array([likelihoods(one.logprobs, one.end_logprob) for one in responses]),
-        joined,
+        np.concatenate(joined, axis=1),
         np.array([sequence_likelihood(one) or 0.0 for one in responses]),
         np.array([samples.correct[i] for i in done], dtype=np.float64),
         np.array([one.question_id for one in responses]),

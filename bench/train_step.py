@@ -13,12 +13,12 @@ import argparse
 import copy
 import json
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from timing import in_turns
 
 from grace.cnf import CnfTokens, Readout
 from grace.config import TrainSettings
@@ -38,8 +38,10 @@ def main() -> None:
     peft_model = add_lora(taught, cnf, settings)
     with light_rows(peft_model, settings.read_at):
         taught_step = _grace_step(peft_model, cnf, settings)
-        seconds = _alternate([plain_step, taught_step], batches, arguments.warmup)
-    sft_s, grace_s = (statistics.median(side) for side in seconds)
+        sides = [_each(step, batches) for step in (plain_step, taught_step)]
+        taken = in_turns(*sides, rounds=arguments.steps, warm=arguments.warmup)
+    seconds = [[one.clock for one in side] for side in taken]
+    sft_s, grace_s = map(statistics.median, seconds)
     ratios = [one / other for other, one in zip(*seconds, strict=True)]
     print(
         json.dumps(
@@ -160,18 +162,16 @@ def _grace_step(model: Any, cnf: CnfTokens, settings: TrainSettings) -> Any:
     return _step(model, settings, loss_of)
 
 
-def _alternate(steps: list[Any], batches: list[TrainingBatch], warmup: int) -> list[list[float]]:
-    seconds: list[list[float]] = [[] for _ in steps]
-    for number, batch in enumerate(batches):
-        order = range(len(steps)) if number % 2 else reversed(range(len(steps)))
-        for side in order:
-            start = time.perf_counter()
-            steps[side](batch)
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            if number >= warmup:
-                seconds[side].append(time.perf_counter() - start)
-    return seconds
+def _each(step: Any, batches: list[TrainingBatch]) -> Callable[[], None]:
+    """Return a function that takes the step of the next batch each time."""
+    left = iter(batches)
+
+    def work() -> None:
+        step(next(left))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    return work
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from timing import Timed, timed
+from timing import in_turns
 
 from grace.engines import Sampling
 from grace.evidence import Evidence
@@ -116,16 +116,10 @@ def measure(model: Path, pairs: int, rows: int) -> None:
 
 def compare(ways: dict[str, Callable[[], None]], pairs: int, rows: int) -> None:
     """Print how much longer the second way takes than the first."""
-    for way in ways.values():
-        way()
-    dice = random.Random(1)
-    seconds: dict[str, list[Timed]] = {name: [] for name in ways}
-    for _ in range(pairs):
-        for name in dice.sample(list(ways), k=len(ways)):
-            seconds[name].append(timed(ways[name]))
+    taken = in_turns(*ways.values(), rounds=pairs)
     print(" against ".join(reversed(ways)), f"({pairs} pairs)")
     for kind in ("clock", "processor"):
-        first, second = ([getattr(one, kind) for one in found] for found in seconds.values())
+        first, second = ([getattr(one, kind) for one in found] for found in taken)
         ratios = [b / a for a, b in zip(first, second, strict=True)]
         low, high = interval(ratios)
         speeds = [rows * TOKENS / statistics.median(values) for values in (first, second)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import grace.probe as probe_module
-from grace.errors import UserInputError
+from grace.errors import DataError, UserInputError
 from grace.probe import assign_folds, fit_adamw, fit_probe, kfold_scores
 
 
@@ -187,16 +187,12 @@ def test_scores_are_the_same_for_the_same_seed() -> None:
     np.testing.assert_array_equal(first, kfold_scores(features, labels, groups, seed=4))
 
 
-def test_too_few_questions_are_refused_with_the_way_out() -> None:
+def test_there_is_at_most_one_fold_per_question_and_one_question_is_refused() -> None:
     features, labels, groups = problem(10, 3)
-    with pytest.raises(UserInputError, match=r"10 folds need at least 10 questions, got 5; lower"):
-        kfold_scores(features, labels, groups)
-
-
-def test_equal_labels_are_refused() -> None:
-    features, _, groups = problem(40, 3)
-    with pytest.raises(UserInputError, match="all 40 responses have the same label"):
-        kfold_scores(features, np.ones(40), groups)
+    scores = kfold_scores(features, labels, groups, folds=10)
+    np.testing.assert_array_equal(scores, kfold_scores(features, labels, groups, folds=5))
+    with pytest.raises(DataError, match=r"at least 2 training questions; raise data\.train"):
+        kfold_scores(features, labels, ["q"] * 10)
 
 
 def test_features_that_are_not_finite_are_refused_with_their_row() -> None:

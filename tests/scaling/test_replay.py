@@ -14,7 +14,6 @@ from hypothesis.extra import numpy as arrays
 from grace.errors import UserInputError
 from grace.records import Vote
 from grace.scaling import Pool, replay
-from grace.scaling.pool import first_seen
 from grace.scaling.replaying import outcomes
 from grace.strategies import POLICIES, Policy, decide, policy
 from grace.strategies.tally import VoteTable
@@ -183,15 +182,10 @@ def test_the_same_seed_gives_the_same_draws():
     assert first.draws("sc", 4)[0] == pytest.approx(first.curves["sc"].accuracy_BQ.mean())
 
 
-def test_first_seen_names_answers_by_their_first_position():
-    codes = np.array([[2, 0, 2, -1, 0], [-1, -1, 1, 1, 3]])
-    assert first_seen(codes).tolist() == [[0, 1, 0, -1, 1], [-1, -1, 2, 2, 4]]
-
-
 def test_codes_of_answers_may_be_any_whole_numbers():
-    pool = Pool([[900, -5, 10**12, 900]], [[1, 1, 0, 1]])
-    assert pool.answer_QS.tolist() == [[0, -1, 2, 0]]
-    assert pool.correct_QS.tolist() == [[True, False, False, True]]  # no answer, not right
+    pool = Pool([[900, -5, 10**12, 900], [-1, 8, 3, 8]], [[1, 1, 0, 1], [0, 0, 1, 0]])
+    assert pool.answer_QS.tolist() == [[0, -1, 2, 0], [-1, 1, 2, 1]]
+    assert pool.correct_QS[0].tolist() == [True, False, False, True]  # no answer, not right
 
 
 def test_answers_may_be_texts():

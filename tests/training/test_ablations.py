@@ -19,7 +19,6 @@ from grace.config import TrainSettings, from_dict
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError
-from grace.evidence import Evidence
 from grace.training.examples import Example, collate
 from grace.training.forward import log_confidences, losses
 from grace.training.lora import add_lora, light_rows
@@ -334,31 +333,3 @@ def test_settings_that_exclude_each_other_are_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         from_dict(TrainSettings, settings)
-
-
-def test_evidence_and_tokens_that_do_not_suit_the_settings_are_refused(train: Any) -> None:
-    evidence = Evidence((0.0,) * 7, (0.0,) * 7)
-    with pytest.raises(ConfigError, match="before the response"):
-        train(read_at="prompt", evidence=evidence)
-    with pytest.raises(ConfigError, match=r"train.head is token.*rows of bins; call add_cnf"):
-        _train_with_other_rows(train)
-
-
-def _train_with_other_rows(train: Any) -> None:
-    from grace.training.trainer import train_adapter
-
-    model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
-    cnf = add_cnf(model, tokenizer, head="bins")
-    nowhere = Path("nowhere")
-    train_adapter(
-        model,
-        tokenizer,
-        cnf,
-        BATCH,
-        BATCH,
-        TrainSettings(head="token"),
-        seed=0,
-        output_dir=nowhere,
-        checkpoint_dir=nowhere,
-        metadata={},
-    )

@@ -83,9 +83,3 @@ def test_the_weights_of_the_micro_batches_of_a_step_add_up_to_a_mean(
         assert Counter(item.id for item in weighed) == Counter(str(row) for row in step)
         assert sum(item.weight for item in weighed) / parts == pytest.approx(1)
         assert max(len(batch) for batch in batches) <= (micro or 8)
-
-
-def test_weights_have_a_mean_of_one_whatever_their_scale() -> None:
-    heavy = [dataclasses.replace(item, weight=5.0) for item in many(10)]
-    plan = make_plan(heavy, settings(), seed=0)
-    assert {item.weight for item in plan.examples} == {1.0}

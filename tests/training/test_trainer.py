@@ -160,23 +160,6 @@ def test_gamma_keeps_what_the_model_says(train: Any) -> None:
     assert sft_of(1.0) < sft_of(0.01)
 
 
-def test_two_copies_of_an_example_weigh_as_much_as_one_of_weight_two(
-    train: Any, examples: list[Example]
-) -> None:
-    options = {"dropout": 0.0, "epochs": 1, "batch_size": 100, "learning_rate": 1e-2}
-    twice = [*examples, *examples[:6]]
-    merged_rows = [
-        dataclasses.replace(row, weight=2.0 if number < 6 else 1.0)
-        for number, row in enumerate(examples)
-    ]
-    first = weights(train(folder="twice", data=twice, **options).adapter)
-    second = weights(train(folder="merged", data=merged_rows, **options).adapter)
-    plain = weights(train(folder="plain", **options).adapter)
-    for key, tensor in first.items():
-        torch.testing.assert_close(tensor, second[key], atol=1e-4, rtol=1e-3)
-    assert any((first[key] - plain[key]).abs().max() > 1e-3 for key in first)
-
-
 @pytest.mark.parametrize("micro", [1, 3, 8])
 def test_micro_batches_take_the_same_steps_as_whole_batches(micro: int, train: Any) -> None:
     options = {"dropout": 0.0, "epochs": 1}
@@ -349,11 +332,6 @@ def test_what_cannot_be_trained_on_is_refused(train: Any, examples: list[Example
     long = dataclasses.replace(examples[0], prompt_ids=(5,) * 300)
     with pytest.raises(TrainingError, match=r"has 30\d tokens .* more than the model's 256"):
         train(data=[*examples, long])
-    wrong = dataclasses.replace(examples[0], target=1.5)
-    with pytest.raises(
-        TrainingError, match=r"q0#0 has target 1.5 and weight 1.0; give a target in"
-    ):
-        train(data=[*examples, wrong])
     with pytest.raises(ConfigError, match="report_to"):
         train(report_to="wandb")
 

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from grace.probe.adamw import fit_adamw
-from grace.probe.rows import Array, Probe, assign_folds, checked, spread
+from grace.probe.rows import Array, Probe, assign_folds, check_several, checked, spread
 
 __all__ = ["Probe", "assign_folds", "fit_adamw", "fit_probe", "kfold_scores"]
 
@@ -39,24 +39,26 @@ def kfold_scores(
         features_ND: one row per response.
         labels_N: 1 or True where the response is right.
         groups_N: question of each row.
-        folds: number of folds.
+        folds: number of folds; fewer if there are fewer questions.
         kind: closed-form ridge, or ActCab's short AdamW.
         lambdas: ridge penalties per training row; with more than one, each outer fold chooses
             its own on `INNER` folds that are held out of its training set.
-        blocks: sizes of consecutive feature parts that should weigh the same in total.
+        blocks: sizes of consecutive feature parts; several should weigh the same in total.
         seed: seed of the folds (and of AdamW's batches).
 
     Returns:
         Uncalibrated scores, float64 of shape (N,).
 
     Raises:
-        UserInputError: features that are not finite, equal labels, or fewer groups than folds.
+        UserInputError: features that are not finite.
+        DataError: fewer than two questions.
     Source: arXiv 2509.09438 section 3.2.2.
     """
     features_ND, label_N = checked(features_ND, labels_N)
+    check_several(groups_N)
     fold_N = assign_folds(groups_N, folds, seed)
     scores_N = np.empty(len(label_N))
-    for fold in range(folds):
+    for fold in range(fold_N.max() + 1):
         held_N = fold_N == fold
         if kind == "adamw":
             probe = fit_adamw(features_ND[~held_N], label_N[~held_N], seed)
@@ -79,9 +81,11 @@ def fit_probe(
     """Fit one ridge probe on all rows, for scoring rows of other splits (see `kfold_scores`).
 
     Raises:
-        UserInputError: features that are not finite, equal labels, or fewer groups than folds.
+        UserInputError: features that are not finite.
+        DataError: fewer than two questions.
     """
     features_ND, label_N = checked(features_ND, labels_N)
+    check_several(groups_N)
     fold_N = assign_folds(groups_N, 1 if len(lambdas) == 1 else folds, seed)
     return _choose(features_ND, label_N, fold_N, (), lambdas, blocks)
 
@@ -120,16 +124,14 @@ def _ridge(
     count, width = features_ND.shape
     mean_D, bias = features_ND.mean(axis=0), float(label_N.mean())
     scale_D = spread(features_ND)
-    if blocks:
+    if len(blocks) > 1:
         scale_D *= np.concatenate([np.full(size, size**0.5) for size in blocks])
     x_ND, y_N = (features_ND - mean_D) / scale_D, label_N - bias
     wide = width > count
     gram, target = (x_ND @ x_ND.T, y_N) if wide else (x_ND.T @ x_ND, x_ND.T @ y_N)
     weights = (_solve(gram, lam * count, target) for lam in lambdas)
     slopes = (one @ x_ND if wide else one for one in weights)
-    return [
-        Probe(one_D, bias, mean_D, scale_D, lam) for one_D, lam in zip(slopes, lambdas, strict=True)
-    ]
+    return [Probe(one_D, bias, mean_D, scale_D) for one_D in slopes]
 
 
 def _solve(gram: Array, penalty: float, target: Array) -> Array:

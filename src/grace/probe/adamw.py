@@ -41,7 +41,7 @@ def fit_adamw(
         weight_decay=weight_decay,
         seed=seed,
     )
-    return Probe(weights_D[:-1], start + float(weights_D[-1]), mean_D, scale_D, None)
+    return Probe(weights_D[:-1], start + float(weights_D[-1]), mean_D, scale_D)
 
 
 def train_probes(

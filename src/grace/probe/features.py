@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from grace import evidence
-from grace.errors import UserInputError
 from grace.probe.rows import Array
 from grace.records import Response
 
@@ -41,29 +40,18 @@ def likelihood_features(logprobs: Sequence[float], end_logprob: float | None) ->
     return np.asarray((*evidence.features(logprobs, end), *more), dtype=np.float32)
 
 
-def feature_matrix(
-    parts: Sequence[str], states: Mapping[str, Array], responses: Sequence[Response]
-) -> Array:
-    """Join the named feature parts to one float32 matrix of shape (N, D).
+def feature_parts(
+    names: Sequence[str], states: Mapping[str, Array], responses: Sequence[Response]
+) -> list[Array]:
+    """Return the named parts of the features, each float32 of shape (N, width).
 
     Args:
-        parts: names in order, such as ("mean", "last", "likelihood").
+        names: of the parts, in order, such as ("mean", "last", "likelihood").
         states: hidden states by name, each of shape (N, width).
         responses: the same responses, for their likelihoods.
-
-    Raises:
-        UserInputError: a part is neither "likelihood" nor among the states.
     """
-    columns = []
-    for part in parts:
-        if part == "likelihood":
-            rows = [likelihood_features(item.logprobs, item.end_logprob) for item in responses]
-            columns.append(np.stack(rows))
-        elif part in states:
-            columns.append(np.asarray(states[part], dtype=np.float32))
-        else:
-            raise UserInputError(
-                f"probe feature {part!r} is not available, only likelihood and "
-                f"{', '.join(sorted(states))}; change target.features"
-            )
-    return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+    given = dict(states)
+    if "likelihood" in names:
+        rows = [likelihood_features(item.logprobs, item.end_logprob) for item in responses]
+        given["likelihood"] = np.stack(rows)
+    return [np.asarray(given[name], dtype=np.float32) for name in names]

@@ -23,7 +23,7 @@ PENALTIES = tuple(10.0 ** (power / 2) for power in range(-12, 5))  # 1e-6 to 1e2
 FIRST = PENALTIES.index(0.1)  # where the search starts
 LEAST = 1e-4  # penalty of a free block
 JITTER = 1e-10  # added to a kernel, relative to its mean diagonal or 1, so that it has a factor
-FOLDS = 5
+FOLDS = 5  # fewer if there are fewer questions
 SHORTER = 1e-5  # smallest improvement of the log loss for which the search goes on
 
 
@@ -56,7 +56,6 @@ def fit_logistic(
     *,
     weights_N: Array | None = None,
     free: bool = False,
-    folds: int = FOLDS,
     seed: int = 0,
 ) -> Logistic:
     """Fit weights and bias, choosing the penalty of each block on held-out folds.
@@ -68,14 +67,12 @@ def fit_logistic(
         weights_N: sample weights; None: all rows count alike.
         free: leave the last block practically unpenalised (`LEAST`), so that large penalties of
             the others lead to a fit of that block alone.
-        folds: number of folds; fewer if there are fewer questions.
         seed: seed of the folds.
     """
     label_N = np.asarray(labels_N, dtype=np.float64)
     weight_N = np.ones(len(label_N)) if weights_N is None else weights_N
     problem = _Problem(blocks, label_N, weight_N, free)
-    folds = min(folds, len(set(groups_N)))
-    fold_N = assign_folds(groups_N, folds, seed) if folds > 1 else np.zeros(len(label_N))
+    fold_N = assign_folds(groups_N, FOLDS, seed)
     chosen = _search(problem, fold_N, len(blocks) - free)
     beta_W = problem.fit(np.ones(len(label_N), dtype=bool), chosen.penalties, chosen.folds[0])
     weights, bias = problem.unscaled(beta_W, chosen.penalties)

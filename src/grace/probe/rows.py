@@ -22,13 +22,12 @@ SPREAD = 1e-3  # features with a smaller standard deviation in training are left
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A fitted linear probe: `(x - mean) / scale @ weights + bias`. `lam` is None for AdamW."""
+    """A fitted linear probe: `(x - mean) / scale @ weights + bias`."""
 
     weights: Array
     bias: float
     mean: Array
     scale: Array
-    lam: float | None
 
     def predict(self, features_ND: Array) -> Array:
         """Return the uncalibrated score of every row, float64 of shape (N,)."""
@@ -37,34 +36,22 @@ class Probe:
         return scores_N
 
 
-def usable_folds(groups_N: Sequence[Hashable], folds: int) -> int:
-    """Return the number of folds, at most one per question.
-
-    Raises:
-        DataError: fewer than two questions.
-    """
-    questions = len(set(groups_N))
-    if questions < 2:
+def check_several(groups_N: Sequence[Hashable]) -> None:
+    """Raise DataError unless there are at least two questions, which cross-validation needs."""
+    if len(set(groups_N)) < 2:
         raise DataError("a probe needs answers to at least 2 training questions; raise data.train")
-    return min(folds, questions)
 
 
 def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Array:
     """Assign a fold to every row: rows of one group share a fold, and folds are of similar size.
 
-    Raises:
-        UserInputError: fewer groups than folds.
+    There are `folds` of them, or as many as groups if those are fewer.
     """
     rows_of: dict[Hashable, list[int]] = {}
     for row, group in enumerate(groups_N):
         rows_of.setdefault(group, []).append(row)
-    if len(rows_of) < folds:
-        raise UserInputError(
-            f"{folds} folds need at least {folds} questions, got {len(rows_of)}; "
-            f"lower target.folds or use more questions"
-        )
     names = list(rows_of)
-    sizes = [(0, fold) for fold in range(folds)]
+    sizes = [(0, fold) for fold in range(min(folds, len(names)))]
     fold_N = np.empty(len(groups_N), dtype=np.int64)
     for index in np.random.default_rng(seed).permutation(len(names)):
         size, fold = heapq.heappop(sizes)
@@ -85,7 +72,7 @@ def checked(features_ND: Array, labels_N: Array) -> tuple[Array, Array]:
     """Return features and labels as float64.
 
     Raises:
-        UserInputError: shapes that differ, values that are not finite, or equal labels.
+        UserInputError: shapes that differ, or features that are not finite.
     """
     features_ND = np.asarray(features_ND, dtype=np.float64)
     label_N = np.asarray(labels_N, dtype=np.float64)
@@ -99,14 +86,6 @@ def checked(features_ND: Array, labels_N: Array) -> tuple[Array, Array]:
         raise UserInputError(
             f"probe features of row {int(np.argmin(finite_N))} are not finite; extract the "
             "features again in float32"
-        )
-    if not np.isfinite(label_N).all():
-        raise UserInputError("probe labels are not finite; give 0 or 1 for every response")
-    if label_N.min(initial=np.inf) == label_N.max(initial=-np.inf) or not len(label_N):
-        raise UserInputError(
-            f"all {len(label_N)} responses have the same label "
-            f"({label_N[0] if len(label_N) else 'none'}), so a probe has nothing to learn; "
-            "check the grader, or use questions that the model gets partly right"
         )
     return features_ND, label_N
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from grace.scaling.pool import Pool, first_seen
+from grace.scaling.pool import Pool
 from grace.scaling.replaying import is_right, outcomes
 from grace.strategies import EarlyStop
 from grace.strategies.tally import VoteTable
@@ -65,8 +65,7 @@ def early_stops(
         UserInputError: the pool has fewer samples than the budget, or none of the confidences.
     """
     pool.check_budgets([budget])
-    answer_QT = first_seen(pool.answer_QS[:, :budget])
-    table = VoteTable(answer_QT, pool.confidence(estimator)[:, :budget])
+    table = VoteTable(pool.answer_QS[:, :budget], pool.confidence(estimator)[:, :budget])
     correct_QT = pool.correct_QS[:, :budget]
     by_threshold = []
     for tau in grid:

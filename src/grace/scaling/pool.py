@@ -56,7 +56,7 @@ class Pool:
                 f"answers have shape {codes.shape} and type {codes.dtype}; "
                 "give whole numbers, one row per question and one column per sample"
             )
-        self.answer_QS = first_seen(_renumber(codes.astype(np.intp)))
+        self.answer_QS = _first_seen(codes.astype(np.intp))
         self.correct_QS = self._like(correct, "correct").astype(bool) & (self.answer_QS >= 0)
         empty = np.zeros(codes.shape, dtype=np.intp)
         self.tokens_QS = empty if tokens is None else self._like(tokens, "tokens").astype(np.intp)
@@ -241,26 +241,16 @@ def _padded(traces: Sequence[Sequence[Sequence[float]]] | Floats) -> Floats:
     return padded
 
 
-def first_seen(code_RT: Indices) -> Indices:
+def _first_seen(code_RT: Indices) -> Indices:
     """Replace each answer by the position in its row where it was first seen.
 
     Args:
-        code_RT: small integers, equal for equal answers in a row; -1: none.
+        code_RT: integers, equal for equal answers in a row; below 0: none.
     """
-    rows, width = code_RT.shape
-    every = np.arange(rows)
-    first_RK = np.empty((rows, code_RT.max(initial=0) + 2), dtype=np.intp)
-    for place in range(width - 1, -1, -1):
-        first_RK[every, code_RT[:, place]] = place
-    first_RK[:, -1] = -1  # the last column is where "none" has written
-    return np.take_along_axis(first_RK, code_RT, axis=1)
-
-
-def _renumber(code_RT: Indices) -> Indices:
-    """Renumber the answers of each row by small integers, in the order of their codes; -1: none."""
-    order_RT = code_RT.argsort(axis=1, kind="stable")
+    order_RT = code_RT.argsort(axis=1, kind="stable")  # equal answers in the order of their votes
     sorted_RT = np.take_along_axis(code_RT, order_RT, axis=1)
     new_RT = np.diff(sorted_RT, axis=1, prepend=sorted_RT[:, :1]) > 0
-    fresh_RT = np.empty_like(code_RT)
-    np.put_along_axis(fresh_RT, order_RT, new_RT.cumsum(axis=1), axis=1)
-    return np.where(code_RT < 0, -1, fresh_RT)
+    start_RT = np.maximum.accumulate(np.where(new_RT, np.arange(code_RT.shape[1]), 0), axis=1)
+    place_RT = np.empty_like(order_RT)
+    np.put_along_axis(place_RT, order_RT, np.take_along_axis(order_RT, start_RT, axis=1), axis=1)
+    return np.where(code_RT < 0, -1, place_RT)

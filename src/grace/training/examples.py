@@ -30,7 +30,7 @@ SORTED_BATCHES = 8  # batches whose examples are grouped by length
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One response to train on, and its weight in the loss."""
+    """One response to train on, and its weight in the loss of its micro-batch."""
 
     id: str
     prompt_ids: tuple[int, ...]
@@ -110,7 +110,7 @@ class TrainingPlan:
         if not len(mine):
             return [dataclasses.replace(self.examples[rows[0]], weight=0.0)]
         chosen = [self.examples[row] for row in mine]
-        return [dataclasses.replace(item, weight=item.weight * scale) for item in chosen]
+        return [dataclasses.replace(item, weight=scale) for item in chosen]
 
     def indices(self, done: int, process: int) -> range:
         """Return the micro-batches of one process after so many optimizer steps."""
@@ -130,20 +130,15 @@ class TrainingPlan:
 def make_plan(
     examples: Sequence[Example], settings: TrainSettings, *, seed: int, processes: int = 1
 ) -> TrainingPlan:
-    """Plan all epochs: balance, shuffle, group by length, split into optimizer steps.
-
-    Weights are scaled to a mean of 1, so that their scale does not change the learning rate.
-    """
-    mean_weight = float(np.mean([example.weight for example in examples]))
-    scaled = [dataclasses.replace(item, weight=item.weight / mean_weight) for item in examples]
+    """Plan all epochs: balance, shuffle, group by length, split into optimizer steps."""
     steps: list[tuple[int, ...]] = []
     ends: list[int] = []
     for epoch in range(settings.epochs):
-        steps += _epoch_steps(scaled, settings, seed, epoch)
+        steps += _epoch_steps(examples, settings, seed, epoch)
         ends.append(len(steps))
     micro = min(settings.micro_batch_size or settings.batch_size, settings.batch_size)
     accumulation = max(1, math.ceil(settings.batch_size / (micro * processes)))
-    return TrainingPlan(scaled, tuple(steps), tuple(ends), accumulation, processes)
+    return TrainingPlan(examples, tuple(steps), tuple(ends), accumulation, processes)
 
 
 def _epoch_steps(

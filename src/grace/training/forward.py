@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from grace import metrics
 from grace.cnf import Readout, log1mexp, log_odds, unread_end, without
 from grace.engines.local.forward import Forward, read, shared
-from grace.errors import ConfigError
 from grace.evidence import Evidence
 from grace.training.examples import IGNORED, Example, TrainingBatch, collate
 
@@ -66,12 +65,7 @@ def losses(
       more label of the SFT term.
 
     No gradient flows through the evidence, which needs the `end_ids` that end a response.
-
-    Raises:
-        ConfigError: evidence without the ids that end a response.
     """
-    if evidence is not None and not end_ids:
-        raise ConfigError("the evidence needs the ids that end a response; give end_ids")
     length = batch["input_ids"].shape[1] - (read_at != "feed")
     next_BT = batch["labels"][:, 1:length]
     kept = 1  # the last position alone, unless response tokens matter

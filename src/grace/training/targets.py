@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grace.errors import UserInputError
 from grace.metrics.samples import bin_index
 
 Array = NDArray[Any]
 TargetKind = Literal["bins", "labels", "scores"]
 BalanceKind = Literal["none", "cap", "sampler"]
+INTERVALS = 10  # of the target, over which examples are balanced
 
 
 class BinRow(NamedTuple):
@@ -53,28 +53,18 @@ def make_targets(
     With `kind="bins"` the target is the accuracy of the bin, with "labels" the response's own
     label, with "scores" its clipped score; bins and table are the same for all three.
 
-    Raises:
-        UserInputError: lengths differ, a score is not finite, or there is no response.
     Source: arXiv 2509.09438 section 3.2.2.
     """
-    score_N = np.asarray(scores_N, dtype=np.float64)
-    label_N = np.asarray(labels_N, dtype=np.float64)
-    if score_N.shape != label_N.shape or not score_N.size or not np.isfinite(score_N).all():
-        raise UserInputError(
-            f"targets need one finite score per label, got scores {score_N.shape} for labels "
-            f"{label_N.shape} with {int((~np.isfinite(score_N)).sum())} not finite; "
-            "compute the probe scores again"
-        )
-    clipped_N = np.clip(score_N, 0.0, 1.0)
+    clipped_N = np.clip(scores_N, 0.0, 1.0)
     bin_N = bin_index(clipped_N, bins)
     count_M = np.bincount(bin_N, minlength=bins)
-    right_M = np.bincount(bin_N, weights=label_N, minlength=bins)
+    right_M = np.bincount(bin_N, weights=labels_N, minlength=bins)
     accuracy_M = right_M / np.maximum(count_M, 1)
     rows = [
         BinRow(m, m / bins, (m + 1) / bins, int(n), float(accuracy_M[m]) if n else None)
         for m, n in enumerate(count_M)
     ]
-    target_N = {"bins": accuracy_M[bin_N], "labels": label_N, "scores": clipped_N}[kind]
+    target_N = {"bins": accuracy_M[bin_N], "labels": labels_N, "scores": clipped_N}[kind]
     warnings = _small_bins(rows, min_count) if kind == "bins" else []
     return Targets(bin_N, target_N, rows, warnings)
 
@@ -98,7 +88,6 @@ def balance(
     *,
     seed: int = 0,
     epoch: int = 0,
-    intervals: int = 10,
 ) -> Array:
     """Return the indices of one epoch's examples, balanced over the intervals of the target.
 
@@ -107,8 +96,8 @@ def balance(
     with replacement, every occupied interval equally often on average, anew in every epoch.
     """
     target_N = np.asarray(target_N, dtype=np.float64)
-    interval_N = bin_index(target_N, intervals)
-    size_M = np.bincount(interval_N, minlength=intervals)
+    interval_N = bin_index(target_N, INTERVALS)
+    size_M = np.bincount(interval_N, minlength=INTERVALS)
     if kind == "none":
         return np.arange(len(target_N))
     if kind == "sampler":

@@ -86,8 +86,7 @@ def train_adapter(
         RunError: checkpoints made with other settings or other examples.
     Source: arXiv 2509.09438 section 3.2.3.
     """
-    _check_settings(cnf, validation, settings, evidence)
-    _check_examples(model, examples, validation)
+    _check(model, examples, validation, settings)
     set_seed(seed)
     required = [parameter.requires_grad for parameter in model.parameters()]
     record = adapter_record(model, count_rows(model), cnf, settings, metadata, evidence)
@@ -133,25 +132,15 @@ def train_adapter(
         model.eval()
 
 
-def _check_settings(
-    cnf: CnfTokens,
+def _check(
+    model: Any,
+    examples: Sequence[Example],
     validation: Sequence[Example],
     settings: TrainSettings,
-    evidence: Evidence | None,
 ) -> None:
-    if cnf.readout.head != settings.head:
-        raise ConfigError(
-            f"train.head is {settings.head}, but the model has the rows of {cnf.readout.head}; "
-            f"call add_cnf with head={settings.head!r}"
-        )
-    if evidence is not None:
-        dataclasses.replace(settings, evidence="likelihood")  # refuses settings that exclude it
     if settings.keep == "best" and not validation:
         raise ConfigError("train.keep is best, which needs validation responses; use keep=last")
-
-
-def _check_examples(model: Any, examples: Sequence[Example], validation: Sequence[Example]) -> None:
-    if not examples or not any(example.weight > 0 for example in examples):
+    if not examples:
         raise TrainingError(
             "no response ended with an end-of-sequence token, so there is nothing to train on; "
             "raise sample.max_new_tokens, or sample and grade some first"
@@ -163,12 +152,6 @@ def _check_examples(model: Any, examples: Sequence[Example], validation: Sequenc
             f"response {longest.id} has {len(longest)} tokens with its prompt, more than the "
             f"model's {limit}; shorten sample.max_new_tokens or the prompt"
         )
-    for item in examples:
-        if not 0 <= item.target <= 1 or not item.weight >= 0:
-            raise TrainingError(
-                f"response {item.id} has target {item.target} and weight {item.weight}; give a "
-                "target in [0, 1] and a weight of at least 0"
-            )
 
 
 def _run(loop: Loop, save_every: int, on_step: OnStep | None) -> None:

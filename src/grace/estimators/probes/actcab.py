@@ -25,7 +25,7 @@ from grace.metrics import brier
 from grace.metrics.samples import bin_index
 from grace.probe import assign_folds
 from grace.probe.adamw import train_probes
-from grace.probe.rows import Array, sigmoid, spread, usable_folds
+from grace.probe.rows import Array, check_several, sigmoid, spread
 
 
 class Candidate(NamedTuple):
@@ -101,7 +101,8 @@ class ActCab:
 
     def _folds(self, train: Samples, seed: int) -> Array:
         questions = [question.id for question in train.questions]
-        return assign_folds(questions, usable_folds(questions, self.folds), seed)
+        check_several(questions)
+        return assign_folds(questions, self.folds, seed)
 
     def _soft_labels(self, rows_ND: Array, label_N: Array, fold_N: Array, seed: int) -> Array:
         """Return the accuracy of each row's bin of out-of-fold scores, per candidate, (N, C)."""

@@ -16,8 +16,8 @@ from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Rows, Samples, Splits, of_ended
 from grace.grading import labels_of
 from grace.probe import fit_probe
-from grace.probe.features import feature_matrix
-from grace.probe.rows import Array, usable_folds
+from grace.probe.features import feature_parts
+from grace.probe.rows import Array
 
 Part = Literal["mean", "last", "likelihood"]
 
@@ -47,8 +47,8 @@ class StateProbe:
             np.concatenate(parts, axis=1),
             labels_of(train.correct),
             questions,
-            folds=usable_folds(questions, self.folds),
-            blocks=[part.shape[1] for part in parts] if len(parts) > 1 else (),
+            folds=self.folds,
+            blocks=[part.shape[1] for part in parts],
             seed=seed,
         )
 
@@ -65,7 +65,7 @@ class StateProbe:
         if set(self.features) - {"likelihood"}:
             mean_ND, last_ND, _ = engine.features(*samples.token_ids(rows))
             states = {"mean": mean_ND, "last": last_ND}
-        return [feature_matrix((part,), states, responses) for part in self.features]
+        return feature_parts(self.features, states, responses)
 
 
 ESTIMATOR = StateProbe

@@ -101,23 +101,22 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
     from safetensors.numpy import load_file
 
     from grace.probe import kfold_scores
-    from grace.probe.features import feature_matrix
-    from grace.probe.rows import usable_folds
+    from grace.probe.features import feature_parts
     from grace.training.targets import make_targets
 
     settings, split = context.settings.target, context.directory.split("train")
     responses = split.responses.read()
     labels = labels_of([grade.correct for grade in split.grades.read()])
     states = load_file(split.features)
-    parts = [feature_matrix((part,), states, responses) for part in settings.features]
+    parts = feature_parts(settings.features, states, responses)
     questions = [response.question_id for response in responses]
     scores = kfold_scores(
         np.concatenate(parts, axis=1),
         labels,
         questions,
-        folds=usable_folds(questions, settings.folds),
+        folds=settings.folds,
         kind=settings.probe,
-        blocks=[part.shape[1] for part in parts] if len(parts) > 1 else (),
+        blocks=[part.shape[1] for part in parts],
         seed=context.settings.seed,
     )
     return scores, make_targets(
