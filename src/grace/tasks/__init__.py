@@ -84,7 +84,7 @@ def load_task(name: str, kind: str = "") -> Task:
         ConfigError: there is no name or no such task, or the object is not a task.
     """
     if not name:
-        known = ", ".join(plugins.available("grace.tasks"))
+        known = ", ".join(plugins.find("grace.tasks"))
         raise ConfigError(f"no task is named; set data.task to one of: {known}")
     if (name, kind) == ("jsonl", "choice"):
         from grace.tasks.jsonl import Jsonl
