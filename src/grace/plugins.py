@@ -33,22 +33,13 @@ class Plugin(NamedTuple):
     file: Path
 
 
-def available(package: str = "grace.tasks", attribute: str = "") -> list[str]:
-    """Return the sorted names of a package's plug-ins, without importing them.
-
-    Args:
-        package: dotted name of the folder.
-        attribute: the name that a plug-in file assigns; empty: `TASK` for `grace.tasks`, and so on.
+def find(package: str) -> dict[str, Plugin]:
+    """Return the plug-ins of a package by name, sorted, without importing them.
 
     Raises:
         ConfigError: there is no such package, or two files have the same name.
     """
-    return sorted(find(package, attribute))
-
-
-def find(package: str, attribute: str = "") -> dict[str, Plugin]:
-    """Return the plug-ins of a package by name (see `available`)."""
-    assigns = re.compile(rf"^{attribute or _attribute(package)}\b[^=\n]*=(?!=)", re.MULTILINE)
+    assigns = re.compile(rf"^{_attribute(package)}\b[^=\n]*=(?!=)", re.MULTILINE)
     plugins: dict[str, Plugin] = {}
     for folder in _folders(package):
         for file in sorted(folder.rglob("*.py")):
@@ -59,10 +50,10 @@ def find(package: str, attribute: str = "") -> dict[str, Plugin]:
                 raise ConfigError(f"two plug-ins have one name: {plugins[file.stem].file}, {file}")
             parts = file.relative_to(folder).with_suffix("").parts
             plugins[file.stem] = Plugin(".".join((package, *parts)), file)
-    return plugins
+    return dict(sorted(plugins.items()))
 
 
-def load(package: str, name: str, attribute: str = "") -> Any:
+def load(package: str, name: str) -> Any:
     """Return the plug-in `name` of a package, or the object at `module:NAME`.
 
     Raises:
@@ -71,11 +62,10 @@ def load(package: str, name: str, attribute: str = "") -> Any:
     """
     if ":" in name:
         return load_object(name)
-    attribute = attribute or _attribute(package)
-    known = find(package, attribute)
-    kind = _attribute(package).lower()
+    known, attribute = find(package), _attribute(package)
+    kind = attribute.lower()
     if name not in known:
-        raise ConfigError(f"unknown {kind} {name!r}{suggest(name, sorted(known))}")
+        raise ConfigError(f"unknown {kind} {name!r}{suggest(name, list(known))}")
     with packages_for(f"{kind} {name}"):
         return getattr(importlib.import_module(known[name].module), attribute)
 

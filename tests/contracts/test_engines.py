@@ -274,7 +274,7 @@ def test_an_engine_that_lacks_a_method_is_refused_before_it_is_used(base: type) 
 
 
 def test_the_folder_is_the_list_of_engines() -> None:
-    assert set(plugins.available("grace.engines")) == set(KINDS)
+    assert set(plugins.find("grace.engines")) == set(KINDS)
     with pytest.raises(ConfigError, match="unknown engine 'vlm'; did you mean 'vllm'"):
         engine_class("vlm")
 

@@ -17,7 +17,7 @@ from grace.chat import encode_chat
 from grace.engines import Engine
 from grace.errors import ConfigError
 from grace.estimators import Draw, Draws, Estimator, Fitted, Samples, load_estimator
-from grace.plugins import available
+from grace.plugins import find
 from grace.records import Question, Response, response_id
 
 SIZES = {"train": 30, "validation": 12, "test": 9}
@@ -36,7 +36,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny_encoder.save(tmp_path_factory.mktemp("encoder"))
 
 
-@pytest.fixture(params=[*available("grace.estimators"), *RECALIBRATED])
+@pytest.fixture(params=[*find("grace.estimators"), *RECALIBRATED])
 def estimator(request: pytest.FixtureRequest, encoder: str) -> Estimator:
     options = dict(QUICK.get(request.param, {}))
     if options.get("encoder") == "TINY":

@@ -15,7 +15,7 @@ import pytest
 from grace.config import DataSettings
 from grace.errors import DataError, UserInputError
 from grace.grading import LETTERS, load_grader, normalise
-from grace.plugins import available
+from grace.plugins import find
 from grace.records import Question, from_json, to_json
 from grace.tasks import Task, load_task
 from grace.tasks import rows as rows_module
@@ -34,7 +34,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module, "load_from_hub", rows)
 
 
-@pytest.fixture(params=available("grace.tasks"))
+@pytest.fixture(params=find("grace.tasks"))
 def task(request: pytest.FixtureRequest) -> Task:
     return load_task(request.param)
 

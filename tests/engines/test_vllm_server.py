@@ -161,7 +161,7 @@ def test_a_proxy_in_front_gives_the_same(both: Any) -> None:
     engine, reference = both
     card = {"data": {"task": "trivia_qa", "prompt": "short"}, "sample": {"max_new_tokens": 24}}
     relayed, local = (described(e, Path(), Path(), card) for e in (engine, reference))
-    app = create_app(relayed, ServerSettings(name="it"))
+    app = create_app(relayed, ServerSettings(name="it"), Path())
     with TestClient(app, base_url="http://127.0.0.1") as client:
         for number in range(4):
             question = f"What is {number} and {number * 7}?"

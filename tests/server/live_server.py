@@ -14,7 +14,7 @@ from typing import Any
 import openai
 
 from grace.model import Model
-from grace.server import ServerSettings, about, create_app
+from grace.server import ServerSettings, create_app
 from grace.server.running import Server
 
 NAME = "tiny"
@@ -68,7 +68,7 @@ def slowed(model: Model, seconds: float = 0.05) -> Iterator[Slow]:
 def running(model: Model, path: Path, **settings: Any) -> Iterator[Live]:
     """Serve a model until the end of the block."""
     chosen = ServerSettings(name=NAME, **settings)
-    app = create_app(model, chosen, about(model, path, chosen.max_tokens))
+    app = create_app(model, chosen, path)
     listening = socket.create_server(("127.0.0.1", 0))
     server = Server(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

@@ -6,7 +6,7 @@ import pytest
 
 from grace import strategies
 from grace.errors import ConfigError
-from grace.plugins import available
+from grace.plugins import find
 from grace.strategies import (
     POLICIES,
     AdaptiveConsistency,
@@ -20,7 +20,7 @@ from grace.strategies import (
 
 def test_a_file_is_a_strategy():
     files = ["asc", "best", "cisc", "es", "esc", "sc", "weighted"]
-    assert available("grace.strategies") == files
+    assert list(find("grace.strategies")) == files
     for name in files:
         assert type(load(name)).__name__ in strategies.__all__
 

@@ -6,8 +6,8 @@ threads run them on the model, one forward pass at a time, and report their resu
 
 from __future__ import annotations
 
-from grace.server.app import about, create_app
+from grace.server.app import create_app
 from grace.server.running import leave, serve
 from grace.server.settings import ServerSettings
 
-__all__ = ["ServerSettings", "about", "create_app", "leave", "serve"]
+__all__ = ["ServerSettings", "create_app", "leave", "serve"]

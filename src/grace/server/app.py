@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,14 +42,11 @@ if TYPE_CHECKING:
 
 MEASURED = ("task", "n", "accuracy", "ece", "brier", "auroc", "interval", "reliability")
 PAGE = Path(__file__).parent / "page"
-FILES = {
-    "/": ("index.html", "text/html"),
-    "/page/style.css": ("style.css", "text/css"),
-    "/page/app.js": ("app.js", "text/javascript"),
-    "/page/diagram.js": ("diagram.js", "text/javascript"),
-    "/page/promise.js": ("promise.js", "text/javascript"),
-    "/page/trace.js": ("trace.js", "text/javascript"),
-    "/page/icon.svg": ("icon.svg", "image/svg+xml"),
+PAGE_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
 }
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -61,30 +58,7 @@ PAGE_HEADERS = {
 }
 
 
-def about(model: Model, path: Path, most_tokens: int) -> dict[str, Any]:
-    """Return the model's metadata for `/v1/models`.
-
-    Args:
-        model: the loaded model.
-        path: what it was loaded from; a run or an export also has measured metrics.
-        most_tokens: the server's limit on the length of an answer.
-    """
-    row, engine = own_row(path), model.engine
-    return {
-        "created": int(path.stat().st_mtime) if path.exists() else 0,
-        "task": row["task"] if row else model.task.name,
-        "kind": model.task.kind,
-        "read_at": engine.read_at,
-        "evidence": engine.evidence is not None,
-        "max_tokens": min(model.sample.longest, most_tokens),
-        "threshold": to_json(model.promise) if model.promise else None,
-        "measured": {key: row[key] for key in MEASURED if key in row} if row else None,
-    }
-
-
-def create_app(
-    model: Model, settings: ServerSettings | None = None, about: Mapping[str, Any] | None = None
-) -> FastAPI:
+def create_app(model: Model, settings: ServerSettings, path: Path) -> FastAPI:
     """Return the ASGI application that serves a model.
 
     `app.state.end()` answers every waiting request with 503; call it when the server must stop
@@ -93,9 +67,9 @@ def create_app(
     Args:
         model: from `grace.load`; do not call it from elsewhere while it is served.
         settings: limits, name and API key.
-        about: metadata for `/v1/models`, from `grace.server.about`.
+        path: what the model was loaded from; a run or an export has measured metrics, for
+            `/v1/models`.
     """
-    settings = settings or ServerSettings()
     service = Service(model, settings)
 
     @asynccontextmanager
@@ -113,7 +87,7 @@ def create_app(
     )
     _add_api(app, service)
     _add_monitoring(app, service)
-    _add_models(app, settings, dict(about or {}))
+    _add_models(app, service, _card(model, settings, path))
     _add_page(app)
     _add_errors(app)
     paths = {getattr(route, "path", "") for route in app.routes}
@@ -168,11 +142,27 @@ def _add_monitoring(app: FastAPI, service: Service) -> None:
         )
 
 
-def _add_models(app: FastAPI, settings: ServerSettings, about: dict[str, Any]) -> None:
-    created = int(about.pop("created", 0))
-    card = {"id": settings.name, "object": "model", "created": created, "owned_by": "grace"}
-    card |= {"grace": about}
+def _card(model: Model, settings: ServerSettings, path: Path) -> dict[str, Any]:
+    """Return the model's entry in `/v1/models`."""
+    row, engine = own_row(path), model.engine
+    return {
+        "id": settings.name,
+        "object": "model",
+        "created": int(path.stat().st_mtime) if path.exists() else 0,
+        "owned_by": "grace",
+        "grace": {
+            "task": row["task"] if row else model.task.name,
+            "kind": model.task.kind,
+            "read_at": engine.read_at,
+            "evidence": engine.evidence is not None,
+            "max_tokens": min(model.sample.longest, settings.max_tokens),
+            "threshold": to_json(model.promise) if model.promise else None,
+            "measured": {key: row[key] for key in MEASURED if key in row} if row else None,
+        },
+    }
 
+
+def _add_models(app: FastAPI, service: Service, card: dict[str, Any]) -> None:
     @app.get("/v1/models", response_model=ModelList, responses={401: ERRORS[401]})
     async def models() -> dict[str, Any]:
         """List the one model, with its measured calibration."""
@@ -183,23 +173,23 @@ def _add_models(app: FastAPI, settings: ServerSettings, about: dict[str, Any]) -
     @app.get("/v1/models/{model:path}", response_model=ModelCard, responses=errors)
     async def one_model(model: str) -> dict[str, Any]:
         """Describe a model."""
-        if model != settings.name:
-            text = f"model {model!r} is not served here; use {settings.name!r}"
-            raise ApiError(404, text, code="model_not_found")
+        service.check_model(model)
         return card
 
 
 def _add_page(app: FastAPI) -> None:
-    def serve(name: str, kind: str) -> Callable[[], Awaitable[Response]]:
-        content = (PAGE / name).read_bytes()
+    def serve(file: Path) -> Callable[[], Awaitable[Response]]:
+        content, kind = file.read_bytes(), PAGE_TYPES[file.suffix]
 
-        async def file() -> Response:
+        async def answer() -> Response:
             return Response(content, media_type=kind, headers=PAGE_HEADERS)
 
-        return file
+        return answer
 
-    for path, (name, kind) in FILES.items():
-        app.add_api_route(path, serve(name, kind), methods=["GET"], include_in_schema=False)
+    for file in PAGE.iterdir():
+        if file.suffix in PAGE_TYPES:
+            path = "/" if file.name == "index.html" else f"/page/{file.name}"
+            app.add_api_route(path, serve(file), methods=["GET"], include_in_schema=False)
 
 
 def _add_errors(app: FastAPI) -> None:

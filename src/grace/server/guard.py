@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
-import json
 import logging
 import re
 import time
@@ -14,6 +13,8 @@ import uuid
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grace.server.counters import Counters
@@ -21,8 +22,8 @@ from grace.server.errors import ApiError
 from grace.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
-REQUEST_ID = b"x-request-id"
-VALID_ID = re.compile(rb"[\w.:-]{1,128}")  # the client may choose an id like this
+REQUEST_ID = "x-request-id"
+VALID_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # the client may choose an id like this
 PROTECTED = "/v1/"
 MAX_BODY = 2**20  # bytes of one body
 MAX_UNFINISHED = 2**25  # bytes of all bodies that are still arriving
@@ -50,18 +51,18 @@ class Guard:
             await self._app(scope, receive, send)
             return
         path = scope["path"] if scope["path"] in self._paths else "other"
-        request_id = dict(scope["headers"]).get(REQUEST_ID, b"")
+        request_id = Headers(scope=scope).get(REQUEST_ID, "")
         if not VALID_ID.fullmatch(request_id):
-            request_id = f"req-{uuid.uuid4().hex}".encode()
+            request_id = f"req-{uuid.uuid4().hex}"
         start, status = time.monotonic(), 499  # stays 499 if the client leaves before an answer
 
         async def watched(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (REQUEST_ID, request_id)]
+                MutableHeaders(scope=message)[REQUEST_ID] = request_id
                 if status == 500:
-                    log.error("request %s failed", request_id.decode())
+                    log.error("request %s failed", request_id)
             await send(message)
 
         # HEAD is answered as GET: uvicorn leaves out the body
@@ -74,14 +75,16 @@ class Guard:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            headers = {name.lower(): value for name, value in scope["headers"]}
-            self._check_host(headers.get(b"host", b"").decode("latin-1"))
+            headers = Headers(scope=scope)
+            self._check_host(headers.get("host", ""))
             if scope["path"].startswith(PROTECTED):
-                self._check_key(headers.get(b"authorization", b""))
+                self._check_key(headers.get("authorization", ""))
             if scope["method"] == "POST":
-                receive = await self._body(headers, receive)
+                receive = await self._body(headers.get("content-type", ""), receive)
         except ApiError as error:
-            await _send(error, send)
+            close = {"connection": "close"} if error.status in (408, 413) else {}
+            refusal = JSONResponse(error.body, error.status, {**error.headers, **close})
+            await refusal(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -101,19 +104,18 @@ class Guard:
             code="unknown_host",
         )
 
-    def _check_key(self, header: bytes) -> None:
+    def _check_key(self, header: str) -> None:
         expected = self._settings.api_key.encode()
-        scheme, _, key = header.partition(b" ")
-        valid = scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), expected)
+        scheme, _, key = header.partition(" ")
+        valid = scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode(), expected)
         if expected and not valid:
             raise ApiError(
                 401, "no valid API key; send `Authorization: Bearer KEY`", code="invalid_api_key"
             )
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> Receive:
+    async def _body(self, kind: str, receive: Receive) -> Receive:
         """Read the whole body within the limits; return a `receive` that replays it."""
-        kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-        if kind != b"application/json":
+        if kind.split(";")[0].strip().lower() != "application/json":
             raise ApiError(415, "the body is not JSON; send `Content-Type: application/json`")
         limit_s = min(BODY_S, self._settings.timeout_s)
         try:
@@ -192,13 +194,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-async def _send(error: ApiError, send: Send) -> None:
-    body = json.dumps(error.body).encode()
-    head = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-    if error.status in (408, 413):
-        head["connection"] = "close"
-    raw = [(name.lower().encode(), value.encode()) for name, value in head.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})

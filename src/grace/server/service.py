@@ -86,7 +86,7 @@ class Service:
 
     async def score(self, body: ScoreRequest, request: Request) -> Response:
         """Answer `/v1/score`."""
-        self._check_model(body.model)
+        self.check_model(body.model)
         if len(body.input) > MAX_ITEMS:
             many = f"{len(body.input)} responses; send at most {MAX_ITEMS} at a time"
             raise _refused("input", many)
@@ -196,12 +196,17 @@ class Service:
 
     def _check(self, body: ChatRequest | CompletionRequest) -> None:
         """Refuse another model's name, and answers that are longer than the server allows."""
-        self._check_model(body.model)
+        self.check_model(body.model)
         most = self.settings.max_tokens
         if body.longest is not None and body.longest > most:
             raise _refused("max_tokens", f"{body.longest} tokens; ask for at most {most}")
 
-    def _check_model(self, name: str) -> None:
+    def check_model(self, name: str) -> None:
+        """Refuse another model's name.
+
+        Raises:
+            ApiError: with the name to use.
+        """
         if name != self.settings.name:
             text = f"model {name!r} is not served here; use {self.settings.name!r}"
             raise ApiError(404, text, param="model", code="model_not_found")

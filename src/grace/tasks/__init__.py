@@ -93,7 +93,7 @@ def load_task(name: str, kind: str = "") -> Task:
         ConfigError: there is no name or no such task, or the object is not a task.
     """
     if not name:
-        known = ", ".join(plugins.available("grace.tasks"))
+        known = ", ".join(plugins.find("grace.tasks"))
         raise ConfigError(f"no task is named; set data.task to one of: {known}")
     if name == "jsonl" and kind in ("choice", "number"):
         from grace.tasks.jsonl import Jsonl

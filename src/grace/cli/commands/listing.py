@@ -108,7 +108,7 @@ def _plugins(folder: str) -> Rows:
 
     return [
         {"name": name, "about": _first_line(plugin.file)}
-        for name, plugin in sorted(find(f"grace.{folder}").items())
+        for name, plugin in find(f"grace.{folder}").items()
     ]
 
 
@@ -134,10 +134,10 @@ def _recipes() -> Rows:
 
 def _settings() -> Rows:
     from grace.config import RunSettings, describe
-    from grace.plugins import available, load
+    from grace.plugins import find, load
 
     rows = list(describe(RunSettings))
-    for name in available("grace.estimators"):
+    for name in find("grace.estimators"):
         rows += describe(load("grace.estimators", name), f"estimators.{name}.")
     return [{"name": f"{key} = {default}", "about": doc} for key, default, doc in rows]
 

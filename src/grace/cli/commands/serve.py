@@ -208,9 +208,9 @@ def export(
 
 
 def _run(model: Model, path: str | Path, settings: ServerSettings, host: str, port: int) -> None:
-    from grace.server import about, create_app, leave, serve
+    from grace.server import create_app, leave, serve
 
-    app = create_app(model, settings, about(model, Path(path), settings.max_tokens))
+    app = create_app(model, settings, Path(path))
     serve(app, host=host, port=port, name=settings.name, protected=bool(settings.api_key))
     leave()
 
