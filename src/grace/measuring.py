@@ -16,8 +16,8 @@ from grace.report import (
     RatedAnswer,
     Report,
     ReportInput,
-    build_report,
     summarize,
+    write_report,
 )
 from grace.store import is_run, is_study
 from grace.store.inputs import Row, read_rows
@@ -94,8 +94,10 @@ def measure(
         examples=_examples(*named.values()) if len(named) == 1 else (),
     )
     most = max((len(answers.rated) for answers in named.values()), default=1)
-    how = {"bins": bins, "resamples": max(100, min(1000, DRAWN // most))}
-    return summarize(data, **how) if folder is None else build_report(data, folder, **how)
+    report = summarize(data, bins=bins, resamples=max(100, min(1000, DRAWN // most)))
+    if folder is not None:
+        write_report(report, folder)
+    return report
 
 
 def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:

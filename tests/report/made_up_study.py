@@ -2,7 +2,14 @@
 
 import numpy as np
 
-from grace.report import EstimatorResult, RatedAnswer, ReportInput, TargetRow
+from grace.report import (
+    EstimatorResult,
+    RatedAnswer,
+    ReportInput,
+    TargetRow,
+    summarize,
+    write_report,
+)
 
 NASTY = '<script>alert("1")</script> & {{ 7 * 7 }} | `x`'
 
@@ -54,3 +61,10 @@ def study(results=None, **options):
         ],
     }
     return ReportInput(**fields | options)
+
+
+def build_report(data, directory, resamples):
+    """Compute a report, write it into a directory, and return it."""
+    report = summarize(data, resamples=resamples)
+    write_report(report, directory)
+    return report

@@ -20,7 +20,7 @@ from grace.report.inputs import (
     ReportInput,
     Traced,
     conflict,
-    flat_settings,
+    setting_texts,
 )
 from grace.report.names import COMPARED, COSTS, OURS
 from grace.report.rows import Report, from_json, group_by, to_json
@@ -90,7 +90,7 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         target_values=tuple(_counted(*pair) for pair in sorted(data.target_values.items())),
         comparisons=tuple(comparisons(trials, groups)),
         evaluation={"bins": bins, "resamples": resamples, "level": LEVEL, "seed": seed},
-        settings=dict(flat_settings(data.settings)),
+        settings=setting_texts(data.settings),
         notes=tuple(data.notes),
         validation=tuple(data.validation),
         examples=tuple(_picked(data.examples)),
