@@ -127,16 +127,12 @@ class RunDir:
         """Return the threshold that was chosen for the model in this directory, if any.
 
         Raises:
-            RunError: the file holds no threshold, or one of an early version with `--margin`.
+            RunError: the file holds no threshold.
         """
         if not self.threshold.exists():
             return None
         try:
-            row = dict(read_json(self.threshold))
-            row.pop("margin", None)
-            if not row.pop("abstains", True):
-                raise TypeError("it was chosen with --margin, which is gone")
-            return from_json(Threshold, row)
+            return from_json(Threshold, dict(read_json(self.threshold)))
         except (TypeError, ValueError) as error:
             raise RunError(
                 f"{self.threshold} is not a threshold ({error}); remove it and choose again: "
