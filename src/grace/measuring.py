@@ -73,8 +73,6 @@ def measure(
         DataError: a source cannot be read, a row has no confidence or grade, or none is graded.
         ConfigError: `out` is a file, or a run, which has a report of its own.
     """
-    from grace import __version__
-
     folder = None if out is None else Path(out)
     check_report_place(folder)
     if not sources:
@@ -87,7 +85,6 @@ def measure(
     data = ReportInput(
         name=", ".join(named),
         created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        version=__version__,
         hardware="from given files",
         results=results,
         notes=notes,

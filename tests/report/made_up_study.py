@@ -45,7 +45,6 @@ def study(results=None, **options):
     fields = {
         "name": f"study {NASTY}",
         "created": "2026-01-02",
-        "version": "0.1.0",
         "hardware": "a processor, 2 cores",
         "results": results,
         "targets": [

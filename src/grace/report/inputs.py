@@ -136,7 +136,6 @@ class ReportInput:
 
     name: str
     created: str
-    version: str
     hardware: str
     results: Sequence[EstimatorResult]
     targets: Sequence[TargetRow] = ()
@@ -171,7 +170,6 @@ def merge(runs: Iterable[ReportInput], name: str) -> ReportInput:
     return ReportInput(
         name=name,
         created=max(data.created for data in inputs),
-        version=_distinct(data.version for data in inputs),
         hardware=_distinct(data.hardware for data in inputs),
         results=_results(every("results")),
         targets=_targets(every("targets")),

@@ -75,7 +75,6 @@ class RunDir:
         settings: dict[str, Any],
         inputs: Sequence[Path],
         outputs: Sequence[Path],
-        **extra: Any,
     ) -> None:
         """Write the manifest that makes a stage count as done, once its outputs are on disk."""
         for path in outputs:
@@ -87,7 +86,6 @@ class RunDir:
                 "settings": settings,
                 "inputs": self._digests(inputs),
                 "outputs": self._digests(outputs),
-                **extra,
             },
         )
 

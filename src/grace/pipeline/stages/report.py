@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grace import __version__
 from grace.calibration import log_losses
 from grace.config import RunSettings, to_dict
 from grace.errors import RunError, UserInputError
@@ -58,7 +57,6 @@ def report_input(context: Context) -> ReportInput:
     return ReportInput(
         name=directory.path.resolve().name,
         created=config["created"],
-        version=__version__,
         hardware=config["hardware"],
         results=[
             _result(context, test, name, estimator)

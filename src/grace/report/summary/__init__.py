@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grace import __version__
 from grace.errors import UserInputError
 from grace.metrics import METRICS, evaluate, interval, reliability, wqd
 from grace.metrics.resampling import LEVEL
@@ -80,7 +81,7 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         schema_version=SCHEMA_VERSION,
         name=data.name,
         created=data.created,
-        grace_version=data.version,
+        grace_version=__version__,
         hardware=data.hardware,
         rows=tuple(_row(r, trials, bins) for r in sorted(data.results, key=lambda r: r.key)),
         summaries=tuple(summaries(trials, groups)),
