@@ -11,7 +11,6 @@ from grace.config import (
     differences,
     from_dict,
     is_missing,
-    load_settings,
     override_settings,
     read_recipe,
     shipped_recipes,
@@ -23,14 +22,14 @@ from grace.errors import ConfigError
 def test_overrides_win_over_the_recipe_and_the_recipe_over_defaults(tmp_path):
     recipe = tmp_path / "r.toml"
     recipe.write_text("seed = 3\n[train]\nlearning_rate = 1e-3\nepochs = 7\n")
-    settings = load_settings(recipe, ["train.epochs=9", "data.task=sciq"])
+    settings = override_settings(read_recipe(recipe), ["train.epochs=9", "data.task=sciq"])
     assert (settings.seed, settings.train.learning_rate) == (3, 1e-3)
     assert (settings.train.epochs, settings.data.task) == (9, "sciq")
     assert settings.train.rank == 16
 
 
 def test_settings_survive_a_round_trip():
-    settings = load_settings(None, ['target.features=["mean", "last"]', "train.gamma=0"])
+    settings = override_settings({}, ['target.features=["mean", "last"]', "train.gamma=0"])
     assert from_dict(RunSettings, to_dict(settings)) == settings
 
 
@@ -57,7 +56,7 @@ def test_settings_survive_a_round_trip():
 )
 def test_bad_settings_are_refused_by_name(override, message):
     with pytest.raises(ConfigError, match=message):
-        load_settings(None, [override])
+        override_settings({}, [override])
 
 
 @pytest.mark.parametrize(
@@ -68,13 +67,13 @@ def test_bad_recipes_are_refused_by_file(tmp_path, content, message):
     recipe = tmp_path / "r.toml"
     recipe.write_bytes(content)
     with pytest.raises(ConfigError, match=message) as caught:
-        load_settings(recipe)
+        override_settings(read_recipe(recipe), [], where=str(recipe))
     assert "r.toml" in str(caught.value)
 
 
 def test_missing_recipe_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="does not exist"):
-        load_settings(tmp_path / "none.toml")
+        read_recipe(tmp_path / "none.toml")
 
 
 def test_a_recipe_is_a_file_or_a_shipped_one_by_its_name(tmp_path, monkeypatch):
@@ -173,6 +172,11 @@ def test_settings_that_differ_are_told_by_their_dotted_names():
 
 
 def test_a_text_for_a_list_is_split_at_commas_unless_they_may_be_part_of_it():
-    settings = load_settings(None, ["report.estimators=grace, platt", "sample.stop=a,b"])
+    settings = override_settings({}, ["report.estimators=grace, platt", "sample.stop=a,b"])
     assert settings.report.estimators == ("grace", "platt")
     assert settings.sample.stop == ("a,b",)
+
+
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "r.toml").write_bytes(b"\xef\xbb\xbfseed = 3\n")
+    assert read_recipe(tmp_path / "r.toml") == {"seed": 3}

@@ -92,11 +92,11 @@ def run_arguments(run: Path, model: Path, file: Path) -> list[str]:
 
 def finished(folder: Path) -> Path:
     """Make a tiny `model`, `questions.jsonl` and a finished `run` in a folder, and return it."""
-    from grace.config import load_settings
+    from grace.config import override_settings
     from grace.pipeline import run
 
     model = write_model(folder / "model")
     file = write_questions(folder / "questions.jsonl")
     where = (f"model.path={model}", "data.task=jsonl", f"data.file={file}")
-    run(folder / "run", load_settings(None, [*where, *FAST]))
+    run(folder / "run", override_settings({}, [*where, *FAST]))
     return folder

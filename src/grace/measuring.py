@@ -16,8 +16,8 @@ from grace.report import (
     RatedAnswer,
     Report,
     ReportInput,
-    build_report,
     summarize,
+    write_report,
 )
 from grace.store import is_run, is_study
 from grace.store.inputs import Row, read_rows
@@ -73,8 +73,6 @@ def measure(
         DataError: a source cannot be read, a row has no confidence or grade, or none is graded.
         ConfigError: `out` is a file, or a run, which has a report of its own.
     """
-    from grace import __version__
-
     folder = None if out is None else Path(out)
     check_report_place(folder)
     if not sources:
@@ -87,15 +85,16 @@ def measure(
     data = ReportInput(
         name=", ".join(named),
         created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        version=__version__,
         hardware="from given files",
         results=results,
         notes=notes,
         examples=_examples(*named.values()) if len(named) == 1 else (),
     )
     most = max((len(answers.rated) for answers in named.values()), default=1)
-    how = {"bins": bins, "resamples": max(100, min(1000, DRAWN // most))}
-    return summarize(data, **how) if folder is None else build_report(data, folder, **how)
+    report = summarize(data, bins=bins, resamples=max(100, min(1000, DRAWN // most)))
+    if folder is not None:
+        write_report(report, folder)
+    return report
 
 
 def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:

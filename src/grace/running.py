@@ -160,7 +160,8 @@ def check_names(settings: RunSettings) -> None:
     """Refuse an unknown model, task, grader or estimator.
 
     Raises:
-        ConfigError: with the closest name and the list; or the task does not read `data.file`.
+        ConfigError: with the closest name and the list; the task does not read `data.file`; or two
+            rows of the report would have one name.
     """
     from grace.grading import grader_of
     from grace.pipeline.stages.score import estimator_of
@@ -176,10 +177,18 @@ def check_names(settings: RunSettings) -> None:
             "or --file"
         )
     grader_of(settings.grade, task.grader)
-    for other in settings.report.transfer:
+    report, rated = settings.report, {settings.data.task}
+    for other in report.transfer:
         load_task(other)
-    for name in settings.report.estimators:
+        if other in rated:
+            raise ConfigError(f"report.transfer names {other}, which is rated already; remove it")
+        rated.add(other)
+    for name in report.estimators:
         estimator_of(settings, name)
+    if not report.name or report.name in {*report.estimators, "rows", "evidence"} - {"grace"}:
+        raise ConfigError(
+            f"report.name is {report.name!r}; choose a name that no other row of the report has"
+        )
 
 
 def check_samples(settings: RunSettings) -> None:

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 import tiny_models
 import tiny_run
-from grace.config import load_settings
+from grace.config import override_settings
 from grace.pipeline.context import Context
 from grace.records import Grade, Question, Response, Target, response_id
 from grace.store import RunDir, Split
@@ -38,7 +38,7 @@ def make(folder: Path, *changes: str) -> Context:
     """Write the tables up to stage `targets` and return the run's context."""
     file = tiny_run.write_questions(folder / "questions.jsonl")
     where = ("data.task=jsonl", f"data.file={file}", "data.prompt=short")
-    settings = load_settings(None, [*where, *PAPER, *changes])
+    settings = override_settings({}, [*where, *PAPER, *changes])
     directory = RunDir(folder / "run")
     base = SimpleNamespace(tokenizer=tiny_models.tokenizer(), end_ids=(3,), evidence=None)
     engines: Any = SimpleNamespace(

@@ -15,12 +15,14 @@ from safetensors.numpy import load_file, save_file
 
 import grace.training.trainer
 from grace.engines import Features, Sampling
+from grace.errors import RunError
 from grace.estimators import Fitted
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import sample_split, sampling_for
 from grace.pipeline.scaling import guarantees
 from grace.pipeline.stages import fit, score, targets
 from grace.pipeline.stages.grade import grade_split
+from grace.pipeline.stages.score import checked
 from grace.pipeline.stages.train import train_run_adapter
 from grace.records import Generation
 from grace.store import CARD, SPLITS, write_json
@@ -223,8 +225,8 @@ def test_a_threshold_is_chosen_on_validation_answers_and_checked_on_test_answers
     sure = np.linspace(0.5, 1, 200)
     answers = {"validation": (sure, sure > 0.7), "test": (sure, sure < 0.7)}
     monkeypatch.setattr(guarantees, "_greedy_answers", lambda context, name: answers[name])
-    goal = guarantees.Goal("answer", 0.9, delta=0.05, budget=1)
-    chosen = guarantees._for_answers(context, goal)
+    wanted = guarantees._wanted("answer", 0.9, 0.05, None, None)
+    chosen = guarantees._for_answers(context, wanted)
     assert chosen.tau == selective(*answers["validation"], target=0.9, delta=0.05).tau
     assert chosen.test["right"] == (answers["test"][1] & (sure >= chosen.tau)).sum()
 
@@ -246,3 +248,22 @@ def test_estimators_fit_on_the_answers_of_the_model_that_they_rate(context, monk
     assert plain.validation.responses == validation.responses.read() and answered == [
         validation.path
     ]
+
+
+@pytest.mark.parametrize("given", [np.float32([0.25, 1]), iter([0.25, True])])
+def test_confidences_of_an_own_estimator_may_be_any_numbers(given: Any):
+    values = checked("own", given, 2)
+    assert values == [0.25, 1.0] and {type(value) for value in values} == {float}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([0.5, "0.5"], "own gave '0.5'; a confidence is a number"),
+        ([0.5, float("nan")], "own gave nan; a confidence lies in"),
+        ([0.5], "own gave 1 values for 2 responses"),
+    ],
+)
+def test_confidences_of_an_own_estimator_that_are_none_are_refused(given: Any, says: str):
+    with pytest.raises(RunError, match=says):
+        checked("own", given, 2)

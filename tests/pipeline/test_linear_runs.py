@@ -12,13 +12,14 @@ import pytest
 
 import grace
 import tiny_run
-from grace.config import load_settings
-from grace.errors import ConfigError
+from grace.config import override_settings
+from grace.errors import ConfigError, DataError
 from grace.pipeline import run
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.sampling import sampling_for
 from grace.pipeline.stages import choosing
 from grace.pipeline.stages.choosing import LoraChoice, keep_better
+from grace.pipeline.stages.fit import fit
 from grace.pipeline.stages.train import training_seconds
 from grace.pipeline.study import resolve_study
 from grace.records import Generation
@@ -38,7 +39,7 @@ PAIR = (
 def settings(folder: Path, *changes: str) -> Any:
     where = (f"model.path={folder / 'model'}", "data.task=jsonl")
     file = f"data.file={folder / 'questions.jsonl'}"
-    return load_settings(None, [*where, file, *tiny_run.FAST, *PAIR, *changes])
+    return override_settings({}, [*where, file, *tiny_run.FAST, *PAIR, *changes])
 
 
 @pytest.fixture(scope="module")
@@ -367,3 +368,16 @@ def test_without_lora_both_pools_of_a_vote_are_drawn_once(made: Path, tmp_path: 
     assert base == tuned
     votes = {row["strategy"]: row["accuracy"] for row in found["rows"] if row["budget"] == 2}
     assert votes["sc"] == votes["sc@grace"] and "grace-sc" in votes
+
+
+def test_where_the_few_whole_answers_are_alike_the_length_limit_is_named(
+    made: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    run_path = Path(shutil.copytree(made / "rows", tmp_path / "run"))
+    table = RunDir(run_path).split("train").responses
+    cut = {"finish_reason": "length", "end_logprob": None, "confidence": None}
+    table.write([table.read()[0], *(dataclasses.replace(row, **cut) for row in table.read()[1:])])
+    with pytest.raises(DataError, match=r"end within sample\.max_new_tokens=24 \(\d+ do"):
+        fit(Context(RunDir(run_path), settings(made, "train.lora=never")))

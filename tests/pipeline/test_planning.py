@@ -10,7 +10,7 @@ import pytest
 
 import tiny_run
 from grace.chat import encode_chat
-from grace.config import RunSettings, load_settings
+from grace.config import RunSettings, override_settings
 from grace.errors import ModelError
 from grace.pipeline import STAGES, planning, run
 from grace.pipeline.context import Context
@@ -23,7 +23,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> RunSettings:
     model = tiny_run.write_model(folder / "model")
     file = tiny_run.write_questions(folder / "questions.jsonl")
     where = (f"model.path={model}", "data.task=jsonl", f"data.file={file}")
-    return load_settings(None, [*where, *tiny_run.FAST])
+    return override_settings({}, [*where, *tiny_run.FAST])
 
 
 def tokens(settings: RunSettings, stage: str) -> int:

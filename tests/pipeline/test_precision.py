@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tiny_run
-from grace.config import load_settings
+from grace.config import override_settings
 from grace.pipeline import run
 
 
@@ -18,7 +18,7 @@ def test_a_half_precision_run_ends_and_its_engine_reads_what_was_trained(
     model = tiny_run.write_model(tmp_path / "model")
     file = tiny_run.write_questions(tmp_path / "questions.jsonl")
     where = (f"model.path={model}", "data.task=jsonl", f"data.file={file}", f"model.dtype={dtype}")
-    report = run(tmp_path / "run", load_settings(None, [*where, *tiny_run.FAST]))
+    report = run(tmp_path / "run", override_settings({}, [*where, *tiny_run.FAST]))
     assert {row["estimator"] for row in report["rows"]} == {
         "grace",
         "grace@base",

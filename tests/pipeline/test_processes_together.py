@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import tiny_run
-from grace.config import load_settings
+from grace.config import override_settings
 from grace.errors import ConfigError, RunError
 from grace.pipeline import run
 from grace.pipeline.processes import train_together
@@ -29,7 +29,7 @@ def settings(finished: Path) -> list[str]:
 def test_a_run_stops_after_the_stage_that_was_named_and_goes_on_later(
     finished: Path, tmp_path: Path
 ) -> None:
-    how = load_settings(None, settings(finished))
+    how = override_settings({}, settings(finished))
     path = tmp_path / "run"
     assert run(path, how, until="sample") == {}
     assert RunDir(path).manifest("sample") is not None
@@ -48,7 +48,7 @@ def test_a_run_stops_after_the_stage_that_was_named_and_goes_on_later(
 
 @pytest.mark.slow
 def test_two_processes_of_torchrun_train_the_adapter_of_one(finished: Path, tmp_path: Path) -> None:
-    how = load_settings(None, settings(finished))
+    how = override_settings({}, settings(finished))
     one, two = tmp_path / "one", tmp_path / "two"
     run(one, how, until="train")
     run(two, how, until="fit")

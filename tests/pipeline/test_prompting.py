@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tiny_run
-from grace.config import RunSettings, load_settings
+from grace.config import RunSettings, override_settings
 from grace.pipeline import prompting, run
 from grace.pipeline.context import Context
 from grace.store import RunDir, read_json
@@ -29,7 +29,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(inputs: Path, model: str, *changes: str) -> RunSettings:
     where = (f"model.path={inputs / model}", "data.task=jsonl")
-    return load_settings(None, [*where, f"data.file={inputs / 'questions.jsonl'}", *OPEN, *changes])
+    return override_settings(
+        {}, [*where, f"data.file={inputs / 'questions.jsonl'}", *OPEN, *changes]
+    )
 
 
 def chosen(path: Path, given: RunSettings, monkeypatch: pytest.MonkeyPatch, **right: int) -> Any:

@@ -12,7 +12,7 @@ import pytest
 import trials
 
 import tiny_run
-from grace.config import load_settings
+from grace.config import override_settings
 from grace.errors import ModelError, RunError
 from grace.pipeline import load_run_settings, refuse_changes, run
 from grace.store import RunDir
@@ -315,7 +315,7 @@ def test_a_first_try_that_sampled_nothing_refuses_no_other_settings(
         counts = {"data.train": 20, "data.validation": 10, "data.test": 11} | changes
         where = [f"model.path={finished / 'model'}", "data.task=jsonl", f"data.file={file}"]
         settings = [*tiny_run.FAST, *where, *(f"{k}={v}" for k, v in counts.items())]
-        run(tmp_path / "run", load_settings(None, settings), until="sample")
+        run(tmp_path / "run", override_settings({}, settings), until="sample")
 
     with pytest.raises(ModelError, match=r"prompt .*long\.jsonl:41 has \d+ tokens"):
         attempt(long)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -155,6 +156,19 @@ def test_a_replay_of_another_version_is_refused_with_what_to_do(scaled: Path, tm
     (path / "scaling.safetensors").unlink()
     with pytest.raises(RunError, match=r"grace scale .* --samples 6"):
         read_replay(open_run(path))
+
+
+def test_votes_take_the_name_that_the_report_gets_later(scaled: Path, tmp_path: Path):
+    path = shutil.copytree(scaled, tmp_path / "run")
+    settings = load_run_settings(path)
+    renamed = dataclasses.replace(settings.report, name="mine-x")
+    before = read_json(scaled / "report.json")
+    after = run(path, dataclasses.replace(settings, report=renamed), redo="report")
+    parts = ("scaling", "scaling_joint", "equal_accuracy", "pools", "discrimination")
+    old = json.dumps([before[part] for part in parts])
+    new = json.dumps([after[part] for part in parts])
+    assert "mine-x-sc" in new and "sc@mine-x" in new and "grace" in old
+    assert new == old.replace("grace", "mine-x")
 
 
 def test_the_report_is_made_again_with_the_rows_and_stays_finished(scaled: Path):

@@ -11,7 +11,7 @@ import pytest
 import grace
 import tiny_run
 from grace.chat import encode_chat, encode_text
-from grace.config import load_settings
+from grace.config import override_settings
 from grace.pipeline import run
 from grace.records import Question, from_json
 from grace.store import read_json
@@ -26,7 +26,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = tiny_run.write_model(folder / "model", chat_template=None)
     file = tiny_run.write_questions(folder / "questions.jsonl")
     where = (f"model.path={model}", "data.task=jsonl", f"data.file={file}")
-    run(folder / "run", load_settings(None, [*where, *tiny_run.FAST, *SHOTS]))
+    run(folder / "run", override_settings({}, [*where, *tiny_run.FAST, *SHOTS]))
     return folder / "run"
 
 

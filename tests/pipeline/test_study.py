@@ -262,6 +262,12 @@ def test_an_estimator_can_be_added_without_answering_again(study: Path, tmp_path
     assert not (run / "test" / "confidences" / "platt.jsonl").exists()
 
 
+def test_a_run_that_is_named_twice_counts_once(study: Path, tmp_path: Path):
+    inside = next(path.parent for path in (study / PLACES).glob("**/report.json"))
+    once, twice = report_runs([study / PLACES], tmp_path), report_runs([study / PLACES, inside])
+    assert twice["targets"] == once["targets"] and twice["rows"] == once["rows"]
+
+
 def test_a_part_of_a_study_is_reported_alone(study: Path):
     report = report_runs([study / PLACES])
     assert {row["train_task"] for row in report["rows"]} == {PLACES}

@@ -168,14 +168,3 @@ def test_a_stored_threshold_says_all_that_it_was_chosen_for(run: Path):
     assert set(read_json(run / "threshold.json")) == set(Threshold.__dataclass_fields__)
     with pytest.raises(ConfigError):
         choose_threshold(run, mode="never", **EASY)
-
-
-def test_thresholds_of_the_previous_version_are_read_or_refused_with_the_remedy(run: Path):
-    chosen = choose_threshold(run, **EASY)
-    row = read_json(run / "threshold.json")
-    (run / "threshold.json").write_text(json.dumps(row | {"margin": None, "abstains": True}))
-    assert RunDir(run).chosen_threshold() == chosen
-    old = row | {"target": None, "margin": 0.01, "abstains": False}
-    (run / "threshold.json").write_text(json.dumps(old))
-    with pytest.raises(RunError, match=r"--margin, which is gone.*remove it and choose again"):
-        grace.load(run)

@@ -93,7 +93,7 @@ def make_inputs(folder: Path) -> None:
 
 def settings(inputs: Path, *changes: str) -> Any:
     """Return the settings of a tiny run."""
-    from grace.config import load_settings
+    from grace.config import override_settings
 
     fixed = {
         "model.path": str(inputs / "model"),
@@ -122,7 +122,7 @@ def settings(inputs: Path, *changes: str) -> Any:
         "report.bootstrap": 10,
         "report.estimators": ["grace", "platt"],
     }
-    return load_settings(None, [*(f"{k}={json.dumps(v)}" for k, v in fixed.items()), *changes])
+    return override_settings({}, [*(f"{k}={json.dumps(v)}" for k, v in fixed.items()), *changes])
 
 
 def tree(run: Path, free: tuple[str, ...] = FREE) -> dict[str, bytes]:

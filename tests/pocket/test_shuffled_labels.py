@@ -11,7 +11,7 @@ import pytest
 import grace
 from grace import metrics
 from grace.chat import encode_chat
-from grace.config import DataSettings, load_settings
+from grace.config import DataSettings, override_settings
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.transformers import TransformersEngine
@@ -48,7 +48,7 @@ def held_out(answered: Answered, correct: Any, out: Path) -> Any:
     """Return c of the last 2,000 answers after a fit on the first 1,000 with these grades."""
     rows = zip(answered.questions[:TRAIN], answered.responses, correct.tolist(), strict=False)
     known = [Graded(question, (), response, bool(right)) for question, response, right in rows]
-    fit_graded(load_settings(None, ["model.path=pocket", "data.prompt=short"]), known, out)
+    fit_graded(override_settings({}, ["model.path=pocket", "data.prompt=short"]), known, out)
     model = grace.load(out)
     return np.array(model.score(answered.questions[TRAIN:], answered.responses[TRAIN:]))
 

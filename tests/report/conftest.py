@@ -1,9 +1,7 @@
 """One made-up study, reported once for all tests that only read it."""
 
 import pytest
-from made_up_study import study
-
-from grace.report import build_report
+from made_up_study import build_report, study
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -2,7 +2,14 @@
 
 import numpy as np
 
-from grace.report import EstimatorResult, RatedAnswer, ReportInput, TargetRow
+from grace.report import (
+    EstimatorResult,
+    RatedAnswer,
+    ReportInput,
+    TargetRow,
+    summarize,
+    write_report,
+)
 
 NASTY = '<script>alert("1")</script> & {{ 7 * 7 }} | `x`'
 
@@ -38,7 +45,6 @@ def study(results=None, **options):
     fields = {
         "name": f"study {NASTY}",
         "created": "2026-01-02",
-        "version": "0.1.0",
         "hardware": "a processor, 2 cores",
         "results": results,
         "targets": [
@@ -54,3 +60,10 @@ def study(results=None, **options):
         ],
     }
     return ReportInput(**fields | options)
+
+
+def build_report(data, directory, resamples):
+    """Compute a report, write it into a directory, and return it."""
+    report = summarize(data, resamples=resamples)
+    write_report(report, directory)
+    return report

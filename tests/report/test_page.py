@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from made_up_study import NASTY, result, study
+from made_up_study import NASTY, build_report, result, study
 
 from grace.metrics import reliability
-from grace.report import Traced, build_report, merge, summarize
+from grace.report import Traced, merge, summarize
 from grace.report.figures import draw
 from grace.report.figures.answers import _apart
 from grace.report.figures.training import density_of
@@ -237,3 +237,8 @@ def test_the_contents_leave_out_a_section_that_has_no_figure():
     traces = [Traced("capitals", "pocket", "grace", c_NS, np.ones(3, dtype=bool))]
     report = summarize(study(traces=traces), resamples=10)
     assert 'href="#along"' not in render_page(report, draw(report))
+
+
+def test_the_page_names_the_number_of_bins_of_its_report():
+    page = render_page(summarize(study(), bins=5, resamples=10), [])
+    assert "over confidence, in 5 bins" in page

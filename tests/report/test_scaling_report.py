@@ -9,12 +9,12 @@ from pathlib import Path
 import jsonschema
 import pytest
 from made_up_replays import made_up_replay, pool_of
-from made_up_study import result, study
+from made_up_study import build_report, result, study
 from rich.console import Console
 
 import grace
 from grace.metrics import wqd
-from grace.report import Report, build_report, from_json, merge, summarize, to_json
+from grace.report import Report, from_json, merge, summarize, to_json
 from grace.report.console import console_table
 from grace.report.groups import at_budget, curves
 from grace.report.names import strategy_name

@@ -14,6 +14,7 @@ from typing import Any
 from grace.config.fields import (
     describe,
     differences,
+    flatten,
     from_dict,
     key_values,
     parse_value,
@@ -47,10 +48,10 @@ __all__ = [
     "absolute_model",
     "describe",
     "differences",
+    "flatten",
     "from_dict",
     "is_missing",
     "key_values",
-    "load_settings",
     "override_settings",
     "parse_value",
     "read_recipe",
@@ -63,21 +64,15 @@ __all__ = [
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
-def load_settings(recipe: Path | None = None, overrides: Sequence[str] = ()) -> RunSettings:
-    """Return the defaults, changed by a TOML recipe, then by `section.key=value` overrides.
-
-    Raises:
-        ConfigError: an unreadable recipe, an unknown key, or a value out of range; the message
-            names the key and what would be accepted.
-    """
-    tree: dict[str, Any] = read_recipe(recipe) if recipe else {}
-    return override_settings(tree, overrides, where=str(recipe) if recipe else "settings")
-
-
 def override_settings(
     tree: dict[str, Any], overrides: Sequence[str], where: str = "settings"
 ) -> RunSettings:
-    """Return the settings of a nested dict, changed by `section.key=value` overrides."""
+    """Return the settings of a nested dict, changed by `section.key=value` overrides.
+
+    Raises:
+        ConfigError: an unknown key, or a value out of range; the message names the key and what
+            would be accepted.
+    """
     for override in overrides:
         _assign(tree, override)
     return from_dict(RunSettings, tree, where=where)
@@ -98,7 +93,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
     if not path.is_file():
         path = shipped_recipes().get(path.as_posix(), path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(
             f"recipe {path} does not exist; give a file, or a name of `grace list recipes`"

@@ -10,7 +10,6 @@ import difflib
 import json
 import math
 import tomllib
-import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
@@ -90,9 +89,9 @@ def describe(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
 
 def _build(kind: type[Settings], tree: Any, where: str, prefix: str) -> Settings:
     if not isinstance(tree, Mapping):
+        name = f"{where}: {prefix.rstrip('.')!r}" if prefix else where
         raise ConfigError(
-            f"{where}: {prefix.rstrip('.')!r} is {tree!r}, expected a section; set one of its "
-            f"settings: {prefix}NAME"
+            f"{name} is {tree!r}, expected a section; set one of its settings: {prefix}NAME"
         )
     hints = typing.get_type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -143,8 +142,10 @@ def _table(value: Any, where: str) -> dict[str, Any]:
 def _check_scalar(hint: Any, value: Any, metadata: Mapping[str, Any], where: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
-    if isinstance(hint, types.UnionType) or type(value) is not hint:
-        raise ConfigError(f"{where} is {value!r}, expected {KINDS.get(hint, hint)}")
+    if type(value) is not hint:
+        quoted = hint is str and not isinstance(value, list | dict)
+        remedy = f"""; a text in double quotes is one: '"{value}"'""" if quoted else ""
+        raise ConfigError(f"{where} is {value}, expected {KINDS[hint]}{remedy}")
     if hint in (int, float):
         low, high = metadata.get("low"), metadata.get("high")
         if not math.isfinite(value) or (low is not None and value < low):
@@ -159,16 +160,17 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 
     The value is None for a setting that a tree does not have.
     """
-    one, other = _flatten(before), _flatten(after)
+    one, other = flatten(before), flatten(after)
     pairs = {key: (one.get(key), other.get(key)) for key in one | other}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a tree by dotted name."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat

@@ -208,12 +208,14 @@ def stages_left(
 
     Raises:
         RunError: as `run` for settings that changed.
-        ConfigError: `redo` or `until` is not a stage.
+        ConfigError: `redo` or `until` is not a stage, or `redo` comes after `until`.
     """
     for stage in filter(None, (redo, until)):
         if stage not in STAGES:
             raise ConfigError(f"unknown stage {stage!r}; known: {', '.join(STAGES)}")
     again = ORDER.index(redo) if redo else len(ORDER)
+    if redo and until and again > ORDER.index(until):
+        raise ConfigError(f"--redo {redo} comes after --until {until}; leave one of them out")
     if directory.config.exists():
         refuse_changes(directory, settings, redo)
         if _rates_others(directory, settings):

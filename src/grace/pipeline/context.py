@@ -18,7 +18,7 @@ from grace.pipeline.prompting import choose, settled
 from grace.progress import say
 from grace.records import Message, Question
 from grace.store import RowFile, RunDir, Split, read_json
-from grace.tasks import Task, graded_task, load_task
+from grace.tasks import Task, graded_task, load_task, title_of
 from grace.tasks.prompts import conversation
 
 if TYPE_CHECKING:
@@ -176,6 +176,12 @@ class Context:
         return dataclasses.replace(
             self.settings.data, prompt=self.engines.prompt_settings.data.prompt
         )
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The task and the backbone, as the rows of a report name them."""
+        title, backbone = title_of(self.settings.data), Path(self.settings.model.path).name
+        return {"task": title, "backbone": backbone}
 
     def sampler(self, answers: Answers) -> ModelEngine:
         """Return the engine that samples these answers."""

@@ -5,6 +5,7 @@ The values are kept so that a report of several runs can resample the questions 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,15 @@ import numpy as np
 from grace.errors import RunError
 from grace.pipeline.context import Context
 from grace.report import Replay, from_json, to_json
+from grace.report.names import BASE
 from grace.report.rows.votes import Pooled
 from grace.report.summary.votes import equal_rows, seed_rows
 from grace.scaling import Curve, PairWins
 from grace.store import RunDir, read_json, write_bytes, write_json
 from grace.strategies.tally import Floats
-from grace.tasks import title_of
 
 VERSION = 2
+NAMES = ("strategy", "answers", "estimator")  # fields of rows
 
 
 def write_replay(
@@ -76,23 +78,30 @@ def read_replay(context: Context) -> Replay | None:
             f"{directory.scaling} was written by another version; make it again from the stored "
             f"samples: grace scale {directory.path} --samples {content.get('samples', 32)}"
         )
-    tensors = load_file(directory.replay)
-    rows = content["rows"]
+    tensors, rows, pools = load_file(directory.replay), content["rows"], content["pools"]
+    stored = re.escape(next(row["answers"] for row in rows if row["answers"] != BASE))
+    in_name = re.compile(rf"^{stored}(?=-|$)|(?<=@){stored}$")
+
+    def current(name: str) -> str:
+        """Return a name as it is with the present `report.name`."""
+        return in_name.sub(lambda _: settings.report.name, name)
+
+    for row in (*rows, *pools, *(entry for pool in pools for entry in pool["confidences"])):
+        row |= {key: current(row[key]) for key in NAMES if row.get(key)}
     wins = {}
     for key in tensors:
         if key.startswith("wins/"):
-            _, answers, estimator = key.split("/", 2)
+            answers, estimator = map(current, key.split("/", 2)[1:])
             wins[answers, estimator] = PairWins(*tensors[key])
     return Replay(
-        task=title_of(settings.data),
-        backbone=rows[0]["backbone"],
+        **context.about,
         name=settings.report.name,
         seed=settings.seed,
         questions=[question.id for question in directory.split("test").questions.read()],
         curves=_curves(rows, tensors["sums"] / content["orders"]),
         answers={row["strategy"]: row["answers"] for row in rows},
         wins=wins,
-        pools=[from_json(Pooled, row) for row in content["pools"]],
+        pools=[from_json(Pooled, row) for row in pools],
     )
 
 

@@ -53,13 +53,9 @@ class Unit(NamedTuple):
                 id=response_id(key, k),
                 question_id=key,
                 sample=k,
-                text=one.text,
-                token_ids=one.token_ids,
-                finish_reason=one.finish_reason,
-                logprobs=rounded(one.logprobs),
-                end_logprob=one.end_logprob,
-                confidence=one.confidence,
-                trace=rounded(one.trace) if traced else (),
+                **one._replace(
+                    logprobs=rounded(one.logprobs), trace=rounded(one.trace) if traced else ()
+                )._asdict(),
             )
             for place, key in enumerate(self.keys)
             for k, one in enumerate(samples[place])
@@ -211,6 +207,4 @@ def is_sampled(split: Split, num_samples: int) -> bool:
 
 def is_answered(split: Split, num_samples: int) -> bool:
     """Return whether all questions of a split have their responses and grades."""
-    if (ids := split.responses.ids()) is None or ids != split.grades.ids():
-        return False
-    return len(ids) == num_samples * len(split.questions.read())
+    return is_sampled(split, num_samples) and split.responses.ids() == split.grades.ids()

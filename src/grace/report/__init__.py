@@ -32,7 +32,6 @@ __all__ = [
     "TargetRow",
     "Traced",
     "Validation",
-    "build_report",
     "checked_report",
     "from_json",
     "merge",
@@ -41,19 +40,6 @@ __all__ = [
     "to_json",
     "write_report",
 ]
-
-
-def build_report(
-    data: ReportInput, directory: Path, *, bins: int = 10, resamples: int = 1000, seed: int = 0
-) -> Report:
-    """Compute a report and write it into a directory.
-
-    Raises:
-        UserInputError: no results, or two for the same task, estimator and seed.
-    """
-    report = summarize(data, bins=bins, resamples=resamples, seed=seed)
-    write_report(report, directory)
-    return report
 
 
 def write_report(report: Report, directory: Path) -> list[Path]:

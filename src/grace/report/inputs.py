@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from grace.config import flatten
 from grace.errors import UserInputError
 from grace.report.names import ACCESS, of_run
 from grace.report.rows import group_by
@@ -135,7 +136,6 @@ class ReportInput:
 
     name: str
     created: str
-    version: str
     hardware: str
     results: Sequence[EstimatorResult]
     targets: Sequence[TargetRow] = ()
@@ -148,7 +148,7 @@ class ReportInput:
     traces: Sequence[Traced] = ()
 
 
-def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
+def merge(runs: Iterable[ReportInput], name: str) -> ReportInput:
     """Join several inputs, with their raw confidences, so that statistics are over all of them.
 
     An estimator that two runs share counts once, at the cost that the first one measured. If a
@@ -160,6 +160,7 @@ def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
         UserInputError: no input, or different results for the same estimator, task and seed of two
             runs of one name.
     """
+    inputs = list(runs)
     if not inputs:
         raise UserInputError("there are no runs to report; name at least one")
 
@@ -169,7 +170,6 @@ def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
     return ReportInput(
         name=name,
         created=max(data.created for data in inputs),
-        version=_distinct(data.version for data in inputs),
         hardware=_distinct(data.hardware for data in inputs),
         results=_results(every("results")),
         targets=_targets(every("targets")),
@@ -185,15 +185,12 @@ def merge(inputs: Sequence[ReportInput], name: str) -> ReportInput:
     )
 
 
-def flat_settings(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, text) of nested settings."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from flat_settings(value, f"{prefix}{key}.")
-        elif isinstance(value, list | tuple):
-            yield prefix + key, ", ".join(map(str, value))
-        else:
-            yield prefix + key, str(value)
+def setting_texts(settings: Mapping[str, object]) -> dict[str, str]:
+    """Return nested settings as texts by their dotted names."""
+    return {
+        key: ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        for key, value in flatten(settings).items()
+    }
 
 
 def conflict(key: Key) -> UserInputError:
@@ -254,7 +251,7 @@ def _target_values(inputs: Sequence[ReportInput]) -> dict[str, list[float]]:
 def _settings(inputs: Sequence[ReportInput]) -> dict[str, str]:
     values: dict[str, list[str]] = {}
     for data in inputs:
-        for key, text in flat_settings(data.settings):
+        for key, text in setting_texts(data.settings).items():
             values.setdefault(key, []).append(text)
     return {key: _distinct(texts) for key, texts in values.items()}
 

@@ -75,7 +75,6 @@ class RunDir:
         settings: dict[str, Any],
         inputs: Sequence[Path],
         outputs: Sequence[Path],
-        **extra: Any,
     ) -> None:
         """Write the manifest that makes a stage count as done, once its outputs are on disk."""
         for path in outputs:
@@ -87,7 +86,6 @@ class RunDir:
                 "settings": settings,
                 "inputs": self._digests(inputs),
                 "outputs": self._digests(outputs),
-                **extra,
             },
         )
 
@@ -127,16 +125,12 @@ class RunDir:
         """Return the threshold that was chosen for the model in this directory, if any.
 
         Raises:
-            RunError: the file holds no threshold, or one of an early version with `--margin`.
+            RunError: the file holds no threshold.
         """
         if not self.threshold.exists():
             return None
         try:
-            row = dict(read_json(self.threshold))
-            row.pop("margin", None)
-            if not row.pop("abstains", True):
-                raise TypeError("it was chosen with --margin, which is gone")
-            return from_json(Threshold, row)
+            return from_json(Threshold, dict(read_json(self.threshold)))
         except (TypeError, ValueError) as error:
             raise RunError(
                 f"{self.threshold} is not a threshold ({error}); remove it and choose again: "

@@ -27,7 +27,6 @@ from grace.report import Replay
 from grace.scaling import BUDGETS, Curve, Pool, pair_wins, replay
 from grace.store import RunDir, Split, copy_file, write_json
 from grace.strategies import Policy, policy
-from grace.tasks import title_of
 
 COUNTING = ("sc", "asc", "asc,rule=beta", "esc")  # strategies that only count answers
 READING = ("sc", "es")  # strategies that are replayed with every estimator
@@ -152,13 +151,12 @@ def _side(
 
 def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> Replay:
     settings = context.settings
-    about = {"task": title_of(settings.data), "backbone": Path(settings.model.path).name}
 
     def row_name(estimator: str) -> str:
         return settings.report.name if estimator == OWN else estimator
 
     return Replay(
-        **about,
+        **context.about,
         name=settings.report.name,
         seed=settings.seed,
         questions=[question.id for question in sides[0].split.questions.read()],
@@ -170,7 +168,7 @@ def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> 
             for estimator in side.pool.confidences
         },
         pools=[
-            describe(side.pool, row_name, **about, seed=settings.seed, answers=side.name)
+            describe(side.pool, row_name, **context.about, seed=settings.seed, answers=side.name)
             for side in sides
         ],
     )

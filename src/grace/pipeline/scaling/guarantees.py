@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,16 +21,6 @@ from grace.thresholds import AccuracyGuarantee, check_level, few_dropped, select
 
 MODES = ("answer", "early-stop")
 STAGE = "threshold"
-
-
-class Goal(NamedTuple):
-    """The guarantee that a user asks for, and the vote that it is about."""
-
-    mode: Literal["answer", "early-stop"]
-    target: float
-    delta: float
-    budget: int
-    alpha: float | None = None
 
 
 def choose_threshold(
@@ -60,7 +50,7 @@ def choose_threshold(
         UserInputError: an impossible target or delta.
         RunError: there is no such run, or its model is not trained yet.
     """
-    goal = _checked(mode, target, delta, budget, alpha)
+    wanted = _wanted(mode, target, delta, budget, alpha)
     if not is_run(path):
         runs = runs_in(path)
         which = f"holds several runs; name one of them, e.g. {runs[0]}" if runs else "is not a run"
@@ -75,16 +65,17 @@ def choose_threshold(
         )
     with context.directory.lock():
         earlier = context.directory.chosen_threshold()
-        choose = _for_answers if goal.mode == "answer" else _for_votes
-        chosen = choose(context, goal)
+        choose = _for_answers if wanted.mode == "answer" else _for_votes
+        chosen = choose(context, wanted)
         chosen = dataclasses.replace(chosen, tries=_tries(earlier, chosen))
         write_json(context.directory.threshold, to_json(chosen))
     return chosen
 
 
-def _checked(
+def _wanted(
     mode: str, target: float, delta: float, budget: int | None, alpha: float | None
-) -> Goal:
+) -> Threshold:
+    """Return a threshold that is still to be chosen, with the guarantee that a user asks for."""
     if mode not in MODES:
         raise ConfigError(f"--mode is {mode!r}; choose from {', '.join(MODES)}")
     if mode == "answer" and (alpha is not None or budget not in (None, 1)):
@@ -97,32 +88,33 @@ def _checked(
     if alpha is not None:
         check_level(alpha, "--drop", 0.05)
     most = 1 if mode == "answer" else budget or BUDGET
-    return Goal(mode, target, delta, most, alpha)  # type: ignore[arg-type]
+    about: dict[str, Any] = {"mode": mode, "budget": most, "target": target, "delta": delta}
+    return Threshold(**about, temperature=0.0, tau=None, n=0, bound=0.0, promise="", alpha=alpha)
 
 
-def _for_answers(context: Context, goal: Goal) -> Threshold:
+def _for_answers(context: Context, wanted: Threshold) -> Threshold:
     """Choose the threshold for single answers."""
     confidence_N, correct_N = _greedy_answers(context, "validation")
-    guarantee = selective(confidence_N, correct_N, target=goal.target, delta=goal.delta)
+    guarantee = selective(confidence_N, correct_N, target=wanted.target, delta=wanted.delta)
     test = None
     if guarantee.tau is not None:
         confidence_N, correct_N = _greedy_answers(context, "test")
         accepted_N = confidence_N >= guarantee.tau
         test = _tested(accepted_N, correct_N & accepted_N)
-    return _threshold(context, goal, 0.0, guarantee, test)
+    return _chosen(context, wanted, guarantee, test)
 
 
-def _for_votes(context: Context, goal: Goal) -> Threshold:
+def _for_votes(context: Context, wanted: Threshold) -> Threshold:
     """Choose the threshold for a vote that stops early, and one to drop samples if asked for."""
-    budget, delta = goal.budget, goal.delta
+    budget, delta = wanted.budget, wanted.delta
     temperature = context.settings.sample.draw_temperature
     pool = _votes(context, "validation", budget, temperature)
     dropping = None
-    if goal.alpha is not None:
+    if wanted.alpha is not None:
         delta /= 2
-        dropping = few_dropped(pool.lowest_right(), goal.alpha, delta)
+        dropping = few_dropped(pool.lowest_right(), wanted.alpha, delta)
     drop = dropping.drop if dropping else 0.0
-    guarantee = accuracy_threshold(pool, goal.target, budget=budget, delta=delta, drop=drop)
+    guarantee = accuracy_threshold(pool, wanted.target, budget=budget, delta=delta, drop=drop)
     test = None
     if guarantee.tau is not None:
         pool = _votes(context, "test", budget, temperature)
@@ -133,17 +125,14 @@ def _for_votes(context: Context, goal: Goal) -> Threshold:
             lost = (pool.lowest_right() < drop).mean()
             saved = 1 - left.tokens_QS.sum() / pool.tokens_QS.sum()
             test["shows"] += f"; {lost:.1%} of the right samples dropped, {saved:.1%} fewer tokens"
-    chosen = _threshold(context, goal, temperature, guarantee, test)
-    if dropping is None:
-        return chosen
-    promise = f"{chosen.promise}; {dropping}"
-    return dataclasses.replace(chosen, drop=drop, alpha=dropping.alpha, promise=promise)
+    chosen = _chosen(context, wanted, guarantee, test)
+    promise = f"{chosen.promise}; {dropping}" if dropping else chosen.promise
+    return dataclasses.replace(chosen, temperature=temperature, drop=drop, promise=promise)
 
 
-def _threshold(
+def _chosen(
     context: Context,
-    goal: Goal,
-    temperature: float,
+    wanted: Threshold,
     guarantee: AccuracyGuarantee,
     test: dict[str, Any] | None,
 ) -> Threshold:
@@ -151,18 +140,8 @@ def _threshold(
     rows_alone = context.directory.frozen  # no epoch was chosen
     if context.settings.train.keep == "best" and not rows_alone:
         promise += "; train.keep=best chose the epoch on these questions, which favours them"
-    return Threshold(
-        mode=goal.mode,
-        budget=goal.budget,
-        temperature=temperature,
-        target=goal.target,
-        delta=goal.delta,
-        tau=guarantee.tau,
-        n=guarantee.n,
-        bound=guarantee.bound,
-        promise=promise,
-        test=test,
-    )
+    found: dict[str, Any] = {"tau": guarantee.tau, "n": guarantee.n, "bound": guarantee.bound}
+    return dataclasses.replace(wanted, **found, promise=promise, test=test)
 
 
 def _tested(accepted_N: np.ndarray, right_N: np.ndarray) -> dict[str, Any]:

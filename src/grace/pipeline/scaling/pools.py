@@ -17,7 +17,7 @@ from grace.metrics import evaluate, wqd
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import answer, sampling_for
 from grace.pipeline.stages.cost import Meter, MeteredEngine
-from grace.pipeline.stages.score import KnownSplits, check_values, estimator_of
+from grace.pipeline.stages.score import KnownSplits, checked, estimator_of
 from grace.progress import progress
 from grace.records import Confidence
 from grace.report.rows.votes import Pooled, PooledConfidence
@@ -67,8 +67,8 @@ def rate_pool(context: Context, name: str, pool: Split) -> None:
     rated = sum(map(len, units[:done]))
     with progress(f"scale {name}", len(ids), done=rated, unit="samples") as advance:
         for unit in units[done:]:
-            values = fitted.rate(samples.part(unit))  # every sample is rated by itself
-            check_values(name, values, len(unit))
+            # every sample is rated by itself
+            values = checked(name, fitted.rate(samples.part(unit)), len(unit))
             table.append([Confidence(ids[i], v) for i, v in zip(unit, values, strict=True)])
             advance(len(unit))
 

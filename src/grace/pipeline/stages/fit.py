@@ -11,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -32,10 +32,6 @@ from grace.records import Message, Question, to_json
 from grace.store import RunDir, write_json
 from grace.tasks import title_of
 from grace.tasks.prompts import conversation
-
-if TYPE_CHECKING:
-    from grace.records import Response
-
 
 FIT = "fit"  # the unit under which the seconds of the fit are kept
 AT_ONCE = 64  # graded answers that are read together
@@ -63,14 +59,28 @@ class FitData(NamedTuple):
 
 
 def fit(context: Context) -> None:
-    """Fit the evidence and the rows on the graded training responses."""
+    """Fit the evidence and the rows on the graded training responses.
+
+    Raises:
+        DataError: all that were not cut are right, or all are wrong, or there is none.
+        RunError: an earlier version has stored the states.
+    """
     directory, split = context.directory, context.directory.split("train")
     start = time.perf_counter()
     train = context.settings.train
     responses, grades = split.responses.read(), split.grades.read()
     # a response that was cut has no c
     rows = [row for row, response in enumerate(responses) if response.finish_reason == "stop"]
-    data = _fit_data([responses[row] for row in rows], [grades[row].correct for row in rows])
+    ended = [responses[row] for row in rows]
+    what, cut = "training responses", len(responses) - len(rows)
+    if rows and cut:
+        longest = context.settings.sample.max_new_tokens
+        what += f" that end within sample.max_new_tokens={longest} ({cut} do not)"
+    data = FitData(
+        [(one.logprobs, cast(float, one.end_logprob)) for one in ended],
+        labels_of([grades[row].correct for row in rows], what),
+        [one.question_id for one in ended],
+    )
     outputs = [directory.readout]
     summary: dict[str, float] = {}
     if train.head == "linear":
@@ -87,7 +97,13 @@ def fit(context: Context) -> None:
             "evidence_log_loss": float(readout.alone.mean()),
             "answers": len(readout.losses),
         }
-        write_rows(context, readout, directory.rows, directory.split("train").questions.read())
+        write_rows_adapter(
+            context.engines.base,
+            readout.rows_ED,
+            evidence,
+            directory.rows,
+            adapter_metadata(context, split.questions.read()),
+        )
         outputs += sorted(path for path in directory.rows.iterdir() if path.is_file())
     else:
         evidence = fit_evidence(data.features_NF, data.labels_N, data.groups)
@@ -96,19 +112,6 @@ def fit(context: Context) -> None:
     write_json(directory.readout, {"evidence": evidence.to_dict(), **summary})
     inputs = [split.responses.path, split.grades.path, split.features]
     directory.finish("fit", {"head": train.head, "trace": train.trace}, inputs, outputs)
-
-
-def _fit_data(responses: Sequence[Response], correct: Sequence[bool]) -> FitData:
-    """Return the inputs of the fit.
-
-    Raises:
-        DataError: all responses are right, or all are wrong, or there is none.
-    """
-    return FitData(
-        [(one.logprobs, cast(float, one.end_logprob)) for one in responses],
-        labels_of(correct),
-        [one.question_id for one in responses],
-    )
 
 
 def fit_rows(context: Context, states: Features, data: FitData, steps: Steps | None = None) -> Fit:
@@ -159,14 +162,6 @@ def _stored_states(directory: RunDir, rows: Sequence[int]) -> dict[str, Any]:
     return {name: value[list(rows)] for name, value in stored.items()}
 
 
-def write_rows(
-    context: Context, readout: Fit, out: Path, asked: Iterable[Question | Graded]
-) -> None:
-    """Write the rows of a run, fitted to answers to these questions, as an adapter without LoRA."""
-    metadata = adapter_metadata(context, asked)
-    write_rows_adapter(context.engines.base, readout.rows_ED, readout.evidence, out, metadata)
-
-
 def write_rows_adapter(
     engine: Any, rows_ED: Any, evidence: Evidence, out: Path, metadata: Mapping[str, Any]
 ) -> None:
@@ -186,7 +181,7 @@ def write_rows_adapter(
 def adapter_metadata(context: Context, asked: Iterable[Question | Graded]) -> dict[str, Any]:
     """Return the entries of grace.json with which `grace.load` makes the prompts of training.
 
-    Their "kind" is `choice` if every training question had choices, else that of the task.
+    "kind" is `choice` if every question asked in training had choices, else that of the task.
     """
     from grace.engines.stops import stop_ids
 
@@ -246,7 +241,8 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     graded = FitData(logprobs, labels_N, list(chats))
     steps = graded.steps(features, at_steps, step_NB) if settings.train.trace else None
     readout = fit_rows(context, features, graded, steps)
-    write_rows(context, readout, out, answers)
+    metadata = adapter_metadata(context, answers)
+    write_rows_adapter(engine, readout.rows_ED, readout.evidence, out, metadata)
     return readout
 
 

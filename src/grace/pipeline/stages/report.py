@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grace import __version__
 from grace.calibration import log_losses
-from grace.config import to_dict
+from grace.config import RunSettings, to_dict
 from grace.errors import RunError, UserInputError
 from grace.estimators import Estimator
 from grace.pipeline.context import Context, open_run
@@ -22,18 +20,17 @@ from grace.pipeline.stages.score import COMPARED, TRAINED, TestSet, rated_estima
 from grace.report import (
     EstimatorResult,
     RatedAnswer,
+    Report,
     ReportInput,
     TargetRow,
     Traced,
     Validation,
-    build_report,
     merge,
     summarize,
     to_json,
     write_report,
 )
 from grace.store import read_json, runs_in
-from grace.tasks import title_of
 
 Array = NDArray[np.float64]
 OURS, *RIVALS = COMPARED
@@ -44,12 +41,7 @@ SHARES = np.linspace(0, 1, 21)
 def report(context: Context) -> None:
     """Write the run's report."""
     directory, settings = context.directory, context.settings.report
-    summary = summarize(
-        report_input(context),
-        bins=settings.bins,
-        resamples=settings.bootstrap,
-        seed=context.settings.seed,
-    )
+    summary = _summarized(report_input(context), context.settings)
     outputs = write_report(summary, directory.path)
     score = directory.manifest("score") or {}
     inputs = [directory.path / name for name in score.get("outputs", {})]
@@ -61,11 +53,10 @@ def report_input(context: Context) -> ReportInput:
     directory, settings = context.directory, context.settings
     config = read_json(directory.config)
     table = read_json(directory.target_table)
-    estimators, task = _estimators(context), title_of(settings.data)
+    estimators, task = _estimators(context), context.about["task"]
     return ReportInput(
         name=directory.path.resolve().name,
         created=config["created"],
-        version=__version__,
         hardware=config["hardware"],
         results=[
             _result(context, test, name, estimator)
@@ -87,7 +78,7 @@ def _run_name(context: Context) -> str:
     """Return the name of a run among others: its task, its variant, its seed."""
     settings = context.settings
     variant = [] if settings.report.name == TRAINED else [settings.report.name]
-    return ", ".join([title_of(settings.data), *variant, f"seed {settings.seed}"])
+    return ", ".join([context.about["task"], *variant, f"seed {settings.seed}"])
 
 
 def _estimators(context: Context) -> dict[str, Estimator]:
@@ -113,21 +104,21 @@ def report_runs(paths: Sequence[Path], out: Path | None = None) -> dict[str, Any
         return report
     if not paths:
         raise UserInputError("no run given; name at least one finished run")
-    contexts = [open_run(run) for path in paths for run in runs_under(path)]
+    runs = {run.resolve(): run for path in paths for run in runs_under(path)}  # each only once
+    contexts = [open_run(run) for run in runs.values()]
     for context in contexts:
         check_finished(context)
-    settings = contexts[0].settings
-    with tempfile.TemporaryDirectory() as folder:
-        name = (out or paths[0]).resolve().name
-        summary = build_report(
-            merge([report_input(context) for context in contexts], name),
-            out or Path(folder),
-            bins=settings.report.bins,
-            resamples=settings.report.bootstrap,
-            seed=settings.seed,
-        )
+    name = (out or paths[0]).resolve().name
+    summary = _summarized(merge(map(report_input, contexts), name), contexts[0].settings)
+    if out is not None:
+        write_report(summary, out)
     content: dict[str, Any] = to_json(summary)
     return content
+
+
+def _summarized(data: ReportInput, settings: RunSettings) -> Report:
+    bins, resamples = settings.report.bins, settings.report.bootstrap
+    return summarize(data, bins=bins, resamples=resamples, seed=settings.seed)
 
 
 def runs_under(path: Path) -> list[Path]:
@@ -161,9 +152,8 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
         generating = context.directory.seconds_per_answer(test.split)
     beyond = cost.pop("extra_seconds_per_answer")
     return EstimatorResult(
-        task=title_of(test.context.settings.data),
-        train_task=title_of(settings.data),
-        backbone=Path(settings.model.path).name,
+        **test.context.about,
+        train_task=context.about["task"],
         estimator=_row_name(name, settings.report.name),
         seed=settings.seed,
         confidence=[row.confidence for row in rows],
@@ -193,7 +183,7 @@ def _examples(context: Context) -> Iterator[RatedAnswer]:
             response.text,
             grade.correct,
             response.confidence,
-            title_of(context.settings.data),
+            context.about["task"],
             question.answers,
             question.choices,
         )
@@ -201,18 +191,17 @@ def _examples(context: Context) -> Iterator[RatedAnswer]:
 
 def _traces(context: Context) -> Iterator[Traced]:
     """Yield the confidence along the tuned model's test answers, if it was fitted with a trace."""
-    split, settings = context.directory.split("test").tuned, context.settings
+    split = context.directory.split("test").tuned
     pairs = zip(split.responses.read(), split.grades.read(), strict=True)
     rows = [(row, grade) for row, grade in pairs if row.trace and row.confidence is not None]
     if not rows:
         return
     along = [np.interp(SHARES, np.linspace(0, 1, len(row.trace)), row.trace) for row, _ in rows]
     yield Traced(
-        title_of(settings.data),
-        Path(settings.model.path).name,
-        settings.report.name,
-        np.array(along),
-        np.array([grade.correct for _, grade in rows]),
+        **context.about,
+        name=context.settings.report.name,
+        c_NS=np.array(along),
+        correct_N=np.array([grade.correct for _, grade in rows]),
     )
 
 
@@ -238,8 +227,7 @@ def _validations(context: Context) -> Iterator[Validation]:
         for metric, loss in (("log_loss", log_losses), ("brier", _brier)):
             ours_N, theirs_N = (loss(c[k], right_N)[both_N] for k in (OURS, rival))
             yield Validation(
-                task=title_of(settings.data),
-                backbone=Path(settings.model.path).name,
+                **context.about,
                 seed=settings.seed,
                 a=settings.report.name,
                 b=rival,

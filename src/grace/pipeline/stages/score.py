@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from grace import plugins
 from grace.config import RunSettings
@@ -237,9 +238,8 @@ def _rate(
         samples, meter, lambda draws: directory.seconds_per_answer(split.draws(draws))
     )
     start = time.perf_counter()
-    values = fitted.rate(counted)
+    values = checked(name, fitted.rate(counted), count)
     seconds = time.perf_counter() - start + meter.seconds
-    check_values(name, values, count)
     cost = {
         "extra_seconds_per_answer": seconds / count,
         "extra_forward_tokens_per_answer": meter.forward_tokens / count,
@@ -252,17 +252,20 @@ def _rate(
     split.confidences(name).write([Confidence(response.id, value) for response, value in rows])
 
 
-def check_values(name: str, values: Values, count: int) -> None:
-    """Refuse values of an estimator unless they are one probability, or None, per response.
+def checked(name: str, given: Iterable[Any], count: int) -> Values:
+    """Return the values of an estimator, one probability, or None, per response.
 
     Raises:
-        RunError: names the estimator and the value.
+        RunError: they are anything else; names the estimator and the value.
     """
+    values = list(given)
+    if bad := [value for value in values if not isinstance(value, Real | None)]:
+        raise RunError(f"estimator {name} gave {bad[0]!r}; a confidence is a number, or None")
     if len(values) != count:
         raise RunError(
             f"estimator {name} gave {len(values)} values for {count} responses; it must give one "
             "per response, or None"
         )
-    bad = next((v for v in values if v is not None and not 0 <= v <= 1), None)
-    if bad is not None:
-        raise RunError(f"estimator {name} gave {bad}; a confidence lies in [0, 1]")
+    if bad := [value for value in values if value is not None and not 0 <= value <= 1]:
+        raise RunError(f"estimator {name} gave {bad[0]}; a confidence lies in [0, 1]")
+    return [None if value is None else float(value) for value in values]

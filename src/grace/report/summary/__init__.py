@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grace import __version__
 from grace.errors import UserInputError
 from grace.metrics import METRICS, evaluate, interval, reliability, wqd
 from grace.metrics.resampling import LEVEL
@@ -20,7 +21,7 @@ from grace.report.inputs import (
     ReportInput,
     Traced,
     conflict,
-    flat_settings,
+    setting_texts,
 )
 from grace.report.names import COMPARED, COSTS, OURS
 from grace.report.rows import Report, from_json, group_by, to_json
@@ -80,7 +81,7 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         schema_version=SCHEMA_VERSION,
         name=data.name,
         created=data.created,
-        grace_version=data.version,
+        grace_version=__version__,
         hardware=data.hardware,
         rows=tuple(_row(r, trials, bins) for r in sorted(data.results, key=lambda r: r.key)),
         summaries=tuple(summaries(trials, groups)),
@@ -90,7 +91,7 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         target_values=tuple(_counted(*pair) for pair in sorted(data.target_values.items())),
         comparisons=tuple(comparisons(trials, groups)),
         evaluation={"bins": bins, "resamples": resamples, "level": LEVEL, "seed": seed},
-        settings=dict(flat_settings(data.settings)),
+        settings=setting_texts(data.settings),
         notes=tuple(data.notes),
         validation=tuple(data.validation),
         examples=tuple(_picked(data.examples)),
