@@ -33,7 +33,7 @@ from grace.pipeline.stages.cost import (
     watched,
 )
 from grace.pipeline.stages.sample import draw_questions, draw_shots
-from grace.probe.rows import assign_folds, usable_folds
+from grace.probe.rows import assign_folds
 from grace.progress import progress
 from grace.records import Confidence
 from grace.store import Split, write_json
@@ -205,7 +205,7 @@ def cross_fitted(fit: Callable[[Splits], Fitted], splits: Splits) -> Fitted:
 
     def rate(samples: Samples) -> Values:
         groups = [question.id for question in samples.questions]
-        fold_N = assign_folds(groups, usable_folds(groups, FOLDS))
+        fold_N = assign_folds(groups, FOLDS)
         values: Values = [None] * len(groups)
         for fold in set(fold_N.tolist()):
             held, rest = ((fold_N == fold).nonzero()[0], (fold_N != fold).nonzero()[0])
