@@ -147,8 +147,9 @@ def test_read_at_the_prompt_the_answers_are_those_of_a_model_without_cnf(
             assert made.confidence == pytest.approx(wanted.confidence, abs=1e-5)
         rated = engine.confidences(prompts[:2], [[40], []])
         assert rated == pytest.approx(local.confidences(prompts[:2], [[40], []]), abs=1e-5)
-        with pytest.raises(ModelError, match="read_at=prompt"):
-            engine.logprobs(prompts[:1], [[40]])
+        ((own_logprobs, own_end),) = local.logprobs(prompts[:1], [[40]])
+        ((logprobs, end),) = engine.logprobs(prompts[:1], [[40]])
+        assert [*logprobs, end] == pytest.approx([*own_logprobs, own_end], abs=1e-4)
         engine.close()
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from grace.cnf import Readout
 from grace.engines import AT_ONCE, Features, Ids, Sampling
-from grace.engines.reading import NO_CNF, Reader, Scored, Step
+from grace.engines.reading import NO_CNF, Reader, Scored
 from grace.errors import DataError, ModelError
-from grace.evidence import Evidence, sigmoid
+from grace.evidence import Evidence
 from grace.records import Generation
 
 Value = TypeVar("Value")
@@ -48,10 +48,8 @@ class BaseEngine(ABC):
         """
         if self.readout is None:
             raise ModelError(NO_CNF)
-        if self.evidence is not None:
-            return self._each(prompts, responses, self.reader.confidence)
-        pairs = zip(prompts, responses, strict=True)
-        return self._confidences_after([self.reader.place(*pair) for pair in pairs])
+        pairs = [self.reader.read_for_c(*pair) for pair in zip(prompts, responses, strict=True)]
+        return self._each([p for p, _ in pairs], [r for _, r in pairs], self.reader.confidence)
 
     def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
         """Return c at every step of given responses, the end step last.
@@ -86,10 +84,6 @@ class BaseEngine(ABC):
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
         """Yield given responses with their log-probabilities and readings."""
-
-    @abstractmethod
-    def _confidences_after(self, contexts: Sequence[Ids]) -> list[float]:
-        """Return c as it is read after each context, for a model without evidence."""
 
 
 class StepEngine(BaseEngine):
@@ -153,11 +147,6 @@ class StepEngine(BaseEngine):
         check_contexts(contexts, self.limit, 1)
         return self._score(prompts, responses)
 
-    def _confidences_after(self, contexts: Sequence[Ids]) -> list[float]:
-        check_contexts(contexts, self.limit, 1)
-        with closing(self._after(contexts)) as steps:
-            return [sigmoid(self.reader.readings(step)[0]) for step in steps]
-
     @abstractmethod
     def _samples(
         self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
@@ -167,10 +156,6 @@ class StepEngine(BaseEngine):
     @abstractmethod
     def _next_logprobs(self, contexts: Sequence[Ids], tokens: Ids) -> Iterator[Sequence[float]]:
         """Yield the log-probabilities of some tokens after each context."""
-
-    @abstractmethod
-    def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
-        """Yield the step after each context, as if it ended the response."""
 
     @abstractmethod
     def _score(

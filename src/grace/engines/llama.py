@@ -153,9 +153,6 @@ class LlamaEngine(StepEngine):
     def _next_logprobs(self, contexts: Sequence[Ids], tokens: Ids) -> Iterator[Sequence[float]]:
         return (_log_softmax(self._logits(one))[list(tokens)].tolist() for one in contexts)
 
-    def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
-        return (self._step(self.reader.eos[0], _log_softmax(self._logits(c))) for c in contexts)
-
     def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
@@ -164,8 +161,7 @@ class LlamaEngine(StepEngine):
                 self._step(token, _log_softmax(self._logits([*prompt, *response[:place]])))
                 for place, token in enumerate([*response, self.reader.eos[0]])
             ]
-            logprobs = [step.logprob - self.reader.rest(step.logprobs) for step in steps[:-1]]
-            yield self.reader.scored(steps, logprobs)
+            yield self.reader.scored(steps)
 
     def _step(self, token: int, logprobs_V: np.ndarray) -> Step:
         requested = {i: float(logprobs_V[i]) for i in self._requested}

@@ -25,7 +25,7 @@ from grace.engines.http.dialect import Names, Request
 from grace.engines.http.probing import probe
 from grace.engines.http.remote import Remote, RemoteStream, Served, seed_of
 from grace.engines.http.upstream import Upstream
-from grace.engines.reading import Reader, Scored, Step
+from grace.engines.reading import Reader, Scored
 from grace.engines.stops import named_ends, named_rows, stop_ids
 from grace.errors import ConfigError
 from grace.records import Generation
@@ -207,13 +207,9 @@ class OpenAIEngine(StepEngine):
     def _next_logprobs(self, contexts: Sequence[Ids], tokens: Ids) -> Iterator[Sequence[float]]:
         return self._in_order(self.remote.next_logprobs(context, tokens) for context in contexts)
 
-    def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
-        return self._in_order(self.remote.after(context) for context in contexts)
-
     def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
-        self.reader.check_given("a server")
         return self._in_order(map(self.remote.scored, prompts, responses))
 
     def _in_order(self, work: Iterable[Coroutine[Any, Any, Value]]) -> Generator[Value, None, None]:

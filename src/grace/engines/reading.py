@@ -141,21 +141,14 @@ class Reader:
         """The tokens to feed after a response before c is read."""
         return [self.cnf] if self.read_at == "feed" and self.cnf is not None else []
 
-    def place(self, prompt: Ids, response: Ids) -> list[int]:
-        """Return the context after which c is read, for a model without evidence."""
-        return [*prompt] if self.at_prompt else [*prompt, *response, *self.fed]
+    def read_for_c(self, prompt: Ids, response: Ids) -> tuple[Ids, Ids]:
+        """Return the prompt and the response to score for c.
 
-    def check_given(self, engine: str) -> None:
-        """Refuse to score given responses where `<CNF>` is never drawn.
-
-        Raises:
-            ModelError: c is read at the prompt.
+        Without evidence c is one reading, so nothing but the step after a prompt is scored.
         """
-        if self.at_prompt:
-            raise ModelError(
-                "with read_at=prompt, log-probabilities of given responses need the transformers "
-                f"engine; {engine} returns those of <CNF> only while it generates"
-            )
+        if self.evidence is not None:
+            return prompt, response
+        return prompt if self.at_prompt else [*prompt, *response], ()
 
     @property
     def stops(self) -> tuple[int, ...]:
@@ -183,10 +176,10 @@ class Reader:
     def every_step(self) -> bool:
         """Whether given responses are read step by step, not at their end alone.
 
-        c of a linear read-out depends on the readings of all steps, and the probabilities of a
-        response's tokens are those of a model without its tokens.
+        Where tokens are never drawn, the probabilities of a response's tokens are those of a model
+        without them. c of a linear read-out also depends on the readings of all steps.
         """
-        return self.readout is not None and self.readout.head == "linear"
+        return bool(self.banned)
 
     def drawn(self, step: Step) -> Drawn:
         """Return the outcome of a step.
@@ -198,8 +191,7 @@ class Reader:
         end = self.end(step)
         if step.ends or step.token in self.stops:
             return Drawn(0, self.eos[0], self.end_logprob(step), odds, end, True)
-        logprob = min(step.logprob - self.rest(step.listed), 0.0)
-        return Drawn(0, step.token, logprob, odds, end, False)
+        return Drawn(0, step.token, self.logprob(step), odds, end, False)
 
     def end_logprob(self, step: Step) -> float:
         """Return the log-probability that a response ends at a step, as it is drawn."""
@@ -209,9 +201,9 @@ class Reader:
         """Return the log-probability of ending at a step, in a model without the tokens read."""
         return _end_logprob(step, self.eos, self.readout.ids if self.readout else ())
 
-    def rest(self, listed: Mapping[int, float]) -> float:
-        """Return log p of all that may be drawn at a step, without the ids that are never drawn."""
-        return _log_rest(listed, self.banned)
+    def logprob(self, step: Step) -> float:
+        """Return the log-probability of a step's token, without the ids that are never drawn."""
+        return min(step.logprob - _log_rest(step.listed, self.banned), 0.0)
 
     def readings(self, step: Step) -> Reading:
         """Return the step's readings of c, in log-odds.
@@ -233,8 +225,13 @@ class Reader:
             "as a server"
         )
 
-    def scored(self, steps: Sequence[Step], logprobs: Sequence[float]) -> Scored:
-        """Return a response from the steps that are read, its end step last, and its tokens."""
+    def scored(self, steps: Sequence[Step], logprobs: Sequence[float] | None = None) -> Scored:
+        """Return a given response from its steps, the end step last.
+
+        `logprobs` are those of its tokens; with them the end step is enough.
+        """
+        if logprobs is None:
+            logprobs = [*map(self.logprob, steps[:-1])]
         readings = [] if self.readout is None else [*map(self.readings, steps)]
         return Scored(logprobs, self.end_logprob(steps[-1]), self.end(steps[-1]), readings)
 

@@ -162,27 +162,24 @@ class VllmEngine(StepEngine):
             logit_bias=dict.fromkeys(self.reader.banned, BANNED) or None,
         )
 
-    def _after(self, contexts: Sequence[Ids]) -> Generator[Step, None, None]:
-        outputs = self._requests.in_order(contexts, lambda _: _params(self.reader.requested))
-        return (self._step(self.reader.eos[0], _last(output)) for output in outputs)
-
     def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
-        self.reader.check_given("vLLM")
         if self.reader.every_step:
             yield from map(self._score_stepwise, prompts, responses)
             return
-        if self._requests.lora is not None:
+        given = any(map(len, responses))
+        if given and self._requests.lora is not None:
             raise ModelError(
                 "vLLM does not return log-probabilities of given responses with a LoRA that "
                 "changes the output head; use an export with format merged"
             )
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
-        params = _params(self.reader.requested, prompt_logprobs=0)
+        params = _params(self.reader.requested, prompt_logprobs=0 if given else None)
         outputs = self._requests.in_order(contexts, lambda _: params)
         for response, output in zip(responses, outputs, strict=True):
-            rows = output.prompt_logprobs[len(output.prompt_logprobs) - len(response) :]
+            read = output.prompt_logprobs or []
+            rows = read[len(read) - len(response) :]
             logprobs = [row[token].logprob for token, row in zip(response, rows, strict=True)]
             yield self.reader.scored([self._step(self.reader.eos[0], _last(output))], logprobs)
 
@@ -193,8 +190,7 @@ class VllmEngine(StepEngine):
         requested = [dict.fromkeys([*self.reader.requested, token]) for token in tokens]
         outputs = self._requests.in_order(contexts, lambda at: _params(requested[at]))
         steps = [self._step(t, _last(output)) for t, output in zip(tokens, outputs, strict=True)]
-        logprobs = [step.logprob - self.reader.rest(step.logprobs) for step in steps[:-1]]
-        return self.reader.scored(steps, logprobs)
+        return self.reader.scored(steps)
 
     def _step(self, token: int, logprobs: Mapping[int, Any]) -> Step:
         """Return a step that chose a token, from vLLM's log-probabilities by id."""

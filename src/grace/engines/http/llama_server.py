@@ -35,7 +35,8 @@ class LlamaServer(Remote):
 
     async def first(self, prompt: Ids, temperature: float) -> Step:
         """Return the step after a prompt."""
-        return await self.after(prompt)
+        step, _ = await self._next(prompt, self.reader.requested)
+        return step
 
     async def steps(self, request: Request) -> AsyncGenerator[list[Step], None]:
         """Yield the steps of one sample, one request each; closing this stops the requests.

@@ -24,7 +24,6 @@ from grace.engines.http.dialect import (
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, Scored, Step
 from grace.engines.responses import Watch, dropped, read
-from grace.evidence import sigmoid
 from grace.records import Generation
 
 AHEAD = 16  # requests in flight for the tokens of one response
@@ -138,17 +137,9 @@ class Remote:
             logprobs += [step.listed[i] for i in part]
         return logprobs
 
-    async def after(self, context: Ids) -> Step:
-        """Return the step after a context."""
-        step, _ = await self._next(context, self.reader.requested)
-        return step
-
     async def confidence(self, prompt: Ids, response: Ids) -> float:
         """Return c of a given response (token ids without the end token)."""
-        reader = self.reader
-        if reader.evidence is None:
-            return sigmoid(reader.readings(await self.after(reader.place(prompt, response)))[0])
-        return reader.confidence(await self.scored(prompt, response))
+        return self.reader.confidence(await self.scored(*self.reader.read_for_c(prompt, response)))
 
     async def scored(self, prompt: Ids, response: Ids) -> Scored:
         """Return a given response with its log-probabilities and readings.
@@ -161,17 +152,18 @@ class Remote:
             step, choice = await self._next(context, requested, prompt_logprobs=0)
             logprobs = prompt_logprobs(choice, context, len(response))
             return self.reader.scored([step], logprobs)
+        tokens = [*response, self.reader.eos[0]]
         work = (
-            self._next([*prompt, *response[:place]], [*requested, token])
-            for place, token in enumerate(response)
+            self._next(context[: len(prompt) + place], [*requested, token])
+            for place, token in enumerate(tokens)
         )
         async with aclosing(in_order(work, AHEAD)) as arriving:
-            steps = [step async for step, _ in arriving]
-        logprobs = [
-            step.listed[token] - self.reader.rest(step.logprobs)
-            for step, token in zip(steps, response, strict=True)
+            drawn = [step async for step, _ in arriving]
+        chosen = [
+            Step(token, step.listed[token], step.logprobs)
+            for step, token in zip(drawn, tokens, strict=True)
         ]
-        return self.reader.scored([*steps, await self.after(context)], logprobs)
+        return self.reader.scored(chosen)
 
     async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
         body = {

@@ -138,12 +138,6 @@ class LocalScorer(BaseEngine):
         numbers(logits_BKV[:, -1])
         return logits_BKV
 
-    def _confidences_after(self, contexts: Sequence[Ids]) -> list[float]:
-        assert self.readout is not None
-        probs_NE = torch.from_numpy(self.next_token_probs(contexts, self.readout.ids))
-        reading_N1 = self.readout.readings(probs_NE.log(), torch.zeros(len(probs_NE)))
-        return list(reading_N1[:, 0].sigmoid().tolist())
-
     def _scored(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
