@@ -96,6 +96,8 @@ def test_progress_counts_answers(model: Model, monkeypatch: pytest.MonkeyPatch, 
         (lambda m: m.vote(["A?"], on_vote=print), "on_vote"),
         (lambda m: m.vote(["A?"], strategy="es,drop=0.1"), "cannot be dropped below 0.1"),
         (lambda m: m.ask_many(["A?"], temperature=-1), "temperature is -1"),
+        (lambda m: m.score(["A?", " "], ["a", "b"]), "prompt 1: the question is empty"),
+        (lambda m: m.score(["A?", "B?"], ["a", "\ud83d"]), "prompt 1: character 1"),
     ],
 )
 def test_what_is_wrong_with_one_of_many_is_named(call: Any, message: str, model: Model):

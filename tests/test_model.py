@@ -193,6 +193,10 @@ def test_greedy_answers_repeat_and_sampled_ones_follow_their_seed(model: Model):
     assert texts(temperature=1.0, seed=1) != texts(temperature=1.0, seed=2)
 
 
+def test_the_highest_temperature_is_a_uniform_draw(model: Model):
+    assert model.ask("A?", temperature=1e308) == model.ask("A?", temperature=1e30)
+
+
 def test_an_answer_that_is_cut_has_no_confidence(model: Model):
     reply = model.ask("What is 7?", max_new_tokens=1)
     assert (reply.finish_reason, reply.confidence) == ("length", None)
@@ -236,6 +240,10 @@ def test_every_field_of_a_result_is_documented(type_: Any):
         (lambda m: m.score([[]], ["a"]), "no message"),
         (lambda m: m.score([[{"role": "user"}]], ["a"]), "role or a content"),
         (lambda m: m.score([["A?"]], ["a"]), "role or a content"),
+        (lambda m: m.score([None], ["a"]), "prompt None is neither a question nor"),
+        (lambda m: m.score([{"role": "user", "content": "A?"}], ["a"]), "a list of messages"),
+        (lambda m: m.ask({"question": "A?"}), "{'question': 'A\\?'} instead of a text"),
+        (lambda m: m.ask(b"A?"), "b'A\\?' instead of a text"),
         (lambda m: m.score([[{"role": "tool", "content": "a"}]], ["a"]), "role 'tool'"),
     ],
 )

@@ -96,6 +96,8 @@ def resolve(
         GraceError: the directory is in use, or a setting or a name is wrong.
     """
     check_packages("grace run")
+    if seeds is not None and seeds < 1:
+        raise ConfigError(f"seeds is {seeds}; use 1 or more, or leave it out")
     given = {key: value for key, value in named.items() if value is not None and value != ""}
     check_place(path, new=recipe is not None or "model" in given)
     if "model" in given:
@@ -157,12 +159,13 @@ def check_place(path: Path, *, new: bool = True) -> None:
 
 
 def check_names(settings: RunSettings) -> None:
-    """Refuse an unknown model, task, grader or estimator.
+    """Refuse an unknown model, engine, task, grader or estimator.
 
     Raises:
         ConfigError: with the closest name and the list; the task does not read `data.file`; or two
             rows of the report would have one name.
     """
+    from grace.engines.kinds import engine_class
     from grace.grading import grader_of
     from grace.pipeline.stages.score import estimator_of
     from grace.tasks import load_task
@@ -170,6 +173,7 @@ def check_names(settings: RunSettings) -> None:
     model, file = settings.model.path, settings.data.file
     if is_missing(model):
         raise ConfigError(f"{model} does not exist; give a model directory or Hub id")
+    engine_class(settings.model.engine)
     task = load_task(settings.data.task)
     if file and settings.data.task != "jsonl" and ":" not in settings.data.task:
         raise ConfigError(

@@ -118,6 +118,14 @@ def test_a_model_without_cnf_is_labelled_without_confidence(
     assert {len(row["mean"]) for row in rows} == {32}
 
 
+def test_a_file_in_place_of_the_directory_is_named(
+    finished: Path, questions: Path, cli: Any
+) -> None:
+    result = cli("label", questions, questions, "--model", finished / "run")
+    assert result.code == 2
+    assert f"{questions} is a file; name a directory" in result.err
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

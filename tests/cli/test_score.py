@@ -126,6 +126,29 @@ def test_scores_of_another_model_are_not_continued(finished: Path, tmp_path: Pat
         assert len(rows_of(out.read_text())) == 1
 
 
+def test_a_whole_file_of_another_model_is_not_taken_for_done(
+    finished: Path, tmp_path: Path, cli: Any
+):
+    rows = [{"question": "What is 1?", "response": "1"}]
+    file, out = tiny_run.write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    assert cli("score", finished / "run", file, "--out", out).code == 0
+    (row,) = rows_of(out.read_text())
+    out.write_text(json.dumps({**row, "confidence": (row["confidence"] + 0.5) % 1}) + "\n", "utf-8")
+    refused = cli("score", finished / "run", file, "--out", out)
+    assert refused.code == 2 and "has scores of another model" in refused.err
+
+
+def test_scores_with_and_without_a_trace_are_not_mixed(finished: Path, tmp_path: Path, cli: Any):
+    rows = [{"question": f"What is {n}?", "response": str(n)} for n in range(2)]
+    file, out = tiny_run.write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    assert cli("score", finished / "run", file, "--out", out).code == 0
+    first = rows_of(out.read_text())[0]
+    out.write_text(json.dumps(first | {"trace": [first["confidence"]]}) + "\n", "utf-8")
+    refused = cli("score", finished / "run", file, "--out", out)
+    assert refused.code == 2 and "has lines with a trace; add --trace, or name" in refused.err
+    assert len(rows_of(out.read_text())) == 1
+
+
 def test_standard_input_is_scored_and_resumed_too(
     finished: Path, file: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ):

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import trials
 
+import grace
+from grace.errors import ConfigError
+
 QUICK = ("train.epochs=1",)
 
 
@@ -30,6 +33,11 @@ def study(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ended = trials.finish(resume_without_recipe, path)
     assert ended.code == 0, ended.said
     return path
+
+
+def test_a_study_of_no_seeds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="seeds is 0; use 1 or more"):
+        grace.run(tmp_path / "run", model="pocket", task="pocket_people", seeds=0)
 
 
 def test_a_study_resumes_by_its_name(study: Path) -> None:

@@ -437,6 +437,20 @@ def test_a_param_is_a_place_in_the_body(live: Live, change: Any, param: str) -> 
     assert answer["error"]["message"].startswith(f"{param}: ")
 
 
+def test_what_is_wrong_with_one_of_many_responses_is_named(live: Live) -> None:
+    wrong = {"question": " ", "response": "x"}
+    body = {"model": NAME, "input": [{"question": "q", "response": "x"}, wrong]}
+    status, answer = post(live, "/v1/score", body)
+    assert (status, answer["error"]["param"]) == (400, "input[1]")
+    assert answer["error"]["message"].startswith("input[1]: the question is empty")
+
+
+def test_a_body_that_is_no_json_is_told_what_is_missing(live: Live) -> None:
+    _, answer = post(live, "/v1/chat/completions", b'{"model": "x" "n": 1}')
+    expected = "the body is not valid JSON: Expecting ',' delimiter at character 14"
+    assert answer["error"]["message"] == expected
+
+
 @pytest.mark.parametrize(
     "change, message",
     [

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             code = app(args=words, prog_name="grace", standalone_mode=False)
         sys.stdout.flush()
     except (GraceError, OSError, USAGE_ERROR, typer.Abort, KeyboardInterrupt, Terminated) as error:
-        code = _explain(error)
+        code = _explain(error, words)
     if code in (INTERRUPTED, TERMINATED):
         has_out = any(word.partition("=")[0] == "--out" for word in words)
         resumes = command in RESUMING or (command == "score" and has_out)
@@ -74,7 +74,7 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _explain(error: BaseException) -> int:
+def _explain(error: BaseException, words: Sequence[str]) -> int:
     """Print what went wrong in one line, and return the exit code."""
     if isinstance(error, BrokenPipeError):  # the reader has closed the pipe, as in `| head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -88,6 +88,8 @@ def _explain(error: BaseException) -> int:
         message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
         if command == "grace ask" and "unexpected extra argument" in message:
             message += "; put the question in quotes"
+        if command == "grace ask" and any(word[:1] == "-" and " " in word for word in words):
+            message += "; write -- before the question"
         text = f"{message}; see `{command} --help`"
     elif isinstance(error, OSError):
         text = f"{error.filename or 'the system'}: {error.strerror or error}; check path and rights"

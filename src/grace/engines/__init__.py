@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 GREEDY_BELOW = 1e-5  # the temperature below which vLLM is greedy, too
+UNIFORM_FROM = 1e30  # a temperature at which all tokens are equally probable
 AT_ONCE = 256  # prompts in a unit of work of engines that make their own batches
 
 Ids = Sequence[int]
@@ -62,6 +63,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.temperature < GREEDY_BELOW:  # dividing logits by it would overflow
             object.__setattr__(self, "temperature", 0.0)
+        if self.temperature > UNIFORM_FROM:  # more than a float32 can hold, at the end
+            object.__setattr__(self, "temperature", UNIFORM_FROM)
 
 
 class Features(NamedTuple):

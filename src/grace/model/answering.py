@@ -99,8 +99,7 @@ class Model:
             seed: random seed of the sampling.
 
         Raises:
-            UserInputError: an empty question, choices that do not suit the task, or an impossible
-                threshold, temperature or length.
+            UserInputError: an empty question, unsuitable choices, or an impossible option.
             ModelError: the question is longer than the model's context.
         """
         rules = self._rules(threshold, temperature, max_new_tokens, seed)
@@ -269,12 +268,13 @@ class Model:
         """
         arguments.check_pairs(prompts, responses)
         tokenizer, context = self.engine.tokenizer, self.engine.limit
-        chats = [self.messages(p) if isinstance(p, str) else p for p in prompts]
-        pairs = zip(chats, responses, strict=True)
-        return (
-            [encode_chat(tokenizer, chat, context=context) for chat in chats],
-            [encode_response(tokenizer, *pair, context=context) for pair in pairs],
-        )
+        asked, written = [], []
+        for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+            with arguments.located(number, len(prompts)):
+                chat = self.messages(prompt) if isinstance(prompt, str) else prompt
+                asked.append(encode_chat(tokenizer, chat, context=context))
+                written.append(encode_response(tokenizer, chat, response, context=context))
+        return asked, written
 
     def _rules(
         self,

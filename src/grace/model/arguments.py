@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import TypedDict
 
 from grace.errors import GraceError, UserInputError
@@ -33,7 +34,7 @@ class VoteOptions(AskOptions, total=False):
 
 def is_many(question: object) -> bool:
     """Return whether an argument is a list of questions, not a single one."""
-    return isinstance(question, Iterable) and not isinstance(question, str)
+    return isinstance(question, Iterable) and not isinstance(question, str | bytes | Mapping)
 
 
 def encode_each(
@@ -98,14 +99,27 @@ def check_pairs(prompts: Sequence[str | Sequence[Message]], responses: Sequence[
         raise UserInputError(
             f"{len(prompts)} prompts but {len(responses)} responses; give one response each"
         )
-    for prompt in prompts:
-        if not isinstance(prompt, str):  # `Model.messages` checks questions
-            _check_chat(prompt)
-    for text in responses:
-        _check_text(text)
+    for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        with located(number, len(prompts)):
+            if not isinstance(prompt, str):  # `Model.messages` checks questions
+                _check_chat(prompt)
+            _check_text(response)
+
+
+@contextlib.contextmanager
+def located(number: int, count: int) -> Iterator[None]:
+    """Say in an error which of several prompts it is about."""
+    try:
+        yield
+    except GraceError as error:
+        raise (type(error)(f"prompt {number}: {error}") if count > 1 else error) from error
 
 
 def _check_chat(chat: Sequence[Message]) -> None:
+    if isinstance(chat, Mapping) or not isinstance(chat, Iterable):
+        raise UserInputError(
+            f"prompt {chat!r} is neither a question nor a list of messages; give one of them"
+        )
     for message in chat:
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
             raise UserInputError(f"message {message!r} lacks a role or a content; give both")

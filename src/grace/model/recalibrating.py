@@ -79,7 +79,7 @@ def parts(
 
 
 def fit_recalibration(
-    parts_PN: Array, correct: Sequence[bool], questions: Sequence[str], *, seed: int = 0
+    parts_PN: Array, correct: Sequence[bool], questions: Sequence[str]
 ) -> Recalibrated:
     """Fit the slopes and the offset on all answers, and by 5-fold cross-validation for `unseen`.
 
@@ -87,7 +87,6 @@ def fit_recalibration(
         parts_PN: the parts of the answers' log-odds, shape (1 or 2, N) (see `parts`).
         correct: the grade of each answer.
         questions: the question of each answer; answers to one question share a fold.
-        seed: random seed of the folds.
 
     Raises:
         UserInputError: there are fewer than ten questions.
@@ -101,7 +100,7 @@ def fit_recalibration(
         )
     spread = SLOPE_SPREAD if len(parts_PN) == 1 else PART_SPREADS
     correct_N = np.asarray(correct)
-    fold_N, unseen_N = assign_folds(questions, FOLDS, seed), np.empty(len(correct_N))
+    fold_N, unseen_N = assign_folds(questions, FOLDS, seed=0), np.empty(len(correct_N))
     for fold in range(FOLDS):
         held = fold_N == fold
         fit = LogOdds.fit(parts_PN[:, ~held], correct_N[~held], spread)

@@ -90,7 +90,8 @@ def _invalid_body(error: RequestValidationError) -> ApiError:
     """
     errors = error.errors()
     if errors[0]["type"] == "json_invalid":
-        return ApiError(400, f"the body is not valid JSON: {errors[0]['msg']}")
+        why, place = errors[0].get("ctx", {}).get("error", errors[0]["msg"]), errors[0]["loc"][-1]
+        return ApiError(400, f"the body is not valid JSON: {why} at character {place}")
     places = [_place(one["loc"][1:], error.body, one["type"] == "missing") for one in errors]
     same_field = [n for n, place in enumerate(places) if place.startswith(places[0])]
     best = max(same_field, key=lambda n: (len(places[n]), not errors[n]["type"].endswith("_type")))

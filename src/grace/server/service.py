@@ -90,7 +90,12 @@ class Service:
         if len(body.input) > MAX_ITEMS:
             many = f"{len(body.input)} responses; send at most {MAX_ITEMS} at a time"
             raise _refused("input", many)
-        prompts = [item.chat(self.model) for item in body.input]
+        prompts = []
+        for index, item in enumerate(body.input):
+            try:
+                prompts.append(item.chat(self.model))
+            except UserInputError as error:
+                raise _refused(f"input[{index}]", f"input[{index}]: {error}") from error
         job = self.backend.rating(prompts, [item.response for item in body.input])
         async with aclosing(self.line.events(job, request)) as arriving:
             finished: Finished = await anext(arriving)

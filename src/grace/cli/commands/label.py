@@ -111,6 +111,8 @@ def label(
     from grace.strategies import TEMPERATURE
 
     check_packages("grace label")
+    if out.is_file():
+        raise ConfigError(f"{out} is a file; name a directory")
     if samples > 1 and temperature == 0:
         raise ConfigError(
             f"at --temperature 0 all {samples} responses to a question are equal; leave out "

@@ -76,19 +76,19 @@ def score(
     rows = _rows(file, bad)
     done, last = _resume(rows, file, out, skip_bad=skip_bad) if out else (0, None)
     first = next(rows, None)
-    if first is None:
-        if not done:
-            wanted = '{"question": ..., "response": ...}'
-            raise DataError(f"{file} has no line to score; write {wanted}")
-        print(f"{file}: nothing left to score ({done} lines done)", file=sys.stderr)
-        return
+    if first is None and not done:
+        wanted = '{"question": ..., "response": ...}'
+        raise DataError(f"{file} has no line to score; write {wanted}")
     from grace.model import load
 
     model = load(path, base=base, device=device, dtype=dtype)
     if trace:
         check_traces(model, path)
     if out and last:
-        _check_model(model, *last, out)
+        _check_model(model, *last, out, trace=trace)
+    if first is None:
+        print(f"{file}: nothing left to score ({done} lines done)", file=sys.stderr)
+        return
     with _output(out) as target, progress("score", total, done=done, unit="lines") as advance:
         for batch in _batches(itertools.chain([first], rows), batch_size):
             for row, rating in _rate(model, batch, trace, bad):
@@ -196,13 +196,19 @@ def _resume(
     return len(lines), last
 
 
-def _check_model(model: Model, row: ResponseRow, line: bytes, out: Path) -> None:
-    """Refuse to go on after lines that another model has scored.
+def _check_model(model: Model, row: ResponseRow, line: bytes, out: Path, *, trace: bool) -> None:
+    """Refuse to go on after lines that another model has scored, or with another `trace`.
 
     Raises:
-        DataError: this model gives the last of them another confidence.
+        DataError: this model gives the last of them another confidence, or it alone has a trace.
     """
-    earlier = json.loads(line)["confidence"]
+    scored = json.loads(line)
+    if ("trace" in scored) != trace:
+        problem, remedy = ("without", "leave out") if trace else ("with", "add")
+        raise DataError(
+            f"{out} has lines {problem} a trace; {remedy} --trace, or name another --out"
+        )
+    earlier = scored["confidence"]
     ((_, rating),) = _rate(model, [row], False, None)
     found = rating["confidence"]
     if not isinstance(earlier, int | float) or abs(found - earlier) > SAME:
