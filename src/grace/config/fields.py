@@ -145,7 +145,7 @@ def _check_scalar(hint: Any, value: Any, metadata: Mapping[str, Any], where: str
     if type(value) is not hint:
         quoted = hint is str and not isinstance(value, list | dict)
         remedy = f"""; a text in double quotes is one: '"{value}"'""" if quoted else ""
-        raise ConfigError(f"{where} is {value}, expected {KINDS[hint]}{remedy}")
+        raise ConfigError(f"{where} is {value!r}, expected {KINDS[hint]}{remedy}")
     if hint in (int, float):
         low, high = metadata.get("low"), metadata.get("high")
         if not math.isfinite(value) or (low is not None and value < low):
