@@ -112,6 +112,17 @@ def test_a_threshold_is_found_where_the_answers_are_right_enough():
     assert f"confidence >= {found.tau:g}: at least 80.0% right with probability 95%" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("target", "share"),
+    [(0.8, "80.0%"), (0.9996, "99.96%"), (0.755, "75.5%"), (0.95555, "95.555%")],
+)
+def test_a_promised_share_is_never_rounded(target: float, share: str):
+    assert f"at least {share} right" in str(selective([0.9] * 9000, [True] * 9000, target=target))
+    alpha = round(1 - target, 10)
+    promised = f"at most {100 - float(share[:-1]):.10g}"
+    assert promised in str(few_dropped([0.9] * 9000, alpha))
+
+
 @pytest.mark.parametrize(("delta", "sure"), [(0.05, "95%"), (0.025, "97.5%"), (0.001, "99.9%")])
 def test_a_promise_is_never_rounded_up(delta: float, sure: str):
     found = selective([0.9] * 100, [True] * 100, target=0.8, delta=delta)
@@ -216,5 +227,10 @@ def test_an_impossible_goal_is_refused(arguments, message):
 
 
 def test_data_that_do_not_fit_are_refused():
-    with pytest.raises(UserInputError, match=r"shape \(2,\), correctness \(1,\)"):
+    with pytest.raises(UserInputError, match=r"shape \(2,\) and correct \(1,\)"):
         selective([0.5, 0.6], [True], target=0.9)
+    with pytest.raises(UserInputError, match=r"confidence\[1\] is 90.0, expected a probability"):
+        selective([0.5, 90], [True, True], target=0.9)
+    for wrong in ([1, 2], [1, np.nan]):
+        with pytest.raises(UserInputError, match=r"correct\[\d\] is .*, expected true or false"):
+            selective([0.5, 0.6], wrong, target=0.9)

@@ -20,7 +20,6 @@ LAYERS = [
         "config",
         "store",
         "plugins",
-        "metrics",
         "calibration",
         "thresholds",
         "cnf",
@@ -28,7 +27,8 @@ LAYERS = [
         "evidence",
         "progress",
     },
-    {"records", "errors"},
+    {"records", "metrics"},
+    {"errors"},
     {"notebook"},
 ]
 

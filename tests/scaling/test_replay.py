@@ -129,6 +129,13 @@ def test_a_strategy_of_ones_own_is_replayed():
     assert curve.accuracy_BQ[0] == pytest.approx([0.5, 0.25], abs=0.1)
 
 
+def test_budgets_may_be_in_any_order_and_repeated():
+    pool = pool_of(20)
+    mixed, sorted_ = (replay(pool, ["sc"], budgets=b, orders=3) for b in ([4, 1, 4], [1, 4]))
+    assert mixed.budgets == (1, 4)
+    assert np.array_equal(mixed.curves["sc"].accuracy_BQ, sorted_.curves["sc"].accuracy_BQ)
+
+
 def pool_of(questions: int, samples: int = 8, seed: int = 0) -> Pool:
     """Made-up questions of any difficulty, with confidences that know something."""
     rng = np.random.default_rng(seed)

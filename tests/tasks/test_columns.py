@@ -171,6 +171,8 @@ def test_a_folder_of_split_files_may_be_of_any_form(ending: str, tmp_path: Path)
         ({"question": "Q?", "answer": {"value": "a", "aliases": None}}, ("a",)),
         ({"question": "Q?", "answer": {"value": "a", "aliases": "bc"}}, ("a", "bc")),
         ({"question": "Q?", "answers": None, "answer": "a"}, ("a",)),
+        ({"question": "Q?", "answer": 1992.0}, ("1992",)),
+        ({"question": "Q?", "answer": 0.5}, ("0.5",)),
     ],
 )
 def test_usual_columns_are_known_and_others_ignored(
@@ -193,6 +195,11 @@ def test_usual_columns_are_known_and_others_ignored(
         {"question": "Q?", "A": "4", "B": "7", "C": "9", "D": None, "answer": "b"},
         {"question": "Q?", "choices": {"text": [4, 7, 9], "label": ["1", "2", "3"]}, "label": "2"},
         {"question": "Q?", "choices": {"text": [4, 7, 9], "label": list("ABC")}, "answerKey": "B"},
+        {"question": "Q?", "choices": {"text": [4, 7, 9], "label": ["1", "2", "3"]}, "answer": 2},
+        {"question": "Q?", "choices": {"text": [4, 7, 9], "label": [1, 2, 3]}, "answer": "2"},
+        {"question": "Q?", "choices": {"text": [4, 7, 9], "label": None}, "answer": 1},
+        {"question": "Q?", "choices": [4.0, 7.0, 9.0], "answer": 7.0},
+        {"question": "Q?", "choices": ["4", "7", "9"], "answer": 1.0},
         {"question": "Q?", "options": {"A": "4", "B": "7", "C": "9"}, "answer": "B"},
     ],
 )
@@ -318,6 +325,16 @@ def test_a_column_of_any_name_can_be_named() -> None:
             {"question": "Q?", "answer": float("nan")},
             {},
             '"answer" is nan; write a text that is not empty',
+        ),
+        (
+            {"question": "Q?", "choices": {"text": ["4", "7"], "label": ["A", "B", "C"]}},
+            {},
+            '"choices" has 3 labels for 2 choices; give one each',
+        ),
+        (
+            {"question": "Q?", "choices": {"text": ["4", "7"], "label": 3}, "answer": "4"},
+            {},
+            '"choices" has 1 label for 2 choices; give one each',
         ),
     ],
 )

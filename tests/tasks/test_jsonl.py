@@ -165,6 +165,21 @@ def test_the_same_id_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
         read(settings(file))
 
 
+@pytest.mark.parametrize(("first", "again"), [("x", " x"), (2, 2.0), (7, "7")])
+def test_an_id_that_is_spelt_in_two_ways_is_the_same(
+    first: Any, again: Any, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "own.jsonl", [open_row(1, id=first), open_row(2, id=again)])
+    with pytest.raises(DataError, match=rf"own\.jsonl:2: id '{first}' is also at .*own\.jsonl:1"):
+        read(settings(file))
+
+
+def test_a_split_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "own.jsonl", [open_row(1, split=["train"])])
+    with pytest.raises(DataError, match=r"own\.jsonl:1: \"split\" is \['train'\]; write one of"):
+        read(settings(file))
+
+
 def test_the_same_id_in_two_files_of_a_folder_is_refused(tmp_path: Path) -> None:
     for n, split in enumerate(SPLITS):
         write(tmp_path / f"{split}.jsonl", [open_row(n, id=n % 2)])

@@ -215,6 +215,18 @@ def test_trivia_qa_accepts_every_alias_once_with_the_value_first(
     assert by_id["t1"].answers == ("Crow", "A crow", "Rook", "crow", "rook")
 
 
+def test_an_answer_that_is_a_text_is_one_answer_and_none_at_all_is_refused(tmp_path: Path) -> None:
+    rows = [{"question": f"The country of town {n} is", "answers": "Lithuania"} for n in range(4)]
+    write(tmp_path, train=rows, test=rows[:1])
+    (tmp_path / "sciq").rename(tmp_path / "qa_wikidata")
+    data = DataSettings(task="qa_wikidata", dir=str(tmp_path), test=1)
+    (question,) = load_task("qa_wikidata").questions("test", data, 0)
+    assert question.answers == ("Lithuania",)
+    (tmp_path / "qa_wikidata" / "test.jsonl").write_text('{"question": "Q", "answers": [" "]}\n')
+    with pytest.raises(DataError, match=r"test\.jsonl:1: .* no accepted answer"):
+        load_task("qa_wikidata").questions("test", data, 0)
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -55,6 +55,7 @@ def replay(
         UserInputError: an impossible budget or number of orders, or missing confidences.
     """
     pool.check_budgets(budgets)
+    budgets = sorted(set(budgets))
     if orders < 1:
         raise UserInputError(f"orders is {orders}; at least one order is needed")
     named = (policy(each) if isinstance(each, str) else each for each in policies)

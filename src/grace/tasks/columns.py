@@ -98,8 +98,14 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
         answers = ("yes", "true") if answer else ("no", "false")
     elif answer is not None:
         answers = _texts(answer, f'{where}: "{columns.answers}"')
-    name = _text(fields["id"], f'{where}: "id"') if fields.get("id") is not None else ""
-    return Question(name or content_id("jsonl", text, choices), "jsonl", text, answers, choices)
+    name = row_id(row) or content_id("jsonl", text, choices)
+    return Question(name, "jsonl", text, answers, choices)
+
+
+def row_id(row: Row) -> str:
+    """Return the id that a row gives its question, "" where it gives none."""
+    name = row.fields.get("id")
+    return "" if name is None else _text(name, f'{row.where}: "id"')
 
 
 def _filled(row: Row) -> list[str]:
@@ -203,16 +209,16 @@ def _unfolded(value: Any) -> Any:
 
 def _choices(
     fields: dict[str, Any], columns: Columns, where: str
-) -> tuple[tuple[str, ...], Sequence[Any]]:
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the choices, and their labels if they have any, as in ARC and MedQA."""
     if not columns.choices:
         return (), ()
     if len(columns.choices) > 1:
         return tuple(_text(fields[key], f'{where}: "{key}"') for key in columns.choices), ()
     value = fields[columns.choices[0]]
-    labels: Sequence[Any] = ()
+    labels: Any = ()
     if isinstance(value, dict) and "text" in value:
-        value, labels = value["text"], value.get("label", ())
+        value, labels = value["text"], value.get("label") or ()
     elif isinstance(value, dict):  # {"A": "21", "B": "23"}
         labels = [label for label, text in value.items() if text is not None]
         value = [value[label] for label in labels]
@@ -221,16 +227,22 @@ def _choices(
         count = f"{len(choices)} choice{'s' * (len(choices) != 1)}"
         example = ' as a list: ["4", "7"]' if len(choices) == 1 else ""
         raise DataError(f"{where}: {count}; give 2 to {len(LETTERS)}{example}")
+    labels = _texts(labels, f'{where}: a label of "{columns.choices[0]}"') if labels else ()
+    if labels and len(labels) != len(choices):
+        count = f"{len(labels)} label{'s' * (len(labels) != 1)}"
+        raise DataError(
+            f'{where}: "{columns.choices[0]}" has {count} for {len(choices)} choices; give one each'
+        )
     return choices, labels
 
 
-def _right_letter(answer: Any, choices: Sequence[str], labels: Sequence[Any], where: str) -> str:
+def _right_letter(answer: Any, choices: Sequence[str], labels: Sequence[str], where: str) -> str:
     if isinstance(answer, list) and len(answer) == 1:
         answer = answer[0]
     text = _text(answer, f'{where}: "answer"')
     letters = LETTERS[: len(choices)]
-    if answer in labels:
-        return letters[labels.index(answer)]
+    if text in labels:
+        return letters[labels.index(text)]
     meant = {place for place, choice in enumerate(choices) if choice == text}
     if text.upper() in tuple(letters):
         meant.add(letters.index(text.upper()))
@@ -247,6 +259,8 @@ def _right_letter(answer: Any, choices: Sequence[str], labels: Sequence[Any], wh
 
 
 def _text(value: Any, what: str) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # whole numbers of a table are floats where one is missing
     if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
         return str(value)  # but not nan, a missing value of a table
     if not isinstance(value, str) or not value.strip():

@@ -118,6 +118,8 @@ def parse_rows(name: str, rows: Sequence[Row], parse: Parse) -> list[Question]:
                 f"{row.where}: not a row of {name}: {reason}; expected the fields of the data "
                 "set on the Hugging Face Hub"
             ) from error
+        if question is not None and not question.answers:
+            raise DataError(f"{row.where}: a question of {name} has no accepted answer; add one")
         if question is not None:
             questions.append(question)
     if len(questions) < len(rows):

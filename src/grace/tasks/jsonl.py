@@ -20,7 +20,7 @@ from grace.grading import letter, normalise, number, short_answer
 from grace.records import Message, Question
 from grace.store.inputs import ENDINGS, SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
-from grace.tasks.columns import parse, question_rows
+from grace.tasks.columns import parse, question_rows, row_id
 from grace.tasks.draw import draw, rank, sizes
 from grace.tasks.forms import NO_CHOICES
 from grace.tasks.prompts import ask
@@ -142,7 +142,7 @@ def _by_field(rows: Iterable[Row]) -> dict[str, list[Row]]:
     splits: dict[str, list[Row]] = {name: [] for name in SPLIT_NAMES}
     for row in rows:
         name = row.fields.get("split")
-        if name not in splits:
+        if name not in SPLIT_NAMES:
             known = ", ".join(SPLIT_NAMES)
             raise DataError(f'{row.where}: "split" is {name!r}; write one of {known}')
         splits[name].append(row)
@@ -186,9 +186,8 @@ def _check_size(source: str, available: int, wanted: Mapping[str, int]) -> None:
 def _check_ids(rows: Iterable[Row]) -> None:
     seen: dict[str, str] = {}
     for row in rows:
-        if row.fields.get("id") is None:
-            continue
-        name = str(row.fields["id"])
-        if name and name in seen:
+        name = row_id(row)
+        if name in seen:
             raise DataError(f"{row.where}: id {name!r} is also at {seen[name]}; make ids unique")
-        seen[name] = row.where
+        if name:
+            seen[name] = row.where

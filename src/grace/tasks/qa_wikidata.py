@@ -17,6 +17,7 @@ def parse(row: Row) -> Question:
     fields = row.fields
     text = fields["question"] if "question" in fields else _unframed(fields["inputs"])
     answers = fields["answers"] if "answers" in fields else fields["targets"]
+    answers = [answers] if isinstance(answers, str) else answers
     return Question(
         id=str(fields.get("id") or content_id("qa_wikidata", text)),
         task="qa_wikidata",

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from grace.errors import UserInputError
+from grace.metrics.samples import check
 from grace.thresholds.binomial import Indices, least_points, lower_bound, p_value
 
 __all__ = [
@@ -82,7 +83,7 @@ class AccuracyGuarantee:
 
     def __str__(self) -> str:
         seen = f"{self.right} of {self.accepted} right, {self.n} questions"
-        promise = f"at least {self.target:.1%} right with probability {_sure(self.delta)}"
+        promise = f"at least {_percent(self.target)} right with probability {_sure(self.delta)}"
         if self.tau is not None:
             return (
                 f"confidence >= {self.tau:g}: {promise}; answers {self.coverage:.1%} ({seen}, "
@@ -120,12 +121,7 @@ def selective(
         UserInputError: data, target, delta or grid that is not allowed.
     """
     confidence_N = np.asarray(confidence, dtype=np.float64)
-    correct_N = np.asarray(correct)
-    if confidence_N.ndim != 1 or correct_N.shape != confidence_N.shape or not correct_N.size:
-        raise UserInputError(
-            f"confidences have shape {confidence_N.shape}, correctness {correct_N.shape}; "
-            "give one of each per question"
-        )
+    _, correct_N = check(np.nan_to_num(confidence_N), correct)
     accepted_G, right_G = accepted_counts(confidence_N, correct_N, grid)
     return guarantee(accepted_G, right_G, confidence_N.size, target=target, delta=delta, grid=grid)
 
@@ -245,13 +241,14 @@ class DropGuarantee:
     def __str__(self) -> str:
         if self.drop:
             return (
-                f"samples below {self.drop:g} are dropped: at most {self.alpha:.1%} of the right "
-                f"ones with probability {_sure(self.delta)} ({self.dropped} of {self.n} were)"
+                f"samples below {self.drop:g} are dropped: at most {_percent(self.alpha)} of the "
+                f"right ones with probability {_sure(self.delta)} ({self.dropped} of {self.n} were)"
             )
         needed = least_points(1 - self.alpha, self.delta)
         return (
             f"no sample is dropped: {self.n} right samples cannot show that at most "
-            f"{self.alpha:.1%} of them would be" + (f" ({needed} could)" if self.n < needed else "")
+            f"{_percent(self.alpha)} of them would be"
+            + (f" ({needed} could)" if self.n < needed else "")
         )
 
 
@@ -293,6 +290,12 @@ def _most_dropped(n: int, alpha: float, delta: float) -> int:
     """
     dropped_K = np.arange(n + 1)
     return int((p_value(n - dropped_K, np.full(n + 1, n), 1 - alpha) <= delta).sum()) - 1
+
+
+def _percent(share: float) -> str:
+    """Return a promised share in percent with at least one decimal, and never rounded, as 80.0%."""
+    text = f"{100 * share:.10f}".rstrip("0")
+    return f"{text}0%" if text.endswith(".") else f"{text}%"
 
 
 def _sure(delta: float) -> str:
