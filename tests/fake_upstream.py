@@ -136,6 +136,8 @@ class Handler(BaseHTTPRequestHandler):
             self._error(400, f"This model's maximum context length is {behaviour.context} tokens.")
         elif not all(i < len(self.server.tokenizer) for i in body.get("logprob_token_ids", ())):
             self._error(400, "token_id(s) in logprob_token_ids contain out-of-vocab token ids.")
+        elif len(body.get("logprob_token_ids", ())) > 128:
+            self._error(400, "Requested logprob_token_ids, which is greater than max allowed: 128")
         elif behaviour.parent and body.get("prompt_logprobs") is not None:
             self._error(500, "EngineCore encountered an issue")  # and is dead, really
         elif behaviour.fails == "500":

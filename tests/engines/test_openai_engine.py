@@ -71,7 +71,7 @@ def connect(server: Server, folder: Path) -> Iterator[Callable[..., OpenAIEngine
     made: list[OpenAIEngine] = []
 
     def run(**options: Any) -> OpenAIEngine:
-        engine = OpenAIEngine.connect(server.url, folder, **options)
+        engine = OpenAIEngine(server.url, folder, **options)
         made.append(engine)
         return engine
 
@@ -137,7 +137,7 @@ def test_read_at_the_prompt_the_answers_are_those_of_a_model_without_cnf(
     (tmp_path / "grace.json").write_text('{"read_at": "prompt"}')
     eos = [i for i in local.end_ids if i != local.cnf]
     with serving(model, tokenizer, eos) as own:
-        engine = OpenAIEngine.connect(own.url, tmp_path)
+        engine = OpenAIEngine(own.url, tmp_path)
         sampling = Sampling(max_new_tokens=LENGTH)
         found = dict(engine.generate(prompts, sampling))
         for index, (wanted,) in local.generate(prompts, sampling):
@@ -330,14 +330,14 @@ def test_what_cannot_be_connected_to_says_why(
     with pytest.raises(ModelError, match=f"does not have 'other'.*{MODEL}"):
         connect(model="other")
     with pytest.raises(ConfigError, match="is not a server address"):
-        OpenAIEngine.connect("nowhere", folder)
+        OpenAIEngine("nowhere", folder)
     with pytest.raises(UpstreamError, match=r"127\.0\.0\.1:9: no answer"):
-        OpenAIEngine.connect("http://127.0.0.1:9", folder, retries=0)
+        OpenAIEngine("http://127.0.0.1:9", folder, retries=0)
     with pytest.raises(ModelError, match=r"no tokenizer\.json"):
-        OpenAIEngine.connect(server.url, tmp_path)
+        OpenAIEngine(server.url, tmp_path)
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="no <CNF>"):
-        OpenAIEngine.connect(server.url, tmp_path)
+        OpenAIEngine(server.url, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -357,11 +357,13 @@ def test_options_that_a_client_cannot_have_are_refused(
         load_engine("openai", folder, url=server.url, **options)
 
 
-def test_a_lora_that_is_not_loaded_is_noticed(server: Server, local: TransformersEngine) -> None:
-    from grace.engines.http.upstream import Upstream
-
+def test_a_lora_that_is_not_loaded_is_noticed(
+    server: Server, local: TransformersEngine, tmp_path: Path
+) -> None:
+    local.tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "grace.json").write_text('{"format": "vllm-lora"}')
     with pytest.raises(ModelError, match="without its LoRA"):
-        OpenAIEngine(Upstream(server.url), local.tokenizer, {"format": "vllm-lora"})
+        OpenAIEngine(server.url, tmp_path)
 
 
 def test_responses_are_rated_token_by_token_where_the_model_is_a_lora(

@@ -57,7 +57,7 @@ def sglang(model: tuple[Any, Any]) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def engine(server: Server, folder: Path) -> Iterator[OpenAIEngine]:
-    made = OpenAIEngine.connect(server.url, folder, retries=0)
+    made = OpenAIEngine(server.url, folder, retries=0)
     try:
         yield made
     finally:

@@ -64,7 +64,7 @@ def both(request: Any, trained: dict[str, Path], tmp_path_factory: Any) -> Itera
         url = f"http://127.0.0.1:{port}"
         try:
             _wait(url, server, log)
-            engine = OpenAIEngine.connect(url, folder / form)
+            engine = OpenAIEngine(url, folder / form)
             yield engine, TransformersEngine.load(folder / "base", adapter=folder / "adapter")
             engine.close()
         finally:

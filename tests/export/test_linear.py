@@ -106,7 +106,7 @@ def test_through_a_server_and_by_the_lines_of_the_card_it_is_the_same(tmp_path: 
     engine: Any = model.engine
     lines = run(code_of(out, "def ask"))
     with serving(engine.model, engine.tokenizer, [3]) as server:
-        remote = OpenAIEngine.connect(server.url, out)
+        remote = OpenAIEngine(server.url, out)
         same(answers(remote), answers(engine))
         ended = [one for one in answers(engine) if one.confidence is not None]
         assert ended

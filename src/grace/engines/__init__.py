@@ -27,7 +27,6 @@ __all__ = [
     "Opening",
     "SampleStream",
     "Sampling",
-    "StreamingEngine",
 ]
 
 GREEDY_BELOW = 1e-5  # the temperature below which vLLM is greedy, too
@@ -113,7 +112,7 @@ class Opening:
         needs_cnf: refuse a model without `<CNF>`, if the engine cannot train one.
         stop: texts that end a response, besides those that the model was trained with.
         options: of one engine: further arguments of `vllm.LLM` or `llama_cpp.Llama`; for openai
-            `url`, and the arguments of `OpenAIEngine.connect`.
+            `url`, and the arguments of `OpenAIEngine`.
     """
 
     path: str | Path
@@ -167,8 +166,27 @@ class Engine(Protocol):
         ...
 
 
-class StreamingEngine(Engine, Protocol):
-    """An engine that tells how its c is read, and can stop samples when a vote is decided."""
+class ModelEngine(Engine, Protocol):
+    """An engine that loads models itself: the class that a file of this folder names `ENGINE`.
+
+    It tells how its c is read, and can stop samples when a vote is decided.
+    """
+
+    gives: ClassVar[frozenset[Capability]]
+
+    @classmethod
+    def open(cls, opening: Opening) -> ModelEngine:
+        """Load a model, or connect to the server that runs it.
+
+        Raises:
+            ConfigError: the engine does not have one of the settings.
+            ModelError: the model cannot be loaded; the message says what to do.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the model, or close the connections to the server."""
+        ...
 
     @property
     def readout(self) -> Readout | None:
@@ -196,26 +214,6 @@ class StreamingEngine(Engine, Protocol):
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> SampleStream:
         """Return the samples of one prompt, which can be started one by one."""
-        ...
-
-
-class ModelEngine(StreamingEngine, Protocol):
-    """An engine that loads models itself: the class that a file of this folder names `ENGINE`."""
-
-    gives: ClassVar[frozenset[Capability]]
-
-    @classmethod
-    def open(cls, opening: Opening) -> ModelEngine:
-        """Load a model, or connect to the server that runs it.
-
-        Raises:
-            ConfigError: the engine does not have one of the settings.
-            ModelError: the model cannot be loaded; the message says what to do.
-        """
-        ...
-
-    def close(self) -> None:
-        """Free the model, or close the connections to the server."""
         ...
 
     def plan(

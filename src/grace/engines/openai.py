@@ -21,7 +21,7 @@ from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import StepEngine, check_contexts
 from grace.engines.http.answers import UpstreamError
 from grace.engines.http.background import Background, Calls, in_order
-from grace.engines.http.dialect import Names, Request
+from grace.engines.http.dialect import Request
 from grace.engines.http.probing import probe
 from grace.engines.http.remote import Remote, RemoteStream, Served, seed_of
 from grace.engines.http.upstream import Upstream
@@ -42,16 +42,17 @@ class OpenAIEngine(StepEngine):
     model for coroutines; see `wait`).
 
     Args:
-        upstream: the connection to the server.
-        tokenizer: the tokenizer with `<CNF>`.
-        card: the content of the model's grace.json.
-        eos: ids that end a response besides the tokenizer's EOS and the stop ids of `card`.
-        rows: size of the model's vocabulary, if it is larger than the tokenizer's.
+        url: the server's address, with or without `/v1`.
+        folder: the export, or the adapter that it was made from; its tokenizer and JSON files are
+            read.
         model: the server's name of the model; None: the only one that it has.
         needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
+        stop: texts that end a response, besides those that the model was trained with.
+        options: further arguments of `Upstream`.
 
     Raises:
-        ModelError: there is no `<CNF>`, or the server would return other numbers than c.
+        ModelError: there is no tokenizer with `<CNF>`, or the server would return other numbers
+            than c.
         UpstreamError: the server cannot be reached or does not have the model.
     """
 
@@ -59,36 +60,6 @@ class OpenAIEngine(StepEngine):
 
     def __init__(
         self,
-        upstream: Upstream,
-        tokenizer: Any,
-        card: dict[str, Any] | None = None,
-        *,
-        eos: Ids = (),
-        rows: int = 0,
-        model: str | None = None,
-        needs_cnf: bool = True,
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.reader = Reader.of(tokenizer, card or {}, eos, needs_cnf=needs_cnf)
-        self._upstream = upstream
-        self._background = Background("grace-upstream")
-        self._calls = Calls(self._background)
-        names = Names.of(tokenizer, rows)
-        try:
-            self.remote: Remote = self._calls.run(
-                probe(upstream, self.reader, names, tokenizer, card or {}, model)
-            )
-        except BaseException as error:
-            self.close()
-            if isinstance(error, UpstreamError):
-                raise UpstreamError(f"{upstream.url}: {error}", error.why) from None
-            raise
-        self.served: Served = self.remote.served
-        self.limit = self.served.context
-
-    @classmethod
-    def connect(
-        cls,
         url: str,
         folder: str | Path,
         *,
@@ -96,36 +67,28 @@ class OpenAIEngine(StepEngine):
         needs_cnf: bool = True,
         stop: Sequence[str] = (),
         **options: Any,
-    ) -> OpenAIEngine:
-        """Connect to a server that serves an export.
-
-        Args:
-            url: the server's address, with or without `/v1`.
-            folder: the export, or the adapter that it was made from; its tokenizer and JSON files
-                are read.
-            model: the server's name of the model; None: the only one that it has.
-            needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
-            stop: texts that end a response, besides those that the model was trained with.
-            options: further arguments of `Upstream`.
-
-        Raises:
-            ModelError: there is no tokenizer with `<CNF>`, or the server would return other
-                numbers than c.
-            UpstreamError: the server cannot be reached or does not have the model.
-        """
-        place = Path(folder)
-        card = read_card(place)
-        tokenizer = SavedTokenizer(place)
+    ) -> None:
+        place, card = Path(folder), read_card(Path(folder))
         base = Path(str(card.get("base_model", place)))
-        return cls(
-            Upstream(url, **options),
-            tokenizer,
-            card,
-            eos=(*(named_ends(place) or named_ends(base)), *stop_ids(tokenizer, stop)),
-            rows=named_rows(place) or named_rows(base),
-            model=model,
-            needs_cnf=needs_cnf,
-        )
+        self.tokenizer = SavedTokenizer(place)
+        ends = (*(named_ends(place) or named_ends(base)), *stop_ids(self.tokenizer, stop))
+        self.reader = Reader.of(self.tokenizer, card, ends, needs_cnf=needs_cnf)
+        known = 1 + max(self.tokenizer.get_vocab().values(), default=-1)
+        rows = max(known, named_rows(place) or named_rows(base))
+        self._upstream = Upstream(url, **options)
+        self._background = Background("grace-upstream")
+        self._calls = Calls(self._background)
+        try:
+            self.remote: Remote = self._calls.run(
+                probe(self._upstream, self.reader, rows, self.tokenizer, card, model)
+            )
+        except BaseException as error:
+            self.close()
+            if isinstance(error, UpstreamError):
+                raise UpstreamError(f"{self._upstream.url}: {error}", error.why) from None
+            raise
+        self.served: Served = self.remote.served
+        self.limit = self.served.context
 
     @classmethod
     def open(cls, opening: Opening) -> OpenAIEngine:
@@ -154,7 +117,7 @@ class OpenAIEngine(StepEngine):
         if opening.batch_size:
             options["max_in_flight"] = opening.batch_size
         folder = opening.adapter or opening.path
-        return cls.connect(url, folder, needs_cnf=opening.needs_cnf, stop=opening.stop, **options)
+        return cls(url, folder, needs_cnf=opening.needs_cnf, stop=opening.stop, **options)
 
     @property
     def max_in_flight(self) -> int:

@@ -18,7 +18,9 @@ from grace.evidence import Evidence, Reading, confidence, reading, traced
 
 LOWEST = -9999.0  # log-probability of 0 in JSON, which has no infinity
 NO_CNF = "the model has no <CNF>, so it has no confidence; load a trained adapter or an export"
-LISTED_ENDS = 124  # end tokens that are asked for: engines list 128 ids, the rest hardly counts
+# End tokens that are asked for; the others hardly count. Engines list 128 ids: besides these, four
+# that are read, and the token that is scored.
+LISTED_ENDS = 123
 
 
 class Step(NamedTuple):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from grace.engines.stops import ids_in
 from grace.errors import ConfigError, ModelError, first_line
-from grace.store import LORA_CONFIG
+from grace.store import LORA_CONFIG, read_json
 
 OLDEST = (0, 22)  # older ones return log-probabilities that depend on the temperature
 # On a CPU vLLM 0.32 dies in a seeded sample whose prompt it splits between two steps.
@@ -81,9 +80,8 @@ def start(
     if lora:
         from vllm.lora.request import LoRARequest
 
-        rank = json.loads((folder / LORA_CONFIG).read_text(encoding="utf-8"))["r"]
-        most = next((allowed for allowed in LORA_RANKS if allowed >= rank), rank)
-        options = {"enable_lora": True, "max_loras": 1, "max_lora_rank": most, **options}
+        rank = max_lora_rank(folder)
+        options = {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank, **options}
         request = LoRARequest(folder.name, 1, str(folder.absolute()))
     try:
         return LLM(model=model, **options), request
@@ -91,6 +89,12 @@ def start(
         raise ModelError(
             f"vLLM cannot load {model} ({first_line(error)}); its own log says more"
         ) from error
+
+
+def max_lora_rank(folder: Path) -> int:
+    """Return the value of vLLM's `max_lora_rank` for the LoRA in a folder."""
+    rank: int = read_json(folder / LORA_CONFIG)["r"]
+    return next((allowed for allowed in LORA_RANKS if allowed >= rank), rank)
 
 
 def _types(dtype: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
-from grace.engines.vllm_loading import LORA_RANKS
+from grace.engines.vllm_loading import max_lora_rank
 from grace.export.forms import Source
 from grace.export.snippets import TEMPLATES, prompt_of, snippet
 from grace.report import from_json
@@ -16,7 +16,7 @@ from grace.report.names import MAIN
 from grace.report.rows.answers import MetricRow
 from grace.report.stored import own_diagram
 from grace.report.tables import percent
-from grace.store import LORA_CONFIG, ROWS, read_json
+from grace.store import LORA_CONFIG, ROWS
 from grace.training.card import task_in
 
 DIAGRAM = "reliability.png"
@@ -48,7 +48,7 @@ def write_card(source: Source, measured: dict[str, Any] | None, directory: Path,
         license_id=source.license_id or _license_of(source.base),
         is_peft=(directory / LORA_CONFIG).is_file(),
         rows_alone=(source.adapter / ROWS).is_file(),
-        max_rank=_max_rank(directory) if source.form == "vllm-lora" else None,
+        max_rank=max_lora_rank(directory) if source.form == "vllm-lora" else None,
         name=name,
         diagram=DIAGRAM if diagram is not None else None,
         measured=measured,
@@ -71,12 +71,6 @@ def _without_grace(source: Source, directory: Path) -> dict[str, Any]:
         engine = "llama"
     code = snippet(record, directory, prompt, engine)
     return {"one_request": True, "engine": engine, "prompt": prompt, "code": code}
-
-
-def _max_rank(directory: Path) -> int:
-    """Return the value of vLLM's --max-lora-rank for the LoRA in a directory."""
-    rank: int = read_json(directory / LORA_CONFIG)["r"]
-    return next((allowed for allowed in LORA_RANKS if allowed >= rank), rank)
 
 
 def _table(row: MetricRow) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from grace.cnf import find_readout
-from grace.engines.gguf.unpacking import ENDS
+from grace.engines.gguf.unpacking import ENDS, llama_3_divisors
 from grace.engines.llama import DIGEST
 from grace.errors import ModelError
 
@@ -80,7 +80,7 @@ def write_llama(
         weight = cast(name, weight, kind) if weight.ndim > 1 else weight
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), weight)
     if config.rope_parameters["rope_type"] == "llama3":
-        writer.add_tensor("rope_freqs.weight", _frequency_divisors(config))
+        writer.add_tensor("rope_freqs.weight", llama_3_divisors(config).astype(np.float32))
     write_file(writer)
 
 
@@ -181,16 +181,6 @@ def cast(name: str, weight: np.ndarray, kind: Any) -> np.ndarray:
             f"{name} has numbers beyond the range of float16; export with --dtype float32"
         )
     return converted
-
-
-def _frequency_divisors(config: Any) -> np.ndarray:
-    """Return the numbers by which Llama 3.1 and later divide each rotary frequency."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    scaled = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")[0].double().numpy()
-    plain = config.rope_parameters["rope_theta"] ** -(np.arange(len(scaled)) / len(scaled))
-    divisors: np.ndarray = (plain / scaled).astype(np.float32)
-    return divisors
 
 
 def write_file(writer: Any) -> None:

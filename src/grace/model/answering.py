@@ -11,7 +11,7 @@ from typing import Any, Unpack, overload
 from grace.chat import encode_chat, encode_response
 from grace.chat.detokenizer import pieces
 from grace.config import DataSettings, SampleSettings
-from grace.engines import Sampling, StreamingEngine
+from grace.engines import ModelEngine, Sampling
 from grace.errors import UserInputError
 from grace.model import arguments
 from grace.model.arguments import AskOptions, Choices, VoteOptions
@@ -41,7 +41,7 @@ class Model:
 
     def __init__(
         self,
-        engine: StreamingEngine,
+        engine: ModelEngine,
         task: Task,
         data: DataSettings,
         sample: SampleSettings,

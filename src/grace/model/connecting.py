@@ -44,7 +44,7 @@ def connect(
         raise ModelError(
             f"directory {path} does not exist; give a run, or a directory that `grace export` wrote"
         )
-    engine = OpenAIEngine.connect(url, folder, model=model, api_key=api_key, **options)
+    engine = OpenAIEngine(url, folder, model=model, api_key=api_key, **options)
     root = engine.served.root
     here, there = _adapter_digest(folder), _adapter_digest(Path(root))
     if here and there and here != there:

@@ -7,7 +7,7 @@ from typing import Any
 
 from grace import plugins
 from grace.config import DataSettings, SampleSettings, from_dict, is_missing
-from grace.engines import StreamingEngine
+from grace.engines import ModelEngine
 from grace.engines.gguf import resolve_model
 from grace.errors import ModelError
 from grace.model.answering import Model
@@ -104,7 +104,7 @@ def _from_hub(name: str) -> str:
         ) from None
 
 
-def described(engine: StreamingEngine, path: Path, folder: Path, card: dict[str, Any]) -> Model:
+def described(engine: ModelEngine, path: Path, folder: Path, card: dict[str, Any]) -> Model:
     """Return a `Model` for an engine, with the prompt and the settings of its training run.
 
     Args:

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from grace.engines import AT_ONCE, Sampling, StreamingEngine
+from grace.engines import AT_ONCE, ModelEngine, Sampling
 from grace.engines.base import check_contexts
 from grace.model.rules import Voting
 from grace.records import Decision, Generation, Vote
@@ -32,7 +32,7 @@ class Ballot:
         sampling: the settings of one sample.
     """
 
-    engine: StreamingEngine
+    engine: ModelEngine
     read: Callable[[Generation], Vote]
     rule: Voting
     budget: int
@@ -119,7 +119,7 @@ def _reported(votes: Waves, strategy: Strategy, on_vote: OnVote) -> Iterator[Vot
 
 
 def sampled(
-    engine: StreamingEngine, prompts: Iterable[Ids], sampling: Sampling
+    engine: ModelEngine, prompts: Iterable[Ids], sampling: Sampling
 ) -> Iterator[list[Generation]]:
     """Yield the samples of each prompt, in the order of the prompts.
 

@@ -266,10 +266,17 @@ def _divisors(file: Path, header: Header) -> np.ndarray | None:
 
 def _set_llama_3(config: Any, divisors: np.ndarray) -> bool:
     """Set the scaling of Llama 3.1, and return whether it gives these divisors."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
     theta = config.rope_parameters["rope_theta"]
     config.rope_parameters = {**LLAMA_3, "rope_theta": theta, "factor": float(divisors.max())}
-    scaled = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")[0].numpy()
-    plain = theta ** -(np.arange(len(scaled)) / len(scaled))
-    return len(divisors) == len(scaled) and bool(np.allclose(plain / scaled, divisors, rtol=1e-3))
+    given = llama_3_divisors(config)
+    return len(divisors) == len(given) and bool(np.allclose(given, divisors, rtol=1e-3))
+
+
+def llama_3_divisors(config: Any) -> np.ndarray:
+    """Return the numbers by which a Llama 3.1 or later divides each rotary frequency."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaled = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")[0].double().numpy()
+    plain = config.rope_parameters["rope_theta"] ** -(np.arange(len(scaled)) / len(scaled))
+    divisors: np.ndarray = plain / scaled
+    return divisors

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from grace.engines import Ids, Sampling
@@ -73,52 +72,34 @@ def listing(ids: Ids) -> Json:
     return {"logprobs": 1, "logprob_token_ids": list(ids)}
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """Checks the ids of tokens that a server sends, as numbers or as names (`token_id:7`).
+def checked(token: Any, rows: int) -> int:
+    """Return a token id that a server has sent, of a model with so many rows.
 
-    Attributes:
-        rows: size of the model's vocabulary, which may be padded.
+    Raises:
+        UpstreamError: the model has no such token.
     """
-
-    rows: int
-
-    @classmethod
-    def of(cls, tokenizer: Any, rows: int = 0) -> Names:
-        """Return the names of the tokenizer's ids, and of at least `rows` ids."""
-        return cls(max(rows, 1 + max(tokenizer.get_vocab().values(), default=-1)))
-
-    def checked(self, token: Any) -> int:
-        """Return a token id that a server has sent.
-
-        Raises:
-            UpstreamError: the model has no such token.
-        """
-        if type(token) is not int or not 0 <= token < self.rows:
-            raise UpstreamError(
-                "the upstream sent an id that is no token of the model",
-                "malformed",
-                detail=short(repr(token)),
-            )
-        return token
-
-    def find(self, name: str) -> int | None:
-        """Return the id in a token's name, None if the name is the token's text.
-
-        Raises:
-            UpstreamError: the model does not have this id.
-        """
-        if name.startswith(PREFIX) and name[len(PREFIX) :].lstrip("-").isdecimal():
-            return self.checked(int(name[len(PREFIX) :]))
-        return None
+    if type(token) is not int or not 0 <= token < rows:
+        raise UpstreamError(
+            "the upstream sent an id that is no token of the model",
+            "malformed",
+            detail=short(repr(token)),
+        )
+    return token
 
 
-def read_steps(choice: Mapping[str, Any], names: Names, requested: Ids) -> list[Step]:
+def _named(name: str, rows: int) -> int | None:
+    """Return the id in a token's name (`token_id:7`), None if the name is the token's text."""
+    if name.startswith(PREFIX) and name[len(PREFIX) :].lstrip("-").isdecimal():
+        return checked(int(name[len(PREFIX) :]), rows)
+    return None
+
+
+def read_steps(choice: Mapping[str, Any], rows: int, requested: Ids) -> list[Step]:
     """Return the steps in a choice, or in a part of a streamed choice.
 
     Args:
         choice: the choice.
-        names: checks token ids.
+        rows: size of the model's vocabulary, which may be padded.
         requested: the ids that every step must list.
 
     Raises:
@@ -129,15 +110,17 @@ def read_steps(choice: Mapping[str, Any], names: Names, requested: Ids) -> list[
         tokens = listed.get("tokens") or []
         values, tops = listed.get("token_logprobs") or [], listed.get("top_logprobs") or []
         ids = choice.get("token_ids")
-        ids = map(names.find, tokens) if ids is None else map(names.checked, ids)
-        ids = [token for token in ids if token is not None]
+        if ids is None:
+            ids = [token for name in tokens if (token := _named(name, rows)) is not None]
+        else:
+            ids = [checked(token, rows) for token in ids]
         if not len(ids) == len(values) == len(tops):
             raise UpstreamError(
                 f"the upstream sent {len(tokens)} tokens, {len(values)} log-probabilities and "
                 f"{len(tops)} lists of them for {len(ids)} token ids",
                 "malformed",
             )
-        steps = [_step(*each, names) for each in zip(ids, values, tops, strict=True)]
+        steps = [_step(*each, rows) for each in zip(ids, values, tops, strict=True)]
     return checked_steps(steps, choice.get("finish_reason"), requested)
 
 
@@ -199,8 +182,8 @@ def prompt_logprobs(choice: Mapping[str, Any], prompt: Ids, last: int) -> list[f
         return [number(rows[i][str(prompt[i])]["logprob"]) for i in places]
 
 
-def _step(token: int, value: Any, top: Any, names: Names) -> Step:
-    entries = {names.find(name): number(logprob) for name, logprob in (top or {}).items()}
+def _step(token: int, value: Any, top: Any, rows: int) -> Step:
+    entries = {_named(name, rows): number(logprob) for name, logprob in (top or {}).items()}
     logprobs = {i: logprob for i, logprob in entries.items() if i is not None}
     return Step(token, number(value), logprobs)
 

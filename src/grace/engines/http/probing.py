@@ -8,7 +8,7 @@ from typing import Any
 
 from grace.cnf import CNF_TOKEN
 from grace.engines.http.answers import UpstreamError
-from grace.engines.http.dialect import NO_LOGPROB, Json, Names
+from grace.engines.http.dialect import NO_LOGPROB, Json
 from grace.engines.http.llama_server import LlamaServer
 from grace.engines.http.remote import Remote, Served
 from grace.engines.http.sglang import SGLang
@@ -24,7 +24,7 @@ KINDS: dict[str, type[Remote]] = {"llamacpp": LlamaServer, "sglang": SGLang}  # 
 async def probe(
     upstream: Upstream,
     reader: Reader,
-    names: Names,
+    rows: int,
     tokenizer: Any,
     card: Json,
     model: str | None = None,
@@ -34,7 +34,7 @@ async def probe(
     Args:
         upstream: the connection.
         reader: the end tokens, and how c is read.
-        names: checks token ids.
+        rows: size of the model's vocabulary, which may be padded.
         tokenizer: the tokenizer with `<CNF>`.
         card: the content of the model's grace.json.
         model: the server's name of the model; None: the only one that it has.
@@ -54,7 +54,7 @@ async def probe(
         root=str(described.get("root") or ""),
         rows=described.get("n_vocab", 0),
     )
-    remote = kind(upstream, tokenizer, names, reader, served)
+    remote = kind(upstream, tokenizer, rows, reader, served)
     if served.rows and any(token >= served.rows for token in reader.requested):
         raise ModelError(_no_row(reader, f"it has {served.rows}"))
     if kind is SGLang:

@@ -13,7 +13,6 @@ from grace.engines.http.answers import UpstreamError
 from grace.engines.http.background import Calls, as_finished, in_order
 from grace.engines.http.dialect import (
     Json,
-    Names,
     Request,
     listing,
     only,
@@ -63,7 +62,7 @@ class Remote:
             no log-probabilities of prompts.
         upstream: the connection.
         tokenizer: the tokenizer with `<CNF>`.
-        names: checks token ids.
+        rows: size of the model's vocabulary, as its folder says.
         reader: the end tokens, and how c is read.
         served: the server's description of the model.
     """
@@ -74,7 +73,7 @@ class Remote:
 
     upstream: Upstream
     tokenizer: Any
-    names: Names
+    rows: int
     reader: Reader
     served: Served
 
@@ -154,7 +153,7 @@ class Remote:
             return self.reader.scored([step], logprobs)
         tokens = [*response, self.reader.eos[0]]
         work = (
-            self._next(context[: len(prompt) + place], [*requested, token])
+            self._next(context[: len(prompt) + place], [*dict.fromkeys([*requested, token])])
             for place, token in enumerate(tokens)
         )
         async with aclosing(in_order(work, AHEAD)) as arriving:
@@ -190,7 +189,7 @@ class Remote:
 
     def _read(self, answer: Json, seen: int, requested: Ids) -> list[Step]:
         """Return the steps of an answer, or of a part that follows `seen` steps."""
-        return read_steps(answer, self.names, requested)
+        return read_steps(answer, self.rows, requested)
 
 
 class RemoteStream:

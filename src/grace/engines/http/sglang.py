@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from grace.engines import Ids, Sampling
 from grace.engines.http.answers import parsing
-from grace.engines.http.dialect import Json, Request, checked_steps, number, only
+from grace.engines.http.dialect import Json, Request, checked, checked_steps, number, only
 from grace.engines.http.remote import Remote
 from grace.engines.reading import Step
 
@@ -84,9 +84,9 @@ class SGLang(Remote):
                 raise ValueError(f"{len(drawn)} and {len(listed)} lists for {new} tokens")
             steps = [
                 Step(
-                    self.names.checked(token),
+                    checked(token, self.rows),
                     number(logprob),
-                    {self.names.checked(i): number(value) for value, i, _ in others or ()},
+                    {checked(i, self.rows): number(value) for value, i, _ in others or ()},
                 )
                 for (logprob, token, _), others in zip(drawn, listed, strict=True)
             ]

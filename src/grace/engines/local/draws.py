@@ -32,14 +32,15 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """The settings of R rows; one that all rows share is a number, otherwise a column (R, 1).
+    """The settings of R rows.
 
-    `longest_R` is the most tokens of each row. `points_RT` holds the random numbers in [0, 1), None
-    if every row is greedy.
+    `longest_R` is the most tokens of each row, `cuts` whether top-p cuts any row. `points_RT` holds
+    the random numbers in [0, 1), None if every row is greedy.
     """
 
-    temperature: float | Tensor
-    top_p: float | Tensor
+    temperature_R1: Tensor
+    top_p_R1: Tensor
+    cuts: bool
     longest_R: Tensor
     points_RT: Tensor | None
 
@@ -51,9 +52,12 @@ class Draws:
         points_RT = None
         if any(sampling.temperature > 0 for sampling in settings):
             points_RT = torch.from_numpy(_points(parts, max(longest))).to(device)
+        temperature_R = torch.tensor([one.temperature for one in settings], device=device)
+        top_p = [sampling.top_p for sampling in settings]
         return cls(
-            _shared([sampling.temperature for sampling in settings], torch.float32, device),
-            _shared([sampling.top_p for sampling in settings], torch.float64, device),
+            temperature_R[:, None],
+            torch.tensor(top_p, dtype=torch.float64, device=device)[:, None],
+            min(top_p) < 1,
             torch.tensor(longest, device=device),
             points_RT,
         )
@@ -63,12 +67,10 @@ class Draws:
         if self.points_RT is None:
             return logits_RV.argmax(-1)
         point_R = self.points_RT[rows_R, min(step, self.points_RT.shape[1] - 1)]
-        top_p = self.top_p if isinstance(self.top_p, float) else self.top_p[rows_R]
-        if isinstance(self.temperature, float):
-            return _draw(logits_RV / self.temperature, top_p, point_R)
-        temperature_R1 = self.temperature[rows_R]
+        top_p_R1 = self.top_p_R1[rows_R] if self.cuts else None
+        temperature_R1 = self.temperature_R1[rows_R]
         greedy_R1 = temperature_R1 == 0
-        drawn_R = _draw(logits_RV / temperature_R1.masked_fill(greedy_R1, 1), top_p, point_R)
+        drawn_R = _draw(logits_RV / temperature_R1.masked_fill(greedy_R1, 1), top_p_R1, point_R)
         return torch.where(greedy_R1[:, 0], logits_RV.argmax(-1), drawn_R)
 
 
@@ -100,24 +102,16 @@ def _points(parts: Sequence[Part], num_steps: int) -> np.ndarray:
     return points_RT
 
 
-def _shared(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> float | Tensor:
-    if len(set(values)) == 1:
-        return float(values[0])
-    return torch.tensor(values, dtype=dtype, device=device)[:, None]
-
-
-def _draw(logits_RV: Tensor, top_p: float | Tensor, point_R: Tensor) -> Tensor:
+def _draw(logits_RV: Tensor, top_p_R1: Tensor | None, point_R: Tensor) -> Tensor:
     """Return one token per row by inverting the cumulative distribution at a point in [0, 1).
 
-    Top-p keeps the most probable tokens, up to the one with which their sum reaches `top_p`.
+    Top-p keeps the most probable tokens, up to the one with which their sum reaches it.
     """
     probs_RV = logits_RV.softmax(-1)
-    if isinstance(top_p, Tensor) or top_p < 1:
+    if top_p_R1 is not None:
         sorted_RV, order_RV = probs_RV.sort(dim=-1, descending=True, stable=True)
         above_RV = sorted_RV.double().cumsum(-1) - sorted_RV
-        cut_RV = above_RV >= top_p
-        if isinstance(top_p, Tensor):
-            cut_RV &= top_p < 1
+        cut_RV = (above_RV >= top_p_R1) & (top_p_R1 < 1)
         probs_RV = probs_RV.scatter(1, order_RV, sorted_RV.masked_fill(cut_RV, 0))
     cumulative_RV = probs_RV.cumsum(-1, dtype=torch.float64)
     total_R = cumulative_RV[:, -1]

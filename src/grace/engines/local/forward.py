@@ -61,11 +61,9 @@ class Forward:
         use_cache: bool = False,
     ) -> tuple[Tensor, Any]:
         """Return the float32 logits of the last `keep` positions, and the cache if it is used."""
-        extra: dict[str, Any] = {"position_ids": positions_BL} if self._positions else {}
+        extra = self._given(positions_BL, cache)
         if self._keeps:
             extra["logits_to_keep"] = keep
-        if cache is not None:
-            extra[self._cache] = cache
         out = self.model(input_ids=ids_BL, attention_mask=mask_BL, use_cache=use_cache, **extra)
         return out.logits[:, -keep:].float(), out[self._cache] if use_cache else None
 
@@ -76,13 +74,15 @@ class Forward:
 
         The columns follow those in the cache, which is extended by them.
         """
-        extra: dict[str, Any] = {"position_ids": positions_BL} if self._positions else {}
-        if cache is not None:
-            extra[self._cache] = cache
+        extra = self._given(positions_BL, cache)
         states_BLD: Tensor = self._decoder(
             input_ids=ids_BL, attention_mask=mask_BL, use_cache=cache is not None, **extra
         ).last_hidden_state
         return states_BLD
+
+    def _given(self, positions_BL: Tensor, cache: Any) -> dict[str, Any]:
+        given = {"position_ids": positions_BL} if self._positions else {}
+        return given if cache is None else {**given, self._cache: cache}
 
     def empty_cache(self) -> Any:
         """Return an empty KV cache that keeps every position.

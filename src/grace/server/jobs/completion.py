@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, cast
 from grace.chat import encode_text
 from grace.chat.detokenizer import Words
 from grace.cnf import CNF_TOKEN
-from grace.engines import Sampling, StreamingEngine
+from grace.engines import ModelEngine, Sampling
 from grace.engines.base import check_contexts
 from grace.engines.reading import LOWEST, Drawn, log_of
 from grace.evidence import Running
@@ -86,7 +86,7 @@ class Completion(Job):
 
     def __init__(
         self,
-        engine: StreamingEngine,
+        engine: ModelEngine,
         params: CompletionParams,
         draw: Callable[[Sequence[Completion]], None],
         hang_up: Callable[[], None] | None = None,
