@@ -17,17 +17,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from sizes import METRICS, Answers, Measured, differences, rows, table
+from sizes import METRICS, Answers, Measured, differences, ended, rows, table
 from torch import Tensor, nn
 
 from grace.engines.local.forward import Forward
-from grace.engines.transformers import TransformersEngine
-from grace.evidence import features as likelihoods
 from grace.metrics.resampling import Resamples
-from grace.pipeline.context import open_run
-from grace.probe.rows import Array
-
-AT_ONCE = 64
+from grace.pipeline.context import Context, open_run
 
 
 class Watched(Forward):
@@ -62,32 +57,17 @@ class Watched(Forward):
         return torch.cat([last_BLD, *self.seen.values()], dim=-1)
 
 
-def answers(run: Path, split: str, depths: list[float]) -> Iterator[tuple[str, Answers]]:
+def answers(context: Context, watched: Watched, split: str) -> Iterator[tuple[str, Answers]]:
     """Yield a run's answers with the states of the last layer, then with those of each source."""
-    context = open_run(run)
-    engine: TransformersEngine = context.engines.base
-    engine.forward = watched = Watched(engine.model, depths)
-    samples = context.samples(context.directory.split(split))
-    done = [i for i, one in enumerate(samples.responses) if one.finish_reason == "stop"]
-    responses = [samples.responses[i] for i in done]
-    parts = []
-    for at in range(0, len(done), AT_ONCE):
-        some = responses[at : at + AT_ONCE]
-        prompts = [samples.prompts[i] for i in done[at : at + AT_ONCE]]
-        parts.append(engine.features(prompts, [one.token_ids for one in some]))
-        print(f"{split}: {at + len(some)} of {len(done)} answers", flush=True)
-    mean, last, first = (np.concatenate(part) for part in zip(*parts, strict=True))
-    phi = np.array([likelihoods(one.logprobs, one.end_logprob) for one in responses])
-    right = np.array([samples.correct[i] for i in done], dtype=np.float64)
-    question = np.array([one.question_id for one in responses])
-    none = np.zeros(len(done))
-    start = 0
-    width = mean.shape[1] - sum(one.shape[-1] for one in watched.seen.values())
+    found = ended(context, split)
+    none = np.zeros(len(found.right))
+    width = found.mean.shape[1] - sum(one.shape[-1] for one in watched.seen.values())
     widths = {"the last layer": width} | {k: v.shape[-1] for k, v in watched.seen.items()}
+    start = 0
     for name, size in widths.items():
         at = slice(start, start := start + size)
-        states: list[Array] = [mean[:, at], last[:, at], first[:, at]]
-        yield name, Answers(*states, none, phi, none, none, right, question)
+        states = found.mean[:, at], found.last[:, at], found.first[:, at]
+        yield name, Answers(*states, none, found.phi, none, none, found.right, found.question)
 
 
 def main() -> None:
@@ -95,8 +75,10 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--depths", type=float, nargs="+", default=[0.25, 0.4, 0.5, 0.6, 0.75])
     given = parser.parse_args()
-    train = dict(answers(given.run, "train", given.depths))
-    test = dict(answers(given.run, "test", given.depths))
+    context = open_run(given.run)
+    engine = context.engines.base
+    engine.forward = watched = Watched(engine.model, given.depths)
+    train, test = (dict(answers(context, watched, split)) for split in ("train", "test"))
     size = len(next(iter(train.values())).right)
     resamples = Resamples(next(iter(test.values())).question)
     found = []

@@ -31,6 +31,7 @@ from grace.probe import fit_probe
 from grace.probe.features import feature_parts
 from grace.probe.readout import fit_evidence, fit_readout
 from grace.probe.rows import Array, assign_folds
+from grace.records import Response
 
 METRICS = ("ece", "brier", "auroc")
 RIDGES = tuple(10.0 ** (power / 2) for power in range(-10, 3))
@@ -172,28 +173,48 @@ def read(run: Path, kept: Path | None) -> Parts:
     return both
 
 
-def _answers(context: Context, name: str) -> Answers:
-    engine = context.engines.base
-    samples = context.samples(context.directory.split(name))
+class Ended(NamedTuple):
+    """Answers that ended: pooled states (N, D), evidence (N, F), grades (N,)."""
+
+    mean: Array
+    last: Array
+    first: Array
+    phi: Array
+    right: Array
+    question: Array
+    responses: list[Response]
+
+
+def ended(context: Context, name: str) -> Ended:
+    """Return a split's answers of the backbone that ended."""
+    engine, samples = context.engines.base, context.samples(context.directory.split(name))
     done = [i for i, one in enumerate(samples.responses) if one.finish_reason == "stop"]
     responses = [samples.responses[i] for i in done]
-    prompts = [samples.prompts[i] for i in done]
     parts = [
-        engine.features(prompts[at : at + 64], [one.token_ids for one in responses[at : at + 64]])
-        for at in range(0, len(done), 64)
+        engine.features(*samples.token_ids(done[at : at + 64])) for at in range(0, len(done), 64)
     ]
-    mean, last, first = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Ended(
+        *(np.concatenate(part) for part in zip(*parts, strict=True)),
+        np.array([likelihoods(one.logprobs, one.end_logprob) for one in responses]),
+        np.array([samples.correct[i] for i in done], dtype=np.float64),
+        np.array([one.question_id for one in responses]),
+        responses,
+    )
+
+
+def _answers(context: Context, name: str) -> Answers:
+    mean, last, first, phi, right, question, responses = ended(context, name)
     joined = feature_parts(("mean", "last", "likelihood"), {"mean": mean, "last": last}, responses)
     return Answers(
         mean,
         last,
         first,
-        _log_sum_exp(engine.model, last),
-        np.array([likelihoods(one.logprobs, one.end_logprob) for one in responses]),
+        _log_sum_exp(context.engines.base.model, last),
+        phi,
         np.concatenate(joined, axis=1),
         np.array([sequence_likelihood(one) or 0.0 for one in responses]),
-        np.array([samples.correct[i] for i in done], dtype=np.float64),
-        np.array([one.question_id for one in responses]),
+        right,
+        question,
     )
 
 

@@ -155,9 +155,8 @@ def number(text: str) -> float | None:
 
 def is_number(text: str) -> bool:
     """Return whether a text is a number and nothing else, as `number` reads it."""
-    return (
-        _NUMBER.fullmatch(text.replace("\N{MINUS SIGN}", "-").strip().removesuffix("%")) is not None
-    )
+    plain = text.replace("\N{MINUS SIGN}", "-").strip().removesuffix("%")
+    return bool(_NUMBER.fullmatch(plain))
 
 
 def _value(match: re.Match[str]) -> float | None:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from grace.errors import UserInputError
 from grace.metrics.samples import bin_index
 from grace.probe.features import LIKELIHOOD_FEATURES, feature_parts, likelihood_features
 from grace.records import Response
@@ -21,6 +22,11 @@ def test_a_target_is_the_accuracy_of_the_bin() -> None:
     assert made.table[1] == (1, 0.1, 0.2, 3, pytest.approx(1 / 3))
     assert made.table[5].n == 0
     assert made.table[5].accuracy is None
+
+
+def test_scores_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(UserInputError, match="1 not finite"):
+        make_targets(np.array([0.1, math.nan]), np.array([0, 1]))
 
 
 def test_scores_outside_the_unit_interval_fall_into_the_outer_bins() -> None:

@@ -270,7 +270,7 @@ class Model:
         tokenizer, context = self.engine.tokenizer, self.engine.limit
         asked, written = [], []
         for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-            with arguments.located(number, len(prompts)):
+            with arguments.located(f"prompt {number}" if len(prompts) > 1 else ""):
                 chat = self.messages(prompt) if isinstance(prompt, str) else prompt
                 asked.append(encode_chat(tokenizer, chat, context=context))
                 written.append(encode_response(tokenizer, chat, response, context=context))

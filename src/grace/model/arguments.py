@@ -54,14 +54,14 @@ def encode_each(
     own, number = itertools.repeat(()) if open_questions else iter(choices), -1
     for number, question in enumerate(questions):
         try:
-            yield encode(question, next(own))
+            chosen = next(own)
         except StopIteration:
             raise UserInputError(
                 f"there are choices for {number} questions only; give one list per question, "
                 "an empty one for a question without choices"
             ) from None
-        except GraceError as error:
-            raise type(error)(f"question {number}: {error}") from error
+        with located(f"question {number}"):
+            yield encode(question, chosen)
     if not open_questions and next(own, None) is not None:
         raise UserInputError(
             f"there are {number + 1} questions, but choices for more; give one list per question"
@@ -100,19 +100,21 @@ def check_pairs(prompts: Sequence[str | Sequence[Message]], responses: Sequence[
             f"{len(prompts)} prompts but {len(responses)} responses; give one response each"
         )
     for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        with located(number, len(prompts)):
+        with located(f"prompt {number}" if len(prompts) > 1 else ""):
             if not isinstance(prompt, str):  # `Model.messages` checks questions
                 _check_chat(prompt)
             _check_text(response)
 
 
 @contextlib.contextmanager
-def located(number: int, count: int) -> Iterator[None]:
-    """Say in an error which of several prompts it is about."""
+def located(where: str) -> Iterator[None]:
+    """Begin an error with the place that it is about, if there are several ("": there is one)."""
     try:
         yield
     except GraceError as error:
-        raise (type(error)(f"prompt {number}: {error}") if count > 1 else error) from error
+        if not where:
+            raise
+        raise type(error)(f"{where}: {error}") from error
 
 
 def _check_chat(chat: Sequence[Message]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from grace.errors import UserInputError
 from grace.metrics.samples import bin_index
 
 Array = NDArray[Any]
@@ -53,8 +54,14 @@ def make_targets(
     With `kind="bins"` the target is the accuracy of the bin, with "labels" the response's own
     label, with "scores" its clipped score; bins and table are the same for all three.
 
+    Raises:
+        UserInputError: a score is not finite, as of a probe whose training diverged.
     Source: arXiv 2509.09438 section 3.2.2.
     """
+    if bad := int((~np.isfinite(scores_N)).sum()):
+        raise UserInputError(
+            f"targets need finite scores, got {bad} not finite; compute the probe scores again"
+        )
     clipped_N = np.clip(scores_N, 0.0, 1.0)
     bin_N = bin_index(clipped_N, bins)
     count_M = np.bincount(bin_N, minlength=bins)
