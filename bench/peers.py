@@ -87,9 +87,9 @@ class Peers:
         more = Sampling(SAMPLES, TEMPERATURE, max_new_tokens=self.length)
         draws = [several for _, several in sorted(engine.generate(prompts, more))]
         task, agreed = self.context.task, []
-        for one, several in zip(made, draws, strict=True):
-            said = [task.answer(draw.text) for draw in several]
-            agreed.append(sum(x == task.answer(one.text) for x in said) / SAMPLES)
+        for one, several, question in zip(made, draws, self.questions, strict=True):
+            answer, *said = [task.answer(x.text, question.choices) for x in (one, *several)]
+            agreed.append(sum(x == answer for x in said) / SAMPLES)
         sure = {
             "sum of log p": [math.fsum(row) for row in logs],
             "mean of log p": [math.fsum(row) / len(row) for row in logs],

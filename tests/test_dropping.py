@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from grace.cnf import add_cnf, set_rows
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, UserInputError
+from grace.model.arguments import Asked
 from grace.model.rules import Voting
 from grace.model.voting import Ballot
 from grace.records import Vote
@@ -111,11 +113,11 @@ def live_and_replayed(engine: Any, prompt: list[int], name: str, parallel: int) 
     whole = Sampling(8, 0.9, max_new_tokens=10, seed=5)
     ((_, samples),) = engine.generate([prompt], whole)
 
-    def answer(one):
-        return str(one.token_ids[-1] % 3) if one.token_ids else None
+    def answer(text, choices=()):
+        return str(zlib.crc32(text.encode()) % 3) if text else None
 
     stored = Pool.from_answers(
-        [[answer(one) for one in samples]],
+        [[answer(one.text) for one in samples]],
         [[True] * 8],
         [[len(one.token_ids) for one in samples]],
         {"grace": [[one.confidence for one in samples]]},
@@ -124,19 +126,15 @@ def live_and_replayed(engine: Any, prompt: list[int], name: str, parallel: int) 
     left = stored.dropped(strategy.drop, 8)
     votes = [
         Vote(
-            None if left.answer_QS[0, s] < 0 else answer(one),
+            None if left.answer_QS[0, s] < 0 else answer(one.text),
             None if np.isnan(left.confidences["grace"][0, s]) else one.confidence,
             int(left.tokens_QS[0, s]),
         )
         for s, one in enumerate(samples)
     ]
 
-    def vote(one):
-        gone = one.finish_reason == "dropped"
-        return Vote(None if gone else answer(one), one.confidence, len(one.token_ids))
-
     sampling = dataclasses.replace(whole, num_samples=1, drop=strategy.drop)
-    live = Ballot(engine, vote, Voting(strategy), 8, parallel, sampling).decide(prompt)
+    live = Ballot(engine, answer, Voting(strategy), 8, parallel, sampling).decide(Asked(prompt, ()))
     wanted = decide(strategy, votes, 8)
     assert (live.answer, live.samples, live.tokens) == (
         wanted.answer,

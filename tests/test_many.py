@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import grace
+from grace.config import DataSettings
 from grace.errors import ModelError, UserInputError
 from grace.model import Model, Reply, voting
 from grace.records import Decision, Vote, to_json
@@ -116,6 +117,42 @@ def test_a_prompt_that_is_too_long_has_a_number_only_among_others(model: Model):
             call({"max_new_tokens": room + 1})
 
 
+class Offered:
+    """A task whose answer to anything is the number of options."""
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.task, name)
+
+    def answer(self, text: str, choices: Any = ()) -> str | None:
+        return str(len(choices))
+
+
+def test_every_answer_is_read_with_the_options_of_its_question(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(voting, "AT_ONCE", 3)
+    short = DataSettings(prompt="text")
+    few: Any = Model(model.engine, Offered(model.task), short, model.sample)  # type: ignore[arg-type]
+    choices = [["x"] * (n % 4 + 2) for n in range(8)]
+    wanted = [str(n % 4 + 2) for n in range(8)]
+    asked = QUESTIONS[:8]
+    how: Any = {"max_new_tokens": 4}
+    assert [r.answer for r in few.ask(asked, choices=choices, **how)] == wanted
+    assert [r.answer for r in few.ask_many(iter(asked), choices=iter(choices), **how)] == wanted
+    assert few.ask("A?", choices=["x", "y"], **how).answer == "2"
+    assert few.ask("A?", **how).answer == "0"
+    for strategy in ("sc", "esc,window=2"):
+        decisions = few.vote(asked, choices=choices, strategy=strategy, budget=4, **how)
+        assert [decision.answer for decision in decisions] == wanted
+    prompt = few.encode("A?", ["x", "y"])
+    for given in ({}, {"prompt": prompt}):
+        vote = few.vote("A?", choices=["x", "y"], budget=2, **given, **how)
+        assert vote.answer == "2"
+
+
 # Votes
 
 
@@ -128,7 +165,7 @@ class FewAnswers:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.task, name)
 
-    def answer(self, text: str) -> str | None:
+    def answer(self, text: str, choices: Any = ()) -> str | None:
         return ("A", "B", None, "A")[len(text) % 4]
 
 

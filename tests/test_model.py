@@ -411,6 +411,17 @@ def test_votes_on_choices_are_letters(tokenizer: Any):
     assert decision.confidence == pytest.approx(0.7)
 
 
+@pytest.mark.parametrize("task", ["arc_challenge", "jsonl"])
+def test_a_letter_that_no_option_has_casts_no_vote(task: str, tokenizer: Any):
+    answers = (("Answer: C", 0.9), ("Answer: C", 0.9), ("Answer: B", 0.7))
+    model = voter(tokenizer, *answers, task=task)
+    options: Any = {"strategy": Majority(), "budget": 3}
+    decision = model.vote("Which?", choices=["x", "y"], **options)
+    assert (decision.answer, decision.samples) == ("B", 3)
+    assert [vote.answer for vote in decision.votes] == [None, None, "B"]
+    assert model.vote("Which?", choices=["x", "y", "z"], **options).answer == "C"
+
+
 def test_votes_of_a_seed_repeat_and_go_on_where_a_smaller_budget_ended(model: Model):
     def votes(budget: int, seed: int) -> Any:
         return model.vote("What is 1?", strategy=Majority(), budget=budget, seed=seed).votes

@@ -35,7 +35,7 @@ class FewAnswers:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.task, name)
 
-    def answer(self, text: str) -> str | None:
+    def answer(self, text: str, choices: Any = ()) -> str | None:
         return ("A", "A", "B", None, "A", "C")[zlib.crc32(text.encode()) % 6]
 
 

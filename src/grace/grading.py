@@ -141,6 +141,12 @@ def letter(text: str) -> str | None:
     return None
 
 
+def offered(answer: str | None, choices: Sequence[str]) -> str | None:
+    """Return an answer, but None for a letter that no option has; without `choices` all count."""
+    beyond = LETTERS[len(choices) :] if choices else ""
+    return None if answer and len(answer) == 1 and answer.upper() in beyond else answer
+
+
 def number(text: str) -> float | None:
     """Return the number after `Answer:` or `Guess:`, else the last number, else None.
 

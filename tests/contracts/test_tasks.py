@@ -114,6 +114,18 @@ def test_the_right_answer_is_graded_right_and_votes(
     assert task.answer("") is None
 
 
+def test_a_letter_that_no_option_has_is_no_answer(task: Task, data: DataSettings) -> None:
+    choices = ("x", "y")
+    try:
+        task.messages(Question("q", task.name, "Why?", ("A",), choices), data)
+    except UserInputError:
+        pytest.skip("open questions only")
+    assert task.answer("So.\nAnswer: (B)", choices) == "B"
+    assert task.answer("So.\nAnswer: (C)", choices) is None
+    assert task.answer("Answer: C", (*choices, "z")) == "C"
+    assert task.answer("Answer: C") == task.answer("Answer: C", ()) == "C"  # options not known
+
+
 def test_the_question_stands_in_the_last_user_turn_as_it_was_written(
     task: Task, data: DataSettings
 ) -> None:

@@ -18,13 +18,13 @@ from grace.engines import Features, Sampling
 from grace.errors import RunError
 from grace.estimators import Fitted
 from grace.pipeline.context import Context
-from grace.pipeline.sampling import sample_split, sampling_for
+from grace.pipeline.sampling import draw_further, sample_split, sampling_for
 from grace.pipeline.scaling import guarantees
 from grace.pipeline.stages import fit, score, targets
 from grace.pipeline.stages.grade import grade_split
 from grace.pipeline.stages.score import checked
 from grace.pipeline.stages.train import train_run_adapter
-from grace.records import Generation
+from grace.records import Generation, Question, Response
 from grace.store import CARD, SPLITS, write_json
 from grace.thresholds import selective
 
@@ -171,6 +171,27 @@ def test_every_answer_is_stored_and_graded_under_the_question_that_was_asked(tmp
     assert [r.id for r in responses] == [f"train{q}#{k}" for q in (2, 0, 3, 1) for k in (0, 1)]
     assert all(response.text.endswith(str(response.sample)) for response in responses)
     assert all(grade.correct for grade in split.grades.read())
+
+
+def test_a_letter_that_no_option_of_the_question_has_casts_no_vote(tmp_path):
+    context = made_up_run.make(tmp_path, "grade.grader=")
+    split, draws = context.directory.split("test"), context.directory.split("test").draws(1)
+    said, kept = ("Answer: B", "Answer: C"), []
+    asked = [Question(f"q{n}", "jsonl", "Which?", ("B",), ("x", "y", "z")[:n]) for n in (2, 3)]
+    split.questions.write(asked)
+    for some in (split, draws):
+        some.responses.write(
+            [
+                Response(f"{q.id}#{k}", q.id, k, text, (9,), "stop", (-1.0,), -1.0, None)
+                for q in asked
+                for k, text in enumerate(said if some is split else said[1:])
+            ]
+        )
+        grade_split(context, some)
+        kept.append([(grade.answer, grade.correct) for grade in some.grades.read()])
+    (first, *_, last) = draw_further(context, "base", split, 1)
+    assert kept[0] == [("B", True), (None, False), ("B", True), ("C", False)]
+    assert [draw.answer for draw in (*first, *last)] == [None, "C"]
 
 
 def test_validation_answers_are_sampled_as_test_answers_are(tmp_path):

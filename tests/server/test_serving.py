@@ -303,6 +303,28 @@ def test_a_vote_is_that_of_the_model_with_every_sample(live: Live) -> None:
     assert chunks[-1].grace["samples"] == expected.samples
 
 
+@pytest.mark.parametrize("budget", [1, 2])
+def test_answers_are_read_with_the_options_of_the_question(
+    budget: int, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task: Any = live.model.task
+
+    class Offered:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(task, name)
+
+        def answer(self, text: str, choices: Any = ()) -> str:
+            return f"one of {len(choices)}"
+
+    monkeypatch.setattr(live.model, "task", Offered())
+    monkeypatch.setattr(live.model, "data", DataSettings(prompt="text"))
+    user = [{"role": "user", "content": "Which?"}]
+    options = {"budget": budget, "choices": ["x", "y", "z"]}
+    body = {"model": NAME, "messages": user, "max_tokens": 4, "grace": options}
+    _, answer = post(live, "/v1/chat/completions", body)
+    assert answer["grace"]["answer"] == "one of 3"
+
+
 def test_score_rates_what_one_already_has(live: Live) -> None:
     chat_messages = live.model.messages(QUESTION)
     items = [

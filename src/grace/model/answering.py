@@ -14,13 +14,13 @@ from grace.config import DataSettings, SampleSettings
 from grace.engines import ModelEngine, Sampling
 from grace.errors import UserInputError
 from grace.model import arguments
-from grace.model.arguments import AskOptions, Choices, VoteOptions
+from grace.model.arguments import Asked, AskOptions, Choices, VoteOptions
 from grace.model.calls import in_thread
 from grace.model.reply import Reply as Reply
 from grace.model.rules import Answering, answering, drawing, usual_budget, voting
 from grace.model.voting import Ballot, OnVote, sampled
 from grace.progress import progress
-from grace.records import Decision, Generation, Message, Question, Threshold, Vote
+from grace.records import Decision, Generation, Message, Question, Threshold
 from grace.strategies import TEMPERATURE, Strategy
 from grace.tasks import Task
 from grace.tasks.prompts import conversation
@@ -104,9 +104,10 @@ class Model:
         """
         rules = self._rules(threshold, temperature, max_new_tokens, seed)
         if arguments.is_many(question):
-            prompts = arguments.encode_each(question, choices, self.encode)
-            return list(self._replies(prompts, *rules))
-        (reply,) = self._replies([self.encode(question, choices)], *rules)
+            return list(
+                self._replies(arguments.encode_each(question, choices, self._asked), *rules)
+            )
+        (reply,) = self._replies([self._asked(question, choices)], *rules)
         return reply
 
     def ask_many(
@@ -130,8 +131,7 @@ class Model:
         """
         rules = self._rules(**options)
         total = len(questions) if progress and isinstance(questions, Sized) else 0
-        prompts = arguments.encode_each(questions, choices, self.encode)
-        return self._replies(prompts, *rules, total)
+        return self._replies(arguments.encode_each(questions, choices, self._asked), *rules, total)
 
     async def aask(self, question: str, **options: Any) -> Reply:
         """Call `ask` without blocking the event loop.
@@ -206,13 +206,13 @@ class Model:
         rule = voting(strategy, threshold, self.promise, budget, temperature, max_new_tokens)
         sampling = drawing(self.sample, temperature, max_new_tokens, seed)
         sampling = dataclasses.replace(sampling, drop=getattr(rule.strategy, "drop", 0.0))
-        ballot = Ballot(self.engine, self._vote, rule, budget, parallel, sampling)
+        ballot = Ballot(self.engine, self.task.answer, rule, budget, parallel, sampling)
         if arguments.is_many(question):
             if on_vote is not None or prompt is not None:
                 raise UserInputError("on_vote and prompt are for one question; call vote for each")
-            return ballot.decide_all(list(arguments.encode_each(question, choices, self.encode)))
-        prompt = self.encode(question, choices) if prompt is None else prompt
-        return ballot.decide(prompt, on_vote)
+            return ballot.decide_all(list(arguments.encode_each(question, choices, self._asked)))
+        asked = self._asked(question, choices) if prompt is None else Asked(prompt, tuple(choices))
+        return ballot.decide(asked, on_vote)
 
     @property
     def traces(self) -> bool:
@@ -276,6 +276,9 @@ class Model:
                 written.append(encode_response(tokenizer, chat, response, context=context))
         return asked, written
 
+    def _asked(self, question: str, choices: Sequence[str]) -> Asked:
+        return Asked(self.encode(question, choices), tuple(choices))
+
     def _rules(
         self,
         threshold: float | None = None,
@@ -288,32 +291,28 @@ class Model:
         return sampling, answering(threshold, self.promise, temperature, max_new_tokens)
 
     def _replies(
-        self, prompts: Iterable[list[int]], sampling: Sampling, rule: Answering, total: int = 0
+        self, asked: Iterable[Asked], sampling: Sampling, rule: Answering, total: int = 0
     ) -> Iterator[Reply]:
         with progress("ask", total, unit="questions") as advance:
-            for (generation,) in sampled(self.engine, prompts, sampling):
-                yield self._reply(generation, rule)
+            for one, (generation,) in sampled(self.engine, asked, sampling):
+                yield self._reply(generation, one.choices, rule)
                 advance(1)
 
-    def _reply(self, generation: Generation, rule: Answering) -> Reply:
-        evidence, ids = self.engine.evidence, generation.token_ids
+    def _reply(self, generation: Generation, choices: Sequence[str], rule: Answering) -> Reply:
+        evidence = self.engine.evidence
         return Reply(
             text=generation.text.strip(),
             confidence=generation.confidence,
-            answer=self.task.answer(generation.text),
+            answer=self.task.answer(generation.text, choices),
             finish_reason=generation.finish_reason,
-            tokens=len(ids),
+            tokens=len(generation.token_ids),
             trace=generation.trace,
             threshold=rule.tau,
             promise=rule.promise,
             abstains=rule.abstains(generation.confidence),
             unusual=evidence is not None and evidence.outside(generation.logprobs),
-            pieces=pieces(self.engine.tokenizer, ids) if self.traces else (),
+            pieces=pieces(self.engine.tokenizer, generation.token_ids) if self.traces else (),
         )
-
-    def _vote(self, sample: Generation) -> Vote:
-        answer = None if sample.finish_reason == "dropped" else self.task.answer(sample.text)
-        return Vote(answer, sample.confidence, len(sample.token_ids), sample.text.strip())
 
     @functools.cached_property
     def _threads(self) -> ThreadPoolExecutor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from grace.errors import GraceError, UserInputError
 from grace.grading import LETTERS
@@ -32,6 +32,13 @@ class VoteOptions(AskOptions, total=False):
     parallel: int
 
 
+class Asked(NamedTuple):
+    """A question as an engine gets it, the token ids of its prompt, and its options."""
+
+    prompt: Sequence[int]
+    choices: tuple[str, ...]
+
+
 def is_many(question: object) -> bool:
     """Return whether an argument is a list of questions, not a single one."""
     return isinstance(question, Iterable) and not isinstance(question, str | bytes | Mapping)
@@ -40,9 +47,9 @@ def is_many(question: object) -> bool:
 def encode_each(
     questions: Iterable[str],
     choices: Choices,
-    encode: Callable[[str, Sequence[str]], list[int]],
-) -> Iterator[list[int]]:
-    """Yield the encoded prompt of each question; empty `choices`: all questions are open.
+    encode: Callable[[str, Sequence[str]], Asked],
+) -> Iterator[Asked]:
+    """Yield each question with its prompt encoded; empty `choices`: all questions are open.
 
     Raises:
         GraceError: as `encode`; the message names the question by its number, from 0.

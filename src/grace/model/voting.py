@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from grace.engines import AT_ONCE, ModelEngine, Sampling
 from grace.engines.base import check_contexts
+from grace.model.arguments import Asked
 from grace.model.rules import Voting
 from grace.records import Decision, Generation, Vote
 from grace.strategies import Strategy, Waves, check_parallel, chosen, decide, stopped
 
 OnVote = Callable[[Vote, str | None], None]
-Ids = Sequence[int]
 KEY = "0"  # all questions share random numbers, so an answer does not depend on the others
 
 
@@ -25,7 +25,7 @@ class Ballot:
 
     Attributes:
         engine: the model.
-        read: turns a response into a vote.
+        answer: returns the answer in a text, given the options of its question (`Task.answer`).
         rule: the strategy, and the guarantee of its threshold.
         budget: maximum number of samples of a question.
         parallel: number of samples in flight at a time.
@@ -33,19 +33,19 @@ class Ballot:
     """
 
     engine: ModelEngine
-    read: Callable[[Generation], Vote]
+    answer: Callable[[str, Sequence[str]], str | None]
     rule: Voting
     budget: int
     parallel: int
     sampling: Sampling
 
-    def decide(self, prompt: Ids, on_vote: OnVote | None = None) -> Decision:
+    def decide(self, asked: Asked, on_vote: OnVote | None = None) -> Decision:
         """Sample the answers to one question until the strategy stops; cancel the rest.
 
         If all samples are dropped, the last one is drawn again to its end, so that the question
         gets an answer.
         """
-        strategy, stream = self.rule.strategy, self.engine.stream(prompt, self.sampling)
+        strategy, stream = self.rule.strategy, self.engine.stream(asked.prompt, self.sampling)
         answered, last, again = False, self.budget - 1, 0
 
         def issue(numbers: range) -> Iterator[tuple[int, Vote]]:
@@ -53,17 +53,18 @@ class Ballot:
             final: Vote | None = None
             with contextlib.closing(stream.start(numbers)) as running:
                 for number, generation in running:
-                    vote = self.read(generation)
+                    vote = self._vote(generation, asked.choices)
                     answered = answered or vote.answer is not None
                     if number == last and generation.finish_reason == "dropped":
                         final = vote
                     else:
                         yield number, vote
             if final and not answered:
-                whole = self.engine.stream(prompt, dataclasses.replace(self.sampling, drop=0.0))
+                unstopped = dataclasses.replace(self.sampling, drop=0.0)
+                whole = self.engine.stream(asked.prompt, unstopped)
                 with contextlib.closing(whole.start(range(last, self.budget))) as running:
                     ((_, generation),) = running
-                final, again = self.read(generation), whole.tokens
+                final, again = self._vote(generation, asked.choices), whole.tokens
             if final:
                 yield last, final
 
@@ -72,7 +73,7 @@ class Ballot:
         decision = decide(strategy, votes, self.budget)
         return self._closed(decision, waves.issued, stream.tokens + again)
 
-    def decide_all(self, prompts: Sequence[Ids]) -> list[Decision]:
+    def decide_all(self, asked: Sequence[Asked]) -> list[Decision]:
         """Sample for all questions together, wave by wave, and decide each.
 
         The samples are those of `decide`, but a wave is finished before it is judged. Samples can
@@ -80,15 +81,15 @@ class Ballot:
         """
         check_parallel(self.parallel)
         if self.sampling.drop:
-            return [self.decide(prompt) for prompt in prompts]
-        taken: list[list[Vote]] = [[] for _ in prompts]
-        open_, issued = list(range(len(prompts))), 0
+            return [self.decide(one) for one in asked]
+        taken: list[list[Vote]] = [[] for _ in asked]
+        open_, issued = list(range(len(asked))), 0
         while open_ and issued < self.budget:
             count = min(self.parallel, self.budget - issued)
             wave = dataclasses.replace(self.sampling, num_samples=count, first_sample=issued)
-            made = sampled(self.engine, [prompts[place] for place in open_], wave)
-            for place, generations in zip(open_, made, strict=True):
-                taken[place] += map(self.read, generations)
+            made = sampled(self.engine, [asked[place] for place in open_], wave)
+            for place, (one, generations) in zip(open_, made, strict=True):
+                taken[place] += [self._vote(sample, one.choices) for sample in generations]
             open_ = [place for place in open_ if not stopped(self.rule.strategy, taken[place])]
             issued += count
         decided = [decide(self.rule.strategy, votes, self.budget) for votes in taken]
@@ -96,6 +97,11 @@ class Ballot:
             self._closed(decision, len(votes), sum(vote.tokens for vote in votes))
             for decision, votes in zip(decided, taken, strict=True)
         ]
+
+    def _vote(self, sample: Generation, choices: Sequence[str]) -> Vote:
+        dropped = sample.finish_reason == "dropped"
+        answer = None if dropped else self.answer(sample.text, choices)
+        return Vote(answer, sample.confidence, len(sample.token_ids), sample.text.strip())
 
     def _closed(self, decision: Decision, issued: int, issued_tokens: int) -> Decision:
         rule = self.rule
@@ -119,25 +125,26 @@ def _reported(votes: Waves, strategy: Strategy, on_vote: OnVote) -> Iterator[Vot
 
 
 def sampled(
-    engine: ModelEngine, prompts: Iterable[Ids], sampling: Sampling
-) -> Iterator[list[Generation]]:
-    """Yield the samples of each prompt, in the order of the prompts.
+    engine: ModelEngine, questions: Iterable[Asked], sampling: Sampling
+) -> Iterator[tuple[Asked, list[Generation]]]:
+    """Yield each question with its samples, in order.
 
-    `AT_ONCE` prompts are read and sampled at a time, so there may be any number of them.
+    `AT_ONCE` questions are read and sampled at a time, so there may be any number of them.
 
     Raises:
         ModelError: a prompt and its response could exceed the model's context.
     """
-    source, start = iter(prompts), 0
+    source, start = iter(questions), 0
     while batch := list(itertools.islice(source, AT_ONCE)):
         is_one = start == 0 and len(batch) == 1
         numbers = () if is_one else [str(start + at) for at in range(len(batch))]
-        check_contexts(batch, engine.limit, sampling.max_new_tokens, numbers)
+        prompts = [one.prompt for one in batch]
+        check_contexts(prompts, engine.limit, sampling.max_new_tokens, numbers)
         waiting: dict[int, list[Generation]] = {}
         expected = 0
-        for at, made in engine.generate(batch, sampling, keys=[KEY] * len(batch)):
+        for at, made in engine.generate(prompts, sampling, keys=[KEY] * len(batch)):
             waiting[at] = made
             while expected in waiting:
-                yield waiting.pop(expected)
+                yield batch[expected], waiting.pop(expected)
                 expected += 1
         start += len(batch)

@@ -191,9 +191,11 @@ def draw_further(context: Context, answers: Answers, split: Split, count: int) -
     )
     draws = split.draws(count)
     sample_split(context, answers, draws, sampling, stage="score")
+    choices = {question.id: question.choices for question in split.questions.read()}
     by_question = defaultdict(list)
     for row in draws.responses.read():
-        by_question[row.question_id].append(Draw(row, context.task.answer(row.text)))
+        said = context.task.answer(row.text, choices[row.question_id])
+        by_question[row.question_id].append(Draw(row, said))
     return [by_question[response.question_id] for response in split.responses.read()]
 
 

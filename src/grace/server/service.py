@@ -186,7 +186,7 @@ class Service:
 
         def fields(text: str, ended: Ended) -> Json:
             return {
-                "answer": self.model.task.answer(text),
+                "answer": self.model.task.answer(text, options.choices),
                 "threshold": use.tau,
                 "promise": use.promise,
                 "abstains": use.abstains(ended.confidence),

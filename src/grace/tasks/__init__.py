@@ -7,6 +7,7 @@ To add one, write a file here that assigns `TASK`. The two usual kinds (`forms`)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -56,8 +57,11 @@ class Task(Protocol):
         """Return the conversation that asks the question."""
         ...
 
-    def answer(self, text: str) -> str | None:
-        """Return the answer in a response in the form that votes are counted in, None if none."""
+    def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
+        """Return the answer in a response in the form that votes are counted in, None if none.
+
+        `choices` are the options of the question, if it has any: a letter beyond them is no answer.
+        """
         ...
 
 

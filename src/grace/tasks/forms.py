@@ -5,12 +5,13 @@ A task file creates one of them from its source and a function from a row to a q
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from grace.config import DataSettings
 from grace.errors import UserInputError
-from grace.grading import letter, normalise, short_answer
+from grace.grading import letter, normalise, offered, short_answer
 from grace.records import Message, Question
 from grace.tasks import Split
 from grace.tasks.draw import Parse, draw
@@ -53,7 +54,7 @@ class OpenTask(_SourceTask):
             raise UserInputError(f"task {self.name} has open questions; leave the choices out")
         return ask(question, data)
 
-    def answer(self, text: str) -> str | None:
+    def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
         """Return the normalised short answer."""
         return normalise(short_answer(text)) or None
 
@@ -74,6 +75,6 @@ class ChoiceTask(_SourceTask):
             raise UserInputError(NO_CHOICES.format(name=self.name))
         return ask(question, data)
 
-    def answer(self, text: str) -> str | None:
-        """Return the letter after `Answer:`."""
-        return letter(text)
+    def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
+        """Return the letter after `Answer:`, None for one that no option has."""
+        return offered(letter(text), choices)

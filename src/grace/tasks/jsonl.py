@@ -9,14 +9,14 @@ a sixth for validation and a third for the test, unless the settings say otherwi
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError, UserInputError
-from grace.grading import letter, normalise, number, short_answer
+from grace.grading import letter, normalise, number, offered, short_answer
 from grace.records import Message, Question
 from grace.store.inputs import ENDINGS, SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
@@ -70,15 +70,16 @@ class Jsonl:
             raise UserInputError(NO_CHOICES.format(name=self.name))
         return ask(question, data)
 
-    def answer(self, text: str) -> str | None:
+    def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
         """Return the letter after `Answer:` if there is one, else the normalised short answer.
 
-        Where answers are numbers, it is the number that the grader reads.
+        A letter that no option has is none. Where answers are numbers, it is the number that the
+        grader reads.
         """
         if self.kind == "number":
             value = number(text)
             return None if value is None else f"{value:.12g}"
-        return letter(text) or normalise(short_answer(text)) or None
+        return offered(letter(text) or normalise(short_answer(text)) or None, choices)
 
 
 TASK = Jsonl()

@@ -155,7 +155,7 @@ class Labeller:
             **to_json(response),
             "question": question.text,
             "choices": list(question.choices),
-            "answer": self._task.answer(response.text),
+            "answer": self._task.answer(response.text, question.choices),
             "correct": self._grade(response.text, question) if question.answers else None,
         }
 

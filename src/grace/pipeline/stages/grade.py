@@ -85,14 +85,9 @@ def grade_split(context: Context, split: Split) -> None:
     """Write one grade per response of a split, all at once."""
     grader = grader_of(context.settings.grade, context.task.grader)
     by_id = {question.id: question for question in split.questions.read()}
-    split.grades.write(
-        [
-            Grade(
-                id=response.id,
-                question_id=response.question_id,
-                correct=grader(response.text, by_id[response.question_id]),
-                answer=context.task.answer(response.text),
-            )
-            for response in split.responses.read()
-        ]
-    )
+    grades = []
+    for response in split.responses.read():
+        question, text = by_id[response.question_id], response.text
+        answer = context.task.answer(text, question.choices)
+        grades.append(Grade(response.id, response.question_id, grader(text, question), answer))
+    split.grades.write(grades)
