@@ -13,8 +13,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+import grace
 import tiny_run
 from grace.engines.transformers import TransformersEngine
+from grace.store import read_card
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +193,30 @@ def test_a_question_that_is_answered_twice_makes_no_interval_narrower(
     ]
     wide, same = (high - low for _, low, high in made)
     assert same > 0.85 * wide
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"), [("Guess: 1e3", "number"), ("about 1,000 of them", "open")]
+)
+def test_answers_are_numbers_if_all_right_ones_are(
+    last: str, kind: str, model: Path, tmp_path: Path, cli: Any
+) -> None:
+    rows = [
+        {
+            "question": f"How much is {n} and {n}?",
+            "response": f"{2 * n:,}" if n % 3 else "no idea",
+            "correct": bool(n % 3),
+        }
+        for n in range(500, 529)
+    ]
+    rows.append({"question": "How much is 500 and 500?", "response": last, "correct": True})
+    file, out = tiny_run.write_lines(tmp_path / "sums.jsonl", rows), tmp_path / "out"
+    result = cli("fit", model, file, out, "--set", "data.prompt=short")
+    assert result.code == 0, result.err
+    assert read_card(out)["kind"] == kind
+    assert (kind == "number") == ("every right answer is a number" in result.err)
+    read = grace.load(out).task.answer
+    assert (read("1,200") == read("1200.0")) == (kind == "number")
 
 
 def test_as_many_folds_are_named_as_there_are(model: Path, tmp_path: Path, cli: Any) -> None:

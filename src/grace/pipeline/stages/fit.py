@@ -23,7 +23,7 @@ from grace.engines.base import check_contexts
 from grace.errors import DataError, GraceError, RunError
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
-from grace.grading import labels_of
+from grace.grading import is_number, labels_of, short_answer
 from grace.pipeline.context import Context
 from grace.probe.readout import Fit, fit_evidence, fit_readout
 from grace.probe.steps import STEPS, Steps, draw_steps, fit_trace
@@ -215,7 +215,8 @@ class Graded(NamedTuple):
 def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> Fit:
     """Fit a read-out on graded answers and write it as an adapter directory.
 
-    The prompts are made as `settings.data` says. Answers to one question are in one fold.
+    The prompts are made as `settings.data` says. Answers to one question are in one fold. If all
+    right answers are numbers, the adapter votes by number.
 
     Raises:
         DataError: all answers are right, or all are wrong; there is only one question; or an
@@ -225,7 +226,11 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     labels_N = labels_of([answer.correct for answer in answers], "graded answers")
     task = settings.data.task or "jsonl"
     data = dataclasses.replace(settings.data, task=task, shots=0)
-    context = Context(RunDir(out), dataclasses.replace(settings, data=data))
+    grade = settings.grade
+    if task == "jsonl" and _are_numbers(answers):
+        say("every right answer is a number, so numbers are compared in votes")
+        grade = dataclasses.replace(grade, grader="number")
+    context = Context(RunDir(out), dataclasses.replace(settings, data=data, grade=grade))
     engine = context.engines.base
     encoded = [_encoded(context, answer) for answer in answers]
     chats, prompts, responses = zip(*encoded, strict=True)
@@ -244,6 +249,14 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     metadata = adapter_metadata(context, answers)
     write_rows_adapter(engine, readout.rows_ED, readout.evidence, out, metadata)
     return readout
+
+
+def _are_numbers(answers: Sequence[Graded]) -> bool:
+    """Return whether the right answers, which are all that is known to be accepted, are numbers."""
+    return all(
+        not answer.choices and (not answer.correct or is_number(short_answer(answer.response)))
+        for answer in answers
+    )
 
 
 def _encoded(context: Context, answer: Graded) -> tuple[str, list[int], list[int]]:
