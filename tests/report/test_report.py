@@ -209,7 +209,7 @@ def test_markdown_tables_have_as_many_cells_as_headings(written):
 
 
 def test_an_empty_target_bin_is_null():
-    report = summary(result(), targets=[TargetRow(0, 0.0, 1.0, 0, None)])
+    report = summary(result(), targets=[TargetRow(0, 0.0, 1.0, 0, None, "")])
     assert report["targets"][0]["accuracy"] is None
 
 

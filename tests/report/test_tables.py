@@ -8,14 +8,14 @@ import pytest
 from made_up_study import result, study
 from rich.console import Console
 
-from grace.report import Report, from_json, merge, render_table, summarize, to_json, write_report
+from grace.report import Report, from_json, merge, render_table, summarize, to_json
 from grace.report.console import console_table
 from grace.report.groups import Rated, groups
 from grace.report.markdown import markdown
 from grace.report.names import COSTS, LABELS, estimator_order, label
 from grace.report.sentences import how_to_read, notes
 from grace.report.tables import Cell, Table, number, percent, points
-from grace.report.tables.answers import change, cost, quality, quality_table, seeds_of
+from grace.report.tables.answers import change, cost, quality, quality_table
 from grace.report.tables.votes import gain
 
 COST_FIELDS = {
@@ -181,24 +181,6 @@ def test_the_console_marks_the_intervals_that_its_legend_explains(report):
 def test_two_seeds_are_said_to_be_about_questions_only():
     text = markdown(study_of(seeds=2))
     assert "bootstrap interval over questions, of the mean over seeds" in text
-
-
-def test_an_older_report_without_summaries_still_renders(tmp_path):
-    """Fields that were added later are missing from files written before."""
-    new = ("summaries", "transfer", "target_values")
-    old = {k: v for k, v in to_json(study_of(seeds=1)).items() if k not in new}
-    added = list(COST_FIELDS)[1:]
-    old["rows"] = [{k: v for k, v in row.items() if k not in added} for row in old["rows"]]
-    old["comparisons"] = [
-        {k: v for k, v in row.items() if k != "seeds"} for row in old["comparisons"]
-    ]
-    report = from_json(Report, old)
-    write_report(report, tmp_path)
-    text = (tmp_path / "report.md").read_text()
-    assert "**" not in text.partition("## GrACE minus")[0] and "| extra requests" not in text
-    assert re.search(r"\| GrACE \| 300 \| \d+\.\d \[", text)
-    Console(file=io.StringIO(), width=80).print(render_table(report))
-    assert seeds_of(report.comparisons[0]) == "seed 0"
 
 
 def test_a_report_of_a_later_version_still_reads(report):

@@ -19,8 +19,7 @@ BudgetCurve = list[JointStrategy]
 class Rated(NamedTuple):
     """One estimator in a group: its rows, one per seed, and their summary.
 
-    Without a summary (a single row, or an older file) one seed keeps its own intervals, several
-    seeds have none, and nothing is marked.
+    A single row may stand without a summary: with its own intervals, and nothing is marked.
     """
 
     rows: tuple[MetricRow, ...]
@@ -57,9 +56,7 @@ class Rated(NamedTuple):
 
     def interval(self, metric: str) -> Interval | None:
         """Return the interval of the mean."""
-        if self.summary is not None:
-            return self.summary.interval.get(metric)
-        return self.rows[0].interval.get(metric) if len(self.rows) == 1 else None
+        return (self.summary or self.rows[0]).interval.get(metric)
 
     def mark(self, metric: str) -> str:
         """Return "best", "tied", "second", "tied second" or ""."""

@@ -182,8 +182,8 @@ def notes(report: Report) -> list[str]:
 
 def how_to_read(report: Report, *, spread: bool = True) -> list[str]:
     """Explain the numbers and the marks of tables, with or without the spread over seeds."""
-    level = round(100 * report.evaluation.get("level", 0.95))
-    bins = report.evaluation.get("bins", 10)
+    level = round(100 * report.evaluation["level"])
+    bins = report.evaluation["bins"]
     tables = [group.rated for group in groups(report)]
     seeds = max((len(r.rows) for rated in tables for r in rated), default=1)
     over = "questions"

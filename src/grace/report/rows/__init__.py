@@ -9,7 +9,7 @@ import statistics
 import types
 import typing
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -48,22 +48,22 @@ class Report:
     grace_version: str
     hardware: str
     rows: tuple[MetricRow, ...]
-    summaries: tuple[Summary, ...] = ()
-    transfer: tuple[Transfer, ...] = ()
+    summaries: tuple[Summary, ...]
+    transfer: tuple[Transfer, ...]
     scaling: tuple[SeedStrategy, ...]
-    scaling_joint: tuple[JointStrategy, ...] = ()
-    equal_accuracy: tuple[EqualAccuracy, ...] = ()
-    pools: tuple[Pooled, ...] = ()
-    discrimination: tuple[Discrimination, ...] = ()
+    scaling_joint: tuple[JointStrategy, ...]
+    equal_accuracy: tuple[EqualAccuracy, ...]
+    pools: tuple[Pooled, ...]
+    discrimination: tuple[Discrimination, ...]
     targets: tuple[TargetRow, ...]
-    target_values: tuple[TargetValues, ...] = ()
-    comparisons: tuple[Comparison, ...] = ()
-    evaluation: dict[str, float] = field(default_factory=dict)
-    settings: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    validation: tuple[Validation, ...] = ()
-    examples: tuple[ShownExample, ...] = ()
-    traces: tuple[TraceRow, ...] = ()
+    target_values: tuple[TargetValues, ...]
+    comparisons: tuple[Comparison, ...]
+    evaluation: dict[str, float]
+    settings: dict[str, str]
+    notes: tuple[str, ...]
+    validation: tuple[Validation, ...]
+    examples: tuple[ShownExample, ...]
+    traces: tuple[TraceRow, ...]
 
 
 def group_by(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:

@@ -1,7 +1,7 @@
 """The rows of report.json about single answers; `schema.json` describes every field.
 
-Fields with a default are missing from older files. Numbers are fractions, rounded to 6 decimals
-(so that a file does not depend on the last bit of a sum), and None where undefined.
+Numbers are fractions, rounded to 6 decimals (so that a file does not depend on the last bit of a
+sum), and None where undefined.
 """
 
 from __future__ import annotations
@@ -65,26 +65,26 @@ class MetricRow(Place):
     estimator: str
     seed: int
     n: int
-    missing: int = 0
-    accuracy_all: float | None = None
+    missing: int
+    accuracy_all: float | None
     seconds_per_answer: float | None
     extra_forward_tokens_per_answer: float | None
-    extra_requests_per_answer: float | None = None
-    fit_seconds: float | None = None
-    left_out_seconds: float | None = None
-    trained_parameters: int | None = None
-    access: str | None = None
+    extra_requests_per_answer: float | None
+    fit_seconds: float | None
+    left_out_seconds: float | None
+    trained_parameters: int | None
+    access: str | None
     accuracy: float | None
     ece: float | None
     brier: float | None
     auroc: float | None
     adaptive_ece: float | None
-    smooth_ece: float | None = None
+    smooth_ece: float | None
     aurc: float | None
-    wqd: float | None = None
+    wqd: float | None
     interval: dict[str, Interval | None]
-    reliability: tuple[Bar, ...] = ()
-    histogram: Histogram | None = None
+    reliability: tuple[Bar, ...]
+    histogram: Histogram | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class Comparison(Place):
     b: str
     metric: str
     seed: int | None
-    seeds: Seeds = ()
+    seeds: Seeds
     difference: float | None
     interval: Interval | None
     n: int
@@ -132,7 +132,7 @@ class Transfer(Place):
     metric: str
     in_domain: float | None
     out_of_domain: float | None
-    seed: int | None = None
+    seed: int | None
     seeds: Seeds
     difference: float | None
     interval: Interval | None
@@ -148,7 +148,7 @@ class TargetRow:
     high: float
     n: int
     accuracy: float | None
-    task: str = ""
+    task: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +184,8 @@ class ShownExample:
     correct: bool
     confidence: float
     task: str
-    accepted: tuple[str, ...] = ()
-    choices: tuple[str, ...] = ()
+    accepted: tuple[str, ...]
+    choices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

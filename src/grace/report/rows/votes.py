@@ -15,22 +15,22 @@ class StrategyRow(Sampled):
     """One strategy at one budget of samples."""
 
     strategy: str
-    answers: str = ""
+    answers: str
     estimator: str | None
     budget: int
     threshold: float | None
     n: int
     accuracy: float
-    interval: Interval | None = None
-    spread: float | None = None
+    interval: Interval | None
+    spread: float | None
     mean_samples: float
-    samples_interval: Interval | None = None
+    samples_interval: Interval | None
     mean_tokens: float
-    gain: float | None = None
-    gain_interval: Interval | None = None
-    gain_own: float | None = None
-    gain_own_interval: Interval | None = None
-    used: tuple[float, ...] = ()
+    gain: float | None
+    gain_interval: Interval | None
+    gain_own: float | None
+    gain_own_interval: Interval | None
+    used: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,11 @@ HISTOGRAM_BINS = 20
 NUM_EXAMPLES = 8
 NUM_CONFIDENT_WRONG = 5
 LONGEST_EXAMPLE = 400
-UNMEASURED = {**dict.fromkeys(METRICS), "interval": dict.fromkeys(BOOTSTRAPPED)}
+UNMEASURED = {
+    **dict.fromkeys((*METRICS, "wqd", "histogram")),
+    "interval": dict.fromkeys(BOOTSTRAPPED),
+    "reliability": (),
+}
 
 Place = tuple[str, str, str]
 """A test task, a training task and a backbone."""

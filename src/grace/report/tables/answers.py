@@ -74,8 +74,7 @@ def change(row: Comparison | Transfer | None) -> Cell:
 
 def seeds_of(row: Comparison | Transfer) -> str:
     """Name the only seed of a difference, or count its seeds."""
-    seeds = row.seeds or (row.seed,)
-    return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    return f"seed {row.seeds[0]}" if len(row.seeds) == 1 else f"{len(row.seeds)} seeds"
 
 
 def cost_columns(report: Report) -> tuple[Cost, ...]:
