@@ -245,9 +245,3 @@ def test_a_linear_read_out_compares_logits_with_that_of_noc_and_ends_nothing():
     assert linear.readings(logits, torch.tensor([5.0, -5.0])).tolist() == readings
     assert (linear.head, linear.cnf, linear.ends) == ("linear", 7, ())
     assert Readout((7,)).ends == (7,)
-
-
-def test_a_read_out_of_an_earlier_version_is_refused_not_read_as_the_papers(tokenizer):
-    tokenizer.add_tokens(["<CNF>", "<NOC>"], special_tokens=True)
-    with pytest.raises(ModelError, match=r"is of an earlier version, .*; fit it again"):
-        find_readout(tokenizer)

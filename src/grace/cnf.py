@@ -103,19 +103,10 @@ class CnfTokens:
 
 
 def find_readout(tokenizer: Any) -> Readout | None:
-    """Return the read-out whose tokens a tokenizer has, or None.
-
-    Raises:
-        ModelError: the tokens are those of an earlier version, `<CNF>` and `<NOC>` alone.
-    """
+    """Return the read-out whose tokens a tokenizer has, or None."""
     vocabulary = tokenizer.get_added_vocab()
-    for head, names in TOKENS.items():
+    for names in TOKENS.values():
         if all(name in vocabulary for name in names):
-            if head == "token" and NOC_TOKEN in vocabulary:
-                raise ModelError(
-                    f"the confidence in {tokenizer.name_or_path} is of an earlier version, with "
-                    "one row for all steps; fit it again"
-                )
             return Readout(tuple(vocabulary[name] for name in names))
     return None
 

@@ -251,16 +251,6 @@ def test_a_question_that_is_too_long_is_named_by_its_row(run: Path, tmp_path: Pa
         label(questions, tmp_path / "out", trials.settings(run))
 
 
-def test_what_an_earlier_version_began_goes_on(run: Path, questions: Path, tmp_path: Path) -> None:
-    label(questions, tmp_path / "out", trials.settings(run))
-    record = tmp_path / "out" / "_label.json"
-    known = json.loads(record.read_text())
-    del known["settings"]["data"]["question_field"]
-    record.write_text(json.dumps(known))
-    (tmp_path / "out" / "part-00001.parquet").unlink()
-    assert label(questions, tmp_path / "out", trials.settings(run)).made == 1
-
-
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no file"):
         count_questions(tmp_path / "gone.parquet", DATA)

@@ -261,21 +261,6 @@ def samples_graded(samples: Any) -> Any:
     return property(lambda _: type("T", (), {"grades": table})())
 
 
-def test_features_of_an_earlier_version_are_refused_with_the_remedy(made: Path) -> None:
-    from safetensors.numpy import load_file, save_file
-
-    from grace.errors import RunError
-    from grace.pipeline.stages.fit import fit
-
-    directory = RunDir(made / "rows")
-    path = directory.split("train").features
-    stored = load_file(path)
-    save_file({name: stored[name] for name in ("mean", "last")}, path)
-    with pytest.raises(RunError, match="--redo features"):
-        fit(Context(directory, settings(made, "train.lora=never")))
-    save_file(stored, path)
-
-
 def test_every_report_of_two_rows_says_what_they_and_the_evidence_say_alone(made: Path) -> None:
     rows = json.loads((made / "rows/report.json").read_text())["rows"]
     assert {row["estimator"] for row in rows} == {"grace", "likelihood", "evidence", "rows"}
@@ -311,22 +296,6 @@ def test_validation_answers_are_rated_once_and_compared_in_the_report(made: Path
     )
     error = (ours_N - theirs_N).std(ddof=1) / np.sqrt(both.sum())
     assert row["standard_error"] == pytest.approx(error, abs=1e-6)
-
-
-def test_a_run_that_an_earlier_version_rated_still_has_its_report(
-    made: Path, tmp_path: Path
-) -> None:
-    import shutil
-
-    from grace.pipeline.stages.report import report_runs
-
-    run_path = Path(shutil.copytree(made / "rows", tmp_path / "run"))
-    shutil.rmtree(run_path / "validation/confidences")
-    for file in (run_path / "test/confidences").glob("rows.*"):
-        file.unlink()
-    report = report_runs([run_path], tmp_path / "out")
-    assert {r["estimator"] for r in report["rows"]} == {"grace", "likelihood", "evidence"}
-    assert report["validation"] == []
 
 
 def test_the_states_of_training_answers_are_not_computed_twice(made: Path) -> None:

@@ -17,7 +17,6 @@ import tiny_models
 from grace.cnf import TOKENS, add_cnf
 from grace.config import TrainSettings, from_dict
 from grace.engines import Sampling
-from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError
 from grace.training.examples import Example, collate
 from grace.training.forward import log_confidences, losses
@@ -279,26 +278,6 @@ def test_the_adapter_directory_says_what_is_read(train: Any) -> None:
     assert load_file(done.adapter / "adapter_model.safetensors")
     pre = train(epochs=1, read_at="prompt", folder="pre")
     assert "the response is not looked at" in (pre.adapter / "README.md").read_text()
-
-
-def test_an_adapter_from_before_these_settings_still_loads(train: Any, tmp_path: Path) -> None:
-    done = train(epochs=1)
-    record = json.loads((done.adapter / "grace.json").read_text())
-    for name in ("head", "cnf_in_sft"):
-        del record["train"][name]
-    (done.adapter / "grace.json").write_text(json.dumps(record))
-    base = base_directory("llama_untied", tmp_path / "base")
-    engine = TransformersEngine.load(base, adapter=done.adapter)
-    assert (engine.cnf, engine.read_at) == (done.cnf.id, "predict")
-
-
-def test_checkpoints_from_before_these_settings_are_gone_on_with(train: Any) -> None:
-    done = train(epochs=1)
-    file = done.checkpoints / "data.json"
-    data = json.loads(file.read_text())
-    del data["settings"]["head"], data["settings"]["cnf_in_sft"]
-    file.write_text(json.dumps(data))
-    assert train(epochs=1).result.steps == done.result.steps
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ class Evidence:
         Raises:
             ModelError: the features are not those of this version.
         """
-        if tuple(data.get("features", ())) != FEATURES or "share" in data:
+        if tuple(data.get("features", ())) != FEATURES:
             raise ModelError(
                 f"grace.json has evidence on {data.get('features')}, this version knows "
                 f"{list(FEATURES)}; install the version that trained the model, or fit it again"

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import load_fsdp_optimizer, save_fsdp_optimizer
-from transformers.trainer_pt_utils import safe_globals
 
 from grace.config import FREE_IN_TRAINING, TrainSettings, differences, to_dict
 from grace.errors import RunError
@@ -31,7 +30,6 @@ from grace.training.adapter import save_weights
 from grace.training.examples import Example
 
 KEPT = 2
-EARLIER = {"head": "token"}  # the values, in earlier versions, of settings that came later
 
 
 def claim(
@@ -54,7 +52,6 @@ def claim(
     path = root / "data.json"
     if path.exists() and newest(root) is not None:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        stored["settings"] = _fixed(TrainSettings()) | EARLIER | stored["settings"]
         if stored != mine:
             changed = differences(stored["settings"], mine["settings"])
             what = ", ".join(f"train.{name}" for name in changed) or "the examples or the seed"
@@ -134,10 +131,9 @@ def load_state(accelerator: Accelerator, wrapped: Any, optimizer: Any, folder: P
         optimizer.load_state_dict(torch.load(file, map_location=device, weights_only=True))
     if not (file := _random_file(accelerator, folder)).exists():
         return
-    with safe_globals():  # for NumPy's state in files of earlier versions
-        states = torch.load(file, weights_only=True)
+    states = torch.load(file, weights_only=True)
     torch.set_rng_state(states["cpu"])
-    if torch.cuda.is_available() and isinstance(states.get("cuda"), torch.Tensor):
+    if torch.cuda.is_available() and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"])
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.config import DataSettings, differences, to_dict
+from grace.config import differences
 from grace.errors import ConfigError, RunError
 from grace.pipeline.labelling.shards import (
     SECRET,
@@ -139,9 +139,7 @@ def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
     }
     begun = path.exists() and any(out.glob("part-*.parquet"))
     stored = read_json(path) if begun else mine
-    before = {key: value for key, value in stored["settings"].items() if key in mine["settings"]}
-    before["data"] = to_dict(DataSettings()) | before["data"]  # an earlier version had fewer
-    changes = differences(before, mine["settings"])
+    changes = differences(stored["settings"], mine["settings"])
     changed = [f"{key} ({old!r} -> {new!r})" for key, (old, new) in changes.items()]
     if stored["questions"] != mine["questions"]:
         changed.append(f"the content of {questions}")

@@ -20,7 +20,7 @@ from grace.cnf import head_shape
 from grace.config import RunSettings, absolute_model, to_dict
 from grace.engines import Features, StepStates
 from grace.engines.base import check_contexts
-from grace.errors import DataError, GraceError, RunError
+from grace.errors import DataError, GraceError
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
 from grace.grading import is_number, labels_of, short_answer
@@ -63,7 +63,6 @@ def fit(context: Context) -> None:
 
     Raises:
         DataError: all that were not cut are right, or all are wrong, or there is none.
-        RunError: an earlier version has stored the states.
     """
     directory, split = context.directory, context.directory.split("train")
     start = time.perf_counter()
@@ -84,7 +83,9 @@ def fit(context: Context) -> None:
     outputs = [directory.readout]
     summary: dict[str, float] = {}
     if train.head == "linear":
-        stored = _stored_states(directory, rows)
+        from safetensors.numpy import load_file
+
+        stored = {name: value[rows] for name, value in load_file(split.features).items()}
         states = Features(stored["mean"], stored["last"], stored["first"])
         steps = None
         if train.trace:
@@ -143,23 +144,6 @@ def fit_rows(context: Context, states: Features, data: FitData, steps: Steps | N
         f"{traced.losses.mean():.3f} (their accuracy alone {entropy:.3f})"
     )
     return readout._replace(evidence=dataclasses.replace(readout.evidence, trace=traced.trace))
-
-
-def _stored_states(directory: RunDir, rows: Sequence[int]) -> dict[str, Any]:
-    """Return the states that stage `features` has stored of some responses.
-
-    Raises:
-        RunError: an earlier version has stored them.
-    """
-    from safetensors.numpy import load_file
-
-    stored = load_file(directory.split("train").features)
-    if "first" not in stored:
-        raise RunError(
-            f"{directory.split('train').features} is of an earlier version, without the states of "
-            f"the prompts; make it again: grace run {directory.path} --redo features"
-        )
-    return {name: value[list(rows)] for name, value in stored.items()}
 
 
 def write_rows_adapter(

@@ -53,7 +53,7 @@ def report_input(context: Context) -> ReportInput:
     directory, settings = context.directory, context.settings
     config = read_json(directory.config)
     table = read_json(directory.target_table)
-    estimators, task = _estimators(context), context.about["task"]
+    estimators, task = rated_estimators(context), context.about["task"]
     return ReportInput(
         name=directory.path.resolve().name,
         created=config["created"],
@@ -79,17 +79,6 @@ def _run_name(context: Context) -> str:
     settings = context.settings
     variant = [] if settings.report.name == TRAINED else [settings.report.name]
     return ", ".join([context.about["task"], *variant, f"seed {settings.seed}"])
-
-
-def _estimators(context: Context) -> dict[str, Estimator]:
-    """Return the estimators of the report; a run of an earlier version has not rated them all."""
-    requested, sets = context.settings.report.estimators, list(test_sets(context))
-    return {
-        name: estimator
-        for name, estimator in rated_estimators(context).items()
-        if name in requested
-        or all(t.split.by(estimator.answers).confidences(name).path.exists() for t in sets)
-    }
 
 
 def report_runs(paths: Sequence[Path], out: Path | None = None) -> dict[str, Any]:
@@ -209,14 +198,12 @@ def _validations(context: Context) -> Iterator[Validation]:
     """Yield GrACE against each rival on validation answers, in log loss and in Brier score.
 
     All rate the same answers, the backbone's, and none has seen the answer that it rates (Platt
-    scaling is fitted on nine tenths of them, for the rest); GrACE's LoRA is chosen on them. A run
-    of an earlier version has none.
+    scaling is fitted on nine tenths of them, for the rest); GrACE's LoRA is chosen on them.
     """
     split, settings = context.directory.split("validation"), context.settings
-    try:
-        tables = {name: split.confidences(name).read() for name in COMPARED}
-    except RunError:
+    if TRAINED not in settings.report.estimators:
         return
+    tables = {name: split.confidences(name).read() for name in COMPARED}
     right_N = np.array([grade.correct for grade in split.grades.read()], dtype=float)
     c = {k: np.array([row.confidence for row in t], dtype=float) for k, t in tables.items()}
     questions = np.array([row.id.rpartition("#")[0] for row in tables[OURS]])
