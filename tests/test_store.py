@@ -168,6 +168,20 @@ def test_a_directory_that_is_linked_to_is_filled_where_it_is(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "link"]
 
 
+def test_a_directory_that_cannot_be_filled_stays_as_it_was(tmp_path: Path):
+    def fill(partial: Path) -> None:
+        (partial / "file").write_text("half")
+        raise RuntimeError
+
+    for place in (tmp_path / "new", tmp_path / "old"):
+        if place.name == "old":
+            replace_directory(place, lambda partial: (partial / "file").write_text("whole"))
+        with pytest.raises(RuntimeError):
+            replace_directory(place, fill)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old" / "file").read_text() == "whole"
+
+
 def test_the_working_directory_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     for directory in (Path(), tmp_path):

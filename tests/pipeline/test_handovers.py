@@ -175,7 +175,8 @@ def test_every_answer_is_stored_and_graded_under_the_question_that_was_asked(tmp
 
 def test_a_letter_that_no_option_of_the_question_has_casts_no_vote(tmp_path):
     context = made_up_run.make(tmp_path, "grade.grader=")
-    split, draws = context.directory.split("test"), context.directory.split("test").draws(1)
+    split = context.directory.split("test")
+    draws = split.pool(1, context.settings.sample.draw_temperature)
     said, kept = ("Answer: B", "Answer: C"), []
     asked = [Question(f"q{n}", "jsonl", "Which?", ("B",), ("x", "y", "z")[:n]) for n in (2, 3)]
     split.questions.write(asked)

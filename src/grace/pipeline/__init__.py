@@ -63,7 +63,7 @@ STAGES: dict[str, Stage] = {
     "train": Stage(train.train, ("adapter", ".adapter.*", "checkpoints", "threshold.json")),
     "answer": Stage(
         score.answer_tests,
-        ("**/tuned/*.jsonl*", "transfer/*/*.jsonl*", "**/draws-*", "**/tuned/pool-*"),
+        ("**/tuned/*.jsonl*", "transfer/*/*.jsonl*", "transfer/*/pool-*", "**/tuned/pool-*"),
     ),
     "score": Stage(score.score, ("**/confidences", "scaling.*", "stages/scale.*")),
     "report": Stage(report.report, ("report.*", "figures")),

@@ -182,18 +182,15 @@ def sample_split(
 def draw_further(context: Context, answers: Answers, split: Split, count: int) -> Draws:
     """Return `count` further samples of the question of each response of a split.
 
-    They are drawn once per run, at `sample.draw_temperature`, and kept in the split's folder
-    `draws-COUNT`.
+    They are drawn once per run, at `sample.draw_temperature`, and kept as a pool.
     """
-    sample = context.settings.sample
-    sampling = dataclasses.replace(
-        sampling_for(context, "test"), num_samples=count, temperature=sample.draw_temperature
-    )
-    draws = split.draws(count)
-    sample_split(context, answers, draws, sampling, stage="score")
+    temperature = context.settings.sample.draw_temperature
+    pool, usual = split.pool(count, temperature), sampling_for(context, "test")
+    sampling = dataclasses.replace(usual, num_samples=count, temperature=temperature)
+    sample_split(context, answers, pool, sampling, stage="score")
     choices = {question.id: question.choices for question in split.questions.read()}
     by_question = defaultdict(list)
-    for row in draws.responses.read():
+    for row in pool.responses.read():
         said = context.task.answer(row.text, choices[row.question_id])
         by_question[row.question_id].append(Draw(row, said))
     return [by_question[response.question_id] for response in split.responses.read()]

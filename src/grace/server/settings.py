@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grace.engines.http.upstream import check_key
+from grace.engines.http.upstream import check_key, check_number
 from grace.errors import ConfigError
 
 
@@ -32,8 +32,7 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "max_waiting", "max_running"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; allow at least 1")
+            check_number(name, getattr(self, name), least=1)
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s is {self.timeout_s}; set a positive number of seconds")
         check_key(self.api_key)

@@ -73,7 +73,7 @@ def check_vacant(directory: Path) -> None:
 
 
 def replace_directory(directory: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a new directory and put it in place of `directory` with one rename.
+    """Fill a new directory and put it in place of `directory` with one rename; on an error, do not.
 
     A link stays: the directory that it points to is replaced. The files get the permissions of the
     umask, even if a library made them private.
@@ -84,13 +84,17 @@ def replace_directory(directory: Path, fill: Callable[[Path], None]) -> None:
     for leftover in (partial, old):
         shutil.rmtree(leftover, ignore_errors=True)
     partial.mkdir(parents=True)
-    fill(partial)
-    for file in partial.rglob("*"):
-        if file.is_file():
-            file.chmod(partial.stat().st_mode & 0o666)
-    if directory.exists():
-        directory.rename(old)
-    partial.rename(directory)
+    try:
+        fill(partial)
+        for file in partial.rglob("*"):
+            if file.is_file():
+                file.chmod(partial.stat().st_mode & 0o666)
+                sync(file)
+        if directory.exists():
+            directory.rename(old)
+        partial.rename(directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
 
 

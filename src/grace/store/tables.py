@@ -121,12 +121,8 @@ class Split:
         """Return the responses of the backbone ("base") or of the tuned model ("tuned")."""
         return self.tuned if answers == "tuned" else self
 
-    def draws(self, count: int) -> Split:
-        """Return the tables of `count` further samples of each question."""
-        return self._beside(f"draws-{count}")
-
     def pool(self, count: int, temperature: float) -> Split:
-        """Return the tables of `count` samples of each question that strategies vote over."""
+        """Return the tables of `count` samples of each question, to vote over or to compare."""
         return self._beside(f"pool-{count}-t{temperature:g}")
 
     def confidences(self, estimator: str) -> RowFile[Confidence]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -23,8 +22,8 @@ from pathlib import Path
 from grace.config import is_missing
 from grace.engines.gguf.header import read_header
 from grace.errors import MissingError, ModelError, first_line
-from grace.store import CARD, digest
-from grace.store.files import sync, writing
+from grace.store import CARD, digest, replace_directory
+from grace.store.files import writing
 
 SUFFIX = ".gguf"
 OURS = 1  # version of `unpacking`; raise it when the same file gives another directory
@@ -103,8 +102,8 @@ def _unpacked(file: Path) -> Path:
         if not place.is_dir():
             from grace.engines.gguf.unpacking import unpack
 
-            with _replacing(place) as partial:
-                unpack(file, header, partial, place)
+            with writing(place):
+                replace_directory(place, lambda partial: unpack(file, header, partial, place))
     return place
 
 
@@ -134,19 +133,3 @@ def _alone(place: Path) -> Iterator[None]:
             print(f"another process is writing {place}; waiting", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-@contextlib.contextmanager
-def _replacing(place: Path) -> Iterator[Path]:
-    """Yield a partial directory to fill, then rename it; on an error, remove it."""
-    partial = place.with_name(f".{place.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        with writing(place):
-            partial.mkdir()
-            yield partial
-            for file in partial.iterdir():
-                sync(file)
-            partial.rename(place)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

@@ -60,8 +60,8 @@ class Upstream:
         max_in_flight: int = 64,
     ) -> None:
         self.url = _checked(url)
-        _check_number("max_in_flight", max_in_flight, least=1)
-        _check_number("retries", retries, least=0)
+        check_number("max_in_flight", max_in_flight, least=1)
+        check_number("retries", retries, least=0)
         if not isinstance(timeout_s, int | float) or not timeout_s > 0:
             raise ConfigError(f"timeout_s is {timeout_s!r}; use more than 0")
         self._retries = retries
@@ -252,7 +252,7 @@ class Upstream:
         )
 
 
-def _check_number(name: str, value: Any, *, least: int) -> None:
+def check_number(name: str, value: Any, *, least: int) -> None:
     """Check that an argument is a whole number, and not too small.
 
     Raises:

@@ -234,8 +234,9 @@ def _rate(
     """Rate the responses of a test set, and write their confidences and the cost."""
     directory, split, count = test.context.directory, test.split, len(samples.responses)
     meter = engine.meter = Meter()
+    temperature = test.context.settings.sample.draw_temperature
     counted = watched(
-        samples, meter, lambda draws: directory.seconds_per_answer(split.draws(draws))
+        samples, meter, lambda n: directory.seconds_per_answer(split.pool(n, temperature))
     )
     start = time.perf_counter()
     values = checked(name, fitted.rate(counted), count)
