@@ -22,7 +22,7 @@ def test_a_file_is_a_strategy():
     files = ["asc", "best", "cisc", "es", "esc", "sc", "weighted"]
     assert list(find("grace.strategies")) == files
     for name in files:
-        assert type(load(name)).__name__ in strategies.__all__
+        assert hasattr(strategies, type(load(name)).__name__)
 
 
 @pytest.mark.parametrize(

@@ -11,55 +11,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grace.config.fields import (
-    describe,
-    differences,
-    flatten,
-    from_dict,
-    key_values,
-    parse_value,
-    sections,
-    setting,
-    to_dict,
-)
-from grace.config.settings import (
-    FREE_IN_TRAINING,
-    DataSettings,
-    GradeSettings,
-    ModelSettings,
-    ReportSettings,
-    RunSettings,
-    SampleSettings,
-    TargetSettings,
-    TrainSettings,
-)
+from grace.config.fields import describe as describe
+from grace.config.fields import differences as differences
+from grace.config.fields import flatten as flatten
+from grace.config.fields import from_dict as from_dict
+from grace.config.fields import key_values as key_values
+from grace.config.fields import parse_value as parse_value
+from grace.config.fields import sections as sections
+from grace.config.fields import setting as setting
+from grace.config.fields import to_dict as to_dict
+from grace.config.settings import FREE_IN_TRAINING as FREE_IN_TRAINING
+from grace.config.settings import DataSettings as DataSettings
+from grace.config.settings import GradeSettings as GradeSettings
+from grace.config.settings import ModelSettings as ModelSettings
+from grace.config.settings import RunSettings as RunSettings
+from grace.config.settings import SampleSettings as SampleSettings
+from grace.config.settings import TrainSettings as TrainSettings
 from grace.errors import ConfigError
-
-__all__ = [
-    "FREE_IN_TRAINING",
-    "DataSettings",
-    "GradeSettings",
-    "ModelSettings",
-    "ReportSettings",
-    "RunSettings",
-    "SampleSettings",
-    "TargetSettings",
-    "TrainSettings",
-    "absolute_model",
-    "describe",
-    "differences",
-    "flatten",
-    "from_dict",
-    "is_missing",
-    "key_values",
-    "override_settings",
-    "parse_value",
-    "read_recipe",
-    "sections",
-    "setting",
-    "shipped_recipes",
-    "to_dict",
-]
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 

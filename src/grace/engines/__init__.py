@@ -19,16 +19,6 @@ if TYPE_CHECKING:
     from grace.cnf import Readout
     from grace.evidence import Evidence
 
-__all__ = [
-    "Engine",
-    "Features",
-    "Ids",
-    "ModelEngine",
-    "Opening",
-    "SampleStream",
-    "Sampling",
-]
-
 GREEDY_BELOW = 1e-5  # the temperature below which vLLM is greedy, too
 UNIFORM_FROM = 1e30  # a temperature at which all tokens are equally probable
 AT_ONCE = 256  # prompts in a unit of work of engines that make their own batches

@@ -14,28 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from grace.metrics.kernels import METRICS, Counted, metric_names
-from grace.metrics.resampling import Resamples, bootstrap, interval, over_seeds
+from grace.metrics.kernels import METRICS as METRICS
+from grace.metrics.kernels import Counted, metric_names
+from grace.metrics.resampling import Resamples as Resamples
+from grace.metrics.resampling import bootstrap as bootstrap
+from grace.metrics.resampling import interval as interval
+from grace.metrics.resampling import over_seeds as over_seeds
 from grace.metrics.samples import bin_index, check, check_questions, sort_by_confidence
-
-__all__ = [
-    "METRICS",
-    "ReliabilityBin",
-    "Resamples",
-    "accuracy",
-    "adaptive_ece",
-    "aurc",
-    "auroc",
-    "bootstrap",
-    "brier",
-    "ece",
-    "evaluate",
-    "interval",
-    "over_seeds",
-    "reliability",
-    "smooth_ece",
-    "wqd",
-]
 
 
 class ReliabilityBin(NamedTuple):

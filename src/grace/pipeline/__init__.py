@@ -15,27 +15,14 @@ from typing import Any, NamedTuple
 
 from grace.config import FREE_IN_TRAINING, RunSettings, differences, to_dict
 from grace.errors import ConfigError, RunError
-from grace.pipeline.context import Context, code_in, load_run_settings, read_run_settings
+from grace.pipeline.context import Context
+from grace.pipeline.context import code_in as code_in
+from grace.pipeline.context import load_run_settings as load_run_settings
+from grace.pipeline.context import read_run_settings as read_run_settings
 from grace.pipeline.environment import describe_environment
 from grace.pipeline.stages import fit, grade, report, sample, score, targets, train
 from grace.progress import say
 from grace.store import SPLITS, RunDir, disk_watched, read_json, write_json
-
-__all__ = [
-    "ORDER",
-    "STAGES",
-    "Stage",
-    "adopt_settings",
-    "check_start",
-    "code_in",
-    "has_begun",
-    "load_run_settings",
-    "read_run_settings",
-    "refuse_changes",
-    "run",
-    "stages_alike",
-    "stages_left",
-]
 
 
 class Stage(NamedTuple):

@@ -15,31 +15,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grace.report.console import render_table
-from grace.report.inputs import EstimatorResult, RatedAnswer, Replay, ReportInput, Traced, merge
-from grace.report.rows import Report, from_json, to_json
-from grace.report.rows.answers import TargetRow, Validation
-from grace.report.stored import checked_report
-from grace.report.summary import summarize
+from grace.report.console import render_table as render_table
+from grace.report.inputs import EstimatorResult as EstimatorResult
+from grace.report.inputs import RatedAnswer as RatedAnswer
+from grace.report.inputs import Replay as Replay
+from grace.report.inputs import ReportInput as ReportInput
+from grace.report.inputs import Traced as Traced
+from grace.report.inputs import merge as merge
+from grace.report.rows import Report as Report
+from grace.report.rows import from_json as from_json
+from grace.report.rows import to_json as to_json
+from grace.report.rows.answers import TargetRow as TargetRow
+from grace.report.rows.answers import Validation as Validation
+from grace.report.stored import checked_report as checked_report
+from grace.report.summary import summarize as summarize
 from grace.store import write_bytes, write_json
-
-__all__ = [
-    "EstimatorResult",
-    "RatedAnswer",
-    "Replay",
-    "Report",
-    "ReportInput",
-    "TargetRow",
-    "Traced",
-    "Validation",
-    "checked_report",
-    "from_json",
-    "merge",
-    "render_table",
-    "summarize",
-    "to_json",
-    "write_report",
-]
 
 
 def write_report(report: Report, directory: Path) -> list[Path]:

@@ -10,23 +10,14 @@ live run that draws the samples in that order (`tests/scaling` compares the two)
 
 from __future__ import annotations
 
-from grace.scaling.discrimination import PairWins, discrimination, pair_wins
-from grace.scaling.guarantees import accuracy_threshold
-from grace.scaling.pool import Pool
-from grace.scaling.replaying import BUDGETS, replay
-from grace.scaling.results import Curve, Estimate, Reach, Scaling, joined
-
-__all__ = [
-    "BUDGETS",
-    "Curve",
-    "Estimate",
-    "PairWins",
-    "Pool",
-    "Reach",
-    "Scaling",
-    "accuracy_threshold",
-    "discrimination",
-    "joined",
-    "pair_wins",
-    "replay",
-]
+from grace.scaling.discrimination import PairWins as PairWins
+from grace.scaling.discrimination import discrimination as discrimination
+from grace.scaling.discrimination import pair_wins as pair_wins
+from grace.scaling.guarantees import accuracy_threshold as accuracy_threshold
+from grace.scaling.pool import Pool as Pool
+from grace.scaling.replaying import BUDGETS as BUDGETS
+from grace.scaling.replaying import replay as replay
+from grace.scaling.results import Curve as Curve
+from grace.scaling.results import Estimate as Estimate
+from grace.scaling.results import Scaling as Scaling
+from grace.scaling.results import joined as joined

@@ -16,43 +16,22 @@ answers.
 
 from __future__ import annotations
 
-from grace.strategies.asc import AdaptiveConsistency
-from grace.strategies.best import BestOfN
-from grace.strategies.cisc import SoftmaxWeighted
-from grace.strategies.deciding import (
-    BUDGET,
-    TEMPERATURE,
-    Strategy,
-    Waves,
-    check_parallel,
-    chosen,
-    decide,
-    stopped,
-)
-from grace.strategies.es import EarlyStop
-from grace.strategies.esc import WindowConsistency
-from grace.strategies.policies import POLICIES, Policy, load, policy
-from grace.strategies.sc import Majority
-from grace.strategies.weighted import Weighted
-
-__all__ = [
-    "BUDGET",
-    "POLICIES",
-    "TEMPERATURE",
-    "AdaptiveConsistency",
-    "BestOfN",
-    "EarlyStop",
-    "Majority",
-    "Policy",
-    "SoftmaxWeighted",
-    "Strategy",
-    "Waves",
-    "Weighted",
-    "WindowConsistency",
-    "check_parallel",
-    "chosen",
-    "decide",
-    "load",
-    "policy",
-    "stopped",
-]
+from grace.strategies.asc import AdaptiveConsistency as AdaptiveConsistency
+from grace.strategies.best import BestOfN as BestOfN
+from grace.strategies.cisc import SoftmaxWeighted as SoftmaxWeighted
+from grace.strategies.deciding import BUDGET as BUDGET
+from grace.strategies.deciding import TEMPERATURE as TEMPERATURE
+from grace.strategies.deciding import Strategy as Strategy
+from grace.strategies.deciding import Waves as Waves
+from grace.strategies.deciding import check_parallel as check_parallel
+from grace.strategies.deciding import chosen as chosen
+from grace.strategies.deciding import decide as decide
+from grace.strategies.deciding import stopped as stopped
+from grace.strategies.es import EarlyStop as EarlyStop
+from grace.strategies.esc import WindowConsistency as WindowConsistency
+from grace.strategies.policies import POLICIES as POLICIES
+from grace.strategies.policies import Policy as Policy
+from grace.strategies.policies import load as load
+from grace.strategies.policies import policy as policy
+from grace.strategies.sc import Majority as Majority
+from grace.strategies.weighted import Weighted as Weighted

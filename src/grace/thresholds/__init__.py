@@ -29,20 +29,6 @@ from grace.errors import UserInputError
 from grace.metrics.samples import check
 from grace.thresholds.binomial import Indices, least_points, lower_bound, p_value
 
-__all__ = [
-    "GRID",
-    "AccuracyGuarantee",
-    "DropGuarantee",
-    "accepted_counts",
-    "check_level",
-    "few_dropped",
-    "guarantee",
-    "least_points",
-    "lower_bound",
-    "pick",
-    "selective",
-]
-
 _TAILS = (1e-4, 1e-5, 1e-6)
 GRID: tuple[float, ...] = (
     *(1 - tail for tail in reversed(_TAILS)),
