@@ -184,7 +184,7 @@ def test_fitted_maps_are_frozen_and_keep_the_shape_and_missing_values(kind):
 @pytest.mark.parametrize(
     ("confidence", "correct", "told"),
     [
-        ([], [], "not empty"),
+        ([], [], "0 responses to evaluate"),
         ([0.5], [True, False], "same length"),
         ([1.5], [True], r"confidence\[0\] is 1.5"),
         ([0.5, np.nan], [True, False], r"confidence\[1\] is nan"),

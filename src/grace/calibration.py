@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from grace.errors import UserInputError
+from grace.metrics.samples import check
 
 Floats = NDArray[np.float64]
 
@@ -50,7 +50,7 @@ class Platt:
         """Fit a and b on validation labels."""
         from scipy.optimize import minimize
 
-        confidence_N, correct_N = _check(confidence, correct, bounded=loss == "mse")
+        confidence_N, correct_N = check(confidence, correct, bounded=loss == "mse")
         center, scale = confidence_N.mean(), confidence_N.std()
         one_class = correct_N.min() == correct_N.max()
         if one_class or np.ptp(confidence_N) < CLIP:
@@ -93,7 +93,7 @@ class Temperature:
         """Fit the temperature on validation labels."""
         from scipy.optimize import minimize_scalar
 
-        confidence_N, correct_N = _check(confidence, correct)
+        confidence_N, correct_N = check(confidence, correct)
         logit_N = log_odds(confidence_N)
         if not np.any(logit_N):
             return cls(1.0)
@@ -174,7 +174,7 @@ class Isotonic:
         """Fit the map on validation labels."""
         from sklearn.isotonic import IsotonicRegression
 
-        model = IsotonicRegression().fit(*_check(confidence, correct))
+        model = IsotonicRegression().fit(*check(confidence, correct))
         return cls(tuple(model.X_thresholds_.tolist()), tuple(model.y_thresholds_.tolist()))
 
     def transform(self, confidence: ArrayLike) -> Floats:
@@ -252,25 +252,3 @@ def log_odds(confidence: ArrayLike) -> Floats:
     """Return log(c / (1 - c)) of confidences, clipped by `CLIP`."""
     clipped = np.clip(np.asarray(confidence, dtype=np.float64), CLIP, 1 - CLIP)
     return np.log(clipped) - np.log1p(-clipped)
-
-
-def _check(
-    confidence: ArrayLike, correct: ArrayLike, *, bounded: bool = True
-) -> tuple[Floats, Floats]:
-    confidence_N = np.asarray(confidence, dtype=np.float64)
-    correct_N = np.asarray(correct, dtype=np.float64)
-    if confidence_N.ndim != 1 or confidence_N.shape != correct_N.shape or not len(confidence_N):
-        raise UserInputError(
-            f"confidence has shape {confidence_N.shape} and correct {correct_N.shape}; "
-            "give two lists of the same length, not empty"
-        )
-    outside_N = (confidence_N < 0) | (confidence_N > 1)
-    for name, bad in (
-        ("confidence", ~np.isfinite(confidence_N) | (outside_N & bounded)),
-        ("correct", (correct_N != 0) & (correct_N != 1)),
-    ):
-        if bad.any():
-            at = int(np.argmax(bad))
-            value = (confidence_N if name == "confidence" else correct_N)[at]
-            raise UserInputError(f"{name}[{at}] is {value}; leave out responses without a value")
-    return confidence_N, correct_N

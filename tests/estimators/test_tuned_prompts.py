@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
-from grace.calibration import Platt
+from grace.calibration import Platt, log_odds
 from grace.errors import ModelError
 from grace.estimators import Fitted, load_estimator
-from grace.estimators.prompted.p_true_tuned import log_odds
 from grace.estimators.prompted.tuning import MOST, candidates, tuned
 
 RNG = np.random.default_rng(0)

@@ -109,11 +109,7 @@ def export_model(
             shutil.copyfile(threshold, partial / threshold.name)
         write_card(source, measured, partial, out.name)
 
-    place = out.resolve()
-    try:
-        with disk_watched(out):
-            replace_directory(place, fill)
-    finally:
-        shutil.rmtree(place.with_name(f".{place.name}.partial"), ignore_errors=True)
+    with disk_watched(out):
+        replace_directory(out, fill)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     return Exported(size, NEXT[form].format(out=out))

@@ -27,11 +27,14 @@ class Sorted(NamedTuple):
     bins: int
 
 
-def check(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> tuple[Floats, Floats]:
+def check(
+    confidence: ArrayLike, correct: ArrayLike, bins: int = 10, *, bounded: bool = True
+) -> tuple[Floats, Floats]:
     """Return both as float64 arrays of shape (N,).
 
     Raises:
-        UserInputError: empty, lengths differ, or a value that is no probability or truth value.
+        UserInputError: empty, lengths differ, or a value that is no truth value or no probability
+            (or, if it is not `bounded`, not finite).
     """
     confidence_N = np.asarray(confidence, dtype=np.float64)
     correct_N = np.asarray(correct, dtype=np.float64)
@@ -42,11 +45,13 @@ def check(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> tuple[Fl
         )
     if not len(confidence_N):
         raise UserInputError("there are 0 responses to evaluate; give at least one")
-    bad = ~((confidence_N >= 0) & (confidence_N <= 1))
+    inside_N = (confidence_N >= 0) & (confidence_N <= 1)
+    bad = ~(inside_N if bounded else np.isfinite(confidence_N))
     if bad.any():
         at = int(np.argmax(bad))
+        wanted = "a probability in [0, 1]" if bounded else "a finite number"
         raise UserInputError(
-            f"confidence[{at}] is {confidence_N[at]}, expected a probability in [0, 1]; "
+            f"confidence[{at}] is {confidence_N[at]}, expected {wanted}; "
             "leave out responses without a confidence"
         )
     wrong = (correct_N != 0) & (correct_N != 1)

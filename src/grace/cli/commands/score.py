@@ -69,10 +69,14 @@ def score(
 
     With --out, an interrupted command resumes when you repeat it.
     """
-    bad = _report_bad if skip_bad else None
+
+    def report(error: DataError) -> None:
+        print(f"left out: {error}", file=sys.stderr)
+
+    bad = report if skip_bad else None
     total = 0
-    if str(file) != "-":  # check the whole file before the model is loaded
-        total = sum(1 for _ in _rows(file, _ignore_bad if skip_bad else None))
+    if str(file) != "-":  # check the whole file before the model is loaded, and say nothing yet
+        total = sum(1 for _ in _rows(file, (lambda _: None) if skip_bad else None))
     rows = _rows(file, bad)
     done, last = _resume(rows, file, out, skip_bad=skip_bad) if out else (0, None)
     first = next(rows, None)
@@ -108,14 +112,6 @@ def _rows(file: Path, bad: Bad | None) -> Iterator[ResponseRow]:
             if bad is None:
                 raise
             bad(error)
-
-
-def _report_bad(error: DataError) -> None:
-    print(f"left out: {error}", file=sys.stderr)
-
-
-def _ignore_bad(error: DataError) -> None:
-    """Say nothing; the second reading of the file reports the line."""
 
 
 def _rate(

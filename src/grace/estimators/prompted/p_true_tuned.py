@@ -6,11 +6,10 @@ shots for each of at most 200 validation answers.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from grace.calibration import CLIP
+from grace.calibration import log_odds
 from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Splits
 from grace.estimators.prompted.p_true import TEMPLATES, PTrue
@@ -30,13 +29,7 @@ class PTrueTuned:
             ModelError: the model can take none of the prompts.
         """
         choices = [PTrue(template, shots) for template, shots in candidates(splits, TEMPLATES)]
-        return tuned(choices, log_odds, splits, engine, seed)
-
-
-def log_odds(value: float) -> float:
-    """Return the log-odds of a probability, finite also for 0 and 1."""
-    kept = min(max(value, CLIP), 1 - CLIP)
-    return math.log(kept / (1 - kept))
+        return tuned(choices, lambda p: float(log_odds(p)), splits, engine, seed)
 
 
 ESTIMATOR = PTrueTuned
