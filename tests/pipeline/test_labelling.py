@@ -25,10 +25,11 @@ from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, DataError, ModelError, RunError
 from grace.export import export_model
+from grace.grading import load_grader
 from grace.pipeline import labelling
 from grace.pipeline.labelling import label
-from grace.pipeline.labelling.shards import count_questions, read_questions
-from grace.records import Question
+from grace.pipeline.labelling.shards import Labeller, count_questions, read_questions
+from grace.records import Question, Response
 from grace.tasks import load_task
 
 DATA = DataSettings(task="jsonl")
@@ -76,6 +77,14 @@ def test_the_rows_are_what_the_engine_says_and_the_grader_finds(
             assert row["answer"] == task.answer(generation.text)
             np.testing.assert_allclose(row["mean"], states.mean_ND[k], rtol=2e-3, atol=2e-3)
             np.testing.assert_allclose(row["last"], states.last_ND[k], rtol=2e-3, atol=2e-3)
+
+
+def test_a_letter_that_no_option_has_is_no_answer() -> None:
+    labeller = object.__new__(Labeller)
+    labeller._task, labeller._grade = load_task("jsonl"), load_grader("auto")
+    asked = [Question("q", "jsonl", "Which?", ("B",), ("x", "y", "z")[:n]) for n in (2, 3)]
+    said = Response("q#0", "q", 0, "Answer: C", (9,), "stop", (-1.0,), -1.0, None)
+    assert [labeller._row(one, said)["answer"] for one in asked] == [None, "C"]
 
 
 def test_done_shards_are_kept_and_missing_ones_are_made_again_byte_for_byte(

@@ -42,7 +42,7 @@ class SavedTokenizer:
             )
         try:
             self.backend_tokenizer: Tokenizer = Tokenizer.from_file(str(file))
-            config = _read_json(folder / "tokenizer_config.json")
+            config = read_config(folder / "tokenizer_config.json")
             named = {name: _text(config[name]) for name in NAMED if config.get(name)}
             self.chat_template = _chat_template(folder, config)
         except Exception as error:  # tokenizers raises bare ones
@@ -103,7 +103,8 @@ class SavedTokenizer:
         return _compiled(self.chat_template or "")
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_config(file: Path) -> dict[str, Any]:
+    """Return the content of a JSON file of a model, empty if there is none."""
     content: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     return content
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from grace.chat.saved import read_config
 from grace.errors import ModelError
 
 
@@ -43,17 +43,12 @@ def ids_in(*fields: Any) -> list[int]:
 
 def named_ends(folder: Path) -> tuple[int, ...]:
     """Return the end tokens that generation_config.json and config.json of a model name."""
-    configs = (_json(folder / name) for name in ("generation_config.json", "config.json"))
+    configs = (read_config(folder / name) for name in ("generation_config.json", "config.json"))
     return tuple(dict.fromkeys(ids_in(*(config.get("eos_token_id") for config in configs))))
 
 
 def named_rows(folder: Path) -> int:
     """Return the vocabulary size in a model's config.json, 0 if it names none."""
-    config = _json(folder / "config.json")
+    config = read_config(folder / "config.json")
     rows: int = config.get("text_config", config).get("vocab_size") or 0
     return rows
-
-
-def _json(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    return content

@@ -40,13 +40,11 @@ class Envelope:
 
     def whole(self, choices: Sequence[Json], usage: Json, **extra: Any) -> Json:
         """Return the answer to a request that does not stream."""
-        kind = "chat.completion" if self.chat else "text_completion"
-        return self._object(kind, choices) | {"usage": usage} | extra
+        return self._object("chat.completion", choices, usage=usage, **extra)
 
     def chunk(self, choices: Sequence[Json], **extra: Any) -> Json:
         """Return one event of a stream."""
-        kind = "chat.completion.chunk" if self.chat else "text_completion"
-        return self._object(kind, choices) | extra
+        return self._object("chat.completion.chunk", choices, **extra)
 
     def opening(self, choice: int) -> Json:
         """Return the first event of a chat choice, which names the role."""
@@ -80,14 +78,15 @@ class Envelope:
             "calibrated": self.calibrated,
         }
 
-    def _object(self, kind: str, choices: Sequence[Json]) -> Json:
-        prefix = "chatcmpl" if self.chat else "cmpl"
+    def _object(self, kind: str, choices: Sequence[Json], **extra: Any) -> Json:
+        prefix, kind = ("chatcmpl", kind) if self.chat else ("cmpl", "text_completion")
         return {
             "id": f"{prefix}-{self.id}",
             "object": kind,
             "created": self.created,
             "model": self.model,
             "choices": list(choices),
+            **extra,
         }
 
     def _choice(self, index: int, text: str, tokens: Sequence[Token], *, delta: bool) -> Json:
