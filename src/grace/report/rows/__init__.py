@@ -116,6 +116,4 @@ def _parse(kind: Any, value: Any) -> Any:
     return tuple(_parse(inner[0], entry) for entry in value)
 
 
-@functools.cache
-def _field_types(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+_field_types = functools.cache(typing.get_type_hints)
