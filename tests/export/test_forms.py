@@ -134,6 +134,25 @@ def test_merged_is_a_plain_checkpoint_with_the_same_numbers(
         assert [g.token_ids for g in found] == [g.token_ids for g in wanted]
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"temperature": 0.9, "top_p": 0.6, "do_sample": False},  # as Llama 2 has them
+        {"temperature": 0.9, "top_p": 0.6, "do_sample": True},
+        {"length_penalty": 0.0, "output_scores": True, "repetition_penalty": 1.2},
+    ],
+)
+def test_merged_keeps_the_generation_settings_of_the_base_without_effect_or_not(
+    named: dict[str, Any], tmp_path: Path
+) -> None:
+    made = train("llama_tied", tmp_path)
+    (made.base / "generation_config.json").write_text(json.dumps({"eos_token_id": 3, **named}))
+    export(made, tmp_path / "out", "merged")
+    kept = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
+    assert {name: getattr(kept, name) for name in named} == named
+    assert kept.eos_token_id == [3, made.engine.cnf]
+
+
 def test_any_program_stops_on_cnf_and_can_compute_the_confidence(tmp_path: Path) -> None:
     made = train("qwen2", tmp_path)
     export(made, tmp_path / "out", "merged")

@@ -72,18 +72,24 @@ def write_merged(source: Source, out: Path) -> None:
     Raises:
         ConfigError: the dtype is unknown.
     """
+    from transformers import GenerationConfig
+
     if source.dtype not in ("auto", *DTYPES):
         raise ConfigError(f"dtype {source.dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
     loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
     dtype = _base_dtype(source.base) if source.dtype == "auto" else DTYPES[source.dtype]
     model, tokenizer = loaded.model.to(dtype), loaded.tokenizer
     model.config.dtype = dtype
-    model.generation_config.eos_token_id = end_ids(model, tokenizer, source.record)
-    model.generation_config.bos_token_id = tokenizer.bos_token_id
+    generation = model.generation_config
+    generation.eos_token_id = end_ids(model, tokenizer, source.record)
+    generation.bos_token_id = tokenizer.bos_token_id
     if tokenizer.pad_token_id is not None:
-        model.generation_config.pad_token_id = tokenizer.pad_token_id
+        generation.pad_token_id = tokenizer.pad_token_id
+    # A changed one is not saved with the model if the base has settings in it without effect.
+    model.generation_config = GenerationConfig()
     with no_progress_bar():
         model.save_pretrained(out)
+    generation.to_json_file(out / "generation_config.json")
     tokenizer.save_pretrained(out)
 
 
