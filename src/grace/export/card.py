@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any, Literal
@@ -81,10 +80,15 @@ def _table(row: MetricRow) -> str:
     return "\n".join(markdown_table(heads, rows)).strip()
 
 
-def _license_of(base: str) -> str:
-    """Return the licence in the base's own card, `other` if there is none here."""
+def _license_of(base: str) -> str | list[str]:
+    """Return the licence in the base's own card, or its licences; `other` if there is none here."""
+    from huggingface_hub.repocard import metadata_load
+
     card = Path(base) / "README.md"
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    head = text.split("---")[1] if text.startswith("---") else ""
-    found = re.search(r"^license:\s*[\"']?([\w.\-]+)", head, re.MULTILINE)
-    return found.group(1) if found else "other"
+    try:
+        head = metadata_load(card) if card.is_file() else None
+    except Exception:  # text that is no YAML, in anyone's card
+        head = None
+    named = (head or {}).get("license")
+    listed = isinstance(named, list) and all(isinstance(one, str) for one in named)
+    return named if named and (listed or isinstance(named, str)) else "other"
