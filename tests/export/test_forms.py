@@ -224,6 +224,23 @@ def test_a_lora_alone_needs_a_row_to_spare(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("adapter_config.json", b"{", "adapter_config.json is not valid JSON"),
+        ("adapter_config.json", b"{}", "is no trained LoRA"),
+        ("adapter_model.safetensors", b"torn", "adapter_model.safetensors cannot be read"),
+    ],
+)
+def test_a_damaged_lora_is_refused_for_vllm(
+    file: str, content: bytes, says: str, tmp_path: Path
+) -> None:
+    made = train("qwen2", tmp_path)
+    (made.adapter / file).write_bytes(content)
+    with pytest.raises(ModelError, match=f"{says}.*again$"):
+        export(made, tmp_path / "out", "vllm-lora")
+
+
 def test_what_vllm_cannot_read_in_one_request_is_refused(tmp_path: Path) -> None:
     made = train("qwen2", tmp_path, read_at="feed")
     with pytest.raises(ModelError, match="second request"):

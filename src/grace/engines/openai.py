@@ -74,8 +74,9 @@ class OpenAIEngine(StepEngine):
         place, card = Path(folder), read_card(Path(folder))
         base = Path(str(card.get("base_model", place)))
         self.tokenizer = SavedTokenizer(place)
-        if self.tokenizer.chat_template and not card:
-            self.tokenizer.chat_template = with_thinking(self.tokenizer.chat_template, thinking)
+        template = self.tokenizer.chat_template
+        if isinstance(template, str) and not card:
+            self.tokenizer.chat_template = with_thinking(template, thinking)
         ends = (*(named_ends(place) or named_ends(base)), *stop_ids(self.tokenizer, stop))
         self.reader = Reader.of(self.tokenizer, card, ends, needs_cnf=needs_cnf)
         known = 1 + max(self.tokenizer.get_vocab().values(), default=-1)

@@ -89,7 +89,7 @@ def export_model(
         )
     check_vacant(out)
     record = read_card(adapter)
-    if "rows" not in record:
+    if not {"rows", "read_at"} <= record.keys() or not record.keys() & {"cnf_id", "bin_tokens"}:
         raise ModelError(
             f"{adapter / CARD} does not say how the adapter is read; train again: grace run"
         )

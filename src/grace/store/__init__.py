@@ -16,6 +16,7 @@ from grace.store.files import (
     writing,
 )
 from grace.store.rundir import (
+    AGAIN,
     CARD,
     LORA_CONFIG,
     LORA_WEIGHTS,
@@ -25,11 +26,13 @@ from grace.store.rundir import (
     is_run,
     is_study,
     read_card,
+    read_object,
     runs_in,
 )
 from grace.store.tables import SPLITS, RowFile, Split
 
 __all__ = [
+    "AGAIN",
     "CARD",
     "LORA_CONFIG",
     "LORA_WEIGHTS",
@@ -47,6 +50,7 @@ __all__ = [
     "is_study",
     "read_card",
     "read_json",
+    "read_object",
     "replace_directory",
     "runs_in",
     "write_bytes",

@@ -17,6 +17,15 @@ from grace.store.tables import Split
 
 CARD = "grace.json"  # of an adapter, or of an exported model
 ROWS = "rows.safetensors"  # the weights of an adapter without LoRA
+ENTRIES: dict[str, Any] = {  # of grace.json that are read, and their kinds
+    **dict.fromkeys(("base_model", "read_at", "kind", "format", "cnf_token"), str),
+    **dict.fromkeys(("rows", "cnf_id"), int),
+    **dict.fromkeys(("data", "sample", "train", "bin_tokens"), dict),
+    **dict.fromkeys(("evidence", "measured"), dict | None),
+}
+LISTS = {"stop_ids": int, "read_ids": int, "shots": dict, "recalibrated": dict}  # kinds of items
+AGAIN = "copy the file again, or export or train the model again"
+READ_AT = ("predict", "feed", "prompt")
 LORA_WEIGHTS, LORA_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
@@ -213,22 +222,35 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config if ours else {}
 
 
-def read_card(folder: Path) -> dict[str, Any]:
-    """Return the content of a directory's grace.json, empty if it has none.
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a model, empty if there is no file.
 
     Raises:
         ModelError: it is not a JSON object.
     """
-    file = folder / CARD
-    if not file.is_file():
-        return {}
     try:
-        card: Any = json.loads(file.read_text(encoding="utf-8"))
+        content: Any = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except ValueError as error:
-        raise ModelError(f"{file} is not valid JSON ({error}); export the adapter again") from None
-    if not isinstance(card, dict):
-        raise ModelError(f"{file} is not an object; restore it, or train again")
-    return dict(card)
+        raise ModelError(f"{file} is not valid JSON ({error}); {AGAIN}") from None
+    if not isinstance(content, dict):
+        raise ModelError(f"{file} is not a JSON object; {AGAIN}")
+    return content
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Return the content of a directory's grace.json, empty if it has none.
+
+    Raises:
+        ModelError: it is not a JSON object, or an entry is of another kind.
+    """
+    card = read_object(folder / CARD)
+    for key, value in card.items():
+        whole = isinstance(value, ENTRIES.get(key, object))
+        if key in LISTS:
+            whole = isinstance(value, list) and all(isinstance(one, LISTS[key]) for one in value)
+        if not whole or (key == "read_at" and value not in READ_AT):
+            raise ModelError(f"{folder / CARD}: {key} is {value!r}, which is damaged; {AGAIN}")
+    return card
 
 
 def adapter_weights(folder: Path) -> Path:

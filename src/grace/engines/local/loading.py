@@ -18,7 +18,7 @@ from grace.config import is_missing
 from grace.engines.local.adapters import load_adapter, put_rows
 from grace.engines.local.forward import cache_argument
 from grace.engines.reading import check_rows
-from grace.engines.stops import ids_in
+from grace.engines.stops import ids_in, named_ends
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
 from grace.store import ROWS, is_run, read_card
@@ -66,6 +66,7 @@ def load(
     where = pick_device(device)
     kind = _pick_dtype(dtype, where)
     _check_directory(path)
+    named_ends(Path(path))  # transformers takes a torn generation_config.json for a missing one
     tokenizer = load_tokenizer(
         adapter or path, trust_remote_code=trust_remote_code, thinking=thinking
     )
