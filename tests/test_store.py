@@ -107,7 +107,7 @@ def test_a_manifest_marks_a_stage_as_done_and_notices_changes(tmp_path):
     run = RunDir(tmp_path)
     grades = run.split("test").grades
     grades.write([Grade("a#0", "a", True, "x")])
-    assert run.manifest("grade") is None
+    assert not run.done("grade")
     run.finish("grade", {"threshold": 0.3}, [], [grades.path])
     assert run.changed_files("grade") == []
     grades.write([Grade("a#0", "a", False, "x")])
@@ -125,7 +125,7 @@ def test_forgetting_a_stage_removes_what_it_wrote_finished_or_not(tmp_path):
     (tmp_path / "checkpoints" / "checkpoint-1").mkdir(parents=True)
     (tmp_path / "checkpoints" / "checkpoint-1" / "x").write_text("")
     run.forget("grade", ["*/grades.jsonl*", "checkpoints"])
-    assert run.manifest("grade") is None
+    assert not run.done("grade")
     assert run.seconds_per_answer(run.split("train")) is None
     assert run.seconds_per_answer(run.split("test")) == 2.0
     files = [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()]

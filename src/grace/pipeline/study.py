@@ -273,7 +273,7 @@ def run_study(
             chains.setdefault(name, []).append((path / folder, settings))
         work = functools.partial(_run_chain, until=until, scored=scored)
         side_by_side(work, list(chains.values()), list(map(str, chains)), jobs)
-        if until is not None and RunDir(next(iter(paths))).manifest("report") is None:
+        if until is not None and not RunDir(next(iter(paths))).done("report"):
             return {}
         return report_runs(list(paths), path)
 
@@ -307,7 +307,7 @@ def _share(source: Path, target: Path) -> None:
     """Copy the finished stages of one run that would give the same results in another."""
     finished, other = RunDir(source), RunDir(target)
     for stage in stages_alike(read_run_settings(source), read_run_settings(target)):
-        if finished.manifest(stage) is not None and other.manifest(stage) is None:
+        if finished.done(stage) and not other.done(stage):
             other.adopt(stage, finished)
 
 

@@ -70,12 +70,25 @@ class RunDir:
             shutil.rmtree(self._trash, ignore_errors=True)
             yield
 
-    def manifest(self, stage: str) -> dict[str, Any] | None:
-        """Return a finished stage's manifest, or None while the stage is not done."""
+    def done(self, stage: str) -> bool:
+        """Return whether a stage is done, that is, has a manifest."""
+        return self._manifest_path(stage).exists()
+
+    def manifest(self, stage: str) -> dict[str, Any]:
+        """Return the manifest of a stage that is done.
+
+        Raises:
+            RunError: it is damaged.
+        """
         path = self._manifest_path(stage)
-        if not path.exists():
-            return None
-        manifest: dict[str, Any] = read_json(path)
+        try:
+            manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            manifest["inputs"].keys(), manifest["outputs"].keys()
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RunError(
+                f"{path} cannot be read ({error}); do the stage again: grace run {self.path} "
+                f"--redo {stage}"
+            ) from None
         return manifest
 
     def finish(
@@ -100,17 +113,17 @@ class RunDir:
 
     def adopt(self, stage: str, source: RunDir) -> None:
         """Copy a finished stage of another run with the same settings; its manifest last."""
-        outputs = [source.path / name for name in (source.manifest(stage) or {})["outputs"]]
+        outputs = [source.path / name for name in source.manifest(stage)["outputs"]]
         timing = [path for path in (source._timing_path(stage),) if path.exists()]
         for path in (*outputs, *timing, source._manifest_path(stage)):
             copy_file(path, self.path / path.relative_to(source.path))
 
     def changed_files(self, stage: str) -> list[str]:
         """Return the inputs and outputs of a finished stage that have changed since."""
-        manifest = self.manifest(stage) or {}
+        manifest = self.manifest(stage)
         return [
             name
-            for recorded in (manifest.get("inputs", {}), manifest.get("outputs", {}))
+            for recorded in (manifest["inputs"], manifest["outputs"])
             for name, value in recorded.items()
             if not (self.path / name).exists() or digest(self.path / name) != value
         ]

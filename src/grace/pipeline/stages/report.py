@@ -43,8 +43,7 @@ def report(context: Context) -> None:
     directory, settings = context.directory, context.settings.report
     summary = _summarized(report_input(context), context.settings)
     outputs = write_report(summary, directory.path)
-    score = directory.manifest("score") or {}
-    inputs = [directory.path / name for name in score.get("outputs", {})]
+    inputs = [directory.path / name for name in directory.manifest("score")["outputs"]]
     directory.finish("report", {"report": to_dict(settings)}, inputs, outputs)
 
 
@@ -138,7 +137,7 @@ def check_finished(context: Context) -> None:
     Raises:
         RunError: names the run, and how to finish it.
     """
-    if context.directory.manifest("report") is None:
+    if not context.directory.done("report"):
         path = context.directory.path
         raise RunError(f"{path} is not finished; finish it first: grace run {path}")
 
