@@ -116,6 +116,25 @@ def load_tokenizer(
     return tokenizer
 
 
+def read_limit(path: str | Path, *, trust_remote_code: bool = False) -> int | None:
+    """Return the context of a model in tokens, None if it has no limit; no weights are loaded.
+
+    Raises:
+        ModelError: there is no model.
+    """
+    from transformers import AutoConfig
+
+    _check_directory(path)
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except Exception as error:  # transformers raises many kinds here
+        raise ModelError(
+            f"no model in {path} ({first_line(error)}); give a directory with config.json"
+        ) from error
+    limit: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return limit
+
+
 def pick_device(device: str) -> torch.device:
     """Return the torch device of a setting; `auto` is CUDA if there is a device, else the CPU.
 
