@@ -236,5 +236,5 @@ def test_a_host_that_is_no_name_is_refused(
         main(["serve", str(finished / "run"), "--allow-host", f"good.org,{host}"])
     said = capsys.readouterr().err
     assert (stopped.value.code, said.count("\n")) == (2, 1)
-    assert f"{host!r} is not a host name" in said and "--allow-host gpu.example.org" in said
-    ServerSettings(hosts=("::1", "fe80::1%eth0", "[::1]:80", "gpu-1.example.org:8000", "0.0.0.0"))
+    assert f"--allow-host {host} is not a host name" in said
+    assert said.endswith("as in --allow-host gpu.example.org\n")

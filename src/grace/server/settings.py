@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from grace.engines.http.upstream import check_key
 from grace.errors import ConfigError
-
-HOST = re.compile(r"[\w.:%\[\]-]*")  # a name or an address, with a port or without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +36,4 @@ class ServerSettings:
                 raise ConfigError(f"{name} is {getattr(self, name)}; allow at least 1")
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s is {self.timeout_s}; set a positive number of seconds")
-        for host in self.hosts:
-            if not HOST.fullmatch(host):
-                raise ConfigError(
-                    f"{host!r} is not a host name; give the name alone, without http:// and path, "
-                    "as in --allow-host gpu.example.org"
-                )
         check_key(self.api_key)
