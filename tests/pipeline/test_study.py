@@ -292,6 +292,13 @@ def test_a_part_of_a_study_is_reported_alone(study: Path):
         ("[data]\ntrian = 9\n", "recipe.toml: unknown setting 'data.trian'"),
         ("[study.variant.grace]\ntrain = { gamma = 1 }\n", "two runs are named grace; rename one"),
         ("[study.task.sciq]\ndata = 1\n", "'data' is a value, not a section"),
+        ("[study.variant.'a/b']\ntrain.epochs = 1\n", "'a/b' is the name of a variant's folder"),
+        ("[study.variant.'..']\ntrain.epochs = 1\n", "'..' is the name of .*; rename it$"),
+        ("[study.variant.'']\ntrain.epochs = 1\n", "'' is the name of a variant's folder"),
+        (
+            "[report]\nname = '/tmp/x'\n[study.variant.b]\ntrain.epochs = 1\n",
+            "'/tmp/x' is the name of a variant's folder",
+        ),
     ],
 )
 def test_a_mistake_in_a_study_is_named(text: str, says: str, tmp_path: Path):

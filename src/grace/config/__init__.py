@@ -52,6 +52,7 @@ __all__ = [
     "from_dict",
     "is_missing",
     "key_values",
+    "merged",
     "override_settings",
     "parse_value",
     "read_recipe",
@@ -120,6 +121,15 @@ def is_missing(model: str | Path) -> bool:
 def absolute_model(model: str | Path) -> str:
     """Return the absolute path of a model's directory or file, a Hub id as it is."""
     return str(Path(model).resolve()) if Path(model).exists() else str(model)
+
+
+def merged(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return nested sections with changes on top; the arguments stay as they are."""
+    both = tree | changes
+    for key in tree.keys() & changes.keys():
+        if isinstance(tree[key], dict) and isinstance(changes[key], dict):
+            both[key] = merged(tree[key], changes[key])
+    return both
 
 
 def _assign(tree: dict[str, Any], override: str) -> None:

@@ -19,6 +19,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from grace import plugins
 from grace.config import (
     RunSettings,
     from_dict,
+    merged,
     override_settings,
     parse_value,
     read_recipe,
@@ -54,6 +56,7 @@ from grace.store import RunDir, read_json, write_json
 Tree = dict[str, Any]
 Chain = list[tuple[Path, RunSettings]]
 Scored = Callable[[Path], None]
+FOLDER = re.compile(r"[^./\x00-\x1f][^/\x00-\x1f]*")  # a name that stays in its place
 NAMES_CODE = ("model", "data", "grade", "report")  # sections whose settings may name code
 
 
@@ -92,10 +95,15 @@ class Study(NamedTuple):
         variants: list[tuple[str, Tree]] = [(base.report.name, {})]
         for name, changes in self.settings.variant.items():
             own = {"report": {"name": name, "estimators": ["grace"]}}
-            variants.append((name, _merged(own, changes)))
+            variants.append((name, merged(own, changes)))
         runs = {}
         for task, seed, (variant, changed) in itertools.product(tasks, seeds, variants):
             names = {"task": task.rpartition(":")[2], "seed": f"seed-{seed}", "variant": variant}
+            if self.settings.variant and not FOLDER.fullmatch(variant):
+                raise ConfigError(
+                    f"{self.where}: {variant!r} is the name of a variant's folder, so it cannot "
+                    "be empty, begin with a dot, or have a slash; rename it"
+                )
             folder = Path(*(names[level] for level in self.levels))
             if folder in runs:
                 raise ConfigError(f"{self.where}: two runs are named {folder}; rename one")
@@ -121,7 +129,7 @@ class Study(NamedTuple):
         return self._resolved("settings").report.name
 
     def _resolved(self, where: str, *changes: Tree) -> RunSettings:
-        tree = functools.reduce(_merged, changes, self.tree)
+        tree = functools.reduce(merged, changes, self.tree)
         return override_settings(copy.deepcopy(tree), self.overrides, where=where)
 
 
@@ -309,12 +317,3 @@ def _share(source: Path, target: Path) -> None:
     for stage in stages_alike(read_run_settings(source), read_run_settings(target)):
         if finished.done(stage) and not other.done(stage):
             other.adopt(stage, finished)
-
-
-def _merged(tree: Tree, changes: Tree) -> Tree:
-    """Return nested sections with changes on top; the arguments stay as they are."""
-    merged = tree | changes
-    for key in tree.keys() & changes.keys():
-        if isinstance(tree[key], dict) and isinstance(changes[key], dict):
-            merged[key] = _merged(tree[key], changes[key])
-    return merged
