@@ -137,6 +137,8 @@ def _assign(tree: dict[str, Any], override: str) -> None:
     if not equals:
         raise ConfigError(f"setting {key!r} has no value; write {key.strip()}=VALUE")
     *sections, name = key.strip().split(".")
+    if sections[:1] == ["estimators"] and len(sections) > 1:
+        sections = ["estimators", ".".join(sections[1:])]  # module:NAME, which may have dots
     for section in sections:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
