@@ -45,7 +45,7 @@ def load(
     """
     from grace.engines.kinds import load_engine
 
-    if not str(path):
+    if not isinstance(path, str | Path) or not str(path):
         raise ModelError("no model is named; give a run, a model directory or a Hub id")
     if is_missing(path):
         raise ModelError(
