@@ -119,8 +119,9 @@ def is_missing(model: str | Path) -> bool:
 
 
 def absolute_model(model: str | Path) -> str:
-    """Return the absolute path of a model's directory or file, a Hub id as it is."""
-    return str(Path(model).resolve()) if Path(model).exists() else str(model)
+    """Return the absolute path of a model's directory or file, a Hub id or `pocket` as it is."""
+    known = str(model) != "pocket" and Path(model).exists()
+    return str(Path(model).resolve()) if known else str(model)
 
 
 def merged(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from grace.pipeline import (
     stages_alike,
     stages_left,
 )
+from grace.pipeline.paths import absolute, absolute_override, each_absolute
 from grace.pipeline.processes import side_by_side
 from grace.pipeline.stages.report import report_runs
 from grace.progress import say
@@ -100,10 +101,8 @@ class Study(NamedTuple):
         for task, seed, (variant, changed) in itertools.product(tasks, seeds, variants):
             names = {"task": task.rpartition(":")[2], "seed": f"seed-{seed}", "variant": variant}
             if self.settings.variant and not FOLDER.fullmatch(variant):
-                raise ConfigError(
-                    f"{self.where}: {variant!r} is the name of a variant's folder, so it cannot "
-                    "be empty, begin with a dot, or have a slash; rename it"
-                )
+                why = "it is empty, begins with a dot or has a slash"
+                raise ConfigError(f"{self.where}: {variant!r} names no folder: {why}; rename it")
             folder = Path(*(names[level] for level in self.levels))
             if folder in runs:
                 raise ConfigError(f"{self.where}: two runs are named {folder}; rename one")
@@ -150,14 +149,15 @@ def resolve_study(
     config = RunDir(path).config
     resumed = recipe is None and config.exists()
     study = _stored_study(config) if resumed else _new_study(recipe)
-    latest = {one.partition("=")[0].strip(): one for one in (*study.overrides, *overrides)}
+    typed = [absolute_override(one) for one in overrides]
+    latest = {one.partition("=")[0].strip(): one for one in (*study.overrides, *typed)}
     if study.settings.tasks and (override := latest.pop("data.task", None)):
         study = _only_task(study, parse_value(override.partition("=")[2].strip()))
     study = study._replace(overrides=tuple(latest.values()))
     if seeds is not None:
         study = study._replace(settings=dataclasses.replace(study.settings, seeds=seeds))
-    typed = [one for one in overrides if one.partition(".")[0] in NAMES_CODE]
-    plugins.trust(code_in(override_settings({}, typed)))
+    naming = [one for one in typed if one.partition(".")[0] in NAMES_CODE]
+    plugins.trust(code_in(override_settings({}, naming)))
     runs = study.runs()
     for settings in runs.values():
         _refuse_unset(settings)
@@ -181,7 +181,8 @@ def _new_study(recipe: Path | None) -> Study:
     for name, changes in (own.task | own.variant).items():
         if "seed" in changes:
             raise ConfigError(f"{where}: {name} has a seed; set seed at the top, or study.seeds")
-    return Study(tree, own, where=str(recipe))
+    own = dataclasses.replace(own, task=each_absolute(own.task), variant=each_absolute(own.variant))
+    return Study(absolute(tree), own, where=str(recipe))
 
 
 def _stored_study(config: Path) -> Study:
