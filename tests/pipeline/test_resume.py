@@ -97,6 +97,17 @@ def test_a_torn_manifest_is_refused_by_name_and_its_stage_can_be_done_again(
     assert reference.differences(run) == []
 
 
+def test_a_cost_that_is_none_is_named_when_the_report_is_made(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    cost = next(run.glob("test/**/*.cost.json"))
+    cost.write_text("{}")
+    ended = finish(run, redo="report")
+    assert ended.code == 2
+    assert "--redo score" in ended.said
+
+
 def test_a_torn_manifest_of_an_earlier_stage_is_named_when_a_later_one_is_redone(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:

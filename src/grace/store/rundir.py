@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -152,12 +153,17 @@ class RunDir:
         if not self.threshold.exists():
             return None
         try:
-            return from_json(Threshold, dict(read_json(self.threshold)))
+            chosen = from_json(Threshold, dict(read_json(self.threshold)))
+            tau = 0.0 if chosen.tau is None else chosen.tau
+            for number in (tau, chosen.budget, chosen.temperature, chosen.drop):
+                if not 0 <= number < math.inf:
+                    raise ValueError(f"{number} is out of range")
         except (TypeError, ValueError) as error:
             raise RunError(
                 f"{self.threshold} is not a threshold ({error}); remove it and choose again: "
                 "grace threshold"
             ) from None
+        return chosen
 
     def add_time(self, stage: str, unit: str, seconds: float, count: int) -> None:
         """Record the seconds that a unit of `count` items took; a later record replaces it."""
@@ -190,11 +196,11 @@ class RunDir:
         """Return the seconds and the number of items of every unit LABEL/N."""
         units: dict[str, tuple[float, int]] = {}
         files = sorted((self.path / "stages").glob("*.timing.jsonl"))
-        for line in (line for file in files for line in file.read_text("utf-8").splitlines()):
-            with contextlib.suppress(json.JSONDecodeError, KeyError):
+        for line in (line for file in files for line in file.read_bytes().splitlines()):
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 row = json.loads(line)
                 if row["unit"].rpartition("/")[0] == label:
-                    units[row["unit"]] = (row["seconds"], row["count"])
+                    units[row["unit"]] = (float(row["seconds"]), int(row["count"]))
         return list(units.values())
 
     def _timing_path(self, stage: str) -> Path:

@@ -146,10 +146,12 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
     settings, split = context.settings, test.split.by(estimator.answers)
     rows = split.confidences(name).read()
     cost = read_json(split.cost(name))
+    if not isinstance(cost, dict) or "extra_seconds_per_answer" not in cost:
+        raise RunError(f"{split.cost(name)} holds no cost; do the stage again: --redo score")
+    beyond = cost.pop("extra_seconds_per_answer")
     generating = context.directory.seconds_per_answer(split)
     if generating is None:  # answers of the backbone, rated
         generating = context.directory.seconds_per_answer(test.split)
-    beyond = cost.pop("extra_seconds_per_answer")
     return EstimatorResult(
         **test.context.about,
         train_task=context.about["task"],
