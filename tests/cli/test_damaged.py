@@ -20,7 +20,7 @@ class Damage(NamedTuple):
 
     folder: str
     file: str
-    content: str | bytes | dict[str, Any]  # in grace.json a dict replaces entries
+    content: str | bytes | dict[str, Any]  # a dict replaces entries
     says: str
 
 
@@ -40,6 +40,7 @@ DAMAGES = [
     Damage("adapter", "grace.json", {"shots": [{"a": 1}]}, "the shots in grace.json"),
     Damage("adapter", "adapter_config.json", "{", "is not valid JSON"),
     Damage("adapter", "tokenizer_config.json", "{", "no tokenizer in"),
+    Damage("adapter", "tokenizer_config.json", {"model_max_length": "x"}, "no tokenizer in"),
     Damage("adapter", "chat_template.jinja", "{{ 1 / 0 }}", "the chat template refuses"),
     Damage("rows", "rows.safetensors", b"torn", "rows.safetensors cannot be read"),
     Damage("merged", "generation_config.json", '{"eos_token_id": ', "is not valid JSON"),
@@ -125,3 +126,20 @@ def test_the_report_of_a_run_that_is_exported_may_be_damaged(
         result = cli("export", run, tmp_path / "out", "--format", "adapter")
         assert (result.code, result.err.count("\n")) == (2, 1), result.err
         assert "--redo report" in result.err
+
+
+@pytest.mark.parametrize("file", ["grace.json", "tokenizer.json"])
+def test_an_adapter_beside_the_tokenizer_of_another_model_is_not_exported(
+    file: str, whole: dict[str, Path], tmp_path: Path, cli: Any
+) -> None:
+    adapter = shutil.copytree(whole["adapter"], tmp_path / "adapter")
+    if file == "grace.json":
+        card = json.loads((adapter / file).read_text())
+        (adapter / file).write_text(json.dumps(card | {"cnf_id": 5}))
+    else:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(whole["base"] / name, adapter / name)
+    for form in ("merged", "adapter", "gguf"):
+        result = cli("export", adapter, tmp_path / "out", "--format", form)
+        assert (result.code, result.err.count("\n")) == (2, 1), result.err
+        assert "the tokenizer beside it is another's; train again" in result.err

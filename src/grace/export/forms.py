@@ -106,8 +106,8 @@ def write_merged(source: Source, out: Path) -> None:
 def _base_dtype(base: str) -> torch.dtype:
     from transformers import AutoConfig
 
-    dtype = getattr(AutoConfig.from_pretrained(base), "dtype", None)
-    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+    dtype: Any = getattr(AutoConfig.from_pretrained(base), "dtype", None)
+    return dtype if dtype in DTYPES.values() else torch.float32
 
 
 def write_vllm_lora(source: Source, out: Path) -> None:

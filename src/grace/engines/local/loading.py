@@ -105,6 +105,8 @@ def load_tokenizer(
     remedy = f"give a directory with tokenizer.json, e.g. copy the base model's into {path}"
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        if tokenizer:
+            tokenizer("")  # fails now where a damaged setting would fail later
     except Exception as error:  # transformers raises many kinds here
         reason = first_line(error)
         shown = "" if reason.endswith(":") else f" ({reason})"  # a list follows, of no use here
