@@ -208,6 +208,25 @@ def test_a_template_that_refuses_a_system_turn_gets_it_in_the_user_turn(tokenize
         encode_chat(tokenizer, chat_of("a", "b"))
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 1 / 0 }}",
+        "{{ messages[9].content.strip() }}",
+        "{{ 3 + messages[0].content }}",
+        "{% if messages[0].content | length < 9 %}{{ raise_exception('short') }}{% endif %}",
+    ],
+)
+def test_a_template_that_fails_is_named_in_one_line(template, tokenizer):
+    from grace.chat import encode_chat
+
+    tokenizer.chat_template = template
+    with pytest.raises(ModelError, match=r"^the chat template refuses these messages: .+; correct"):
+        encode_chat(tokenizer, chat_of("a", "Who wrote Middlemarch?"))
+    with pytest.raises(ModelError, match="the chat template refuses"):
+        encode_chat(tokenizer, [{"role": "user", "content": "Who wrote Middlemarch?"}])
+
+
 def test_a_template_that_rewrites_contents_is_safe_and_exact_on_harmless_text(tokenizer):
     from grace.chat import encode_chat
 

@@ -28,6 +28,16 @@ def test_overrides_win_over_the_recipe_and_the_recipe_over_defaults(tmp_path):
     assert settings.train.rank == 16
 
 
+def test_the_settings_of_an_estimator_in_a_module_with_dots_can_be_reached():
+    tree = {"estimators": {"my.parts:OWN": {"folds": 3}}}
+    typed = ["estimators.my.parts:OWN.folds=4", "estimators.p_true.shots=2", "estimators.a:B.x=1"]
+    assert override_settings(tree, typed).estimators == {
+        "my.parts:OWN": {"folds": 4},
+        "p_true": {"shots": 2},
+        "a:B": {"x": 1},
+    }
+
+
 def test_settings_survive_a_round_trip():
     settings = override_settings({}, ['target.features=["mean", "last"]', "train.gamma=0"])
     assert from_dict(RunSettings, to_dict(settings)) == settings

@@ -19,6 +19,7 @@ from grace.evidence import (
     reading,
     sigmoid,
 )
+from grace.evidence.trace import TRACE_FEATURES
 from grace.probe.readout import fit_evidence
 from grace.probe.rows import SPREAD
 
@@ -173,6 +174,30 @@ def test_evidence_survives_grace_json_and_refuses_other_features():
     assert Evidence.from_dict(EVIDENCE.to_dict()) == EVIDENCE
     with pytest.raises(ModelError, match="this version knows"):
         Evidence.from_dict({"features": ["entropy"], "weights": [1.0], "center": [0.0]})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weights": [1.0]},
+        {"weights": 3},
+        {"low": [0.0, 1.0]},
+        {"center": ["a"] * 7},
+        {"bias": None},
+        {"slope": [1.0]},
+        {"limit": float("nan")},
+        {"features": 7},
+        {"trace": [1]},
+        {"trace": {"features": list(TRACE_FEATURES)}},
+    ],
+)
+def test_damaged_evidence_is_refused_when_it_is_read(change):
+    with pytest.raises(ModelError, match=r"^grace\.json has (evidence|trace).* or fit it again$"):
+        Evidence.from_dict({**EVIDENCE.to_dict(), **change})
+    left = {key: value for key, value in EVIDENCE.to_dict().items() if key not in change}
+    if change.keys() & {"weights", "features"}:
+        with pytest.raises(ModelError, match="or fit it again"):
+            Evidence.from_dict(left)
 
 
 @pytest.mark.parametrize("slope", [0.1, 0.5, 1.0, 3.0])

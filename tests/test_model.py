@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+import numpy as np
 import pytest
 
 import grace
@@ -245,11 +246,33 @@ def test_every_field_of_a_result_is_documented(type_: Any):
         (lambda m: m.ask({"question": "A?"}), "{'question': 'A\\?'} instead of a text"),
         (lambda m: m.ask(b"A?"), "b'A\\?' instead of a text"),
         (lambda m: m.score([[{"role": "tool", "content": "a"}]], ["a"]), "role 'tool'"),
+        (lambda m: m.ask("A?", threshold="0.5"), "threshold is '0.5'; give a confidence"),
+        (lambda m: m.ask("A?", temperature="1"), "temperature is '1'"),
+        (lambda m: m.ask("A?", temperature=None), "temperature is None"),
+        (lambda m: m.ask("A?", max_new_tokens=2.5), "max_new_tokens is 2.5; use a whole number"),
+        (lambda m: m.ask("A?", max_new_tokens="3"), "max_new_tokens is '3'; use a whole number"),
+        (lambda m: m.ask("A?", seed="3"), "seed is '3'; use a whole number"),
+        (lambda m: m.vote("A?", budget=2.5), "budget is 2.5; use a whole number, 1 or more"),
+        (lambda m: m.vote(["A?"], budget="3"), "budget is '3'; use a whole number"),
+        (lambda m: m.vote("A?", parallel="2"), "parallel is '2'; use a whole number"),
+        (lambda m: m.vote("A?", parallel=True), "parallel is True; use a whole number"),
+        (lambda m: m.vote("A?", strategy=3), "strategy is 3; give a strategy or its name"),
+        (lambda m: m.ask("A?", choices=None), "choices is None; give a list"),
+        (lambda m: m.ask(["A?"], choices=3), "choices is 3; give one list"),
+        (lambda m: m.score(None, None), "prompts and responses are lists"),
+        (lambda m: m.score(iter(["A?"]), iter(["a"])), "prompts and responses are lists"),
     ],
 )
 def test_wrong_arguments_are_refused(call: Any, message: str, model: Model):
     with pytest.raises(UserInputError, match=message):
         call(model)
+
+
+def test_numbers_of_numpy_are_numbers(model: Model):
+    plain = model.vote("A?", budget=2, temperature=0.5, max_new_tokens=5, seed=3)
+    arrays = np.array([2, 5, 3])
+    options = {"budget": arrays[0], "max_new_tokens": arrays[1], "seed": arrays[2]}
+    assert model.vote("A?", temperature=np.float32(0.5), **options) == plain
 
 
 # A user's text stays text

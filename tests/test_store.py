@@ -107,7 +107,7 @@ def test_a_manifest_marks_a_stage_as_done_and_notices_changes(tmp_path):
     run = RunDir(tmp_path)
     grades = run.split("test").grades
     grades.write([Grade("a#0", "a", True, "x")])
-    assert run.manifest("grade") is None
+    assert not run.done("grade")
     run.finish("grade", {"threshold": 0.3}, [], [grades.path])
     assert run.changed_files("grade") == []
     grades.write([Grade("a#0", "a", False, "x")])
@@ -125,11 +125,36 @@ def test_forgetting_a_stage_removes_what_it_wrote_finished_or_not(tmp_path):
     (tmp_path / "checkpoints" / "checkpoint-1").mkdir(parents=True)
     (tmp_path / "checkpoints" / "checkpoint-1" / "x").write_text("")
     run.forget("grade", ["*/grades.jsonl*", "checkpoints"])
-    assert run.manifest("grade") is None
+    assert not run.done("grade")
     assert run.seconds_per_answer(run.split("train")) is None
     assert run.seconds_per_answer(run.split("test")) == 2.0
     files = [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()]
     assert files == ["stages/sample.timing.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "line", [b"[]", b"\xff\xfe", b'{"unit": 3}', b'{"unit": "test/1", "seconds": []}', b"{"]
+)
+def test_a_damaged_line_of_times_is_left_out(line, tmp_path):
+    run = RunDir(tmp_path)
+    run.add_time("sample", "test/0", 2.0, 1)
+    with (tmp_path / "stages" / "sample.timing.jsonl").open("ab") as file:
+        file.write(line + b"\n")
+    assert run.seconds_per_answer(run.split("test")) == 2.0
+
+
+@pytest.mark.parametrize(
+    "change", [{"tau": "0.5"}, {"tau": -1}, {"temperature": "a"}, {"drop": None}, {"budget": []}]
+)
+def test_a_damaged_threshold_is_refused(change, tmp_path):
+    run = RunDir(tmp_path)
+    chosen = {"mode": "answer", "budget": 1, "temperature": 0.0, "target": 0.9, "delta": 0.05}
+    chosen |= {"tau": None, "n": 10, "bound": 0.9, "promise": "told"}
+    write_json(run.threshold, chosen)
+    assert run.chosen_threshold().tau is None
+    write_json(run.threshold, chosen | change)
+    with pytest.raises(RunError, match=r"is not a threshold .*choose again: grace threshold"):
+        run.chosen_threshold()
 
 
 def test_times_of_a_repeated_unit_count_once(tmp_path):

@@ -20,7 +20,7 @@ from grace.report import (
     write_report,
 )
 from grace.store import is_run, is_study
-from grace.store.inputs import Row, read_rows
+from grace.store.inputs import Row, located, read_rows
 
 TASK = "given answers"
 DRAWN = 10**8  # responses in all bootstrap resamples; very many responses get fewer resamples
@@ -141,10 +141,17 @@ def _rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]:
 
 
 def _names(sources: Sequence[str | Path | Iterable[Mapping[str, Any]]]) -> list[str]:
-    """Return a name for each source: of a file its stem, unless two files have the same."""
-    long, short = [], []
+    """Return a name for each source: of a file its stem, unless two files have the same.
+
+    Raises:
+        DataError: two sources are the same file.
+    """
+    long, short, places = [], [], set[str]()
     for number, source in enumerate(sources):
         if isinstance(source, str | Path):
+            if (place := located(source)) in places:
+                raise DataError(f"{source} is named twice; name each file once")
+            places.add(place)
             long.append(str(source))
             short.append("stdin" if str(source) == "-" else Path(source).resolve().stem)
         else:

@@ -8,11 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from grace.config import RunSettings, absolute_model, is_missing
+from grace.config import RunSettings, is_missing
 from grace.errors import LOCAL, ConfigError, MissingError
 from grace.pipeline.study import Study, resolve_study, run_study
 from grace.report import Report, checked_report
-from grace.store.inputs import located
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 KEYS = {
@@ -100,12 +99,7 @@ def resolve(
         raise ConfigError(f"seeds is {seeds}; use 1 or more, or leave it out")
     given = {key: value for key, value in named.items() if value is not None and value != ""}
     check_place(path, new=recipe is not None or "model" in given)
-    if "model" in given:
-        given["model"] = absolute_model(given["model"])
-    if "data" in given:
-        given["data"] = Path(given["data"]).resolve()
     if "file" in given:
-        given["file"] = located(given["file"])
         given.setdefault("task", "jsonl")
     first = [
         f"{KEYS[name]}={json.dumps(given[name], default=str)}" for name in KEYS if name in given
@@ -220,10 +214,18 @@ def check_questions(path: Path, settings: RunSettings) -> None:
 
     Raises:
         DataError: they cannot be used; the message names the line.
+        ConfigError: both a file and a folder have them.
     """
     from grace.store import RunDir
     from grace.tasks import load_task
     from grace.tasks.prompts import draw_training
 
-    if (settings.data.file or settings.data.dir) and not RunDir(path).config.exists():
-        draw_training(load_task(settings.data.task), settings.data, settings.seed)
+    data = settings.data
+    if RunDir(path).config.exists() or not (data.file or data.dir):
+        return
+    if data.file and data.dir and data.task == "jsonl":
+        raise ConfigError(
+            f"the questions are in {data.file} or in {data.dir}, not in both; leave out --file or "
+            "--data (data.file, data.dir)"
+        )
+    draw_training(load_task(data.task), data, settings.seed)

@@ -142,3 +142,14 @@ def test_a_pipe_will_do(tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     (row,) = report(cli, "-")["rows"]
     assert (row["estimator"], row["n"]) == ("stdin", 200)
+
+
+@pytest.mark.parametrize("again", ["mine.jsonl", "./mine.jsonl", "../{here}/mine.jsonl"])
+def test_a_file_that_is_named_twice_is_refused(
+    again: str, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    write(Path("mine.jsonl"), ROWS)
+    result = cli("measure", "mine.jsonl", again.format(here=tmp_path.name))
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "mine.jsonl is named twice; name each file once" in result.err

@@ -227,6 +227,13 @@ MISTAKES = [
         GOOD,
     ),
     Mistake(
+        "a file and a folder have the questions",
+        f"{RUN} --data questions",
+        "the questions are in {here}/own.jsonl or in {here}/questions, not in both; leave out "
+        "--file or --data (data.file, data.dir)",
+        GOOD,
+    ),
+    Mistake(
         "the run is not there",
         "ask ./new Who?",
         "./new does not exist: no run and no model is there; check the path, or give a Hub id",

@@ -14,6 +14,7 @@ import pytest
 
 import fake_llama
 import tiny_models
+from grace.chat import encode_chat
 from grace.cnf import add_cnf
 from grace.engines import Sampling
 from grace.engines.kinds import load_engine
@@ -140,3 +141,20 @@ def refused(kind: type[Exception], words: str, folder: Path, **options: Any) -> 
     with pytest.raises(kind, match=words) as told:
         load_engine("llama", folder, **options)
     assert "\n" not in str(told.value)
+
+
+THINKS = "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_a_model_without_a_card_thinks_if_told_to(thinking: bool, folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text(THINKS)
+
+    def asked() -> str:
+        engine = load_engine("llama", folder, needs_cnf=False, thinking=thinking)
+        ids = encode_chat(engine.tokenizer, [{"role": "user", "content": "?"}])
+        return str(engine.tokenizer.decode(ids))
+
+    assert asked() == "<think>"  # as it was fitted
+    (folder / "grace.json").unlink()
+    assert asked() == "<think>" * thinking

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import shutil
 import subprocess
 import sys
 import threading
@@ -417,3 +419,24 @@ def _until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+THINKS = "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_a_model_without_a_card_thinks_if_told_to(
+    thinking: bool, server: Server, folder: Path, tmp_path: Path
+) -> None:
+    place = shutil.copytree(folder, tmp_path / "model")
+    (place / "chat_template.jinja").write_text(THINKS)
+
+    def asked() -> str:
+        options = {"url": server.url, "needs_cnf": False, "thinking": thinking}
+        with contextlib.closing(load_engine("openai", place, **options)) as engine:
+            ids = encode_chat(engine.tokenizer, [{"role": "user", "content": "?"}])
+            return str(engine.tokenizer.decode(ids))
+
+    assert asked() == "<think>"  # as it was fitted
+    (place / "grace.json").unlink()
+    assert asked() == "<think>" * thinking

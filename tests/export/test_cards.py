@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub.repocard import metadata_load
 
 import grace
 from grace.cli import main
@@ -71,6 +72,31 @@ def test_the_licence_is_the_one_given_or_that_of_the_base(run: Path, tmp_path: P
     (base / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n")
     export_model(run, run / "adapter", str(base), tmp_path / "c")
     assert 'license: "apache-2.0"' in (tmp_path / "c" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("license: mit", "mit"),
+        ("license:\nlanguage: en", "other"),
+        ("license:\n- mit\n- apache-2.0", ["mit", "apache-2.0"]),
+        ("license: [mit]", ["mit"]),
+        ("license: []", "other"),
+        ("license: 3", "other"),
+        ("license: 'a: b' # or not", "a: b"),
+        ("license: {{ license }}", "other"),
+        ("- license", "other"),
+        ("tags: a---b\nlicense: mit", "mit"),
+    ],
+)
+def test_a_card_stays_valid_whatever_the_licence_of_the_base_looks_like(
+    written: str, expected: Any, run: Path, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(json.loads((run / "adapter" / "grace.json").read_text())["base_model"], base)
+    (base / "README.md").write_text(f"---\n{written}\n---\n# A model\n")
+    export_model(run, run / "adapter", str(base), tmp_path / "out", form="adapter")
+    assert metadata_load(tmp_path / "out" / "README.md")["license"] == expected
 
 
 def test_the_command_says_what_to_do_next(

@@ -134,6 +134,25 @@ def test_merged_is_a_plain_checkpoint_with_the_same_numbers(
         assert [g.token_ids for g in found] == [g.token_ids for g in wanted]
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"temperature": 0.9, "top_p": 0.6, "do_sample": False},  # as Llama 2 has them
+        {"temperature": 0.9, "top_p": 0.6, "do_sample": True},
+        {"length_penalty": 0.0, "output_scores": True, "repetition_penalty": 1.2},
+    ],
+)
+def test_merged_keeps_the_generation_settings_of_the_base_without_effect_or_not(
+    named: dict[str, Any], tmp_path: Path
+) -> None:
+    made = train("llama_tied", tmp_path)
+    (made.base / "generation_config.json").write_text(json.dumps({"eos_token_id": 3, **named}))
+    export(made, tmp_path / "out", "merged")
+    kept = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
+    assert {name: getattr(kept, name) for name in named} == named
+    assert kept.eos_token_id == [3, made.engine.cnf]
+
+
 def test_any_program_stops_on_cnf_and_can_compute_the_confidence(tmp_path: Path) -> None:
     made = train("qwen2", tmp_path)
     export(made, tmp_path / "out", "merged")
@@ -203,6 +222,23 @@ def test_a_lora_alone_needs_a_row_to_spare(name: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="none to spare for <CNF>"):
         export(made, tmp_path / "out", "vllm-lora")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("adapter_config.json", b"{", "adapter_config.json is not valid JSON"),
+        ("adapter_config.json", b"{}", "is no trained LoRA"),
+        ("adapter_model.safetensors", b"torn", "adapter_model.safetensors cannot be read"),
+    ],
+)
+def test_a_damaged_lora_is_refused_for_vllm(
+    file: str, content: bytes, says: str, tmp_path: Path
+) -> None:
+    made = train("qwen2", tmp_path)
+    (made.adapter / file).write_bytes(content)
+    with pytest.raises(ModelError, match=f"{says}.*again$"):
+        export(made, tmp_path / "out", "vllm-lora")
 
 
 def test_what_vllm_cannot_read_in_one_request_is_refused(tmp_path: Path) -> None:

@@ -68,6 +68,12 @@ def test_examples_that_all_prompts_begin_with_are_not_counted_for_every_question
     assert tokens(shown, "features") <= tokens(fewer, "features")
 
 
+def test_an_answer_takes_at_most_half_the_context_as_in_the_run(settings: RunSettings):
+    half = changed(settings, sample={"max_new_tokens": 128})  # of 256
+    left_open = {"sample": {"max_new_tokens": 0}, "model": {"thinking": True}}
+    assert tokens(changed(settings, **left_open), "sample") == tokens(half, "sample")
+
+
 def test_the_plan_follows_the_settings(settings: RunSettings):
     twice = changed(settings, train={"epochs": 2 * settings.train.epochs})
     assert tokens(twice, "train") == 2 * tokens(settings, "train")

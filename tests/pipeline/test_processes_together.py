@@ -32,13 +32,13 @@ def test_a_run_stops_after_the_stage_that_was_named_and_goes_on_later(
     how = override_settings({}, settings(finished))
     path = tmp_path / "run"
     assert run(path, how, until="sample") == {}
-    assert RunDir(path).manifest("sample") is not None
-    assert RunDir(path).manifest("grade") is None
+    assert RunDir(path).done("sample")
+    assert not RunDir(path).done("grade")
     with pytest.raises(RunError, match="--until fit"):
         train_together(path)
     assert run(path, how, until="fit") == {}
     train_together(path)
-    assert RunDir(path).manifest("train") is not None
+    assert RunDir(path).done("train")
     train_together(path)  # there is nothing left to do
     assert run(path, how)["rows"]
     assert run(path, how, until="sample")["rows"]

@@ -81,6 +81,43 @@ def test_a_stage_without_its_manifest_is_done_again_from_what_is_stored(
     assert times is None or timed.read_bytes() == times  # nothing was sampled again
 
 
+@pytest.mark.parametrize("content", ["", '{"stage": "report"', "[]", '{"inputs": {}}'])
+def test_a_torn_manifest_is_refused_by_name_and_its_stage_can_be_done_again(
+    content: str, reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    torn = run / "stages" / "report.json"
+    torn.write_text(content)
+    ended = finish(run)
+    assert ended.code == 2
+    assert f"{torn} cannot be read" in ended.said
+    assert f"do the stage again: grace run {run} --redo report" in ended.said
+    ended = finish(run, redo="report")
+    assert (ended.code, ended.said.count("stage ")) == (0, 1), ended.said
+    assert reference.differences(run) == []
+
+
+def test_a_cost_that_is_none_is_named_when_the_report_is_made(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    cost = next(run.glob("test/**/*.cost.json"))
+    cost.write_text("{}")
+    ended = finish(run, redo="report")
+    assert ended.code == 2
+    assert "--redo score" in ended.said
+
+
+def test_a_torn_manifest_of_an_earlier_stage_is_named_when_a_later_one_is_redone(
+    reference: Any, finish: Any, tmp_path: Path
+) -> None:
+    run = reference.copy(tmp_path)
+    (run / "stages" / "fit.json").write_text("{")
+    ended = finish(run, redo="report")
+    assert ended.code == 2
+    assert f"grace run {run} --redo fit" in ended.said
+
+
 @pytest.mark.parametrize(("stage", "name"), OUTPUTS.items())
 @pytest.mark.parametrize("happening", ["edited", "deleted"])
 def test_a_file_that_changed_after_its_stage_is_refused_by_name(

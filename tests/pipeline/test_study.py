@@ -292,6 +292,13 @@ def test_a_part_of_a_study_is_reported_alone(study: Path):
         ("[data]\ntrian = 9\n", "recipe.toml: unknown setting 'data.trian'"),
         ("[study.variant.grace]\ntrain = { gamma = 1 }\n", "two runs are named grace; rename one"),
         ("[study.task.sciq]\ndata = 1\n", "'data' is a value, not a section"),
+        ("[study.variant.'a/b']\ntrain.epochs = 1\n", "'a/b' names no folder: .*; rename it$"),
+        ("[study.variant.'..']\ntrain.epochs = 1\n", "'..' names no folder"),
+        ("[study.variant.'']\ntrain.epochs = 1\n", "'' names no folder"),
+        (
+            "[report]\nname = '/tmp/x'\n[study.variant.b]\ntrain.epochs = 1\n",
+            "'/tmp/x' names no folder",
+        ),
     ],
 )
 def test_a_mistake_in_a_study_is_named(text: str, says: str, tmp_path: Path):
@@ -299,6 +306,35 @@ def test_a_mistake_in_a_study_is_named(text: str, says: str, tmp_path: Path):
     where = ["model.path=pocket", 'data.task="sciq"']
     with pytest.raises(ConfigError, match=says):
         resolve_study(tmp_path / "run", tmp_path / "recipe.toml", where)
+
+
+def test_relative_paths_are_stored_absolute_and_a_run_goes_on_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tiny_run.write_questions(tmp_path / "own.jsonl")
+    tiny_run.write_model(tmp_path / "model")
+    (tmp_path / "recipe.toml").write_text(
+        "[model]\npath = 'model'\n[data]\ntask = 'jsonl'\nfile = 'own.jsonl'\n"
+        "[study.variant.other]\ndata.file = 'other.jsonl'\n"
+        "[study.variant.hub]\ndata.file = 'hf:me/own'\nmodel.path = 'pocket'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pocket").mkdir()
+    study = resolve_study(tmp_path / "run", Path("recipe.toml"), [*tiny_run.FAST, "data.dir=d"])
+    main_run, other, hub = study.runs().values()
+    assert main_run.model.path == str(tmp_path / "model")
+    assert main_run.data.file == str(tmp_path / "own.jsonl")
+    assert main_run.data.dir == str(tmp_path / "d")
+    assert other.data.file == str(tmp_path / "other.jsonl")
+    assert (hub.data.file, hub.model.path) == ("hf:me/own", "pocket")
+    alone = ["model.path=model", "data.task=jsonl", "data.file = own.jsonl", *tiny_run.FAST]
+    made = resolve_study(tmp_path / "one", None, alone)
+    run_study(tmp_path / "one", made, until="sample")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = resolve_study(tmp_path / "one", None, [])
+    assert again.runs() == made.runs()
+    run_study(tmp_path / "one", again, until="grade")
 
 
 def test_a_mistake_among_the_overrides_is_not_blamed_on_the_recipe(tmp_path: Path):

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grace.chat.plain import PlainTokenizer, plain_tokenizer
-from grace.errors import DataError, ModelError
+from grace.errors import DataError, ModelError, first_line
 from grace.records import Message
 
 ROLES = ("system", "user", "assistant", "text")
@@ -143,8 +143,19 @@ def _space_after(text: str) -> str:
 
 
 def _render(tokenizer: Any, messages: Sequence[Message]) -> str:
+    """Return the text of a chat.
+
+    Raises:
+        ModelError: the template refuses the chat or fails.
+    """
     chat = [dict(message) for message in messages]
-    text: str = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    try:
+        text: str = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # a template is a program, and may fail in any way
+        raise ModelError(
+            f"the chat template refuses these messages: {first_line(error).rstrip('.')}; correct "
+            "the model's chat_template.jinja, or use data.prompt=text"
+        ) from error
     return text
 
 
@@ -153,19 +164,13 @@ def _render_any(tokenizer: Any, messages: Sequence[Message]) -> tuple[Sequence[M
 
     Returns the messages as they were rendered, and the text.
     """
-    from jinja2 import TemplateError
-
     try:
         return messages, _render(tokenizer, messages)
-    except TemplateError as error:
+    except ModelError:
         merged = _merge_system(messages)
-        try:
-            return merged, _render(tokenizer, merged)
-        except TemplateError:
-            raise ModelError(
-                f"the chat template refuses these messages: {str(error).rstrip('.')}; correct the "
-                "model's chat_template.jinja, or use data.prompt=text"
-            ) from error
+        if merged == messages:
+            raise
+        return merged, _render(tokenizer, merged)
 
 
 def _merge_system(messages: Sequence[Message]) -> Sequence[Message]:

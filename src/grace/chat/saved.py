@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from grace.errors import ModelError
+from grace.store import read_object
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -42,7 +43,7 @@ class SavedTokenizer:
             )
         try:
             self.backend_tokenizer: Tokenizer = Tokenizer.from_file(str(file))
-            config = read_config(folder / "tokenizer_config.json")
+            config = read_object(folder / "tokenizer_config.json")
             named = {name: _text(config[name]) for name in NAMED if config.get(name)}
             self.chat_template = _chat_template(folder, config)
         except Exception as error:  # tokenizers raises bare ones
@@ -101,12 +102,6 @@ class SavedTokenizer:
     @cached_property
     def _template(self) -> Template:
         return _compiled(self.chat_template or "")
-
-
-def read_config(file: Path) -> dict[str, Any]:
-    """Return the content of a JSON file of a model, empty if there is none."""
-    content: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    return content
 
 
 def _text(token: Any) -> str:

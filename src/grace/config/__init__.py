@@ -86,8 +86,18 @@ def is_missing(model: str | Path) -> bool:
 
 
 def absolute_model(model: str | Path) -> str:
-    """Return the absolute path of a model's directory or file, a Hub id as it is."""
-    return str(Path(model).resolve()) if Path(model).exists() else str(model)
+    """Return the absolute path of a model's directory or file, a Hub id or `pocket` as it is."""
+    known = str(model) != "pocket" and Path(model).exists()
+    return str(Path(model).resolve()) if known else str(model)
+
+
+def merged(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return nested sections with changes on top; the arguments stay as they are."""
+    both = tree | changes
+    for key in tree.keys() & changes.keys():
+        if isinstance(tree[key], dict) and isinstance(changes[key], dict):
+            both[key] = merged(tree[key], changes[key])
+    return both
 
 
 def _assign(tree: dict[str, Any], override: str) -> None:
@@ -95,6 +105,8 @@ def _assign(tree: dict[str, Any], override: str) -> None:
     if not equals:
         raise ConfigError(f"setting {key!r} has no value; write {key.strip()}=VALUE")
     *sections, name = key.strip().split(".")
+    if sections[:1] == ["estimators"] and len(sections) > 1:
+        sections = ["estimators", ".".join(sections[1:])]  # module:NAME, which may have dots
     for section in sections:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):

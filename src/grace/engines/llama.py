@@ -105,7 +105,9 @@ class LlamaEngine(StepEngine):
             raise ModelError(
                 f"no tokenizer.json beside {file}; give what `grace export --format gguf` wrote"
             )
-        tokenizer = load_tokenizer(folder, trust_remote_code=opening.trust_remote_code)
+        tokenizer = load_tokenizer(
+            folder, trust_remote_code=opening.trust_remote_code, thinking=opening.thinking
+        )
         _check_file(file, header, tokenizer, card)
         llama = _load(file, header, dict(opening.options))
         ends = (*named_ends(folder), *stop_ids(tokenizer, opening.stop))

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from grace.chat import with_thinking
 from grace.chat.saved import SavedTokenizer
 from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import StepEngine, check_contexts
@@ -48,6 +49,7 @@ class OpenAIEngine(StepEngine):
         model: the server's name of the model; None: the only one that it has.
         needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
         stop: texts that end a response, besides those that the model was trained with.
+        thinking: let a model without a grace.json reason before it answers (`grace.chat`).
         options: further arguments of `Upstream`.
 
     Raises:
@@ -66,11 +68,15 @@ class OpenAIEngine(StepEngine):
         model: str | None = None,
         needs_cnf: bool = True,
         stop: Sequence[str] = (),
+        thinking: bool = False,
         **options: Any,
     ) -> None:
         place, card = Path(folder), read_card(Path(folder))
         base = Path(str(card.get("base_model", place)))
         self.tokenizer = SavedTokenizer(place)
+        template = self.tokenizer.chat_template
+        if isinstance(template, str) and not card:
+            self.tokenizer.chat_template = with_thinking(template, thinking)
         ends = (*(named_ends(place) or named_ends(base)), *stop_ids(self.tokenizer, stop))
         self.reader = Reader.of(self.tokenizer, card, ends, needs_cnf=needs_cnf)
         known = 1 + max(self.tokenizer.get_vocab().values(), default=-1)
@@ -117,7 +123,8 @@ class OpenAIEngine(StepEngine):
         if opening.batch_size:
             options["max_in_flight"] = opening.batch_size
         folder = opening.adapter or opening.path
-        return cls(url, folder, needs_cnf=opening.needs_cnf, stop=opening.stop, **options)
+        options |= {"needs_cnf": opening.needs_cnf, "thinking": opening.thinking}
+        return cls(url, folder, stop=opening.stop, **options)
 
     @property
     def max_in_flight(self) -> int:

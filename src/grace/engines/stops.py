@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grace.chat.saved import read_config
 from grace.errors import ModelError
+from grace.store import read_object
 
 
 def stop_ids(tokenizer: Any, stop: Sequence[str]) -> tuple[int, ...]:
@@ -38,17 +38,34 @@ def stop_ids(tokenizer: Any, stop: Sequence[str]) -> tuple[int, ...]:
 
 def ids_in(*fields: Any) -> list[int]:
     """Return the ids in `eos_token_id` fields, each of which is an id, a list of ids, or None."""
-    return [i for ids in fields for i in ([ids] if isinstance(ids, int) else ids or ())]
+    lists = (ids if isinstance(ids, list | tuple) else [ids] for ids in fields)
+    return [i for ids in lists for i in ids if i is not None]
 
 
 def named_ends(folder: Path) -> tuple[int, ...]:
-    """Return the end tokens that generation_config.json and config.json of a model name."""
-    configs = (read_config(folder / name) for name in ("generation_config.json", "config.json"))
-    return tuple(dict.fromkeys(ids_in(*(config.get("eos_token_id") for config in configs))))
+    """Return the end tokens that generation_config.json and config.json of a model name.
+
+    Raises:
+        ModelError: one of the files is damaged.
+    """
+    ends: dict[int, None] = {}
+    for file in (folder / "generation_config.json", folder / "config.json"):
+        ids = ids_in(read_object(file).get("eos_token_id"))
+        if not all(type(i) is int for i in ids):
+            raise ModelError(f"{file}: eos_token_id is {ids}; write the id of a token, or a list")
+        ends |= dict.fromkeys(ids)
+    return tuple(ends)
 
 
 def named_rows(folder: Path) -> int:
-    """Return the vocabulary size in a model's config.json, 0 if it names none."""
-    config = read_config(folder / "config.json")
-    rows: int = config.get("text_config", config).get("vocab_size") or 0
+    """Return the vocabulary size in a model's config.json, 0 if it names none.
+
+    Raises:
+        ModelError: the file is damaged.
+    """
+    config = read_object(folder / "config.json")
+    text = config.get("text_config", config)
+    rows = (text.get("vocab_size") if isinstance(text, dict) else None) or 0
+    if type(rows) is not int:
+        raise ModelError(f"{folder / 'config.json'}: vocab_size is {rows!r}; write a whole number")
     return rows

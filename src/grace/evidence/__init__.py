@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.errors import ModelError
-from grace.evidence.trace import Trace, trace_features
+from grace.evidence.trace import Trace, fitted, trace_features
 
 Array = NDArray[Any]
 Reading = Sequence[float]  # of one step: e_k, and p_k and a_k if the read-out is linear
@@ -87,20 +87,11 @@ class Evidence:
         """Read what `to_dict` wrote.
 
         Raises:
-            ModelError: the features are not those of this version.
+            ModelError: they are not numbers of this version's features.
         """
-        if tuple(data.get("features", ())) != FEATURES:
-            raise ModelError(
-                f"grace.json has evidence on {data.get('features')}, this version knows "
-                f"{list(FEATURES)}; install the version that trained the model, or fit it again"
-            )
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in data.items()
-            if key not in ("features", "trace")
-        }
+        evidence = fitted(cls, data, FEATURES)
         trace = Trace.from_dict(data["trace"]) if data.get("trace") else None
-        return cls(**values, trace=trace)
+        return replace(evidence, trace=trace)
 
     @classmethod
     def in_card(cls, card: Mapping[str, Any]) -> Evidence | None:

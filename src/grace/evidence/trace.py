@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from grace.errors import ModelError
 
 Array = NDArray[Any]
+Fitted = TypeVar("Fitted")
+VECTORS = ("weights", "center", "low", "high")  # fields with a number per feature
 
 TRACE_FEATURES = (
     "mean_logprob",
@@ -71,19 +73,9 @@ class Trace:
         """Read what `to_dict` wrote.
 
         Raises:
-            ModelError: the features are not those of this version.
+            ModelError: they are not numbers of this version's features.
         """
-        if tuple(data.get("features", ())) != TRACE_FEATURES:
-            raise ModelError(
-                f"grace.json has a trace of {data.get('features')}, this version knows "
-                f"{list(TRACE_FEATURES)}; install the version that trained the model"
-            )
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in data.items()
-            if key != "features"
-        }
-        return cls(**values)
+        return fitted(cls, data, TRACE_FEATURES)
 
     def mapped(self, rows: float, evidence: float, offset: float) -> Trace:
         """Return the trace of a recalibrated model (see `Evidence.mapped`).
@@ -104,6 +96,42 @@ class Trace:
         for value, low, high, weight, middle in rows:
             total += weight * (min(max(value, low), high) - middle)
         return min(max(total, -self.limit), self.limit)
+
+
+def fitted(kind: type[Fitted], data: Any, names: Sequence[str]) -> Fitted:
+    """Return the fitted numbers in an entry of grace.json.
+
+    Args:
+        kind: the class that holds them.
+        data: the entry.
+        names: the features that this version knows.
+
+    Raises:
+        ModelError: the entry is about other features, or has other fields or values.
+    """
+    what, found = kind.__name__.lower(), data if isinstance(data, Mapping) else {}
+    remedy = "install the version that trained the model, or fit it again"
+    if found.get("features") != list(names):
+        raise ModelError(
+            f"grace.json has {what} on {found.get('features')}, this version knows {list(names)}; "
+            f"{remedy}"
+        )
+    try:
+        values: dict[str, Any] = {
+            key: tuple(map(float, value)) if key in VECTORS else float(value)
+            for key, value in found.items()
+            if key not in ("features", "trace")
+        }
+        vectors = [values[key] for key in VECTORS if values.get(key)]
+        if not all(math.isfinite(one) for value in values.values() for one in np.ravel(value)):
+            raise ValueError("not all numbers are finite")
+        if any(len(vector) != len(names) for vector in vectors):
+            raise ValueError(f"there are not {len(names)} numbers in each list")
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise ModelError(
+            f"grace.json has {what} that this version cannot use ({error}); {remedy}"
+        ) from None
 
 
 def trace_features(

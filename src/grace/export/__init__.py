@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from grace.cnf import find_readout
 from grace.engines.gguf import resolve_model
+from grace.engines.local.loading import load_tokenizer
 from grace.errors import ConfigError, ModelError
 from grace.export.card import write_card
 from grace.export.forms import Source, write_adapter, write_merged, write_vllm_lora
@@ -89,10 +91,7 @@ def export_model(
         )
     check_vacant(out)
     record = read_card(adapter)
-    if "rows" not in record:
-        raise ModelError(
-            f"{adapter / CARD} does not say how the adapter is read; train again: grace run"
-        )
+    _check_read(adapter, record)
     measured = own_row(run)
     source = Source(run, adapter, record, resolve_model(base), base, form, dtype, license_id)
 
@@ -113,3 +112,23 @@ def export_model(
         replace_directory(out, fill)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     return Exported(size, NEXT[form].format(out=out))
+
+
+def _check_read(adapter: Path, record: dict[str, Any]) -> None:
+    """Refuse an adapter whose grace.json does not say how its tokens are read.
+
+    Raises:
+        ModelError: an entry is missing, or the tokenizer has other tokens.
+    """
+    bins = list(record.get("bin_tokens", {}).values())
+    named = bins or record.get("read_ids") or [record.get("cnf_id")]
+    if not {"rows", "read_at"} <= record.keys() or None in named:
+        raise ModelError(
+            f"{adapter / CARD} does not say how the adapter is read; train again: grace run"
+        )
+    readout = find_readout(load_tokenizer(adapter))
+    if readout is None or list(readout.ids) != named:
+        raise ModelError(
+            f"{adapter / CARD} reads the tokens {named}, but the tokenizer beside it is another's; "
+            "train again: grace run"
+        )

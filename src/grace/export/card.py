@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any, Literal
 
 from grace.engines.vllm_loading import max_lora_rank
+from grace.errors import RunError
 from grace.export.forms import Source
 from grace.export.snippets import TEMPLATES, prompt_of, snippet
 from grace.report import from_json
@@ -52,7 +52,7 @@ def write_card(source: Source, measured: dict[str, Any] | None, directory: Path,
         name=name,
         diagram=DIAGRAM if diagram is not None else None,
         measured=measured,
-        table=_table(from_json(MetricRow, measured)) if measured else "",
+        table=_table(measured) if measured else "",
         **_without_grace(source, directory),
     )
     (directory / "README.md").write_text(text, encoding="utf-8")
@@ -73,18 +73,34 @@ def _without_grace(source: Source, directory: Path) -> dict[str, Any]:
     return {"one_request": True, "engine": engine, "prompt": prompt, "code": code}
 
 
-def _table(row: MetricRow) -> str:
-    """Return the main metrics with their intervals and meanings, as a table in Markdown."""
+def _table(measured: dict[str, Any]) -> str:
+    """Return the main metrics with their intervals and meanings, as a table in Markdown.
+
+    Raises:
+        RunError: it is not the row of a report, or one of another version.
+    """
+    try:
+        row = from_json(MetricRow, measured)
+    except TypeError as error:
+        raise RunError(
+            f"the report's row about this model cannot be read ({error}); make the report again: "
+            "--redo report"
+        ) from None
     heads = ("metric", "value (%)", "meaning")
     cells = [percent(getattr(row, c.metric), row.interval.get(c.metric)) for c in MAIN]
     rows = [[c.heading, cell.plain, c.meaning] for c, cell in zip(MAIN, cells, strict=True)]
     return "\n".join(markdown_table(heads, rows)).strip()
 
 
-def _license_of(base: str) -> str:
-    """Return the licence in the base's own card, `other` if there is none here."""
+def _license_of(base: str) -> str | list[str]:
+    """Return the licence in the base's own card, or its licences; `other` if there is none here."""
+    from huggingface_hub.repocard import metadata_load
+
     card = Path(base) / "README.md"
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    head = text.split("---")[1] if text.startswith("---") else ""
-    found = re.search(r"^license:\s*[\"']?([\w.\-]+)", head, re.MULTILINE)
-    return found.group(1) if found else "other"
+    try:
+        head = metadata_load(card) if card.is_file() else None
+    except Exception:  # text that is no YAML, in anyone's card
+        head = None
+    named = (head or {}).get("license")
+    listed = isinstance(named, list) and all(isinstance(one, str) for one in named)
+    return named if named and (listed or isinstance(named, str)) else "other"

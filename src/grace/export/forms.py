@@ -12,13 +12,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from grace.cnf import find_readout
+from grace.engines.local.adapters import read_rows, read_tensors
 from grace.engines.local.loading import DTYPES, eos_ids, load, load_tokenizer, no_progress_bar
 from grace.errors import ConfigError, ModelError
-from grace.store import LORA_CONFIG, LORA_WEIGHTS, ROWS, adapter_weights, digest, write_json
+from grace.store import (
+    AGAIN,
+    LORA_CONFIG,
+    LORA_WEIGHTS,
+    ROWS,
+    adapter_weights,
+    digest,
+    read_object,
+    write_json,
+)
 from grace.training.adapter import LOG
 
 TRAINED_ROWS = "trainable_tokens_delta"  # part of the names that peft gives them
@@ -62,7 +72,7 @@ def write_adapter(source: Source, out: Path) -> None:
         if file.is_file() and file.name != LOG:
             shutil.copyfile(file, out / file.name)
     if source.record["base_model"] != source.base and (out / LORA_CONFIG).is_file():
-        config = json.loads((out / LORA_CONFIG).read_text(encoding="utf-8"))
+        config = read_object(out / LORA_CONFIG)
         write_json(out / LORA_CONFIG, {**config, "base_model_name_or_path": source.base})
 
 
@@ -72,26 +82,32 @@ def write_merged(source: Source, out: Path) -> None:
     Raises:
         ConfigError: the dtype is unknown.
     """
+    from transformers import GenerationConfig
+
     if source.dtype not in ("auto", *DTYPES):
         raise ConfigError(f"dtype {source.dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
     loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
     dtype = _base_dtype(source.base) if source.dtype == "auto" else DTYPES[source.dtype]
     model, tokenizer = loaded.model.to(dtype), loaded.tokenizer
     model.config.dtype = dtype
-    model.generation_config.eos_token_id = end_ids(model, tokenizer, source.record)
-    model.generation_config.bos_token_id = tokenizer.bos_token_id
+    generation = model.generation_config
+    generation.eos_token_id = end_ids(model, tokenizer, source.record)
+    generation.bos_token_id = tokenizer.bos_token_id
     if tokenizer.pad_token_id is not None:
-        model.generation_config.pad_token_id = tokenizer.pad_token_id
+        generation.pad_token_id = tokenizer.pad_token_id
+    # A changed one is not saved with the model if the base has settings in it without effect.
+    model.generation_config = GenerationConfig()
     with no_progress_bar():
         model.save_pretrained(out)
+    generation.to_json_file(out / "generation_config.json")
     tokenizer.save_pretrained(out)
 
 
 def _base_dtype(base: str) -> torch.dtype:
     from transformers import AutoConfig
 
-    dtype = getattr(AutoConfig.from_pretrained(base), "dtype", None)
-    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+    dtype: Any = getattr(AutoConfig.from_pretrained(base), "dtype", None)
+    return dtype if dtype in DTYPES.values() else torch.float32
 
 
 def write_vllm_lora(source: Source, out: Path) -> None:
@@ -171,24 +187,23 @@ def _lora_parts(adapter: Path, head: str) -> tuple[Tensor, dict[str, Tensor], di
 
     With tied embeddings peft keeps the rows under the name of the input embedding. An adapter of
     rows alone has no LoRA matrices, and gets a config whose rank is the number of its rows.
+
+    Raises:
+        ModelError: a file is damaged.
     """
-    if (rows_ED := rows_alone(adapter)) is not None:
+    if (adapter / ROWS).is_file():
         from peft import LoraConfig
 
+        rows_ED = read_rows(adapter)
         made = LoraConfig(r=len(rows_ED), lora_alpha=len(rows_ED), task_type="CAUSAL_LM")
         config = json.loads(json.dumps(made.to_dict(), default=list))
         return rows_ED, {}, {**config, "target_modules": []}
-    tensors = load_file(adapter / LORA_WEIGHTS)
+    tensors, config = read_tensors(adapter / LORA_WEIGHTS), read_object(adapter / LORA_CONFIG)
     rows = {key: tensors.pop(key) for key in list(tensors) if TRAINED_ROWS in key}
     of_head = [key for key in rows if f".{head}." in key]
-    config = json.loads((adapter / LORA_CONFIG).read_text(encoding="utf-8"))
+    if not rows or not {"r", "lora_alpha", "target_modules"} <= config.keys():
+        raise ModelError(f"{adapter} is no trained LoRA with rows; {AGAIN}")
     return rows[(of_head or list(rows))[0]].float(), tensors, config
-
-
-def rows_alone(adapter: Path) -> Tensor | None:
-    """Return the rows (E, D) of an adapter that has nothing else, None if it has LoRA matrices."""
-    file = adapter / ROWS
-    return load_file(file)["rows"].float() if file.is_file() else None
 
 
 def _head_lora(

@@ -18,10 +18,11 @@ import numpy as np
 from grace.cnf import TOKENS, find_readout
 from grace.engines.gguf import gguf_file
 from grace.engines.llama import DIGEST
+from grace.engines.local.adapters import read_rows
 from grace.engines.local.loading import load, load_tokenizer
 from grace.engines.stops import named_ends
 from grace.errors import ConfigError, ModelError, first_line, packages_for
-from grace.export.forms import Source, end_ids, rows_alone
+from grace.export.forms import Source, end_ids
 from grace.export.gguf_llama import (
     CONTROL,
     NORMAL,
@@ -30,6 +31,7 @@ from grace.export.gguf_llama import (
     write_file,
     write_llama,
 )
+from grace.store import ROWS
 
 FILE, ARCHITECTURE = "model.gguf", "general.architecture"
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"  # tied models have no HEAD
@@ -56,9 +58,10 @@ def write_gguf(source: Source, out: Path) -> None:
             "c is read from ten bin tokens or at <CNF>'s own position, which only grace does; use "
             "--format merged with grace serve"
         )
-    base_file, rows_ED = gguf_file(Path(source.base_name)), rows_alone(source.adapter)
-    if base_file is not None and source.dtype == "auto" and rows_ED is not None:
-        tokenizer, ends = _copy_base(source, base_file, rows_ED.numpy(), out / FILE)
+    base_file, alone = gguf_file(Path(source.base_name)), (source.adapter / ROWS).is_file()
+    if base_file is not None and source.dtype == "auto" and alone:
+        rows_ED = read_rows(source.adapter).numpy()
+        tokenizer, ends = _copy_base(source, base_file, rows_ED, out / FILE)
     else:
         tokenizer, ends = _write_weights(source, out / FILE)
     GenerationConfig(eos_token_id=ends).save_pretrained(out)

@@ -21,9 +21,9 @@ from grace.engines.reading import LISTED_ENDS
 from grace.engines.stops import named_ends
 from grace.evidence import FEATURES, Evidence
 from grace.grading import lettered
-from grace.records import Question, from_json
+from grace.records import Question
 from grace.tasks import load_task
-from grace.tasks.prompts import conversation
+from grace.tasks.prompts import conversation, recorded_shots
 
 # A literal of Python, JSON and YAML; escaped, a character such as an emoji would be two in Python.
 quoted = functools.partial(json.dumps, ensure_ascii=False)
@@ -87,8 +87,7 @@ def prompt_of(record: dict[str, Any], directory: Path) -> str:
     tokenizer = load_tokenizer(directory)
     choices = OPTIONS if task.kind == "choice" else ()
     question = Question("0", task.name, QUESTION, (), choices)
-    shots = [from_json(Question, shot) for shot in record.get("shots", ())]
-    ids = encode_chat(tokenizer, conversation(task, question, data, shots))
+    ids = encode_chat(tokenizer, conversation(task, question, data, recorded_shots(record)))
     text: str = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
     if tokenizer(text, add_special_tokens=False)["input_ids"] != ids:
         return ""

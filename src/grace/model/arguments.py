@@ -58,6 +58,8 @@ def encode_each(
     if not is_many(questions):
         raise UserInputError(f"questions is {questions!r}; give a list, or use ask for one")
     open_questions = isinstance(choices, Sized) and len(choices) == 0
+    if not is_many(choices):
+        raise UserInputError(f"choices is {choices!r}; give one list of texts per question")
     own, number = itertools.repeat(()) if open_questions else iter(choices), -1
     for number, question in enumerate(questions):
         try:
@@ -83,6 +85,8 @@ def check_question(question: str, choices: Sequence[str]) -> None:
     """
     if isinstance(choices, str):
         raise UserInputError("choices is one text; give a list of texts, one per option")
+    if not is_many(choices) or not isinstance(choices, Sized):
+        raise UserInputError(f"choices is {choices!r}; give a list of texts, one per option")
     for text, what in ((question, "question"), *((choice, "choice") for choice in choices)):
         _check_text(text)
         if not text.strip():
@@ -100,7 +104,7 @@ def check_pairs(prompts: Sequence[str | Sequence[Message]], responses: Sequence[
     Raises:
         UserInputError: the lengths differ, a message lacks its role or content, or a text is none.
     """
-    if isinstance(prompts, str) or isinstance(responses, str):
+    if not all(is_many(one) and isinstance(one, Sized) for one in (prompts, responses)):
         raise UserInputError("prompts and responses are lists; put a single one in brackets")
     if len(prompts) != len(responses):
         raise UserInputError(

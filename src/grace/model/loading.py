@@ -11,9 +11,9 @@ from grace.engines import ModelEngine
 from grace.engines.gguf import resolve_model
 from grace.errors import ModelError
 from grace.model.answering import Model
-from grace.records import Question, from_json
 from grace.store import CARD, LORA_CONFIG, ROWS, RunDir, is_run, read_card, runs_in
 from grace.tasks import load_task
+from grace.tasks.prompts import recorded_shots
 
 DEFAULT_TASK = "trivia_qa"  # if grace.json names none: short open answers
 
@@ -45,7 +45,7 @@ def load(
     """
     from grace.engines.kinds import load_engine
 
-    if not str(path):
+    if not isinstance(path, str | Path) or not str(path):
         raise ModelError("no model is named; give a run, a model directory or a Hub id")
     if is_missing(path):
         raise ModelError(
@@ -153,20 +153,6 @@ def recorded_base(folder: Path, card: dict[str, Any]) -> str:
             "or base= in Python"
         )
     return model
-
-
-def recorded_shots(card: dict[str, Any]) -> tuple[Question, ...]:
-    """Return the few-shot examples in grace.json.
-
-    Raises:
-        ModelError: they are malformed.
-    """
-    try:
-        return tuple(from_json(Question, shot) for shot in card.get("shots", ()))
-    except (TypeError, AttributeError) as error:
-        raise ModelError(
-            f"the shots in grace.json are not questions ({error}); restore the file, or train again"
-        ) from None
 
 
 def code_in(card: dict[str, Any]) -> list[str]:

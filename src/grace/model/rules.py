@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple
 
 from grace import strategies
@@ -15,7 +16,7 @@ from grace.config import SampleSettings
 from grace.engines import Sampling
 from grace.errors import UserInputError
 from grace.records import Threshold
-from grace.strategies import BUDGET, EarlyStop, Strategy
+from grace.strategies import BUDGET, EarlyStop, Strategy, check_count
 
 
 class Answering(NamedTuple):
@@ -42,14 +43,15 @@ def drawing(
     """Return the sampling settings of one response; the training run's where none are given.
 
     Raises:
-        UserInputError: the temperature or the length is out of range.
+        UserInputError: the temperature or the length is out of range, or no number.
     """
     longest = settings.longest if max_new_tokens is None else max_new_tokens
-    if not 0 <= temperature < math.inf:
-        raise UserInputError(f"the temperature is {temperature}; use 0 (greedy) or more")
-    if longest < 1:
-        raise UserInputError(f"max_new_tokens is {longest}; use at least 1")
-    return Sampling(1, temperature, settings.top_p, longest, seed)
+    if not _is_number(temperature) or not 0 <= temperature < math.inf:
+        raise UserInputError(f"the temperature is {temperature!r}; use 0 (greedy) or more")
+    check_count(longest, "max_new_tokens")
+    if not isinstance(seed, Integral):
+        raise UserInputError(f"the seed is {seed!r}; use a whole number")
+    return Sampling(1, float(temperature), settings.top_p, int(longest), int(seed))
 
 
 def answering(
@@ -84,12 +86,14 @@ def voting(
     """Return the strategy of a vote with its threshold (the other arguments as for `answering`).
 
     Raises:
-        UserInputError: the threshold is not a confidence, or the strategy has none.
+        UserInputError: the threshold is not a confidence, or the strategy has none or is none.
         ConfigError: there is no such strategy.
     """
     loaded: Any = strategy
     if strategy is None or isinstance(strategy, str):
         loaded = strategies.load(strategy or "es")
+    elif not (hasattr(strategy, "stops") and hasattr(strategy, "chooses")):
+        raise UserInputError(f"strategy is {strategy!r}; give a strategy or its name, such as 'es'")
     if threshold is not None:
         if not hasattr(loaded, "threshold"):
             raise UserInputError(
@@ -135,6 +139,12 @@ def check_threshold(threshold: float, name: str = "the threshold") -> float:
     Raises:
         UserInputError: it is not in [0, 1].
     """
-    if not 0 <= threshold <= 1:
-        raise UserInputError(f"{name} is {threshold}; give a confidence between 0 and 1, e.g. 0.9")
+    if not _is_number(threshold) or not 0 <= threshold <= 1:
+        raise UserInputError(
+            f"{name} is {threshold!r}; give a confidence between 0 and 1, e.g. 0.9"
+        )
     return threshold
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -13,7 +13,7 @@ from grace.engines.base import check_contexts
 from grace.model.arguments import Asked
 from grace.model.rules import Voting
 from grace.records import Decision, Generation, Vote
-from grace.strategies import Strategy, Waves, check_parallel, chosen, decide, stopped
+from grace.strategies import Strategy, Waves, check_count, chosen, decide, stopped
 
 OnVote = Callable[[Vote, str | None], None]
 KEY = "0"  # all questions share random numbers, so an answer does not depend on the others
@@ -38,6 +38,10 @@ class Ballot:
     budget: int
     parallel: int
     sampling: Sampling
+
+    def __post_init__(self) -> None:
+        check_count(self.budget, "the budget")
+        check_count(self.parallel, "parallel")
 
     def decide(self, asked: Asked, on_vote: OnVote | None = None) -> Decision:
         """Sample the answers to one question until the strategy stops; cancel the rest.
@@ -79,7 +83,6 @@ class Ballot:
         The samples are those of `decide`, but a wave is finished before it is judged. Samples can
         be dropped in a stream only, so a strategy that drops decides one question after the other.
         """
-        check_parallel(self.parallel)
         if self.sampling.drop:
             return [self.decide(one) for one in asked]
         taken: list[list[Vote]] = [[] for _ in asked]

@@ -103,13 +103,13 @@ def run(
         _note_newer_questions(directory, settings)
         context = Context(directory, settings)
         for name in ORDER[: ORDER.index(until or ORDER[-1]) + 1]:
-            if directory.manifest(name) is None:
+            if not directory.done(name):
                 say(f"stage {name}")
                 with disk_watched(path):
                     STAGES[name].work(context)
             else:
                 _refuse_edited(directory, name)
-    if until is not None and directory.manifest("report") is None:
+    if until is not None and not directory.done("report"):
         return {}
     content: dict[str, Any] = read_json(path / "report.json")
     return content
@@ -143,7 +143,7 @@ def adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -
     if again is not None:
         for stage in reversed(ORDER[ORDER.index(again) :]):
             directory.forget(stage, STAGES[stage].writes)
-    if directory.manifest("score") is not None and _rates_others(directory, settings):
+    if directory.done("score") and _rates_others(directory, settings):
         _refuse_edited(directory, "score")
         directory.forget("report", STAGES["report"].writes)
         directory.forget("score", ())
@@ -180,7 +180,7 @@ def _refuse_edited(directory: RunDir, stage: str) -> None:
 
 
 def _refuse_orphans(directory: RunDir) -> None:
-    done = [stage for stage in STAGES if directory.manifest(stage) is not None]
+    done = [stage for stage in STAGES if directory.done(stage)]
     if done:
         raise RunError(
             f"{directory.config} is missing, but stage {done[0]} is done and its settings are not "
@@ -208,7 +208,7 @@ def stages_left(
         if _rates_others(directory, settings):
             again = min(again, ORDER.index("score"))
     reach = ORDER[: ORDER.index(until) + 1] if until else ORDER
-    return [s for s in reach if ORDER.index(s) >= again or directory.manifest(s) is None]
+    return [s for s in reach if ORDER.index(s) >= again or not directory.done(s)]
 
 
 def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> str | None:
@@ -223,7 +223,7 @@ def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> str
     Raises:
         RunError: with the difference and the two ways on.
     """
-    training = directory.manifest("train") is None
+    training = not directory.done("train")
     free = [ESTIMATORS, *(f"train.{name}" for name in FREE_IN_TRAINING if training)]
     differing = differences(to_dict(read_run_settings(directory.path)), to_dict(new))
     if not has_begun(directory):
@@ -244,7 +244,7 @@ def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> str
 
 def _untouched(directory: RunDir) -> int:
     """Return the place in `ORDER` of the first stage that neither is done nor may be under way."""
-    done = [directory.manifest(stage) is not None for stage in STAGES]
+    done = [directory.done(stage) for stage in STAGES]
     first = done.index(False) if False in done else len(done)
     return len(done) if any(done[first:]) else first + 1
 
@@ -252,7 +252,7 @@ def _untouched(directory: RunDir) -> int:
 def has_begun(directory: RunDir) -> bool:
     """Return whether a run has results that depend on its settings, beyond its questions."""
     sampled = any(directory.split(name).responses.path.exists() for name in SPLITS)
-    return sampled or any(directory.manifest(stage) is not None for stage in STAGES)
+    return sampled or any(directory.done(stage) for stage in STAGES)
 
 
 def stages_alike(one: RunSettings, other: RunSettings) -> list[str]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from grace.chat import encode_chat, has_chat_template
 from grace.config import DataSettings, ModelSettings, RunSettings
 from grace.engines.gguf import resolve_model
-from grace.pipeline.prompting import longest_answer
+from grace.pipeline.prompting import at_most_half, longest_answer
 from grace.store import SPLITS
 from grace.tasks import load_task
 from grace.tasks.prompts import conversation, draw_training
@@ -86,14 +86,11 @@ def _steps(settings: RunSettings, questions: QuestionStats) -> Iterator[StagePla
 
 def _read_questions(settings: RunSettings) -> QuestionStats:
     from grace.engines.local.forward import shared
-    from grace.engines.local.loading import load_tokenizer
+    from grace.engines.local.loading import load_tokenizer, read_limit
 
     model, data, task = settings.model, settings.data, load_task(settings.data.task)
-    tokenizer = load_tokenizer(
-        resolve_model(model.path),
-        trust_remote_code=model.trust_remote_code,
-        thinking=model.thinking,
-    )
+    path, code = resolve_model(model.path), model.trust_remote_code
+    tokenizer = load_tokenizer(path, trust_remote_code=code, thinking=model.thinking)
     if not has_chat_template(tokenizer):
         data = dataclasses.replace(data, prompt="text")
     shots, training = draw_training(task, data, settings.seed)
@@ -106,4 +103,5 @@ def _read_questions(settings: RunSettings) -> QuestionStats:
         counts[split] = len(drawn)
         prompt_tokens[split] = sum(map(len, prompts)) / len(prompts) - shared(prompts)
     longest = longest_answer(tokenizer, training, thinking=model.thinking)
+    longest = at_most_half(longest, read_limit(path, trust_remote_code=code))
     return QuestionStats(counts, prompt_tokens, longest)

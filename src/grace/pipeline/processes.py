@@ -105,12 +105,12 @@ def train_together(path: Path) -> None:
     context = open_run(path)
     directory = context.directory
     for stage in ORDER[: ORDER.index(STAGE)]:
-        if directory.manifest(stage) is None:
+        if not directory.done(stage):
             raise RunError(
                 f"stage {stage} of {path} comes before training and is not done; do it first, in "
                 f"one process: grace run {path} --until fit"
             )
-    if directory.manifest(STAGE) is not None:
+    if directory.done(STAGE):
         return
     try:
         if os.environ.get("RANK", "0") != "0":

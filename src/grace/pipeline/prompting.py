@@ -72,13 +72,18 @@ def _way_to_ask(
     longest = settings.sample.max_new_tokens or longest_answer(
         engine.tokenizer, training, thinking=settings.model.thinking
     )
-    longest = longest if engine.limit is None else min(longest, engine.limit // 2)
+    longest = at_most_half(longest, engine.limit)
     chosen: dict[str, Any] = {"max_new_tokens": longest}
     if settings.data.prompt == "auto":
         if not shots:
             shots, training = training[:SHOTS], training[SHOTS:]
         chosen |= _best_prompt(context, shots, training[:TRIED], longest)
     return chosen
+
+
+def at_most_half(longest: int, context: int | None) -> int:
+    """Return the length of an answer that leaves half of the model's context to the prompt."""
+    return longest if context is None else min(longest, context // 2)
 
 
 def longest_answer(tokenizer: Any, questions: Sequence[Question], *, thinking: bool) -> int:

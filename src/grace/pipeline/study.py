@@ -19,6 +19,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from grace import plugins
 from grace.config import (
     RunSettings,
     from_dict,
+    merged,
     override_settings,
     parse_value,
     read_recipe,
@@ -46,6 +48,7 @@ from grace.pipeline import (
     stages_alike,
     stages_left,
 )
+from grace.pipeline.paths import absolute, absolute_override, each_absolute
 from grace.pipeline.processes import side_by_side
 from grace.pipeline.stages.report import report_runs
 from grace.progress import say
@@ -54,6 +57,7 @@ from grace.store import RunDir, read_json, write_json
 Tree = dict[str, Any]
 Chain = list[tuple[Path, RunSettings]]
 Scored = Callable[[Path], None]
+FOLDER = re.compile(r"[^./\x00-\x1f][^/\x00-\x1f]*")  # a name that stays in its place
 NAMES_CODE = ("model", "data", "grade", "report")  # sections whose settings may name code
 
 
@@ -92,10 +96,13 @@ class Study(NamedTuple):
         variants: list[tuple[str, Tree]] = [(base.report.name, {})]
         for name, changes in self.settings.variant.items():
             own = {"report": {"name": name, "estimators": ["grace"]}}
-            variants.append((name, _merged(own, changes)))
+            variants.append((name, merged(own, changes)))
         runs = {}
         for task, seed, (variant, changed) in itertools.product(tasks, seeds, variants):
             names = {"task": task.rpartition(":")[2], "seed": f"seed-{seed}", "variant": variant}
+            if self.settings.variant and not FOLDER.fullmatch(variant):
+                why = "it is empty, begins with a dot or has a slash"
+                raise ConfigError(f"{self.where}: {variant!r} names no folder: {why}; rename it")
             folder = Path(*(names[level] for level in self.levels))
             if folder in runs:
                 raise ConfigError(f"{self.where}: two runs are named {folder}; rename one")
@@ -121,7 +128,7 @@ class Study(NamedTuple):
         return self._resolved("settings").report.name
 
     def _resolved(self, where: str, *changes: Tree) -> RunSettings:
-        tree = functools.reduce(_merged, changes, self.tree)
+        tree = functools.reduce(merged, changes, self.tree)
         return override_settings(copy.deepcopy(tree), self.overrides, where=where)
 
 
@@ -142,14 +149,15 @@ def resolve_study(
     config = RunDir(path).config
     resumed = recipe is None and config.exists()
     study = _stored_study(config) if resumed else _new_study(recipe)
-    latest = {one.partition("=")[0].strip(): one for one in (*study.overrides, *overrides)}
+    typed = [absolute_override(one) for one in overrides]
+    latest = {one.partition("=")[0].strip(): one for one in (*study.overrides, *typed)}
     if study.settings.tasks and (override := latest.pop("data.task", None)):
         study = _only_task(study, parse_value(override.partition("=")[2].strip()))
     study = study._replace(overrides=tuple(latest.values()))
     if seeds is not None:
         study = study._replace(settings=dataclasses.replace(study.settings, seeds=seeds))
-    typed = [one for one in overrides if one.partition(".")[0] in NAMES_CODE]
-    plugins.trust(code_in(override_settings({}, typed)))
+    naming = [one for one in typed if one.partition(".")[0] in NAMES_CODE]
+    plugins.trust(code_in(override_settings({}, naming)))
     runs = study.runs()
     for settings in runs.values():
         _refuse_unset(settings)
@@ -173,7 +181,8 @@ def _new_study(recipe: Path | None) -> Study:
     for name, changes in (own.task | own.variant).items():
         if "seed" in changes:
             raise ConfigError(f"{where}: {name} has a seed; set seed at the top, or study.seeds")
-    return Study(tree, own, where=str(recipe))
+    own = dataclasses.replace(own, task=each_absolute(own.task), variant=each_absolute(own.variant))
+    return Study(absolute(tree), own, where=str(recipe))
 
 
 def _stored_study(config: Path) -> Study:
@@ -273,7 +282,7 @@ def run_study(
             chains.setdefault(name, []).append((path / folder, settings))
         work = functools.partial(_run_chain, until=until, scored=scored)
         side_by_side(work, list(chains.values()), list(map(str, chains)), jobs)
-        if until is not None and RunDir(next(iter(paths))).manifest("report") is None:
+        if until is not None and not RunDir(next(iter(paths))).done("report"):
             return {}
         return report_runs(list(paths), path)
 
@@ -307,14 +316,5 @@ def _share(source: Path, target: Path) -> None:
     """Copy the finished stages of one run that would give the same results in another."""
     finished, other = RunDir(source), RunDir(target)
     for stage in stages_alike(read_run_settings(source), read_run_settings(target)):
-        if finished.manifest(stage) is not None and other.manifest(stage) is None:
+        if finished.done(stage) and not other.done(stage):
             other.adopt(stage, finished)
-
-
-def _merged(tree: Tree, changes: Tree) -> Tree:
-    """Return nested sections with changes on top; the arguments stay as they are."""
-    merged = tree | changes
-    for key in tree.keys() & changes.keys():
-        if isinstance(tree[key], dict) and isinstance(changes[key], dict):
-            merged[key] = _merged(tree[key], changes[key])
-    return merged

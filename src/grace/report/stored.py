@@ -8,7 +8,7 @@ from typing import Any
 from grace.errors import RunError
 from grace.report.names import slug
 from grace.report.rows import Report, from_json
-from grace.store import CARD, read_json
+from grace.store import read_card, read_json
 
 
 def checked_report(content: Any, path: Path) -> Report:
@@ -20,9 +20,11 @@ def checked_report(content: Any, path: Path) -> Report:
     try:
         return from_json(Report, content)
     except TypeError:
-        raise RunError(
-            f"{path}/report.json is not a report; make it again: --redo report"
-        ) from None
+        raise _no_report(path) from None
+
+
+def _no_report(path: Path) -> RunError:
+    return RunError(f"{path}/report.json is not a report; make it again: --redo report")
 
 
 def own_row(path: Path) -> dict[str, Any] | None:
@@ -31,18 +33,21 @@ def own_row(path: Path) -> dict[str, Any] | None:
     A run has it in report.json, an exported model in grace.json; None where neither has it.
 
     Raises:
-        RunError: one of the files is not JSON.
+        RunError: the report is not JSON, or none.
+        ModelError: grace.json is damaged.
     """
     report = path / "report.json"
     if report.exists():
         content = read_json(report)
-        name = content.get("settings", {}).get("report.name", "grace")
-        for row in content.get("rows", []):
-            if row["estimator"] == name and row["task"] == row["train_task"]:
-                own: dict[str, Any] = row
-                return own
-    card = path / CARD
-    return read_json(card).get("measured") if card.exists() else None
+        try:
+            name = content.get("settings", {}).get("report.name", "grace")
+            for row in content.get("rows", []):
+                if row["estimator"] == name and row["task"] == row["train_task"]:
+                    return dict(row)
+        except (TypeError, KeyError, AttributeError, ValueError):
+            raise _no_report(path) from None
+    measured: dict[str, Any] | None = read_card(path).get("measured")
+    return measured
 
 
 def own_diagram(path: Path, task: str) -> Path | None:

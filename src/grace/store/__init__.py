@@ -13,6 +13,7 @@ from grace.store.files import replace_directory as replace_directory
 from grace.store.files import write_bytes as write_bytes
 from grace.store.files import write_json as write_json
 from grace.store.files import writing as writing
+from grace.store.rundir import AGAIN as AGAIN
 from grace.store.rundir import CARD as CARD
 from grace.store.rundir import LORA_CONFIG as LORA_CONFIG
 from grace.store.rundir import LORA_WEIGHTS as LORA_WEIGHTS
@@ -22,6 +23,7 @@ from grace.store.rundir import adapter_weights as adapter_weights
 from grace.store.rundir import is_run as is_run
 from grace.store.rundir import is_study as is_study
 from grace.store.rundir import read_card as read_card
+from grace.store.rundir import read_object as read_object
 from grace.store.rundir import runs_in as runs_in
 from grace.store.tables import SPLITS as SPLITS
 from grace.store.tables import RowFile as RowFile

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,15 @@ from grace.store.tables import Split
 
 CARD = "grace.json"  # of an adapter, or of an exported model
 ROWS = "rows.safetensors"  # the weights of an adapter without LoRA
+ENTRIES: dict[str, Any] = {  # of grace.json that are read, and their kinds
+    **dict.fromkeys(("base_model", "read_at", "kind", "format", "cnf_token"), str),
+    **dict.fromkeys(("rows", "cnf_id"), int),
+    **dict.fromkeys(("data", "sample", "train", "bin_tokens"), dict),
+    **dict.fromkeys(("evidence", "measured"), dict | None),
+}
+LISTS = {"stop_ids": int, "read_ids": int, "shots": dict, "recalibrated": dict}  # kinds of items
+AGAIN = "copy the file again, or export or train the model again"
+READ_AT = ("predict", "feed", "prompt")
 LORA_WEIGHTS, LORA_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
@@ -61,12 +71,25 @@ class RunDir:
             shutil.rmtree(self._trash, ignore_errors=True)
             yield
 
-    def manifest(self, stage: str) -> dict[str, Any] | None:
-        """Return a finished stage's manifest, or None while the stage is not done."""
+    def done(self, stage: str) -> bool:
+        """Return whether a stage is done, that is, has a manifest."""
+        return self._manifest_path(stage).exists()
+
+    def manifest(self, stage: str) -> dict[str, Any]:
+        """Return the manifest of a stage that is done.
+
+        Raises:
+            RunError: it is damaged.
+        """
         path = self._manifest_path(stage)
-        if not path.exists():
-            return None
-        manifest: dict[str, Any] = read_json(path)
+        try:
+            manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            manifest["inputs"].keys(), manifest["outputs"].keys()
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RunError(
+                f"{path} cannot be read ({error}); do the stage again: grace run {self.path} "
+                f"--redo {stage}"
+            ) from None
         return manifest
 
     def finish(
@@ -91,17 +114,17 @@ class RunDir:
 
     def adopt(self, stage: str, source: RunDir) -> None:
         """Copy a finished stage of another run with the same settings; its manifest last."""
-        outputs = [source.path / name for name in (source.manifest(stage) or {})["outputs"]]
+        outputs = [source.path / name for name in source.manifest(stage)["outputs"]]
         timing = [path for path in (source._timing_path(stage),) if path.exists()]
         for path in (*outputs, *timing, source._manifest_path(stage)):
             copy_file(path, self.path / path.relative_to(source.path))
 
     def changed_files(self, stage: str) -> list[str]:
         """Return the inputs and outputs of a finished stage that have changed since."""
-        manifest = self.manifest(stage) or {}
+        manifest = self.manifest(stage)
         return [
             name
-            for recorded in (manifest.get("inputs", {}), manifest.get("outputs", {}))
+            for recorded in (manifest["inputs"], manifest["outputs"])
             for name, value in recorded.items()
             if not (self.path / name).exists() or digest(self.path / name) != value
         ]
@@ -130,12 +153,17 @@ class RunDir:
         if not self.threshold.exists():
             return None
         try:
-            return from_json(Threshold, dict(read_json(self.threshold)))
+            chosen = from_json(Threshold, dict(read_json(self.threshold)))
+            tau = 0.0 if chosen.tau is None else chosen.tau
+            for number in (tau, chosen.budget, chosen.temperature, chosen.drop):
+                if not 0 <= number < math.inf:
+                    raise ValueError(f"{number} is out of range")
         except (TypeError, ValueError) as error:
             raise RunError(
                 f"{self.threshold} is not a threshold ({error}); remove it and choose again: "
                 "grace threshold"
             ) from None
+        return chosen
 
     def add_time(self, stage: str, unit: str, seconds: float, count: int) -> None:
         """Record the seconds that a unit of `count` items took; a later record replaces it."""
@@ -168,11 +196,11 @@ class RunDir:
         """Return the seconds and the number of items of every unit LABEL/N."""
         units: dict[str, tuple[float, int]] = {}
         files = sorted((self.path / "stages").glob("*.timing.jsonl"))
-        for line in (line for file in files for line in file.read_text("utf-8").splitlines()):
-            with contextlib.suppress(json.JSONDecodeError, KeyError):
+        for line in (line for file in files for line in file.read_bytes().splitlines()):
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 row = json.loads(line)
                 if row["unit"].rpartition("/")[0] == label:
-                    units[row["unit"]] = (row["seconds"], row["count"])
+                    units[row["unit"]] = (float(row["seconds"]), int(row["count"]))
         return list(units.values())
 
     def _timing_path(self, stage: str) -> Path:
@@ -213,22 +241,35 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config if ours else {}
 
 
-def read_card(folder: Path) -> dict[str, Any]:
-    """Return the content of a directory's grace.json, empty if it has none.
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a model, empty if there is no file.
 
     Raises:
         ModelError: it is not a JSON object.
     """
-    file = folder / CARD
-    if not file.is_file():
-        return {}
     try:
-        card: Any = json.loads(file.read_text(encoding="utf-8"))
+        content: Any = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except ValueError as error:
-        raise ModelError(f"{file} is not valid JSON ({error}); export the adapter again") from None
-    if not isinstance(card, dict):
-        raise ModelError(f"{file} is not an object; restore it, or train again")
-    return dict(card)
+        raise ModelError(f"{file} is not valid JSON ({error}); {AGAIN}") from None
+    if not isinstance(content, dict):
+        raise ModelError(f"{file} is not a JSON object; {AGAIN}")
+    return content
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Return the content of a directory's grace.json, empty if it has none.
+
+    Raises:
+        ModelError: it is not a JSON object, or an entry is of another kind.
+    """
+    card = read_object(folder / CARD)
+    for key, value in card.items():
+        whole = isinstance(value, ENTRIES.get(key, object))
+        if key in LISTS:
+            whole = isinstance(value, list) and all(isinstance(one, LISTS[key]) for one in value)
+        if not whole or (key == "read_at" and value not in READ_AT):
+            raise ModelError(f"{folder / CARD}: {key} is {value!r}, which is damaged; {AGAIN}")
+    return card
 
 
 def adapter_weights(folder: Path) -> Path:

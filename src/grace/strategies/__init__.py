@@ -23,7 +23,7 @@ from grace.strategies.deciding import BUDGET as BUDGET
 from grace.strategies.deciding import TEMPERATURE as TEMPERATURE
 from grace.strategies.deciding import Strategy as Strategy
 from grace.strategies.deciding import Waves as Waves
-from grace.strategies.deciding import check_parallel as check_parallel
+from grace.strategies.deciding import check_count as check_count
 from grace.strategies.deciding import chosen as chosen
 from grace.strategies.deciding import decide as decide
 from grace.strategies.deciding import stopped as stopped

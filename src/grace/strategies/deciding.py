@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from numbers import Integral
 from typing import Protocol
 
 from grace.errors import ModelError, UserInputError
@@ -45,10 +46,9 @@ def decide(strategy: Strategy, votes: Iterable[Vote], budget: int) -> Decision:
     """Take votes until the strategy stops or the budget is spent, then choose an answer.
 
     Raises:
-        UserInputError: the budget is below one.
+        UserInputError: the budget is below one, or not a whole number.
     """
-    if budget < 1:
-        raise UserInputError(f"the budget is {budget}; use 1 or more")
+    check_count(budget, "the budget")
     taken: list[Vote] = []
     source = iter(votes)
     try:
@@ -92,7 +92,7 @@ class Waves:
     """
 
     def __init__(self, issue: Issue, budget: int, parallel: int) -> None:
-        check_parallel(parallel)
+        check_count(parallel, "parallel")
         self.issued = 0
         self._issue = issue
         self._budget = budget
@@ -136,7 +136,11 @@ class Waves:
             )
 
 
-def check_parallel(parallel: int) -> None:
-    """Raise UserInputError for fewer than one sample in flight."""
-    if parallel < 1:
-        raise UserInputError(f"parallel is {parallel}; use 1 or more")
+def check_count(value: object, name: str) -> None:
+    """Check a number of samples or tokens.
+
+    Raises:
+        UserInputError: it is not a whole number, or below one.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise UserInputError(f"{name} is {value!r}; use a whole number, 1 or more")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grace.config import DataSettings
-from grace.errors import ConfigError, DataError
+from grace.errors import ConfigError, DataError, ModelError
 from grace.grading import lettered
-from grace.records import Message, Question
+from grace.records import Message, Question, from_json
 
 if TYPE_CHECKING:
     from grace.tasks import Task
@@ -128,3 +128,17 @@ def _reply(shot: Question, data: DataSettings) -> str:
 def _turns(system: str, text: str, role: str = "user") -> list[Message]:
     first: list[Message] = [{"role": "system", "content": system}] if system else []
     return [*first, {"role": role, "content": text}]
+
+
+def recorded_shots(card: dict[str, Any]) -> tuple[Question, ...]:
+    """Return the few-shot examples in grace.json.
+
+    Raises:
+        ModelError: they are malformed.
+    """
+    try:
+        return tuple(from_json(Question, shot) for shot in card.get("shots", ()))
+    except (TypeError, AttributeError) as error:
+        raise ModelError(
+            f"the shots in grace.json are not questions ({error}); restore the file, or train again"
+        ) from None

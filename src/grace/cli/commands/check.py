@@ -127,7 +127,7 @@ def _settings(run: Path) -> Finding:
 def _stage(run: Path, stage: str, label: str) -> Finding:
     what, directory = f"{label}stage {stage}", RunDir(run)
     try:
-        if directory.manifest(stage) is None:
+        if not directory.done(stage):
             return Finding(what, True, "not done yet")
         changed = directory.changed_files(stage)
     except GraceError as error:

@@ -104,11 +104,12 @@ def label(
     An interrupted command resumes when you repeat it.
     """
     from grace.engines.kinds import engine_class
-    from grace.model.loading import adapter_folder, recorded_base, recorded_shots
+    from grace.model.loading import adapter_folder, recorded_base
     from grace.pipeline.labelling import SECRET, Labelling
     from grace.pipeline.labelling import label as label_all
     from grace.running import check_packages
     from grace.strategies import TEMPERATURE
+    from grace.tasks.prompts import recorded_shots
 
     check_packages("grace label")
     if out.is_file():

@@ -96,8 +96,11 @@ def _runs(path: Path) -> Rows:
 def _state(run: Path) -> str:
     from grace.pipeline import STAGES
 
+    directory = RunDir(run)
+    done = [stage for stage in STAGES if directory.done(stage)]
     try:
-        done = [stage for stage in STAGES if RunDir(run).manifest(stage) is not None]
+        for stage in done:
+            directory.manifest(stage)
     except GraceError as error:
         return f"broken: {error}; see `grace check {run}`"
     return "finished" if len(done) == len(STAGES) else f"done: {', '.join(done) or 'nothing'}"

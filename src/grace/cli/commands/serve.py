@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,7 +93,7 @@ def serve(
         max_tokens=max_tokens,
         max_waiting=max_waiting,
         timeout_s=timeout,
-        hosts=(host, *listed(allow_host)),
+        hosts=(host, *_host_names(allow_host)),
     )
     model = load(path, base=base, device=device, dtype=dtype)
     _run(model, path, settings, host, port)
@@ -159,7 +160,7 @@ def proxy(
         max_running=max_running,
         max_waiting=max_waiting,
         timeout_s=timeout,
-        hosts=(host, *listed(allow_host)),
+        hosts=(host, *_host_names(allow_host)),
     )
     _run(connected, served, settings, host, port)
 
@@ -219,6 +220,22 @@ def _show_upstream(engine: Any) -> None:
     served, software = engine.served, engine.remote.software
     ran = f"{software} {served.version}".strip() if served.version or software != "vLLM" else ""
     print(f"upstream: {served.model} on {ran or 'a server'}")
+
+
+def _host_names(allowed: list[str] | None) -> list[str]:
+    """Return the names that --allow-host lists.
+
+    Raises:
+        ConfigError: one is an address with http:// or a path, or a pattern.
+    """
+    names = listed(allowed)
+    for name in names:
+        if not re.fullmatch(r"[\w.:%\[\]-]+", name):
+            raise ConfigError(
+                f"--allow-host {name} is not a host name; give the name alone, without http:// "
+                "and path, as in --allow-host gpu.example.org"
+            )
+    return names
 
 
 def _name_of(path: str | Path) -> str:

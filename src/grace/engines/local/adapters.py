@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from grace.cnf import count_rows, find_readout, set_rows
 from grace.errors import ModelError, first_line
-from grace.store import CARD, LORA_CONFIG, ROWS
+from grace.store import AGAIN, CARD, LORA_CONFIG, ROWS, read_object
+
+
+def read_rows(adapter: Path) -> Tensor:
+    """Return the rows (E, D) of an adapter without LoRA.
+
+    Raises:
+        ModelError: the file is damaged.
+    """
+    tensors = read_tensors(adapter / ROWS)
+    if "rows" not in tensors:
+        raise ModelError(f"{adapter / ROWS} has no rows; {AGAIN}")
+    return tensors["rows"].float()
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file by name.
+
+    Raises:
+        ModelError: the file is missing or damaged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors: dict[str, Tensor] = load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file} cannot be read ({first_line(error)}); {AGAIN}") from error
+    return tensors
 
 
 def put_rows(model: Any, adapter: Path, tokenizer: Any) -> None:
@@ -20,10 +48,7 @@ def put_rows(model: Any, adapter: Path, tokenizer: Any) -> None:
     Raises:
         ModelError: the rows do not fit the model.
     """
-    from safetensors.torch import load_file
-
-    readout = find_readout(tokenizer)
-    rows_ED = load_file(adapter / ROWS)["rows"]
+    readout, rows_ED = find_readout(tokenizer), read_rows(adapter)
     width = model.get_output_embeddings().weight.shape[1]
     if readout is None or rows_ED.shape != (len(readout.ids), width):
         raise ModelError(
@@ -77,11 +102,8 @@ def load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
 
 def _refuse_megatron(adapter: Path) -> None:
     """Refuse an adapter for Megatron, since peft would import the module that it names."""
-    try:
-        config = json.loads((adapter / LORA_CONFIG).read_text(encoding="utf-8"))
-    except ValueError:
-        return  # peft reports this
-    if isinstance(config, dict) and config.get("megatron_config"):
+    config = read_object(adapter / LORA_CONFIG)
+    if config.get("megatron_config"):
         raise ModelError(
             f"{adapter} is for Megatron and would import {config.get('megatron_core')!r}; use an "
             "adapter that `grace` has trained"

@@ -18,7 +18,7 @@ from grace.config import is_missing
 from grace.engines.local.adapters import load_adapter, put_rows
 from grace.engines.local.forward import cache_argument
 from grace.engines.reading import check_rows
-from grace.engines.stops import ids_in
+from grace.engines.stops import ids_in, named_ends
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
 from grace.store import ROWS, is_run, read_card
@@ -66,6 +66,7 @@ def load(
     where = pick_device(device)
     kind = _pick_dtype(dtype, where)
     _check_directory(path)
+    named_ends(Path(path))  # transformers takes a torn generation_config.json for a missing one
     tokenizer = load_tokenizer(
         adapter or path, trust_remote_code=trust_remote_code, thinking=thinking
     )
@@ -104,6 +105,8 @@ def load_tokenizer(
     remedy = f"give a directory with tokenizer.json, e.g. copy the base model's into {path}"
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        if tokenizer:
+            tokenizer("")  # fails now where a damaged setting would fail later
     except Exception as error:  # transformers raises many kinds here
         reason = first_line(error)
         shown = "" if reason.endswith(":") else f" ({reason})"  # a list follows, of no use here
@@ -113,6 +116,25 @@ def load_tokenizer(
     if isinstance(tokenizer.chat_template, str) and not read_card(Path(path)):
         tokenizer.chat_template = with_thinking(tokenizer.chat_template, thinking)
     return tokenizer
+
+
+def read_limit(path: str | Path, *, trust_remote_code: bool = False) -> int | None:
+    """Return the context of a model in tokens, None if it has no limit; no weights are loaded.
+
+    Raises:
+        ModelError: there is no model.
+    """
+    from transformers import AutoConfig
+
+    _check_directory(path)
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except Exception as error:  # transformers raises many kinds here
+        raise ModelError(
+            f"no model in {path} ({first_line(error)}); give a directory with config.json"
+        ) from error
+    limit: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return limit
 
 
 def pick_device(device: str) -> torch.device:

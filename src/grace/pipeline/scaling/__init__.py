@@ -86,7 +86,7 @@ def replay_run(path: Path, chosen: ScaleSettings) -> None:
     """
     context = open_run(path)
     with context.directory.lock():
-        if context.directory.manifest("scale") is None:
+        if not context.directory.done("scale"):
             _scale(context, chosen)
 
 

@@ -56,7 +56,7 @@ def choose_threshold(
         which = f"holds several runs; name one of them, e.g. {runs[0]}" if runs else "is not a run"
         raise RunError(f"{path} {which}; see `grace list runs`")
     context = open_run(path, device)
-    if context.directory.manifest("answer") is None:
+    if not context.directory.done("answer"):
         raise RunError(f"{path} has no trained model yet; finish it first: grace run {path}")
     if alpha is not None and not context.settings.train.trace:
         raise ConfigError(

@@ -43,8 +43,7 @@ def report(context: Context) -> None:
     directory, settings = context.directory, context.settings.report
     summary = _summarized(report_input(context), context.settings)
     outputs = write_report(summary, directory.path)
-    score = directory.manifest("score") or {}
-    inputs = [directory.path / name for name in score.get("outputs", {})]
+    inputs = [directory.path / name for name in directory.manifest("score")["outputs"]]
     directory.finish("report", {"report": to_dict(settings)}, inputs, outputs)
 
 
@@ -127,7 +126,7 @@ def check_finished(context: Context) -> None:
     Raises:
         RunError: names the run, and how to finish it.
     """
-    if context.directory.manifest("report") is None:
+    if not context.directory.done("report"):
         path = context.directory.path
         raise RunError(f"{path} is not finished; finish it first: grace run {path}")
 
@@ -136,10 +135,12 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
     settings, split = context.settings, test.split.by(estimator.answers)
     rows = split.confidences(name).read()
     cost = read_json(split.cost(name))
+    if not isinstance(cost, dict) or "extra_seconds_per_answer" not in cost:
+        raise RunError(f"{split.cost(name)} holds no cost; do the stage again: --redo score")
+    beyond = cost.pop("extra_seconds_per_answer")
     generating = context.directory.seconds_per_answer(split)
     if generating is None:  # answers of the backbone, rated
         generating = context.directory.seconds_per_answer(test.split)
-    beyond = cost.pop("extra_seconds_per_answer")
     return EstimatorResult(
         **test.context.about,
         train_task=context.about["task"],

@@ -1,0 +1,145 @@
+"""A damaged file of a model gets one line that names it, whichever command reads it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from grace.engines.http.answers import UpstreamError
+from grace.engines.openai import OpenAIEngine
+from grace.errors import ModelError
+
+
+class Damage(NamedTuple):
+    """A file of a folder of `makes`, what it holds, and what the error says of it."""
+
+    folder: str
+    file: str
+    content: str | bytes | dict[str, Any]  # a dict replaces entries
+    says: str
+
+
+DAMAGES = [
+    Damage("base", "generation_config.json", '{"eos_token_id": ', "is not valid JSON"),
+    Damage("base", "generation_config.json", b"\xff\xfe", "is not valid JSON"),
+    Damage("base", "generation_config.json", "[]", "is not a JSON object"),
+    Damage("base", "generation_config.json", '{"eos_token_id": "x"}', "eos_token_id is ['x']"),
+    Damage("base", "generation_config.json", '{"eos_token_id": 3.5}', "eos_token_id is [3.5]"),
+    Damage("base", "config.json", "", "is not valid JSON"),
+    Damage("adapter", "grace.json", "null", "is not a JSON object"),
+    Damage("adapter", "grace.json", {"rows": "321"}, "rows is '321'"),
+    Damage("adapter", "grace.json", {"stop_ids": ["a"]}, "stop_ids is ['a']"),
+    Damage("adapter", "grace.json", {"read_at": "end"}, "read_at is 'end'"),
+    Damage("adapter", "grace.json", {"evidence": [1]}, "evidence is [1]"),
+    Damage("adapter", "grace.json", {"evidence": {"weights": [1]}}, "this version knows"),
+    Damage("adapter", "grace.json", {"shots": [{"a": 1}]}, "the shots in grace.json"),
+    Damage("adapter", "adapter_config.json", "{", "is not valid JSON"),
+    Damage("adapter", "tokenizer_config.json", "{", "no tokenizer in"),
+    Damage("adapter", "tokenizer_config.json", {"model_max_length": "x"}, "no tokenizer in"),
+    Damage("adapter", "chat_template.jinja", "{{ 1 / 0 }}", "the chat template refuses"),
+    Damage("rows", "rows.safetensors", b"torn", "rows.safetensors cannot be read"),
+    Damage("merged", "generation_config.json", '{"eos_token_id": ', "is not valid JSON"),
+    Damage("merged", "tokenizer.json", "{", "no tokenizer in"),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Whole folders by name: a base, an adapter of it, one of rows alone, and an export."""
+    from grace.engines.transformers import TransformersEngine
+    from grace.evidence import Evidence
+    from grace.export import export_model
+    from grace.pipeline.stages.fit import write_rows_adapter
+
+    root, run, base = tmp_path_factory.mktemp("whole"), finished / "run", finished / "model"
+    export_model(run, run / "adapter", str(base), root / "merged")
+    rows = np.zeros((4, 32), np.float32)
+    metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
+    engine = TransformersEngine.load(base)
+    write_rows_adapter(engine, rows, Evidence.none(), root / "rows", metadata)
+    return {
+        "base": base,
+        "adapter": run / "adapter",
+        "rows": root / "rows",
+        "merged": root / "merged",
+    }
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: f"{damage.file}: {damage.says}")
+def test_a_damaged_file_is_named_in_one_line(
+    damage: Damage, whole: dict[str, Path], tmp_path: Path, cli: Any
+) -> None:
+    folder, content = tmp_path / "model", damage.content
+    file = shutil.copytree(whole[damage.folder], folder) / damage.file
+    if isinstance(content, dict):
+        content = json.dumps(json.loads(file.read_text()) | content)
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    based = ("--base", folder) if damage.folder == "base" else ()
+    model = whole["adapter"] if based else folder
+    commands: list[tuple[Any, ...]] = [("ask", model, "What is 1?", *based)]
+    if damage.folder != "merged":
+        commands.append(("export", model, tmp_path / "out", *based))
+    for command in commands:
+        result = cli(*command)
+        assert result.code == 2, result.err
+        *before, last = result.err.splitlines()
+        assert (before, last.startswith("grace: error: ")) == ([], True), result.err
+        assert damage.says in last
+        assert "again" in last or "correct" in last or ";" in last
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("generation_config.json", "{"),
+        ("config.json", '{"vocab_size": "320"}'),
+        ("config.json", '{"text_config": []}'),
+        ("tokenizer.json", "{"),
+        ("tokenizer_config.json", '{"chat_template": [3]}'),
+    ],
+)
+def test_a_client_names_the_damaged_file_before_it_asks_the_server(
+    file: str, content: str, whole: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(whole["merged"], tmp_path / "model")
+    (folder / "chat_template.jinja").unlink()
+    (folder / file).write_text(content)
+    with pytest.raises((ModelError, UpstreamError)) as refused:
+        OpenAIEngine("http://127.0.0.1:9", folder, retries=0)
+    named = isinstance(refused.value, ModelError) and str(folder) in str(refused.value)
+    assert named == ("text_config" not in content)  # without a size it goes on
+
+
+def test_the_report_of_a_run_that_is_exported_may_be_damaged(
+    finished: Path, tmp_path: Path, cli: Any
+) -> None:
+    run = shutil.copytree(finished / "run", tmp_path / "run")
+    row = {"estimator": "grace", "task": "a", "train_task": "a"}
+    for content in ("[]", '{"rows": [1]}', '{"rows": 3}', json.dumps({"rows": [row]})):
+        (run / "report.json").write_text(content)
+        result = cli("export", run, tmp_path / "out", "--format", "adapter")
+        assert (result.code, result.err.count("\n")) == (2, 1), result.err
+        assert "--redo report" in result.err
+
+
+@pytest.mark.parametrize("file", ["grace.json", "tokenizer.json"])
+def test_an_adapter_beside_the_tokenizer_of_another_model_is_not_exported(
+    file: str, whole: dict[str, Path], tmp_path: Path, cli: Any
+) -> None:
+    adapter = shutil.copytree(whole["adapter"], tmp_path / "adapter")
+    if file == "grace.json":
+        card = json.loads((adapter / file).read_text())
+        (adapter / file).write_text(json.dumps(card | {"cnf_id": 5}))
+    else:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(whole["base"] / name, adapter / name)
+    for form in ("merged", "adapter", "gguf"):
+        result = cli("export", adapter, tmp_path / "out", "--format", form)
+        assert (result.code, result.err.count("\n")) == (2, 1), result.err
+        assert "the tokenizer beside it is another's; train again" in result.err
