@@ -71,6 +71,30 @@ def test_a_trace_leaves_the_answers_as_they_are_and_ends_with_c(made: Path, tmp_
     assert model.traces and not grace.load(made / "rows").traces
 
 
+@pytest.mark.parametrize("layer", [1, -1])
+def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
+    made: Path, tmp_path: Path, layer: int
+) -> None:
+    deep = tmp_path / "deep"
+    changes = (f"train.layer={layer}", "train.lora=never", "train.trace=true")
+    run(deep, settings(made, *changes))
+    ours, theirs = (
+        RunDir(path).split("test").tuned.responses.read() for path in (deep, made / "rows")
+    )
+    bare = {"trace": (), "confidence": None}
+    assert [dataclasses.replace(one, **bare) for one in ours] == [
+        dataclasses.replace(one, confidence=None) for one in theirs
+    ]
+    chosen = json.loads((deep / "adapter" / "grace.json").read_text())["layer"]
+    assert chosen == 1 if layer == 1 else chosen in (0, 1, 2)
+    model = grace.load(deep)
+    ended = [one for one in ours if one.finish_reason == "stop"]
+    assert len({one.confidence for one in ended}) > 1
+    for one in ended:
+        assert one.trace[-1] == pytest.approx(one.confidence, abs=1e-6)
+    assert model.traces
+
+
 def test_a_changed_setting_is_checked_beside_those_that_the_run_has(made: Path) -> None:
     """`train.trace` needs `train.lora=never`, which this run has been told before."""
     (settings,) = resolve_study(made / "rows", None, ["train.trace=true"]).runs().values()

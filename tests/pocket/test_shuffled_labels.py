@@ -16,7 +16,7 @@ from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.transformers import TransformersEngine
 from grace.grading import load_grader
-from grace.pipeline.stages.fit import Graded, fit_graded
+from grace.pipeline.stages.graded import Graded, fit_graded
 from grace.tasks import load_task
 
 pytestmark = pytest.mark.slow

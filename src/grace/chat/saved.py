@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from grace.errors import ModelError
-from grace.store import read_object
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -43,7 +42,8 @@ class SavedTokenizer:
             )
         try:
             self.backend_tokenizer: Tokenizer = Tokenizer.from_file(str(file))
-            config = read_object(folder / "tokenizer_config.json")
+            settings = folder / "tokenizer_config.json"
+            config = json.loads(settings.read_text("utf-8")) if settings.is_file() else {}
             named = {name: _text(config[name]) for name in NAMED if config.get(name)}
             self.chat_template = _chat_template(folder, config)
         except Exception as error:  # tokenizers raises bare ones

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from grace.config.fields import sections, setting
+from grace.config.training import TrainSettings
 from grace.errors import ConfigError
 
 
@@ -173,110 +174,6 @@ class TargetSettings:
         "labels: right or wrong; bins: accuracy of the bin (paper); scores: those of the probe",
     )
     min_count: int = setting(20, "responses below which a bin causes a warning", low=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainSettings:
-    """How LoRA and the <CNF> row are trained (paper section 3.2.3, Appendix A)."""
-
-    learning_rate: float = setting(2e-5, "peak learning rate of AdamW", low=0)
-    row_learning_rate: float = setting(0.0, "learning rate of the <CNF> row; 0: the same", low=0)
-    epochs: int = setting(2, "passes over the training responses", low=1)
-    batch_size: int = setting(16, "responses per optimizer step", low=1)
-    micro_batch_size: int = setting(0, "responses per forward pass; 0: the batch size", low=0)
-    head: Literal["linear", "token", "bins"] = setting(
-        "linear",
-        "linear: the logits of <CNF> and two more tokens minus that of <NOC>, none of which is "
-        "ever sampled; token: the probability of <CNF> (paper); bins: the likeliest of <B1> to "
-        "<B10>, SFT only",
-    )
-    lora: Literal["auto", "always", "never"] = setting(
-        "auto",
-        "with head=linear. auto: train LoRA, keep it if validation answers confirm it; always: "
-        "keep it; never: only fit the rows, which changes no answer",
-    )
-    gamma: float = setting(
-        0.1, "weight of the SFT term, which keeps the answers as they are", low=0
-    )
-    cnf_in_sft: bool = setting(False, "<CNF> is one more label of the SFT term (GrACE-SFT)")
-    loss: Literal["mse", "log"] = setting("log", "calibration loss: log, or mse (paper)")
-    init: Literal["mean", "eos", "scaled_eos"] = setting(
-        "eos",
-        "row from which <CNF> starts, with head=token: eos, scaled_eos, or the mean of all; with "
-        "read_at=prompt one with c of about 1/2",
-    )
-    read_at: Literal["predict", "feed", "prompt"] = setting(
-        "predict",
-        "where c is read. predict: last response token, at no cost; feed: <CNF>, with one more "
-        "forward pass; prompt: last prompt token",
-    )
-    evidence: Literal["none", "likelihood"] = setting(
-        "likelihood",
-        "likelihood: c also uses the probabilities of the response's own tokens; none: it does not "
-        "(paper)",
-    )
-    trace: bool = setting(
-        False, "also fit c at every token of an answer; needs head=linear and lora=never"
-    )
-    balance: Literal["none", "cap", "sampler"] = setting(
-        "none",
-        "balance the target's intervals: none; cap, at most the mean size of each; or sampler, "
-        "equally often",
-    )
-    rank: int = setting(16, "LoRA rank", low=1)
-    alpha: float = setting(16.0, "LoRA scaling factor", low=0)
-    dropout: float = setting(0.05, "LoRA dropout", low=0, high=1)
-    target_modules: tuple[str, ...] = setting(
-        ("mlp",), "mlp, attention, qv, all-linear, or module names"
-    )
-    weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
-    schedule: Literal["constant", "linear", "cosine"] = setting(
-        "linear", "learning-rate schedule: constant, linear or cosine"
-    )
-    warmup: float = setting(0.0, "share of the steps spent warming up", low=0, high=1)
-    max_grad_norm: float = setting(1.0, "norm at which gradients are clipped; 0: never", low=0)
-    gradient_checkpointing: bool = setting(False, "train with less memory, more slowly")
-    keep: Literal["last", "best"] = setting(
-        "best", "epoch to keep: best (by validation Brier score) or last"
-    )
-    report_to: Literal["none", "tensorboard", "wandb", "trackio"] = setting(
-        "none", "tracker that also gets the training log: none, tensorboard, wandb or trackio"
-    )
-
-    def __post_init__(self) -> None:
-        """Refuse settings that exclude each other.
-
-        Raises:
-            ConfigError: names them, and what to set instead.
-        """
-        bins, evidence = self.head == "bins", self.evidence != "none"
-        linear = self.head == "linear"
-        excluded = {
-            "train.read_at=prompt is before the response that train.evidence=likelihood needs; "
-            "set train.evidence=none": evidence and self.read_at == "prompt",
-            "train.head=bins has no logit of <CNF> for train.evidence=likelihood to shift; "
-            "set train.evidence=none": evidence and bins,
-            "train.head=linear is read at every response token, which train.read_at="
-            f"{self.read_at} is not; set train.head=token": linear and self.read_at != "predict",
-            "train.head=linear is fitted together with the evidence; set "
-            "train.evidence=likelihood, or train.head=token": linear and not evidence,
-            "train.head=linear is never a label; set train.cnf_in_sft=false, or train.head=token": (
-                linear and self.cnf_in_sft
-            ),
-            "train.trace is fitted to the model without LoRA; set train.head=linear and "
-            "train.lora=never": self.trace and not (linear and self.lora == "never"),
-            "train.head=bins has no single token to feed for train.read_at=feed; "
-            "set train.read_at=predict": bins and self.read_at == "feed",
-            "train.head=bins has no loss but the SFT term, which train.gamma=0 removes; "
-            "set train.gamma=1": bins and self.gamma == 0,
-        }
-        for message, excludes in excluded.items():
-            if excludes:
-                raise ConfigError(message)
-
-
-FREE_IN_TRAINING = ("micro_batch_size", "gradient_checkpointing", "report_to")
-"""Settings that may change during training, after it ran out of memory, say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ class TransformersEngine(LocalScorer):
             evidence=loaded.evidence,
             batch_size=batch_size,
             stops=(*loaded.stops, *stop_ids(loaded.tokenizer, stop)),
+            layer_rows=loaded.layer_rows,
         )
 
     @classmethod

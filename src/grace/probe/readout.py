@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grace.calibration import log_losses
-from grace.cnf import HeadShape
+from grace.cnf import PLACES, HeadShape
 from grace.engines import Features
 from grace.evidence import Evidence
 from grace.probe.logistic import Logistic, fit_logistic
@@ -38,6 +38,7 @@ class Fit(NamedTuple):
 
     Attributes:
         rows_ED: the rows of the tokens that are read, that of `<NOC>` last.
+        layer_rows: the block and the rows (E, H) that read its MLP, if c reads one.
         evidence: fitted with them.
         held_out: c of each response (N,) by a fit that has not seen its question.
         losses: the log loss of `held_out` (N,).
@@ -55,6 +56,7 @@ class Fit(NamedTuple):
     weights_QD: Array
     held_out_KQD: Array
     fold_N: Array
+    layer_rows: tuple[int, Array] | None = None
 
 
 def fit_evidence(
@@ -87,6 +89,7 @@ def fit_readout(
     groups_N: Sequence[Hashable],
     head: HeadShape,
     *,
+    middle: tuple[int, Features] | None = None,
     along: Steps | None = None,
     seed: int = 0,
 ) -> Fit:
@@ -101,11 +104,13 @@ def fit_readout(
         labels_N: 1 or True where the response is right.
         groups_N: its question.
         head: the model's output head (`grace.cnf.head_shape`).
+        middle: a block and the activations of its MLP, for c to read them in place of `states`.
         along: further steps of the responses, to fit the rows to as well; dropped if that makes c
             at the end worse by more than a standard error.
         seed: seed of the folds.
     """
-    read, blocks = placed(states), _blocks(features_NF)
+    read = placed(states if middle is None else middle[1])
+    blocks = _blocks(features_NF)
     made = fit_logistic([*read, *blocks], labels_N, groups_N, free=True, seed=seed)
     alone = fit_logistic(blocks, labels_N, groups_N, free=True, seed=seed)
     if along is not None:
@@ -121,8 +126,13 @@ def fit_readout(
     evidence = _evidence(features_NF, weights_F, bias)
     odds_N = np.clip(both @ [made.scores, alone.scores], -evidence.limit, evidence.limit)
     held_out_N = 1 / (1 + np.exp(-odds_N))
+    layer_rows = None
+    rows_ED = _rows(states, weights_QD if middle is None else None, head)
+    if middle is not None:
+        apart_EH = _apart(weights_QD)
+        layer_rows = (middle[0], round_rows(apart_EH, read))
     return Fit(
-        _rows(states, weights_QD, head),
+        rows_ED,
         evidence,
         held_out_N,
         log_losses(held_out_N, labels_N),
@@ -130,6 +140,7 @@ def fit_readout(
         weights_QD,
         both[0] * np.array([weights[:count] for weights in made.held_out]),
         made.fold_N,
+        layer_rows,
     )
 
 
@@ -197,13 +208,20 @@ def _evidence(features_NF: Array, weights_F: Array, intercept: float) -> Evidenc
     )
 
 
-def _rows(states: Features, weights_QD: Array, head: HeadShape) -> Array:
+def _apart(weights_QD: Array) -> Array:
+    """Return rows (E, D) with these differences from the last one, and a mean of 0."""
+    rows_ED = np.vstack([weights_QD, np.zeros_like(weights_QD[:1])])
+    apart_ED: Array = rows_ED - rows_ED.mean(0)
+    return apart_ED
+
+
+def _rows(states: Features, weights_QD: Array | None, head: HeadShape) -> Array:
     """Return the rows of the tokens: an improbable row, and around it rows with these differences.
 
     Only what the rows differ by is read, so their mean is free to keep all tokens improbable. The
     mean row of the head is improbable already, whatever the state. Where all states share a
     direction (a ridge regression of a constant on them finds it), as in deep models, all rows are
-    pushed down along it by `FLOOR` logits more.
+    pushed down along it by `FLOOR` logits more. Without differences all rows are the same.
     """
     seen_ND = np.concatenate([states.first_ND, states.last_ND]).astype(np.float64)
     gram_DD = seen_ND.T @ seen_ND / len(seen_ND)
@@ -212,5 +230,6 @@ def _rows(states: Features, weights_QD: Array, head: HeadShape) -> Array:
     low_D = np.asarray(head.mean_D, dtype=np.float64)
     if not head.capped and float((seen_ND @ even_D).min()) > SAME_SIDE:
         low_D = low_D - FLOOR / head.scale * even_D
-    apart_ED = np.vstack([weights_QD, np.zeros_like(low_D)]) / head.scale
-    return round_rows(low_D + apart_ED - apart_ED.mean(0), placed(states))
+    if weights_QD is None:
+        weights_QD = np.zeros((len(PLACES), len(low_D)))
+    return round_rows(low_D + _apart(weights_QD) / head.scale, placed(states))

@@ -67,9 +67,19 @@ def save_adapter(
     _write(directory, tokenizer, record, write_weights)
 
 
-def save_rows(rows_ED: Any, tokenizer: Any, directory: Path, record: Mapping[str, Any]) -> None:
-    """Write an adapter without LoRA: rows of the output head, tokenizer, grace.json, model card."""
-    data = save_arrays({"rows": np.ascontiguousarray(rows_ED)})
+def save_rows(
+    rows_ED: Any,
+    tokenizer: Any,
+    directory: Path,
+    record: Mapping[str, Any],
+    layer_rows_EH: Any = None,
+) -> None:
+    """Write an adapter without LoRA: rows of the output head, tokenizer, grace.json, model card.
+
+    `layer_rows_EH` read the MLP of the block that the record names, if it names one.
+    """
+    rows = {"rows": rows_ED} | ({} if layer_rows_EH is None else {"layer_rows": layer_rows_EH})
+    data = save_arrays({name: np.ascontiguousarray(value) for name, value in rows.items()})
     _write(directory, tokenizer, record, lambda partial: (partial / ROWS).write_bytes(data))
 
 

@@ -17,7 +17,7 @@ from grace.store import check_vacant
 from grace.store.inputs import Row
 
 if TYPE_CHECKING:
-    from grace.pipeline.stages.fit import Graded
+    from grace.pipeline.stages.graded import Graded
 
 FEWEST = 20  # graded answers
 DRAWING = ("dir", "file", "question_field", "answer_field", "train", "validation", "test", "shots")
@@ -57,6 +57,14 @@ def fit(
     trace: Annotated[
         bool, typer.Option("--trace", help="Also fit the confidence at every token of an answer.")
     ] = False,
+    layer: Annotated[
+        int,
+        typer.Option(
+            min=-1,
+            help="What the confidence reads. 0: the last hidden state, which every engine gives; "
+            "N: the MLP of block N; -1: the best of several.",
+        ),
+    ] = 0,
     settings: Set = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -67,7 +75,7 @@ def fit(
     The model's answers stay exactly the same. OUT can be asked, served and
     exported like any adapter.
     """
-    from grace.pipeline.stages.fit import fit_graded
+    from grace.pipeline.stages.graded import fit_graded
 
     for key in (override.partition("=")[0] for override in settings or []):
         if key.startswith(UNUSED):
@@ -85,7 +93,7 @@ def fit(
     tree = {
         "model": {"path": model, "device": device, "dtype": dtype},
         "data": {"file": str(file)},
-        "train": {"lora": "never", "trace": trace},
+        "train": {"lora": "never", "trace": trace, "layer": layer},
     }
     resolved = override_settings(tree, settings or [])
     fitted = fit_graded(resolved, answers, out)
@@ -106,7 +114,7 @@ def fit(
 def _graded(file: Path) -> Iterator[Graded]:
     """Yield the answers that were graded and not cut."""
     from grace.measuring import answer_rows, grade_in
-    from grace.pipeline.stages.fit import Graded
+    from grace.pipeline.stages.graded import Graded
 
     for where, fields in answer_rows(file, COLUMNS):
         correct = grade_in(fields, where)

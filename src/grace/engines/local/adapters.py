@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from grace.cnf import count_rows, find_readout, set_rows
+from grace.engines.local.layers import LayerRows, mlp_output
 from grace.errors import ModelError, first_line
 from grace.store import AGAIN, CARD, LORA_CONFIG, ROWS, read_object
 
@@ -42,8 +43,11 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def put_rows(model: Any, adapter: Path, tokenizer: Any) -> None:
+def put_rows(model: Any, adapter: Path, tokenizer: Any, layer: int) -> LayerRows | None:
     """Put the rows of an adapter without LoRA into the output head.
+
+    Returns:
+        The rows that read the MLP of a block, None if `layer` is 0.
 
     Raises:
         ModelError: the rows do not fit the model.
@@ -56,6 +60,23 @@ def put_rows(model: Any, adapter: Path, tokenizer: Any) -> None:
             f"model's hidden size of {width}; use the model that it was fitted on"
         )
     set_rows(model, readout, rows_ED)
+    return read_layer_rows(adapter, model, layer) if layer else None
+
+
+def read_layer_rows(adapter: Path, model: Any, layer: int) -> LayerRows:
+    """Return the rows with which an adapter reads the MLP of a block.
+
+    Raises:
+        ModelError: it has none, or they do not fit the model.
+    """
+    output = mlp_output(model, layer)
+    rows_EH = read_tensors(adapter / ROWS).get("layer_rows")
+    if rows_EH is None or rows_EH.shape[-1] != output.in_features:
+        raise ModelError(
+            f"{adapter / ROWS} has no rows for the MLP of block {layer}, of width "
+            f"{output.in_features}; use the model that it was fitted on, or {AGAIN}"
+        )
+    return LayerRows(layer, rows_EH.float().to(output.weight.device))
 
 
 def load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from grace.engines import Ids
+from grace.engines.local.layers import LayerRows, Taps
 from grace.errors import ModelError
 
 SHORTEST = 16  # shared tokens that are worth a call of their own
@@ -37,10 +38,18 @@ def cache_argument(model: Any) -> str:
 
 
 class Forward:
-    """Calls a model with those of the arguments that its `forward` accepts."""
+    """Calls a model with those of the arguments that its `forward` accepts.
 
-    def __init__(self, model: Any) -> None:
+    Args:
+        model: a causal language model.
+        read: ids of the tokens that are read, if their logits gain from a layer in the middle.
+        rows: what they gain; None: nothing.
+    """
+
+    def __init__(self, model: Any, read: Ids = (), rows: LayerRows | None = None) -> None:
         self.model = model
+        self._read, self._rows = list(read), rows
+        self._taps = None if rows is None else Taps(model, [rows.layer])
         self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
         decoder = self._base.base_model
         # Llama 4 names no base model.
@@ -65,7 +74,11 @@ class Forward:
         if self._keeps:
             extra["logits_to_keep"] = keep
         out = self.model(input_ids=ids_BL, attention_mask=mask_BL, use_cache=use_cache, **extra)
-        return out.logits[:, -keep:].float(), out[self._cache] if use_cache else None
+        logits_BKV = out.logits[:, -keep:].float()
+        if self._rows is not None and self._taps is not None:
+            seen_BKH = self._taps(self._rows.layer)[:, -keep:]
+            logits_BKV[..., self._read] += (seen_BKH @ self._rows.rows_EH.T).to(logits_BKV.device)
+        return logits_BKV, out[self._cache] if use_cache else None
 
     def states(
         self, ids_BL: Tensor, mask_BL: Tensor | None, positions_BL: Tensor, cache: Any = None

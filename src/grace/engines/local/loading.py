@@ -17,6 +17,7 @@ from grace.cnf import count_rows, find_readout
 from grace.config import is_missing
 from grace.engines.local.adapters import load_adapter, put_rows
 from grace.engines.local.forward import cache_argument
+from grace.engines.local.layers import LayerRows
 from grace.engines.reading import check_rows
 from grace.engines.stops import ids_in, named_ends
 from grace.errors import ModelError, first_line
@@ -33,7 +34,8 @@ DTYPES = {
 class Loaded(NamedTuple):
     """A model in evaluation mode with its tokenizer, and how its confidence is read.
 
-    `stops` are the ids of tokens that contain a stop text.
+    `stops` are the ids of tokens that contain a stop text, `layer_rows` what the logits of the
+    tokens that are read gain from a layer in the middle.
     """
 
     model: Any
@@ -41,6 +43,7 @@ class Loaded(NamedTuple):
     read_at: str
     evidence: Evidence | None = None
     stops: tuple[int, ...] = ()
+    layer_rows: LayerRows | None = None
 
 
 def load(
@@ -81,11 +84,14 @@ def load(
     model = model.to(where).eval()
     if next(model.parameters()).dtype != torch.float32 and not trainable:
         head_in_float32(model)
+    layer_rows = None
     if adapter is not None and (Path(adapter) / ROWS).is_file():
-        put_rows(model, Path(adapter), tokenizer)  # into a float32 head, if there is one
+        # into a float32 head, if there is one
+        layer_rows = put_rows(model, Path(adapter), tokenizer, manifest.get("layer", 0))
     evidence = Evidence.in_card(manifest)
     stops = tuple(manifest.get("stop_ids", ()))
-    return Loaded(model, tokenizer, manifest.get("read_at", "predict"), evidence, stops)
+    read_at = manifest.get("read_at", "predict")
+    return Loaded(model, tokenizer, read_at, evidence, stops, layer_rows)
 
 
 def load_tokenizer(

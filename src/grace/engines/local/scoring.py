@@ -6,7 +6,8 @@ hidden size, E tokens that are read.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from grace.engines import Features, Ids, StepStates
 from grace.engines.base import BaseEngine, check_contexts
 from grace.engines.local.batching import group, run_batches
 from grace.engines.local.forward import Forward, Unread, begin, numbers
+from grace.engines.local.layers import LayerRows, tapped
 from grace.engines.local.loading import eos_ids
 from grace.engines.reading import Reader, Scored
 from grace.errors import ModelError
@@ -43,6 +45,7 @@ class LocalScorer(BaseEngine):
         evidence: how the response's own probabilities shift the logit of `<CNF>`, if at all.
         batch_size: rows in flight; None: a default for the device.
         stops: ids that end a response besides those that model and tokenizer name.
+        layer_rows: what the logits of the tokens that are read gain from a layer in the middle.
 
     Raises:
         ModelError: neither tokenizer nor model names an end token, or c cannot be read that way.
@@ -57,6 +60,7 @@ class LocalScorer(BaseEngine):
         evidence: Evidence | None = None,
         batch_size: int | None = None,
         stops: Ids = (),
+        layer_rows: LayerRows | None = None,
     ) -> None:
         readout = find_readout(tokenizer)
         if read_at not in ("predict", "feed", "prompt"):
@@ -69,7 +73,8 @@ class LocalScorer(BaseEngine):
         self.reader = Reader(readout, eos, read_at, evidence)
         config = model.config.get_text_config()
         self.limit: int | None = getattr(config, "max_position_embeddings", None)
-        self.model, self.forward = model.eval(), Forward(model)
+        read = readout.ids if readout else ()
+        self.model, self.forward = model.eval(), Forward(model, read, layer_rows)
         self.tokenizer = tokenizer
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_size = batch_size or ROWS_IN_FLIGHT.get(self.device.type, 64)
@@ -106,10 +111,12 @@ class LocalScorer(BaseEngine):
         prompts: Sequence[Ids],
         responses: Sequence[Ids],
         steps_NB: Sequence[Ids] = (),
+        layers: Sequence[int] = (),
     ) -> tuple[Features, StepStates]:
         """Return the pooled hidden states of given responses, and those at B steps of each.
 
-        A step is the number of response tokens before it. Without `steps_NB`, B is 0.
+        A step is the number of response tokens before it. Without `steps_NB`, B is 0. The
+        activations inside the MLPs of `layers` follow the last hidden state, side by side.
         """
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
         check_contexts(contexts, self.limit)
@@ -118,7 +125,9 @@ class LocalScorer(BaseEngine):
             counts = [len(responses[i]) for i in batch]
             sequences = [contexts[i] for i in batch]
             unread = begin(self.forward, sequences, self.device, keep=max(counts) + 1)
-            return pool(self.forward, unread, counts, [steps_NB[i] for i in batch if steps_NB])
+            steps = [steps_NB[i] for i in batch if steps_NB]
+            with tapped(self.model, layers) as taps:
+                return pool(self.forward, unread, counts, steps, [partial(taps, n) for n in layers])
 
         pooled = run_batches(self._group(contexts), run, contexts)
         hidden_size = self.model.config.get_text_config().hidden_size
@@ -196,9 +205,15 @@ def score(logits_KV: Tensor, response: Ids, reader: Reader) -> Scored:
 
 @torch.inference_mode()
 def pool(
-    forward: Forward, unread: Unread, counts: Ids, steps: Sequence[Ids] = ()
+    forward: Forward,
+    unread: Unread,
+    counts: Ids,
+    steps: Sequence[Ids] = (),
+    others: Sequence[Callable[[], Tensor]] = (),
 ) -> list[np.ndarray]:
     """Return pooled states of each sequence, shape (3 + 2 B, D) with B steps, or (3, D).
+
+    `others` return further states of the same positions, which follow the last hidden state.
 
     With n the count of a sequence: the mean of its last n positions, the last position, and the one
     before those n, which is step 0; then the states at the steps, and the means of the positions
@@ -206,8 +221,9 @@ def pool(
     """
     states_BCD = forward.states(unread.ids_BC, unread.mask_BL, unread.positions_BC, unread.cache)
     numbers(states_BCD[:, -1])
+    states_BCD = torch.cat([states_BCD.float(), *(other() for other in others)], dim=-1)
     pooled = []
-    for row, (states_CD, n) in enumerate(zip(states_BCD.float(), counts, strict=True)):
+    for row, (states_CD, n) in enumerate(zip(states_BCD, counts, strict=True)):
         kept = [states_CD[-max(n, 1) :].mean(0), states_CD[-1], states_CD[-n - 1]]
         steps_KD = states_CD[len(states_CD) - n - 1 :]
         at = steps[row] if steps else ()

@@ -2,7 +2,7 @@
 
 It writes the evidence and, with `train.head = linear`, the rows of the tokens that are read: an
 adapter without LoRA in the folder `rows`, which gives the backbone's own answers a confidence.
-`fit_graded` fits the same to graded answers of any origin, for `grace fit`.
+`grace.pipeline.stages.graded` fits the same to graded answers of any origin, for `grace fit`.
 """
 
 from __future__ import annotations
@@ -11,30 +11,37 @@ import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from grace.chat import encode_chat, encode_response
 from grace.cnf import head_shape
-from grace.config import RunSettings, absolute_model, to_dict
+from grace.config import absolute_model, to_dict
 from grace.engines import Features, StepStates
-from grace.engines.base import check_contexts
-from grace.errors import DataError, GraceError
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
-from grace.grading import is_number, labels_of, short_answer
+from grace.grading import labels_of
 from grace.pipeline.context import Context
+from grace.pipeline.stages.depth import (
+    LAST,
+    LayerStates,
+    best_layer,
+    from_arrays,
+    layers_to_fit,
+    layers_to_read,
+)
+from grace.pipeline.stages.targets import STEP
 from grace.probe.readout import Fit, fit_evidence, fit_readout
-from grace.probe.steps import STEPS, Steps, draw_steps, fit_trace
-from grace.progress import progress, say
-from grace.records import Message, Question, to_json
-from grace.store import RunDir, write_json
+from grace.probe.steps import STEPS, Steps, fit_trace
+from grace.progress import say
+from grace.records import Question, to_json
+from grace.store import write_json
 from grace.tasks import title_of
-from grace.tasks.prompts import conversation
+
+if TYPE_CHECKING:
+    from grace.pipeline.stages.graded import Graded
 
 FIT = "fit"  # the unit under which the seconds of the fit are kept
-AT_ONCE = 64  # graded answers that are read together
 
 
 class FitData(NamedTuple):
@@ -86,24 +93,24 @@ def fit(context: Context) -> None:
         from safetensors.numpy import load_file
 
         stored = {name: value[rows] for name, value in load_file(split.features).items()}
-        states = Features(stored["mean"], stored["last"], stored["first"])
-        steps = None
-        if train.trace:
-            at_steps = StepStates(stored["at_step"], stored["to_step"])
-            steps = data.steps(states, at_steps, stored["step"])
-        readout = fit_rows(context, states, data, steps)
+        layers = layers_to_read(train, context.engines.base.model)
+        read = {layer: from_arrays(stored, layer) for layer in (LAST, *layers)}
+        readout = fit_rows(context, read, data, stored[STEP])
         evidence = readout.evidence
         summary = {  # on held-out folds
             "log_loss": float(readout.losses.mean()),
             "evidence_log_loss": float(readout.alone.mean()),
             "answers": len(readout.losses),
+            "layer": readout.layer_rows[0] if readout.layer_rows else LAST,
         }
+        metadata = adapter_metadata(context, split.questions.read())
         write_rows_adapter(
             context.engines.base,
             readout.rows_ED,
             evidence,
             directory.rows,
-            adapter_metadata(context, split.questions.read()),
+            metadata,
+            readout.layer_rows,
         )
         outputs += sorted(path for path in directory.rows.iterdir() if path.is_file())
     else:
@@ -112,31 +119,52 @@ def fit(context: Context) -> None:
         directory.add_time("fit", f"{FIT}/1", time.perf_counter() - start, 1)
     write_json(directory.readout, {"evidence": evidence.to_dict(), **summary})
     inputs = [split.responses.path, split.grades.path, split.features]
-    directory.finish("fit", {"head": train.head, "trace": train.trace}, inputs, outputs)
+    directory.finish(
+        "fit", {"head": train.head, "trace": train.trace, "layer": train.layer}, inputs, outputs
+    )
 
 
-def fit_rows(context: Context, states: Features, data: FitData, steps: Steps | None = None) -> Fit:
+def fit_rows(
+    context: Context, read: Mapping[int, LayerStates], data: FitData, step_NB: Any = None
+) -> Fit:
     """Fit the rows and the evidence on pooled states (see `fit_readout`), and show the log loss.
 
-    With steps of the responses, the trace is fitted too: c before the end.
+    Of several layers the one with the best c is kept (see `best_layer`). With `train.trace` c
+    before the end is fitted, too.
+
+    Args:
+        context: the run, or the settings of a fit.
+        read: the pooled states by layer; those of the last layer are always among them.
+        data: the responses.
+        step_NB: the steps of each response whose states are pooled.
     """
-    base, seed = context.engines.base, context.settings.seed
+    train, base, seed = context.settings.train, context.engines.base, context.settings.seed
     graded = (data.labels_N, data.groups)
-    readout = fit_readout(
-        states,
-        data.features_NF,
-        *graded,
-        head_shape(base.model, len(base.tokenizer)),
-        along=steps,
-        seed=seed,
-    )
-    say(
-        f"read-out fitted on {len(readout.losses)} answers: held-out log loss "
-        f"{readout.losses.mean():.3f} (evidence alone {readout.alone.mean():.3f})"
-    )
-    if steps is None:
+    head = head_shape(base.model, len(base.tokenizer))
+    found: dict[int, Fit] = {}
+    for layer in layers_to_fit(train, [layer for layer in read if layer != LAST]):
+        features, at_steps = read[layer]
+        made = fit_readout(
+            read[LAST].features,
+            data.features_NF,
+            *graded,
+            head,
+            middle=None if layer == LAST else (layer, features),
+            along=data.steps(features, at_steps, step_NB) if train.trace else None,
+            seed=seed,
+        )
+        found[layer] = made
+        say(
+            f"read-out of {_named(layer)} fitted on {len(made.losses)} answers: held-out log loss "
+            f"{made.losses.mean():.3f} (evidence alone {made.alone.mean():.3f})"
+        )
+    chosen = best_layer({layer: made.losses for layer, made in found.items()})
+    readout = found[chosen]
+    if len(found) > 1:
+        say(f"c reads {_named(chosen)}")
+    if not train.trace:
         return readout
-    traced = fit_trace(readout, steps, *graded, seed=seed)
+    traced = fit_trace(readout, data.steps(*read[chosen], step_NB), *graded, seed=seed)
     rate = float(np.mean(data.labels_N))
     entropy = -rate * np.log(rate) - (1 - rate) * np.log1p(-rate)
     say(
@@ -146,10 +174,22 @@ def fit_rows(context: Context, states: Features, data: FitData, steps: Steps | N
     return readout._replace(evidence=dataclasses.replace(readout.evidence, trace=traced.trace))
 
 
+def _named(layer: int) -> str:
+    return f"the MLP of block {layer}" if layer else "the last state"
+
+
 def write_rows_adapter(
-    engine: Any, rows_ED: Any, evidence: Evidence, out: Path, metadata: Mapping[str, Any]
+    engine: Any,
+    rows_ED: Any,
+    evidence: Evidence,
+    out: Path,
+    metadata: Mapping[str, Any],
+    layer_rows: tuple[int, Any] | None = None,
 ) -> None:
-    """Write rows and their evidence as an adapter directory; the engine is not changed."""
+    """Write rows and their evidence as an adapter directory; the engine is not changed.
+
+    `layer_rows` are a block and the rows (E, H) that read its MLP, if c reads one.
+    """
     from grace.cnf import CnfTokens, count_rows, name_readout
     from grace.config import TrainSettings
     from grace.training.adapter import adapter_record, save_rows
@@ -158,8 +198,9 @@ def write_rows_adapter(
     rows, needed = count_rows(engine.model), max(readout.ids) + 1
     cnf = CnfTokens(readout, spare_row=needed <= rows, init="fit")
     settings = TrainSettings(lora="never")
+    layer, middle_EH = layer_rows or (LAST, None)
     record = adapter_record(engine.model, max(rows, needed), cnf, settings, metadata, evidence)
-    save_rows(rows_ED, tokenizer, out, record)
+    save_rows(rows_ED, tokenizer, out, {**record, "layer": layer}, middle_EH)
 
 
 def adapter_metadata(context: Context, asked: Iterable[Question | Graded]) -> dict[str, Any]:
@@ -181,105 +222,3 @@ def adapter_metadata(context: Context, asked: Iterable[Question | Graded]) -> di
         "sample": sample | {"stop": list(stop)},
         "stop_ids": list(stop_ids(context.engines.base.tokenizer, stop)),
     }
-
-
-class Graded(NamedTuple):
-    """An answer with its grade.
-
-    `asked` is a question, or the conversation before the answer; `where` is named in errors.
-    """
-
-    asked: str | Sequence[Message]
-    choices: tuple[str, ...]
-    response: str
-    correct: bool
-    where: str = ""
-
-
-def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> Fit:
-    """Fit a read-out on graded answers and write it as an adapter directory.
-
-    The prompts are made as `settings.data` says. Answers to one question are in one fold. If all
-    right answers are numbers, the adapter votes by number.
-
-    Raises:
-        DataError: all answers are right, or all are wrong; there is only one question; or an
-            answer cannot be read, because it is too long for the model, for example.
-        ModelError: the model cannot be loaded.
-    """
-    labels_N = labels_of([answer.correct for answer in answers], "graded answers")
-    task = settings.data.task or "jsonl"
-    data = dataclasses.replace(settings.data, task=task, shots=0)
-    grade = settings.grade
-    if task == "jsonl" and _are_numbers(answers):
-        say("every right answer is a number, so numbers are compared in votes")
-        grade = dataclasses.replace(grade, grader="number")
-    context = Context(RunDir(out), dataclasses.replace(settings, data=data, grade=grade))
-    engine = context.engines.base
-    encoded = [_encoded(context, answer) for answer in answers]
-    chats, prompts, responses = zip(*encoded, strict=True)
-    if len(set(chats)) == 1:
-        raise DataError(
-            "all graded answers are to one question, so nothing shows how good the confidence of "
-            "another one is; grade answers to more questions"
-        )
-    step_NB = np.zeros((len(responses), 0), dtype=int)
-    if settings.train.trace:
-        step_NB = draw_steps([*map(len, responses)], settings.seed)
-    features, at_steps, logprobs = _read(engine, prompts, responses, step_NB)
-    graded = FitData(logprobs, labels_N, list(chats))
-    steps = graded.steps(features, at_steps, step_NB) if settings.train.trace else None
-    readout = fit_rows(context, features, graded, steps)
-    metadata = adapter_metadata(context, answers)
-    write_rows_adapter(engine, readout.rows_ED, readout.evidence, out, metadata)
-    return readout
-
-
-def _are_numbers(answers: Sequence[Graded]) -> bool:
-    """Return whether the right answers, which are all that is known to be accepted, are numbers."""
-    return all(
-        not answer.choices and (not answer.correct or is_number(short_answer(answer.response)))
-        for answer in answers
-    )
-
-
-def _encoded(context: Context, answer: Graded) -> tuple[str, list[int], list[int]]:
-    """Return the conversation as a text, and the token ids of its prompt and of the answer.
-
-    Raises:
-        DataError: names the place of the answer, and what is wrong with it.
-    """
-    engine, chat = context.engines.base, answer.asked
-    try:
-        if isinstance(chat, str):
-            question = Question("0", context.task.name, chat, (), answer.choices)
-            chat = conversation(context.task, question, context.data, ())
-        prompt = encode_chat(engine.tokenizer, chat, context=engine.limit)
-        response = encode_response(engine.tokenizer, chat, answer.response, context=engine.limit)
-        check_contexts([[*prompt, *response]], engine.limit)
-    except GraceError as error:
-        raise DataError(f"{answer.where}: {error}") from error
-    return str(chat), prompt, response
-
-
-def _read(
-    engine: Any,
-    prompts: Sequence[Sequence[int]],
-    responses: Sequence[Sequence[int]],
-    step_NB: Any,
-) -> tuple[Features, StepStates, list[tuple[Sequence[float], float]]]:
-    """Return hidden states and log-probabilities of answers and their ends, a part at a time."""
-    parts: list[tuple[Features, StepStates]] = []
-    logprobs: list[tuple[Sequence[float], float]] = []
-    with progress("read answers", len(responses), unit="answers") as advance:
-        for start in range(0, len(responses), AT_ONCE):
-            rows = slice(start, start + AT_ONCE)
-            parts.append(engine.states(prompts[rows], responses[rows], step_NB[rows].tolist()))
-            logprobs += engine.logprobs(prompts[rows], responses[rows])
-            advance(len(responses[rows]))
-    features, at_steps = zip(*parts, strict=True)
-    return (
-        Features(*map(np.concatenate, zip(*features, strict=True))),
-        StepStates(*map(np.concatenate, zip(*at_steps, strict=True))),
-        logprobs,
-    )

@@ -11,6 +11,7 @@ from grace.config import to_dict
 from grace.estimators import Samples
 from grace.grading import labels_of
 from grace.pipeline.context import Context
+from grace.pipeline.stages.depth import layers_to_read, read_pooled, to_arrays
 from grace.probe.steps import draw_steps
 from grace.progress import progress, say
 from grace.records import Target
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from grace.training.targets import Targets
 
 SHARD_ROWS = 256
-STATES = ("mean", "last", "first")
-TRACE_STATES = ("step", "at_step", "to_step")
+STEP = "step"  # the steps of each response whose states are stored, too
 
 
 def features(context: Context) -> None:
     """Pool the last layer's hidden states over each training response (paper eq. 6).
 
-    With `train.trace` the states at some steps of each response are kept, too.
+    With `train.trace` the states at some steps of each response are kept, too, with `train.layer`
+    the activations of layers in the middle.
     """
     from safetensors.numpy import load_file, save
 
@@ -39,27 +40,27 @@ def features(context: Context) -> None:
     paths = [folder / f"{number:05d}.safetensors" for number in range(len(starts))]
     done = min(sum(path.exists() for path in paths) * SHARD_ROWS, total)
     steps_NB = _steps(context, samples)
+    layers = layers_to_read(context.settings.train, context.engines.base.model)
     with progress("features", total, done=done, unit="responses") as advance:
         for path, start in zip(paths, starts, strict=True):
             if path.exists():
                 continue
             rows = slice(start, start + SHARD_ROWS)
             responses = [response.token_ids for response in samples.responses[rows]]
-            engine = context.engine("base")
-            pooled, at_steps = engine.states(samples.prompts[rows], responses, steps_NB[rows])
-            arrays = dict(zip(STATES, pooled, strict=True))
-            if steps_NB:
-                traced = (np.array(steps_NB[rows], dtype=np.int32), *at_steps)
-                arrays |= dict(zip(TRACE_STATES, traced, strict=True))
+            read = read_pooled(
+                context.engines.base, samples.prompts[rows], responses, steps_NB[rows], layers
+            )
+            step_NB = np.array(steps_NB[rows], dtype=np.int32).reshape(len(responses), -1)
+            arrays = to_arrays(read) | {STEP: step_NB}
             # safetensors writes the memory of an array, whatever its strides
             write_bytes(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
             advance(len(responses))
     shards = [load_file(path) for path in paths]
-    names = [*STATES, *(TRACE_STATES if steps_NB else ())]
-    merged = {name: np.concatenate([shard[name] for shard in shards]) for name in names}
+    merged = {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]}
     write_bytes(split.features, save(merged))
     shutil.rmtree(folder)
-    settings = {"features": names}
+    train = context.settings.train
+    settings = {"trace": train.trace, "layer": train.layer}
     inputs = [split.questions.path, split.responses.path]
     context.directory.finish("features", settings, inputs, [split.features])
 

@@ -1,0 +1,115 @@
+"""A layer in the middle: the activations inside its MLP, from which c can be read in this process.
+
+They are read with a model's own forward pass, so they cost nothing. Each is divided by the root
+mean square of what the last block passes on, as the final norm divides the last hidden state.
+
+Shapes: B sequences, L positions, D hidden size, H width of the MLP, E tokens that are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from grace.errors import ModelError
+
+DEPTHS = (0.4, 0.5, 0.6, 0.75)
+"""Depths of the blocks among which `train.layer=-1` chooses; 1 is the last block."""
+
+
+class LayerRows(NamedTuple):
+    """What the logits of the tokens that are read gain from the MLP of a block, counted from 1."""
+
+    layer: int
+    rows_EH: Tensor
+
+
+def blocks(model: Any) -> nn.ModuleList:
+    """Return the blocks of a decoder, which are its longest list of modules."""
+    lists = [one for one in model.modules() if isinstance(one, nn.ModuleList)]
+    if not lists:
+        raise ModelError(f"a {type(model).__name__} has no list of blocks; use train.layer=0")
+    return max(lists, key=len)
+
+
+def mlp_output(model: Any, layer: int) -> nn.Linear:
+    """Return the linear layer with which the MLP of a block, counted from 1, writes its output.
+
+    Raises:
+        ModelError: there is no such block, or its MLP has none.
+    """
+    every = blocks(model)
+    if not 1 <= layer <= len(every):
+        raise ModelError(
+            f"train.layer is {layer}, but {type(model).__name__} has {len(every)} blocks; "
+            f"use 1 to {len(every)}"
+        )
+    size = model.config.get_text_config().hidden_size
+    writing = [
+        module
+        for name, module in every[layer - 1].named_modules()
+        if isinstance(module, nn.Linear) and module.out_features == size and _in_mlp(name)
+    ]
+    if not writing:
+        raise ModelError(
+            f"the MLP of block {layer} of a {type(model).__name__} does not end in one linear "
+            "layer, as in a mixture of experts; use train.layer=0"
+        )
+    return writing[-1]
+
+
+def _in_mlp(name: str) -> bool:
+    parents = name.split(".")[:-1]
+    return not {"mlp", "feed_forward", "ffn"}.isdisjoint(parents) and "expert" not in name
+
+
+def candidates(model: Any) -> list[int]:
+    """Return the blocks among which `train.layer=-1` chooses."""
+    count = len(blocks(model))
+    return sorted({min(max(round(depth * count), 1), count) for depth in DEPTHS})
+
+
+class Taps:
+    """Keeps the activations inside the MLPs of some blocks whenever the model is called."""
+
+    def __init__(self, model: Any, layers: Sequence[int]) -> None:
+        self._seen: dict[int, Tensor] = {}
+        self._rms_BL1 = torch.ones(1)
+        self._handles = [
+            mlp_output(model, layer).register_forward_pre_hook(self._keep(layer))
+            for layer in layers
+        ]
+        self._handles.append(blocks(model)[-1].register_forward_hook(self._measure))
+
+    def __call__(self, layer: int) -> Tensor:
+        """Return the activations of the last call, (B, L, H)."""
+        return self._seen[layer].float() / self._rms_BL1
+
+    def remove(self) -> None:
+        """Leave the model as it was."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _keep(self, layer: int) -> Any:
+        def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            self._seen[layer] = inputs[0]
+
+        return keep
+
+    def _measure(self, _: nn.Module, inputs: Any, output: Any) -> None:
+        state_BLD = output[0] if isinstance(output, tuple) else output
+        self._rms_BL1 = state_BLD.float().square().mean(-1, keepdim=True).sqrt()
+
+
+@contextmanager
+def tapped(model: Any, layers: Sequence[int]) -> Iterator[Taps]:
+    """Yield what keeps the activations of some blocks, and remove it at the end."""
+    taps = Taps(model, layers)
+    try:
+        yield taps
+    finally:
+        taps.remove()

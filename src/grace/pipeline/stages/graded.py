@@ -1,0 +1,127 @@
+"""The same fit to graded answers of any origin, for `grace fit`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grace.chat import encode_chat, encode_response
+from grace.config import RunSettings
+from grace.engines.base import check_contexts
+from grace.errors import DataError, GraceError
+from grace.grading import is_number, labels_of, short_answer
+from grace.pipeline.context import Context
+from grace.pipeline.stages.depth import LayerStates, joined, layers_to_read, read_pooled
+from grace.pipeline.stages.fit import FitData, adapter_metadata, fit_rows, write_rows_adapter
+from grace.probe.readout import Fit
+from grace.probe.steps import draw_steps
+from grace.progress import progress, say
+from grace.records import Message, Question
+from grace.store import RunDir
+from grace.tasks.prompts import conversation
+
+AT_ONCE = 64  # answers that are read together
+
+
+class Graded(NamedTuple):
+    """An answer with its grade.
+
+    `asked` is a question, or the conversation before the answer; `where` is named in errors.
+    """
+
+    asked: str | Sequence[Message]
+    choices: tuple[str, ...]
+    response: str
+    correct: bool
+    where: str = ""
+
+
+def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> Fit:
+    """Fit a read-out on graded answers and write it as an adapter directory.
+
+    The prompts are made as `settings.data` says. Answers to one question are in one fold. If all
+    right answers are numbers, the adapter votes by number.
+
+    Raises:
+        DataError: all answers are right, or all are wrong; there is only one question; or an
+            answer cannot be read, because it is too long for the model, for example.
+        ModelError: the model cannot be loaded.
+    """
+    labels_N = labels_of([answer.correct for answer in answers], "graded answers")
+    task = settings.data.task or "jsonl"
+    data = dataclasses.replace(settings.data, task=task, shots=0)
+    grade = settings.grade
+    if task == "jsonl" and _are_numbers(answers):
+        say("every right answer is a number, so numbers are compared in votes")
+        grade = dataclasses.replace(grade, grader="number")
+    context = Context(RunDir(out), dataclasses.replace(settings, data=data, grade=grade))
+    engine = context.engines.base
+    encoded = [_encoded(context, answer) for answer in answers]
+    chats, prompts, responses = zip(*encoded, strict=True)
+    if len(set(chats)) == 1:
+        raise DataError(
+            "all graded answers are to one question, so nothing shows how good the confidence of "
+            "another one is; grade answers to more questions"
+        )
+    step_NB = np.zeros((len(responses), 0), dtype=int)
+    if settings.train.trace:
+        step_NB = draw_steps([*map(len, responses)], settings.seed)
+    layers = layers_to_read(settings.train, engine.model)
+    read, logprobs = _read(engine, prompts, responses, step_NB, layers)
+    graded = FitData(logprobs, labels_N, list(chats))
+    readout = fit_rows(context, read, graded, step_NB)
+    metadata = adapter_metadata(context, answers)
+    rows = (readout.rows_ED, readout.evidence)
+    write_rows_adapter(engine, *rows, out, metadata, readout.layer_rows)
+    return readout
+
+
+def _are_numbers(answers: Sequence[Graded]) -> bool:
+    """Return whether the right answers, which are all that is known to be accepted, are numbers."""
+    return all(
+        not answer.choices and (not answer.correct or is_number(short_answer(answer.response)))
+        for answer in answers
+    )
+
+
+def _encoded(context: Context, answer: Graded) -> tuple[str, list[int], list[int]]:
+    """Return the conversation as a text, and the token ids of its prompt and of the answer.
+
+    Raises:
+        DataError: names the place of the answer, and what is wrong with it.
+    """
+    engine, chat = context.engines.base, answer.asked
+    try:
+        if isinstance(chat, str):
+            question = Question("0", context.task.name, chat, (), answer.choices)
+            chat = conversation(context.task, question, context.data, ())
+        prompt = encode_chat(engine.tokenizer, chat, context=engine.limit)
+        response = encode_response(engine.tokenizer, chat, answer.response, context=engine.limit)
+        check_contexts([[*prompt, *response]], engine.limit)
+    except GraceError as error:
+        raise DataError(f"{answer.where}: {error}") from error
+    return str(chat), prompt, response
+
+
+def _read(
+    engine: Any,
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    step_NB: Any,
+    layers: Sequence[int],
+) -> tuple[dict[int, LayerStates], list[tuple[Sequence[float], float]]]:
+    """Return hidden states and log-probabilities of answers and their ends, a part at a time."""
+    parts: list[dict[int, LayerStates]] = []
+    logprobs: list[tuple[Sequence[float], float]] = []
+    with progress("read answers", len(responses), unit="answers") as advance:
+        for start in range(0, len(responses), AT_ONCE):
+            rows = slice(start, start + AT_ONCE)
+            asked = (prompts[rows], responses[rows])
+            parts.append(read_pooled(engine, *asked, step_NB[rows].tolist(), layers))
+            logprobs += engine.logprobs(*asked)
+            advance(len(responses[rows]))
+    return joined(parts), logprobs

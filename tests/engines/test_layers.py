@@ -1,0 +1,187 @@
+"""c read from the MLP of a block in the middle: free, exact, and without a change to any answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tiny_models
+from grace.cnf import add_cnf
+from grace.engines import Sampling
+from grace.engines.local.layers import LayerRows, candidates, mlp_output
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ConfigError, ModelError
+from grace.evidence import Evidence, confidence
+from grace.evidence import features as likelihoods
+from grace.pipeline.stages.depth import LAST, best_layer, read_pooled
+from grace.pipeline.stages.fit import write_rows_adapter
+
+EVIDENCE = Evidence.none()
+SAMPLED = Sampling(max_new_tokens=12, temperature=1.0, num_samples=2, seed=5)
+
+
+def reading(tiny: Any, layer: int = 1, batch: int | None = None) -> TransformersEngine:
+    """An engine whose c is read from a block, with random rows."""
+    model, tokenizer = tiny
+    add_cnf(model, tokenizer, head="linear", init="mean")
+    width = mlp_output(model, layer).in_features
+    rows = torch.randn(4, width, generator=torch.Generator().manual_seed(7))
+    middle = LayerRows(layer, rows)
+    options = {"evidence": EVIDENCE, "batch_size": batch, "layer_rows": middle}
+    return TransformersEngine(model, tokenizer, **options)
+
+
+def activations(model: Any, ids: list[int], layer: int) -> Any:
+    """(L, H) inside the MLP of a block, by a hook of our own, over the rms before the final norm."""
+    seen: dict[str, Any] = {}
+    output = mlp_output(model, layer)
+    first = output.register_forward_hook(lambda _, given, out: seen.update(mlp=given[0]))
+    with torch.inference_mode():
+        states = model(input_ids=torch.tensor([ids]), output_hidden_states=False)
+        del states
+        blocks = max(
+            (one for one in model.modules() if isinstance(one, torch.nn.ModuleList)), key=len
+        )
+        last = blocks[-1].register_forward_hook(
+            lambda _, given, out: seen.update(last=out[0] if isinstance(out, tuple) else out)
+        )
+        model(input_ids=torch.tensor([ids]))
+    first.remove()
+    last.remove()
+    rms = seen["last"].square().mean(-1, keepdim=True).sqrt()
+    return (seen["mlp"] / rms)[0]
+
+
+@pytest.mark.parametrize("tiny", tiny_models.ARCHITECTURES, indirect=True)
+@pytest.mark.parametrize("layer", [1, 2])
+def test_generating_and_scoring_read_the_same_c_as_the_definition(tiny, layer):
+    engine = reading(tiny, layer)
+    prompts = tiny_models.prompts(engine.tokenizer, 8)
+    rows = [(prompts[i], one) for i, made in engine.generate(prompts, SAMPLED) for one in made]
+    ended = [(prompt, one) for prompt, one in rows if one.finish_reason == "stop"]
+    assert len({len(one.token_ids) for _, one in ended}) > 1
+    generated = [one.confidence for _, one in ended]
+    scored = engine.confidences([p for p, _ in ended], [one.token_ids for _, one in ended])
+    assert scored == pytest.approx(generated, abs=1e-5)
+    weights = engine.forward._rows.rows_EH  # type: ignore[union-attr]
+    for prompt, one in ended[:4]:
+        seen = activations(engine.model, [*prompt, *one.token_ids], layer)[len(prompt) - 1 :]
+        base = engine.model(input_ids=torch.tensor([[*prompt, *one.token_ids]])).logits[0]
+        logits = base[len(prompt) - 1 :, list(engine.readout.ids)] + seen @ weights.T
+        readings = (logits[:, :-1] - logits[:, -1:]).tolist()
+        by_hand = confidence(readings, one.logprobs, one.end_logprob, EVIDENCE)
+        assert by_hand == pytest.approx(one.confidence, abs=1e-5)
+
+
+def test_the_confidence_varies_and_the_answers_are_those_of_the_model_alone(tiny):
+    engine = reading(tiny)
+    prompts = tiny_models.prompts(engine.tokenizer, 8)
+    ours = {i: made for i, made in engine.generate(prompts, SAMPLED)}
+    plain = TransformersEngine(engine.model, engine.tokenizer, evidence=EVIDENCE)
+    theirs = {i: made for i, made in plain.generate(prompts, SAMPLED)}
+    for i, made in ours.items():
+        assert [one.token_ids for one in made] == [one.token_ids for one in theirs[i]]
+        assert [one.logprobs for one in made] == [one.logprobs for one in theirs[i]]
+    values = [one.confidence for made in ours.values() for one in made if one.confidence]
+    assert np.std(values) > 0.05
+
+
+@pytest.mark.parametrize("tiny", ["llama_untied", "gemma2"], indirect=True)
+def test_a_batch_a_stream_and_a_single_prompt_give_the_same_c(tiny):
+    engine, alone = reading(tiny, batch=16), reading(tiny, batch=1)
+    prompts = tiny_models.prompts(engine.tokenizer, 6)
+    together = dict(engine.generate(prompts, SAMPLED))
+    single = dict(alone.generate(prompts, SAMPLED))
+    for i, prompt in enumerate(prompts):
+        assert [one.token_ids for one in together[i]] == [one.token_ids for one in single[i]]
+        for one, other in zip(together[i], single[i], strict=True):
+            assert one.confidence == pytest.approx(other.confidence, abs=1e-5)
+        scored = engine.confidences([prompt], [together[i][0].token_ids])
+        if together[i][0].confidence is not None:
+            assert scored == pytest.approx([together[i][0].confidence], abs=1e-5)
+
+
+def test_pooled_activations_give_the_readings_that_the_engine_reads(tiny):
+    engine = reading(tiny)
+    prompts = tiny_models.prompts(engine.tokenizer, 6)
+    ended = [
+        (prompts[i], one)
+        for i, (one,) in engine.generate(prompts, Sampling(max_new_tokens=12))
+        if one.finish_reason == "stop" and one.token_ids
+    ]
+    asked = [prompt for prompt, _ in ended]
+    responses = [one.token_ids for _, one in ended]
+    read = read_pooled(engine, asked, responses, [[0, 1]] * len(ended), [1, 2])
+    assert list(read) == [LAST, 1, 2]
+    features, at_steps = read[1]
+    weights = engine.forward._rows.rows_EH.numpy()  # type: ignore[union-attr]
+    apart = weights[:-1] - weights[-1]
+    odds = features.last_ND @ apart[0] + features.first_ND @ apart[1] + features.mean_ND @ apart[2]
+    expected = [one.confidence for _, one in ended]
+    assert 1 / (1 + np.exp(-odds)) == pytest.approx(expected, abs=1e-4)
+    assert at_steps.at_NBD[:, 0] == pytest.approx(features.first_ND, abs=1e-6)
+    plain = engine.features(asked, responses)
+    for ours, theirs in zip(read[LAST].features, plain, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-6)
+
+
+def test_an_adapter_is_read_as_it_was_written(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    tiny_models.model("llama_tied").save_pretrained(base)
+    tiny_models.tokenizer().save_pretrained(base)
+    engine = TransformersEngine.load(base)
+    rng = np.random.default_rng(0)
+    rows, middle = (rng.normal(size=(4, width)).astype(np.float32) for width in (32, 48))
+    metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
+    adapter = tmp_path / "adapter"
+    write_rows_adapter(engine, rows, EVIDENCE, adapter, metadata, (2, middle))
+    loaded = TransformersEngine.load(base, adapter=adapter)
+    assert loaded.forward._rows.layer == 2  # type: ignore[union-attr]
+    assert loaded.forward._rows.rows_EH.numpy() == pytest.approx(middle)  # type: ignore[union-attr]
+    write_rows_adapter(engine, rows, EVIDENCE, tmp_path / "short", metadata, (2, middle[:, :40]))
+    with pytest.raises(ModelError, match="no rows for the MLP of block 2, of width 48"):
+        TransformersEngine.load(base, adapter=tmp_path / "short")
+
+
+def test_a_block_that_is_not_there_is_named(tiny):
+    model, _ = tiny
+    assert candidates(model) == [1, 2]
+    with pytest.raises(ModelError, match=r"train\.layer is 3, but LlamaForCausalLM has 2 blocks"):
+        mlp_output(model, 3)
+
+
+def test_a_layer_in_the_middle_needs_rows_without_lora() -> None:
+    from grace.config import override_settings
+
+    with pytest.raises(ConfigError, match=r"train\.lora=never"):
+        override_settings({}, ["train.layer=18"])
+    assert override_settings({}, ["train.layer=18", "train.lora=never"]).train.layer == 18
+
+
+def test_the_last_state_is_read_unless_a_layer_is_clearly_better() -> None:
+    rng = np.random.default_rng(0)
+    last, same, better = rng.exponential(size=(3, 400))
+    assert best_layer({LAST: last, 5: last - 0.01 * same}) == 5  # better by 2 of its errors
+    assert best_layer({LAST: last, 5: last + rng.normal(0, 1, 400) - 0.03}) == LAST
+    assert best_layer({LAST: last + 1, 5: last, 6: better - 3}) == 6
+    assert best_layer({5: last}) == 5
+
+
+def test_the_features_of_the_evidence_are_as_without_a_layer(tiny):
+    engine = reading(tiny)
+    prompts = tiny_models.prompts(engine.tokenizer, 4)
+    plain = TransformersEngine(engine.model, engine.tokenizer, evidence=EVIDENCE)
+    for (_, (ours,)), (_, (theirs,)) in zip(
+        engine.generate(prompts, Sampling(max_new_tokens=8)),
+        plain.generate(prompts, Sampling(max_new_tokens=8)),
+        strict=True,
+    ):
+        assert ours.end_logprob == theirs.end_logprob
+        if ours.end_logprob is not None:
+            assert likelihoods(ours.logprobs, ours.end_logprob) == likelihoods(
+                theirs.logprobs, theirs.end_logprob
+            )
