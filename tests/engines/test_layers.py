@@ -36,13 +36,11 @@ def reading(tiny: Any, layer: int = 1, batch: int | None = None) -> Transformers
 
 
 def activations(model: Any, ids: list[int], layer: int) -> Any:
-    """(L, H) inside the MLP of a block, by a hook of our own, over the rms before the final norm."""
+    """(L, H) inside the MLP of a block, by hooks of our own, over the rms of the last block."""
     seen: dict[str, Any] = {}
     output = mlp_output(model, layer)
     first = output.register_forward_hook(lambda _, given, out: seen.update(mlp=given[0]))
     with torch.inference_mode():
-        states = model(input_ids=torch.tensor([ids]), output_hidden_states=False)
-        del states
         blocks = max(
             (one for one in model.modules() if isinstance(one, torch.nn.ModuleList)), key=len
         )

@@ -14,7 +14,7 @@ from grace.errors import RunError
 from grace.pipeline.context import Context
 from grace.report import Replay, from_json, to_json
 from grace.report.names import BASE
-from grace.report.rows.votes import LayerStates
+from grace.report.rows.votes import Pooled
 from grace.report.summary.votes import equal_rows, seed_rows
 from grace.scaling import Curve, PairWins
 from grace.store import RunDir, read_json, write_bytes, write_json
@@ -101,7 +101,7 @@ def read_replay(context: Context) -> Replay | None:
         curves=_curves(rows, tensors["sums"] / content["orders"]),
         answers={row["strategy"]: row["answers"] for row in rows},
         wins=wins,
-        pools=[from_json(LayerStates, row) for row in pools],
+        pools=[from_json(Pooled, row) for row in pools],
     )
 
 

@@ -20,7 +20,7 @@ from grace.pipeline.stages.cost import Meter, MeteredEngine
 from grace.pipeline.stages.score import KnownSplits, checked, estimator_of
 from grace.progress import progress
 from grace.records import Confidence
-from grace.report.rows.votes import LayerStates, PooledConfidence
+from grace.report.rows.votes import Pooled, PooledConfidence
 from grace.scaling import Pool
 from grace.store import Split
 
@@ -98,7 +98,7 @@ def read_pool(pool: Split, estimators: Sequence[str] = ()) -> Pool:
     )
 
 
-def describe(pool: Pool, row_name: Callable[[str], str], **about: Any) -> LayerStates:
+def describe(pool: Pool, row_name: Callable[[str], str], **about: Any) -> Pooled:
     """Return the row `about` a pool: accuracy of single samples, and quality of their confidences.
 
     `row_name` maps an estimator to its name in the row. `wqd` is within-question discrimination:
@@ -116,7 +116,7 @@ def describe(pool: Pool, row_name: Callable[[str], str], **about: Any) -> LayerS
         values["wqd"] = wqd(value_N, correct_N, number_QS[rated_QS].tolist())
         defined = {key: None if math.isnan(value) else value for key, value in values.items()}
         confidences.append(PooledConfidence(estimator=row_name(name), n=len(value_N), **defined))
-    return LayerStates(
+    return Pooled(
         **about,
         n=pool.num_questions,
         samples=pool.num_samples,
