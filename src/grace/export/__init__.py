@@ -97,11 +97,13 @@ def export_model(
 
     def fill(partial: Path) -> None:
         FORMS[form](source, partial)
-        entries = {
+        entries: dict[str, Any] = {
             "format": form,
             "adapter_digest": source.adapter_digest,
             "measured": measured,
         }
+        if form in ("merged", "gguf"):
+            entries["layer"] = 0  # what c reads has been carried to the last state
         write_json(partial / CARD, record | entries)
         threshold = RunDir(run).threshold
         if threshold.exists():

@@ -17,8 +17,16 @@ from torch import Tensor
 
 from grace.cnf import find_readout
 from grace.engines.local.adapters import read_rows, read_tensors
-from grace.engines.local.loading import DTYPES, eos_ids, load, load_tokenizer, no_progress_bar
+from grace.engines.local.loading import (
+    DTYPES,
+    Loaded,
+    eos_ids,
+    load,
+    load_tokenizer,
+    no_progress_bar,
+)
 from grace.errors import ConfigError, ModelError
+from grace.export.wider import FAINT, FAINT_HALF, widen
 from grace.store import (
     AGAIN,
     LORA_CONFIG,
@@ -86,8 +94,8 @@ def write_merged(source: Source, out: Path) -> None:
 
     if source.dtype not in ("auto", *DTYPES):
         raise ConfigError(f"dtype {source.dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
-    loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
     dtype = _base_dtype(source.base) if source.dtype == "auto" else DTYPES[source.dtype]
+    loaded = load_whole(source, FAINT_HALF if dtype == torch.float16 else FAINT)
     model, tokenizer = loaded.model.to(dtype), loaded.tokenizer
     model.config.dtype = dtype
     generation = model.generation_config
@@ -101,6 +109,18 @@ def write_merged(source: Source, out: Path) -> None:
         model.save_pretrained(out)
     generation.to_json_file(out / "generation_config.json")
     tokenizer.save_pretrained(out)
+
+
+def load_whole(source: Source, faint: float = FAINT) -> Loaded:
+    """Load a trained model in float32, its adapter merged; what c reads is all at its end.
+
+    `faint` is the scale of what a layer in the middle adds (see `widen`).
+    """
+    loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
+    readout = find_readout(loaded.tokenizer)
+    if loaded.layer_rows is not None and readout is not None:
+        widen(loaded.model, loaded.layer_rows, readout.ids, faint)
+    return loaded
 
 
 def _base_dtype(base: str) -> torch.dtype:
@@ -121,6 +141,11 @@ def write_vllm_lora(source: Source, out: Path) -> None:
     """
     from transformers import GenerationConfig
 
+    if layer := source.record.get("layer"):
+        raise ModelError(
+            f"c reads the MLP of block {layer}, which a LoRA cannot carry to the end; use --format "
+            "merged, or fit with train.layer=0"
+        )
     tokenizer = load_tokenizer(source.adapter)
     ids = _readable_ids(source.record, tokenizer)
     base = load(source.base, device="cpu", dtype="float32").model

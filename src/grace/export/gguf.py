@@ -19,10 +19,10 @@ from grace.cnf import TOKENS, find_readout
 from grace.engines.gguf import gguf_file
 from grace.engines.llama import DIGEST
 from grace.engines.local.adapters import read_rows
-from grace.engines.local.loading import load, load_tokenizer
+from grace.engines.local.loading import load_tokenizer
 from grace.engines.stops import named_ends
 from grace.errors import ConfigError, ModelError, first_line, packages_for
-from grace.export.forms import Source, end_ids
+from grace.export.forms import Source, end_ids, load_whole
 from grace.export.gguf_llama import (
     CONTROL,
     NORMAL,
@@ -59,7 +59,13 @@ def write_gguf(source: Source, out: Path) -> None:
             "--format merged with grace serve"
         )
     base_file, alone = gguf_file(Path(source.base_name)), (source.adapter / ROWS).is_file()
-    if base_file is not None and source.dtype == "auto" and alone:
+    middle = source.record.get("layer", 0)
+    if middle and source.dtype.startswith("q"):
+        raise ModelError(
+            f"c reads the MLP of block {middle}, and {source.dtype} is too coarse for the numbers "
+            "that carry it to the end; use --dtype float16 or float32, or fit with train.layer=0"
+        )
+    if base_file is not None and source.dtype == "auto" and alone and not middle:
         rows_ED = read_rows(source.adapter).numpy()
         tokenizer, ends = _copy_base(source, base_file, rows_ED, out / FILE)
     else:
@@ -70,7 +76,7 @@ def write_gguf(source: Source, out: Path) -> None:
 
 def _write_weights(source: Source, file: Path) -> tuple[Any, list[int]]:
     """Write a model that is merged in float32; return its tokenizer and its end tokens."""
-    loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
+    loaded = load_whole(source)
     ends = end_ids(loaded.model, loaded.tokenizer, source.record)
     named = [end for end in ends if end not in source.record.get("stop_ids", ())]
     quantized = source.dtype.startswith("q")

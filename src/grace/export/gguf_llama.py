@@ -19,6 +19,7 @@ from grace.engines.llama import DIGEST
 from grace.errors import ModelError
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
+FAINT = 2.0**-9  # of a row's largest number: float16 has eleven bits down to 2^-14
 GPT_2 = {"type": "ByteLevel", "use_regex": True}
 LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -77,7 +78,8 @@ def write_llama(
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         weight = _in_rotary_order(name, tensor.float().numpy(), config)
-        weight = cast(name, weight, kind) if weight.ndim > 1 else weight
+        if weight.ndim > 1 and not _is_faint(weight):
+            weight = cast(name, weight, kind)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), weight)
     if config.rope_parameters["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", llama_3_divisors(config).astype(np.float32))
@@ -166,6 +168,12 @@ def _in_rotary_order(name: str, weight: np.ndarray, config: Any) -> np.ndarray:
             split = weight.reshape(count, 2, weight.shape[0] // count // 2, -1)
             return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(weight.shape)
     return weight
+
+
+def _is_faint(weight: np.ndarray) -> bool:
+    """Return whether a row is too small for float16, as what carries a layer in the middle is."""
+    largest = np.abs(weight).max(axis=1)
+    return bool(((largest > 0) & (largest < FAINT)).any())
 
 
 def cast(name: str, weight: np.ndarray, kind: Any) -> np.ndarray:

@@ -1,0 +1,85 @@
+"""A wider residual stream, in which c reads a layer in the middle in any engine.
+
+A stock engine gives the products of the last state with rows of the vocabulary, and nothing of the
+layers before. So the MLP of the block that c reads writes the readings into a few more dimensions
+of the residual stream. No other matrix writes there or reads from there, and only the rows of the
+tokens that are read see them in the last state. The rest of the model computes what it did.
+
+Shapes: D hidden size, W wider hidden size, E tokens that are read, H width of an MLP.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from grace.engines.local.layers import LayerRows, blocks, mlp_output
+from grace.errors import ModelError
+
+FAMILIES = ("llama", "mistral")
+"""Types of models whose blocks add to a residual stream that only RMS norms read."""
+FAINT, FAINT_HALF = 2.0**-12, 2.0**-6
+"""Scale of the readings in the stream, so that they hardly change the norms of the rest. The second
+is for float16, which has no smaller numbers for their weights."""
+READING = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+WRITING = ("o_proj", "down_proj")
+
+
+def widen(model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAINT) -> None:
+    """Let a model's own logits of some tokens contain the readings of a layer in the middle.
+
+    Args:
+        model: a model in float32; it is changed.
+        rows: what the logits of the tokens gain from the MLP of a block.
+        ids: the tokens.
+        faint: scale of the readings in the residual stream.
+
+    Raises:
+        ModelError: the model is of another family than `FAMILIES`.
+    """
+    config = model.config
+    if config.model_type not in FAMILIES:
+        raise ModelError(
+            f"c reads the MLP of block {rows.layer}, and a model of type {config.model_type} "
+            f"cannot carry that to its end (only {' and '.join(FAMILIES)} can); use --format "
+            "adapter with grace serve, or fit with train.layer=0"
+        )
+    size, count = config.hidden_size, len(ids)
+    wider = size + next(step for step in (256, 64, 32, 8) if size % step == 0 or step == 8)
+    shrink = (size / wider) ** 0.5  # the mean square is over more dimensions
+    output = mlp_output(model, rows.layer)
+    with torch.no_grad():
+        for name, module in blocks(model).named_modules():
+            leaf = name.rpartition(".")[2]
+            if leaf in READING:
+                module.weight = _padded(module.weight, (0, wider - size))
+                module.in_features = wider
+            elif leaf in WRITING:
+                module.weight = _padded(module.weight, (0, 0, 0, wider - size))
+                module.out_features = wider
+            elif "norm" in leaf:
+                _widen_norm(module, wider, shrink)
+        output.weight[size : size + count] = faint * rows.rows_EH
+        _widen_norm(model.model.norm, wider, shrink)
+        model.model.norm.weight[size : size + count] = 1.0
+        embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+        tied = head.weight is embedding.weight
+        embedding.weight = _padded(embedding.weight, (0, wider - size))
+        embedding.embedding_dim = wider
+        head.weight = embedding.weight if tied else _padded(head.weight, (0, wider - size))
+        head.in_features = wider
+        places = range(size, size + count)
+        head.weight[list(ids), list(places)] = shrink / faint
+    config.head_dim = getattr(config, "head_dim", None) or size // config.num_attention_heads
+    config.hidden_size, config.rms_norm_eps = wider, config.rms_norm_eps * shrink**2
+
+
+def _padded(weight: Tensor, more: tuple[int, ...]) -> nn.Parameter:
+    return nn.Parameter(nn.functional.pad(weight, more), requires_grad=False)
+
+
+def _widen_norm(norm: Any, wider: int, shrink: float) -> None:
+    norm.weight = _padded(norm.weight * shrink, (0, wider - len(norm.weight)))
+    norm.variance_epsilon *= shrink**2

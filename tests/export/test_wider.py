@@ -1,0 +1,115 @@
+"""A model whose c reads a layer in the middle, exported as one whose own logits contain it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import tiny_models
+from grace.cnf import add_cnf
+from grace.engines import Sampling
+from grace.engines.local.layers import LayerRows, mlp_output
+from grace.engines.transformers import TransformersEngine
+from grace.errors import ModelError
+from grace.evidence import Evidence
+from grace.export import export_model
+from grace.export.wider import FAINT_HALF, widen
+from grace.pipeline.stages.fit import write_rows_adapter
+from grace.store import read_card
+
+SAMPLING = Sampling(max_new_tokens=12)
+PROMPTS = [tiny_models.tokenizer().encode(text) for text in tiny_models.SENTENCES]
+
+
+def fitted(name: str, folder: Path, layer: int = 1) -> Path:
+    """Write a backbone and random rows that read a block of it, and return the adapter."""
+    base = folder / "base"
+    tiny_models.model(name).save_pretrained(base)
+    tiny_models.tokenizer().save_pretrained(base)
+    engine, rng = TransformersEngine.load(base), np.random.default_rng(0)
+    rows, middle = (rng.normal(size=(4, width)).astype(np.float32) for width in (32, 48))
+    metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
+    adapter = folder / "adapter"
+    write_rows_adapter(engine, rows, Evidence.none(), adapter, metadata, (layer, middle))
+    return adapter
+
+
+def answers(engine: Any) -> list[Any]:
+    made = {at: one for at, (one,) in engine.generate(PROMPTS, SAMPLING)}
+    return [made[at] for at in range(len(PROMPTS))]
+
+
+@pytest.mark.parametrize("name", ["llama_tied", "llama_untied"])
+@pytest.mark.parametrize("layer", [1, 2])
+def test_an_export_gives_the_same_answers_and_the_same_c(
+    name: str, layer: int, tmp_path: Path
+) -> None:
+    adapter = fitted(name, tmp_path, layer)
+    ours = answers(TransformersEngine.load(tmp_path / "base", adapter=adapter))
+    out = tmp_path / "out"
+    export_model(tmp_path / "none", adapter, str(tmp_path / "base"), out)
+    assert read_card(out)["layer"] == 0
+    model = transformers.AutoModelForCausalLM.from_pretrained(out)
+    assert model.config.hidden_size == 64 and model.config.head_dim == 8
+    theirs = answers(TransformersEngine.load(out))
+    assert any(one.confidence is not None for one in ours)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        if one.confidence is not None:
+            assert one.confidence == pytest.approx(other.confidence, abs=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "within"), [("bfloat16", 0.05), ("float16", 0.01)])
+def test_half_precision_keeps_c(dtype: str, within: float, tmp_path: Path) -> None:
+    """The readings are so faint in the stream that float16 needs another scale."""
+    adapter = fitted("llama_untied", tmp_path)
+    out = tmp_path / "out"
+    export_model(tmp_path / "none", adapter, str(tmp_path / "base"), out, dtype=dtype)
+    reference = TransformersEngine.load(tmp_path / "base", adapter=adapter)
+    exported = TransformersEngine.load(out, dtype="float32")
+    ended = [
+        (prompt, one.token_ids)
+        for prompt, one in zip(PROMPTS, answers(reference), strict=True)
+        if one.finish_reason == "stop"
+    ]
+    asked, responses = zip(*ended, strict=True)
+    ours = reference.confidences(list(asked), list(responses))
+    theirs = exported.confidences(list(asked), list(responses))
+    assert len(ended) > 1
+    assert ours == pytest.approx(theirs, abs=within)
+
+
+def test_the_logits_of_all_other_tokens_stay(tiny: Any) -> None:
+    model, tokenizer = tiny
+    readout = add_cnf(model, tokenizer, head="linear", init="mean").readout
+    rows = torch.randn(4, mlp_output(model, 1).in_features)
+    ids = torch.tensor([PROMPTS[0]])
+    with torch.inference_mode():
+        before = model(input_ids=ids).logits
+    for faint, within in ((None, 1e-4), (FAINT_HALF, 5e-2)):
+        other = tiny_models.model("llama_untied")
+        add_cnf(other, tiny_models.tokenizer(), head="linear", init="mean")
+        widen(other, LayerRows(1, rows), readout.ids, *([faint] if faint else []))
+        with torch.inference_mode():
+            after = other(input_ids=ids).logits
+        kept = [i for i in range(before.shape[-1]) if i not in readout.ids]
+        assert after[..., kept] == pytest.approx(before[..., kept], abs=within)
+
+
+def test_a_model_that_cannot_carry_the_layer_is_refused(tmp_path: Path) -> None:
+    adapter = fitted("gemma2", tmp_path)
+    for form, reason in (("merged", "only llama and mistral"), ("vllm-lora", "cannot carry")):
+        with pytest.raises(ModelError, match=reason):
+            export_model(
+                tmp_path / "none", adapter, str(tmp_path / "base"), tmp_path / form, form=form
+            )
+    export_model(
+        tmp_path / "none", adapter, str(tmp_path / "base"), tmp_path / "slim", form="adapter"
+    )
+    assert read_card(tmp_path / "slim")["layer"] == 1
