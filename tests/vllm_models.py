@@ -98,8 +98,12 @@ def write_trained(folder: Path, *, tied: bool, read_at: str = "predict") -> Path
     return folder
 
 
-def write_fitted(folder: Path) -> Path:
-    """Write `base`, an adapter of two rows without LoRA, and its export; return the folder."""
+def write_fitted(folder: Path, layer: int = 0) -> Path:
+    """Write `base`, an adapter of rows without LoRA, and its export; return the folder.
+
+    The rows read the MLP of a block, if one is named.
+    """
+    from grace.engines.local.layers import mlp_output
     from grace.engines.transformers import TransformersEngine
     from grace.pipeline.stages.fit import write_rows_adapter
 
@@ -110,7 +114,12 @@ def write_fitted(folder: Path) -> Path:
     )
     adapter = folder / "adapter"
     metadata = {"base_model": str(folder / "base"), "data": {"task": "jsonl", "prompt": "short"}}
-    write_rows_adapter(TransformersEngine.load(folder / "base"), rows, evidence, adapter, metadata)
+    engine, middle = TransformersEngine.load(folder / "base"), None
+    if layer:
+        width = mlp_output(engine.model, layer).in_features
+        middle_EH = np.random.default_rng(1).normal(scale=0.3, size=(4, width))
+        middle = (layer, middle_EH.astype(np.float32))
+    write_rows_adapter(engine, rows, evidence, adapter, metadata, middle)
     export_model(adapter, adapter, str(folder / "base"), folder / "merged")
     return folder
 

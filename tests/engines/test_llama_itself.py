@@ -17,9 +17,12 @@ from grace.engines.gguf import POCKET
 from grace.engines.kinds import load_engine
 from grace.engines.llama import LlamaEngine
 from grace.engines.transformers import TransformersEngine
+from grace.errors import ModelError
 from grace.evidence import Evidence
 from grace.export import export_model
+from grace.pipeline.stages.depth import read_pooled
 from grace.pipeline.stages.fit import write_rows_adapter
+from grace.store import read_card
 
 pytestmark = [pytest.mark.llama, pytest.mark.filterwarnings("default")]
 EVIDENCE = Evidence(
@@ -35,23 +38,36 @@ QUESTIONS = (
 GREEDY, SAMPLED = Sampling(max_new_tokens=16), Sampling(3, 0.8, max_new_tokens=16, seed=7)
 
 
-def bases() -> list[Path]:
-    """Return the pocket model, and the model that GRACE_TEST_MODEL names: a Llama of one's own."""
+def bases() -> list[tuple[Path, int]]:
+    """Return models and the blocks that c reads, 0 for the last state.
+
+    Beside the pocket model it is the one that GRACE_TEST_MODEL names: a Llama of one's own.
+    """
     named = os.environ.get("GRACE_TEST_MODEL")
-    return [POCKET, *([Path(named)] if named else [])]
+    return [(POCKET, 0), (POCKET, 2), *([(Path(named), 0), (Path(named), 2)] if named else [])]
 
 
-@pytest.fixture(scope="module", params=bases(), ids=lambda base: base.name)
+@pytest.fixture(scope="module", params=bases(), ids=lambda case: f"{case[0].name}-{case[1]}")
 def trained(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return a base and two rows for it, which differ a little from the mean of its head's."""
-    base, adapter = request.param, tmp_path_factory.mktemp("trained") / "adapter"
+    """Return a base and rows for it, which differ a little from the mean of its head's."""
+    (base, layer), adapter = request.param, tmp_path_factory.mktemp("trained") / "adapter"
     engine = TransformersEngine.load(base)
     head_VD = engine.model.get_output_embeddings().weight.detach().float().numpy()
     noise_ED = np.random.default_rng(0).normal(size=(4, head_VD.shape[1]))
     rows_ED = head_VD.mean(0) + head_VD.std() * noise_ED
     metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
-    write_rows_adapter(engine, rows_ED.astype(np.float32), EVIDENCE, adapter, metadata)
+    rows = rows_ED.astype(np.float32)
+    middle = middle_rows(engine, layer) if layer else None
+    write_rows_adapter(engine, rows, EVIDENCE, adapter, metadata, middle)
     return base, adapter
+
+
+def middle_rows(engine: TransformersEngine, layer: int) -> tuple[int, np.ndarray]:
+    """Return rows that read the MLP of a block as numbers of about 1."""
+    asked = prompts(engine)
+    seen_ND = read_pooled(engine, asked, [[5]] * len(asked), (), [layer])[layer].features.last_ND
+    noise_EH = np.random.default_rng(1).normal(size=(4, seen_ND.shape[1]))
+    return layer, (noise_EH / np.linalg.norm(seen_ND, axis=1).mean()).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +81,10 @@ def exported(
 ) -> tuple[str, Path]:
     base, adapter = trained
     out = tmp_path_factory.mktemp("exported") / request.param
+    if read_card(adapter)["layer"] and request.param.startswith("q"):
+        with pytest.raises(ModelError, match="too coarse"):
+            export_model(adapter, adapter, str(base), out, form="gguf", dtype=request.param)
+        pytest.skip("a layer in the middle is not quantized")
     export_model(adapter, adapter, str(base), out, form="gguf", dtype=request.param)
     return request.param, out
 

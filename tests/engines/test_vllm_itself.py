@@ -23,7 +23,7 @@ GREEDY = Sampling(max_new_tokens=24)
 SAMPLED = Sampling(4, 0.8, max_new_tokens=24, seed=7)
 CLOSE = 1e-4
 FORMS = [(head, form) for head in ("tied", "untied") for form in ("merged", "vllm-lora")]
-FORMS.append(("pair", "merged"))
+FORMS += [("pair", "merged"), ("middle", "merged")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,7 +43,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         head: vllm_models.write_trained(tmp_path_factory.mktemp(head), tied=head == "tied")
         for head in ("tied", "untied")
     }
-    return made | {"pair": vllm_models.write_fitted(tmp_path_factory.mktemp("pair"))}
+    layers = {"pair": 0, "middle": 1}
+    return made | {
+        name: vllm_models.write_fitted(tmp_path_factory.mktemp(name), layer)
+        for name, layer in layers.items()
+    }
 
 
 @pytest.fixture(scope="module", params=FORMS, ids=["-".join(case) for case in FORMS])
