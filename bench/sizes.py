@@ -174,11 +174,10 @@ def read(run: Path, kept: Path | None) -> Parts:
 
 
 class Ended(NamedTuple):
-    """Answers that ended: pooled states (N, D), evidence (N, F), grades (N,)."""
+    """Answers that ended: their tokens, evidence (N, F), grades (N,), questions."""
 
-    mean: Array
-    last: Array
-    first: Array
+    prompts: list[Sequence[int]]
+    token_ids: list[Sequence[int]]
     phi: Array
     right: Array
     question: Array
@@ -187,14 +186,11 @@ class Ended(NamedTuple):
 
 def ended(context: Context, name: str) -> Ended:
     """Return a split's answers of the backbone that ended."""
-    engine, samples = context.engines.base, context.samples(context.directory.split(name))
+    samples = context.samples(context.directory.split(name))
     done = [i for i, one in enumerate(samples.responses) if one.finish_reason == "stop"]
     responses = [samples.responses[i] for i in done]
-    parts = [
-        engine.features(*samples.token_ids(done[at : at + 64])) for at in range(0, len(done), 64)
-    ]
     return Ended(
-        *(np.concatenate(part) for part in zip(*parts, strict=True)),
+        *samples.token_ids(done),
         np.array([likelihoods(one.logprobs, one.end_logprob) for one in responses]),
         np.array([samples.correct[i] for i in done], dtype=np.float64),
         np.array([one.question_id for one in responses]),
@@ -203,7 +199,8 @@ def ended(context: Context, name: str) -> Ended:
 
 
 def _answers(context: Context, name: str) -> Answers:
-    mean, last, first, phi, right, question, responses = ended(context, name)
+    prompts, token_ids, phi, right, question, responses = ended(context, name)
+    mean, last, first = context.engines.base.features(prompts, token_ids)
     joined = feature_parts(("mean", "last", "likelihood"), {"mean": mean, "last": last}, responses)
     return Answers(
         mean,

@@ -18,7 +18,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence
 from grace.export import export_model
-from grace.export.wider import FAINT_HALF, widen
+from grace.export.wider import FAINT_HALF, _more, widen
 from grace.pipeline.stages.fit import write_rows_adapter
 from grace.store import read_card
 
@@ -55,7 +55,7 @@ def test_an_export_gives_the_same_answers_and_the_same_c(
     export_model(tmp_path / "none", adapter, str(tmp_path / "base"), out)
     assert read_card(out)["layer"] == 0
     model = transformers.AutoModelForCausalLM.from_pretrained(out)
-    assert model.config.hidden_size == 64 and model.config.head_dim == 8
+    assert model.config.hidden_size == 40 and model.config.head_dim == 8
     theirs = answers(TransformersEngine.load(out))
     assert any(one.confidence is not None for one in ours)
     for one, other in zip(ours, theirs, strict=True):
@@ -100,6 +100,15 @@ def test_the_logits_of_all_other_tokens_stay(tiny: Any) -> None:
             after = other(input_ids=ids).logits
         kept = [i for i in range(before.shape[-1]) if i not in readout.ids]
         assert after[..., kept] == pytest.approx(before[..., kept], abs=within)
+
+
+@pytest.mark.parametrize(("size", "heads", "more"), [(576, 9, 72), (4096, 32, 64), (32, 4, 8)])
+def test_the_added_dimensions_are_few_and_divide_among_the_heads(
+    size: int, heads: int, more: int
+) -> None:
+    """transformers refuses a hidden size that is not a multiple of the number of heads."""
+    assert _more(size, heads) == more
+    assert (size + more) % heads == 0
 
 
 def test_a_model_that_cannot_carry_the_layer_is_refused(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def write_card(source: Source, measured: dict[str, Any] | None, directory: Path,
 def _without_grace(source: Source, directory: Path) -> dict[str, Any]:
     """Return what the card needs to say how c is computed without this package."""
     record = source.record
-    if "cnf_id" not in record or record["read_at"] == "feed":
+    inside = bool(record.get("layer")) and source.form == "adapter"
+    if "cnf_id" not in record or record["read_at"] == "feed" or inside:
         return {"one_request": False, "engine": None, "prompt": "", "code": ""}
     prompt = prompt_of(record, directory)
     engine: Literal["vllm", "llama"] | None = None

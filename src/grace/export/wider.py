@@ -10,6 +10,7 @@ Shapes: D hidden size, W wider hidden size, E tokens that are read, H width of a
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def widen(model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAIN
             "adapter with grace serve, or fit with train.layer=0"
         )
     size, count = config.hidden_size, len(ids)
-    wider = size + next(step for step in (256, 64, 32, 8) if size % step == 0 or step == 8)
+    wider = size + _more(size, config.num_attention_heads)
     shrink = (size / wider) ** 0.5  # the mean square is over more dimensions
     output = mlp_output(model, rows.layer)
     with torch.no_grad():
@@ -74,6 +75,12 @@ def widen(model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAIN
         head.weight[list(ids), list(places)] = shrink / faint
     config.head_dim = getattr(config, "head_dim", None) or size // config.num_attention_heads
     config.hidden_size, config.rms_norm_eps = wider, config.rms_norm_eps * shrink**2
+
+
+def _more(size: int, heads: int) -> int:
+    """Return how many dimensions to add: transformers wants a multiple of the number of heads."""
+    even = math.lcm(heads, 64)  # which matrix products on a GPU like
+    return even if even <= size // 8 else math.lcm(heads, 8)
 
 
 def _padded(weight: Tensor, more: tuple[int, ...]) -> nn.Parameter:

@@ -69,5 +69,7 @@ def _reading(record: Mapping[str, Any], lora: bool) -> str:
 def _trained(record: Mapping[str, Any]) -> str:
     train = record["train"]
     if train["lora"] == "never":
-        return "No LoRA: answers are those of the base model"
+        layer = record.get("layer")
+        read = f"; c reads the MLP of block {layer}" if layer else ""
+        return f"No LoRA: answers are those of the base model{read}"
     return f"LoRA rank {train['rank']} on {', '.join(train['target_modules'])}"

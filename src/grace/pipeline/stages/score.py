@@ -32,6 +32,7 @@ from grace.pipeline.stages.cost import (
     fit_cost,
     watched,
 )
+from grace.pipeline.stages.depth import LAST
 from grace.pipeline.stages.sample import draw_questions, draw_shots
 from grace.probe.rows import assign_folds
 from grace.progress import progress
@@ -128,13 +129,14 @@ def score(context: Context) -> None:
 def rated_estimators(context: Context) -> dict[str, Estimator]:
     """Return the estimators of a run's report: those of its settings, and what goes with `grace`.
 
-    These are `rows` and `evidence`, the two parts of c of a linear read-out, and
-    `grace_base` if LoRA makes the model's answers differ from its backbone's.
+    These are `rows` and `evidence`, the two parts of c of a linear read-out that reads the last
+    state, and `grace_base` if LoRA makes the model's answers differ from its backbone's.
     """
     settings = context.settings
     names = list(settings.report.estimators)
     if TRAINED in names:
-        names += ["rows", "evidence"] if settings.train.head == "linear" else []
+        linear, last = settings.train.head == "linear", settings.train.layer == LAST
+        names += [*(["rows"] if last else []), "evidence"] if linear else []
         names += [] if context.directory.frozen else ["grace_base"]
     return {name: estimator_of(settings, name) for name in names}
 
