@@ -76,7 +76,7 @@ class Forward:
         out = self.model(input_ids=ids_BL, attention_mask=mask_BL, use_cache=use_cache, **extra)
         logits_BKV = out.logits[:, -keep:].float()
         if self._rows is not None and self._taps is not None:
-            seen_BKH = self._taps(self._rows.layer)[:, -keep:]
+            seen_BKH = self._taps(self._rows.layer, keep)
             logits_BKV[..., self._read] += (seen_BKH @ self._rows.rows_EH.T).to(logits_BKV.device)
         return logits_BKV, out[self._cache] if use_cache else None
 

@@ -78,16 +78,18 @@ class Taps:
 
     def __init__(self, model: Any, layers: Sequence[int]) -> None:
         self._seen: dict[int, Tensor] = {}
-        self._rms_BL1 = torch.ones(1)
+        self._last_BLD = torch.ones(1, 1, 1)
         self._handles = [
             mlp_output(model, layer).register_forward_pre_hook(self._keep(layer))
             for layer in layers
         ]
-        self._handles.append(blocks(model)[-1].register_forward_hook(self._measure))
+        self._handles.append(blocks(model)[-1].register_forward_hook(self._keep_last))
 
-    def __call__(self, layer: int) -> Tensor:
-        """Return the activations of the last call, (B, L, H)."""
-        return self._seen[layer].float() / self._rms_BL1
+    def __call__(self, layer: int, keep: int = 0) -> Tensor:
+        """Return the activations at the last `keep` positions of the last call, 0 for all."""
+        state_BKD = self._last_BLD[:, -keep:].float()
+        rms_BK1 = state_BKD.square().mean(-1, keepdim=True).sqrt()
+        return self._seen[layer][:, -keep:].float() / rms_BK1
 
     def remove(self) -> None:
         """Leave the model as it was."""
@@ -100,9 +102,8 @@ class Taps:
 
         return keep
 
-    def _measure(self, _: nn.Module, inputs: Any, output: Any) -> None:
-        state_BLD = output[0] if isinstance(output, tuple) else output
-        self._rms_BL1 = state_BLD.float().square().mean(-1, keepdim=True).sqrt()
+    def _keep_last(self, _: nn.Module, inputs: Any, output: Any) -> None:
+        self._last_BLD = output[0] if isinstance(output, tuple) else output
 
 
 @contextmanager
