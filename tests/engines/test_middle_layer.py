@@ -17,7 +17,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
 from grace.evidence import Evidence, confidence
 from grace.evidence import features as likelihoods
-from grace.pipeline.stages.depth import LAST, best_layer, read_pooled
+from grace.pipeline.stages.depth import LAST, read_pooled
 from grace.pipeline.stages.fit import write_rows_adapter
 
 EVIDENCE = Evidence.none()
@@ -164,17 +164,6 @@ def test_a_layer_in_the_middle_needs_rows_without_lora() -> None:
     with pytest.raises(ConfigError, match=r"train\.lora=never"):
         override_settings({}, ["train.layer=18"])
     assert override_settings({}, ["train.layer=18", "train.lora=never"]).train.layer == 18
-
-
-def test_the_last_state_is_read_unless_a_layer_is_clearly_better() -> None:
-    rng = np.random.default_rng(0)
-    last, same, better = rng.exponential(size=(3, 400))
-    assert best_layer({LAST: last, 5: last - 0.01 * same}) == 5  # better by 2 of its errors
-    noise = rng.normal(size=400)
-    gain = (noise - noise.mean()) / noise.std() + 0.06  # 1.2 of its errors
-    assert best_layer({LAST: last, 5: last - gain}) == LAST
-    assert best_layer({LAST: last + 1, 5: last, 6: better - 3}) == 6
-    assert best_layer({5: last}) == 5
 
 
 def test_the_features_of_the_evidence_are_as_without_a_layer(tiny):

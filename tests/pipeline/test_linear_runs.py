@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_a_trace_leaves_the_answers_as_they_are_and_ends_with_c(made: Path, tmp_
 
 @pytest.mark.parametrize("layer", [1, -1])
 def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
-    made: Path, tmp_path: Path, layer: int
+    made: Path, tmp_path: Path, layer: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     deep = tmp_path / "deep"
     changes = (f"train.layer={layer}", "train.lora=never", "train.trace=true")
@@ -85,8 +86,13 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
     assert [dataclasses.replace(one, **bare) for one in ours] == [
         dataclasses.replace(one, confidence=None) for one in theirs
     ]
+    said = re.findall(
+        r"(?:block (\d+)|last state) fitted .* log loss (\S+)", capsys.readouterr().err
+    )
+    losses = {int(name or 0): float(loss) for name, loss in said}
+    assert list(losses) == ([1] if layer == 1 else [0, 1, 2])
     chosen = json.loads((deep / "adapter" / "grace.json").read_text())["layer"]
-    assert chosen == 1 if layer == 1 else chosen in (0, 1, 2)
+    assert losses[chosen] == min(losses.values())
     model = grace.load(deep)
     ended = [one for one in ours if one.finish_reason == "stop"]
     assert len({one.confidence for one in ended}) > 1

@@ -5,7 +5,6 @@ Shapes: N responses, B steps of each, D hidden size, H width of an MLP.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ from grace.engines import Features, StepStates
 
 LAST = 0  # the last hidden state, as `train.layer` names it
 CHOOSE = -1
-ERRORS = 2  # standard errors by which a layer in the middle must be better than the last state
 
 
 class LayerStates(NamedTuple):
@@ -94,17 +92,3 @@ def from_arrays(stored: Mapping[str, Any], layer: int) -> LayerStates:
     return LayerStates(
         features, StepStates(*(stored[name + end] for name in ("at_step", "to_step")))
     )
-
-
-def best_layer(losses_N: Mapping[int, Any]) -> int:
-    """Return the layer of the smallest held-out log loss.
-
-    It is the last one unless another is better by more than two standard errors of the difference,
-    response by response: it is the only one that every engine can read.
-    """
-    best = min(losses_N, key=lambda layer: float(losses_N[layer].mean()))
-    if LAST not in losses_N:
-        return best
-    gain_N = losses_N[LAST] - losses_N[best]
-    clear = gain_N.mean() > ERRORS * gain_N.std() / math.sqrt(len(gain_N))
-    return best if clear else LAST

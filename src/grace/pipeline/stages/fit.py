@@ -25,7 +25,6 @@ from grace.pipeline.context import Context
 from grace.pipeline.stages.depth import (
     LAST,
     LayerStates,
-    best_layer,
     from_arrays,
     layers_to_fit,
     layers_to_read,
@@ -129,7 +128,7 @@ def fit_rows(
 ) -> Fit:
     """Fit the rows and the evidence on pooled states (see `fit_readout`), and show the log loss.
 
-    Of several layers the one with the best c is kept (see `best_layer`). With `train.trace` c
+    Of several layers the one with the smallest log loss is kept. With `train.trace` c
     before the end is fitted, too.
 
     Args:
@@ -158,7 +157,7 @@ def fit_rows(
             f"read-out of {_named(layer)} fitted on {len(made.losses)} answers: held-out log loss "
             f"{made.losses.mean():.3f} (evidence alone {made.alone.mean():.3f})"
         )
-    chosen = best_layer({layer: made.losses for layer, made in found.items()})
+    chosen = min(found, key=lambda layer: float(found[layer].losses.mean()))
     readout = found[chosen]
     if len(found) > 1:
         say(f"c reads {_named(chosen)}")
