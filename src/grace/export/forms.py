@@ -94,8 +94,9 @@ def write_merged(source: Source, out: Path) -> None:
 
     if source.dtype not in ("auto", *DTYPES):
         raise ConfigError(f"dtype {source.dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
+    loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
     dtype = _base_dtype(source.base) if source.dtype == "auto" else DTYPES[source.dtype]
-    loaded = load_whole(source, FAINT_HALF if dtype == torch.float16 else FAINT)
+    carry_layer(loaded, FAINT_HALF if dtype == torch.float16 else FAINT)
     model, tokenizer = loaded.model.to(dtype), loaded.tokenizer
     model.config.dtype = dtype
     generation = model.generation_config
@@ -111,16 +112,11 @@ def write_merged(source: Source, out: Path) -> None:
     tokenizer.save_pretrained(out)
 
 
-def load_whole(source: Source, faint: float = FAINT) -> Loaded:
-    """Load a trained model in float32, its adapter merged; what c reads is all at its end.
-
-    `faint` is the scale of what a layer in the middle adds (see `widen`).
-    """
-    loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
+def carry_layer(loaded: Loaded, faint: float = FAINT) -> None:
+    """Let the end of a loaded model contain what c reads in its middle, if anything (`widen`)."""
     readout = find_readout(loaded.tokenizer)
     if loaded.layer_rows is not None and readout is not None:
         widen(loaded.model, loaded.layer_rows, readout.ids, faint)
-    return loaded
 
 
 def _base_dtype(base: str) -> torch.dtype:

@@ -19,10 +19,10 @@ from grace.cnf import TOKENS, find_readout
 from grace.engines.gguf import gguf_file
 from grace.engines.llama import DIGEST
 from grace.engines.local.adapters import read_rows
-from grace.engines.local.loading import load_tokenizer
+from grace.engines.local.loading import load, load_tokenizer
 from grace.engines.stops import named_ends
 from grace.errors import ConfigError, ModelError, first_line, packages_for
-from grace.export.forms import Source, end_ids, load_whole
+from grace.export.forms import Source, carry_layer, end_ids
 from grace.export.gguf_llama import (
     CONTROL,
     NORMAL,
@@ -76,7 +76,8 @@ def write_gguf(source: Source, out: Path) -> None:
 
 def _write_weights(source: Source, file: Path) -> tuple[Any, list[int]]:
     """Write a model that is merged in float32; return its tokenizer and its end tokens."""
-    loaded = load_whole(source)
+    loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
+    carry_layer(loaded)
     ends = end_ids(loaded.model, loaded.tokenizer, source.record)
     named = [end for end in ends if end not in source.record.get("stop_ids", ())]
     quantized = source.dtype.startswith("q")

@@ -15,6 +15,7 @@ from grace.engines import Features, StepStates
 
 LAST = 0  # the last hidden state, as `train.layer` names it
 CHOOSE = -1
+NAMES = ("mean", "last", "first", "at_step", "to_step")
 
 
 class LayerStates(NamedTuple):
@@ -24,14 +25,14 @@ class LayerStates(NamedTuple):
     at_steps: StepStates
 
 
-def layers_to_read(train: TrainSettings, model: Any) -> list[int]:
+def layers_to_read(train: TrainSettings, engine: Any) -> list[int]:
     """Return the blocks whose MLPs are read beside the last hidden state."""
     from grace.engines.local.layers import candidates, mlp_output
 
     if train.layer == CHOOSE:
-        return candidates(model)
+        return candidates(engine.model)
     if train.layer != LAST:
-        mlp_output(model, train.layer)  # raises an error if there is none
+        mlp_output(engine.model, train.layer)  # raises an error if there is none
     return [train.layer] if train.layer else []
 
 
@@ -48,9 +49,11 @@ def read_pooled(
     layers: Sequence[int],
 ) -> dict[int, LayerStates]:
     """Return the states of the last layer, and the activations of `layers`, by layer."""
+    if not layers:
+        return {LAST: LayerStates(*engine.states(prompts, responses, steps_NB))}
     features, at_steps = engine.states(prompts, responses, steps_NB, layers)
     size = engine.model.config.get_text_config().hidden_size
-    width = (features.last_ND.shape[-1] - size) // max(len(layers), 1)
+    width = (features.last_ND.shape[-1] - size) // len(layers)
     places = [size + width * number for number in range(len(layers))]
     split = [np.split(array, places, axis=-1) for array in (*features, *at_steps)]
     parts = zip(*split, strict=True)
@@ -77,18 +80,15 @@ def joined(parts: Sequence[Mapping[int, LayerStates]]) -> dict[int, LayerStates]
 
 def to_arrays(read: Mapping[int, LayerStates]) -> dict[str, Any]:
     """Return the states as arrays by name, such as `mean` and, of block 18, `mean.18`."""
-    names = ("mean", "last", "first", "at_step", "to_step")
     return {
         f"{name}.{layer}" if layer else name: array
         for layer, pooled in read.items()
-        for name, array in zip(names, (*pooled.features, *pooled.at_steps), strict=True)
+        for name, array in zip(NAMES, (*pooled.features, *pooled.at_steps), strict=True)
     }
 
 
 def from_arrays(stored: Mapping[str, Any], layer: int) -> LayerStates:
     """Return the states of a layer among arrays that `to_arrays` made."""
     end = f".{layer}" if layer else ""
-    features = Features(*(stored[name + end] for name in ("mean", "last", "first")))
-    return LayerStates(
-        features, StepStates(*(stored[name + end] for name in ("at_step", "to_step")))
-    )
+    arrays = [stored[name + end] for name in ("mean", "last", "first", "at_step", "to_step")]
+    return LayerStates(Features(*arrays[:3]), StepStates(*arrays[3:]))

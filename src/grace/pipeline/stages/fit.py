@@ -92,7 +92,7 @@ def fit(context: Context) -> None:
         from safetensors.numpy import load_file
 
         stored = {name: value[rows] for name, value in load_file(split.features).items()}
-        layers = layers_to_read(train, context.engines.base.model)
+        layers = layers_to_read(train, context.engines.base)
         read = {layer: from_arrays(stored, layer) for layer in (LAST, *layers)}
         readout = fit_rows(context, read, data, stored[STEP])
         evidence = readout.evidence

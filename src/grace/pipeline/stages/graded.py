@@ -70,7 +70,7 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     step_NB = np.zeros((len(responses), 0), dtype=int)
     if settings.train.trace:
         step_NB = draw_steps([*map(len, responses)], settings.seed)
-    layers = layers_to_read(settings.train, engine.model)
+    layers = layers_to_read(settings.train, engine)
     read, logprobs = _read(engine, prompts, responses, step_NB, layers)
     graded = FitData(logprobs, labels_N, list(chats))
     readout = fit_rows(context, read, graded, step_NB)

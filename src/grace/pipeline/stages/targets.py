@@ -40,7 +40,7 @@ def features(context: Context) -> None:
     paths = [folder / f"{number:05d}.safetensors" for number in range(len(starts))]
     done = min(sum(path.exists() for path in paths) * SHARD_ROWS, total)
     steps_NB = _steps(context, samples)
-    layers = layers_to_read(context.settings.train, context.engines.base.model)
+    layers = layers_to_read(context.settings.train, context.engine("base"))
     with progress("features", total, done=done, unit="responses") as advance:
         for path, start in zip(paths, starts, strict=True):
             if path.exists():
@@ -48,7 +48,7 @@ def features(context: Context) -> None:
             rows = slice(start, start + SHARD_ROWS)
             responses = [response.token_ids for response in samples.responses[rows]]
             read = read_pooled(
-                context.engines.base, samples.prompts[rows], responses, steps_NB[rows], layers
+                context.engine("base"), samples.prompts[rows], responses, steps_NB[rows], layers
             )
             step_NB = np.array(steps_NB[rows], dtype=np.int32).reshape(len(responses), -1)
             arrays = to_arrays(read) | {STEP: step_NB}
