@@ -14,7 +14,7 @@ import pytest
 import grace
 import tiny_run
 from grace.config import override_settings
-from grace.errors import ConfigError, DataError
+from grace.errors import ConfigError, DataError, RunError
 from grace.pipeline import run
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.sampling import sampling_for
@@ -99,6 +99,11 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
     for one in ended:
         assert one.trace[-1] == pytest.approx(one.confidence, abs=1e-6)
     assert model.traces
+
+
+def test_another_layer_is_read_from_the_states_on(made: Path) -> None:
+    with pytest.raises(RunError, match="--redo features"):
+        run(made / "rows", settings(made, "train.lora=never", "train.layer=1"))
 
 
 def test_a_changed_setting_is_checked_beside_those_that_the_run_has(made: Path) -> None:

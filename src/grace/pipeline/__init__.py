@@ -69,6 +69,7 @@ FIRST_STAGE = {
     "train": "train",
     "train.head": "fit",
     "train.trace": "features",
+    "train.layer": "features",
     "report": "report",
     "report.transfer": "answer",
     "report.estimators": "score",
