@@ -93,6 +93,8 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
     assert list(losses) == ([1] if layer == 1 else [0, 1, 2])
     chosen = json.loads((deep / "adapter" / "grace.json").read_text())["layer"]
     assert losses[chosen] == min(losses.values())
+    notes = json.loads((deep / "report.json").read_text())["notes"]
+    assert (f"questions, seed 0: c reads the MLP of block {chosen}" in notes) == (chosen > 0)
     model = grace.load(deep)
     ended = [one for one in ours if one.finish_reason == "stop"]
     assert len({one.confidence for one in ended}) > 1

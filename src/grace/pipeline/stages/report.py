@@ -53,6 +53,8 @@ def report_input(context: Context) -> ReportInput:
     config = read_json(directory.config)
     table = read_json(directory.target_table)
     estimators, task = rated_estimators(context), context.about["task"]
+    layer = read_json(directory.readout).get("layer")
+    notes = [*table["warnings"], *([f"c reads the MLP of block {layer}"] if layer else [])]
     return ReportInput(
         name=directory.path.resolve().name,
         created=config["created"],
@@ -64,7 +66,7 @@ def report_input(context: Context) -> ReportInput:
         ],
         targets=[TargetRow(**row, task=task) for row in table["bins"]],
         target_values={task: [row.target for row in directory.split("train").targets.read()]},
-        notes=[f"{_run_name(context)}: {warning}" for warning in table["warnings"]],
+        notes=[f"{_run_name(context)}: {warning}" for warning in notes],
         settings=to_dict(settings),
         examples=list(_examples(context)),
         replays=[replay] if (replay := read_replay(context)) else (),
