@@ -113,7 +113,7 @@ def test_the_added_dimensions_are_few_and_divide_among_the_heads(
 
 def test_a_model_that_cannot_carry_the_layer_is_refused(tmp_path: Path) -> None:
     adapter = fitted("gemma2", tmp_path)
-    for form, reason in (("merged", "only llama and mistral"), ("vllm-lora", "cannot carry")):
+    for form, reason in (("merged", "only llama, mistral"), ("vllm-lora", "cannot carry")):
         with pytest.raises(ModelError, match=reason):
             export_model(
                 tmp_path / "none", adapter, str(tmp_path / "base"), tmp_path / form, form=form

@@ -16,11 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grace.engines.local.layers import LayerRows, blocks, mlp_output
+from grace.engines.local.layers import CARRIED, LayerRows, blocks, mlp_output
 from grace.errors import ModelError
 
-FAMILIES = ("llama", "mistral")
-"""Types of models whose blocks add to a residual stream that only RMS norms read."""
 FAINT, FAINT_HALF = 2.0**-12, 2.0**-6
 """Scale of the readings in the stream, so that they hardly change the norms of the rest. The second
 is for float16, which has no smaller numbers for their weights."""
@@ -38,13 +36,13 @@ def widen(model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAIN
         faint: scale of the readings in the residual stream.
 
     Raises:
-        ModelError: the model is of another family than `FAMILIES`.
+        ModelError: the model is of another family than `CARRIED`.
     """
     config = model.config
-    if config.model_type not in FAMILIES:
+    if config.model_type not in CARRIED:
         raise ModelError(
             f"c reads the MLP of block {rows.layer}, and a model of type {config.model_type} "
-            f"cannot carry that to its end (only {' and '.join(FAMILIES)} can); use --format "
+            f"cannot carry that to its end (only {', '.join(CARRIED)} can); use --format "
             "adapter with grace serve, or fit with train.layer=0"
         )
     size, count = config.hidden_size, len(ids)
