@@ -17,17 +17,17 @@ from pathlib import Path
 import numpy as np
 from sizes import METRICS, Answers, Measured, differences, ended, rows, table
 
+from grace.engines import LAST
 from grace.engines.local.layers import blocks
 from grace.metrics.resampling import Resamples
 from grace.pipeline.context import Context, open_run
-from grace.pipeline.stages.depth import LAST, read_pooled
 
 
 def answers(context: Context, split: str, layers: list[int]) -> dict[int, Answers]:
     """Return a run's answers with the states of the last layer, and of each of some blocks."""
     found = ended(context, split)
     none = np.zeros(len(found.right))
-    read = read_pooled(context.engines.base, found.prompts, found.token_ids, (), layers)
+    read = context.engines.base.states(found.prompts, found.token_ids, layers=layers)
     return {
         layer: Answers(*pooled.features, none, found.phi, none, none, found.right, found.question)
         for layer, pooled in read.items()

@@ -25,6 +25,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from grace.cnf import PLACES
+from grace.engines import LAST
 from grace.evidence import clipped
 from grace.evidence.trace import features_at
 from grace.metrics import auroc, brier, ece
@@ -106,7 +107,7 @@ def measured(path: Path) -> dict[str, dict[str, float]]:
     responses = [test.responses[i] for i in ended]
     tokens, right = [one.token_ids for one in responses], np.array(test.correct)[ended]
     places = [[int(share * len(ids)) for share in SHARES] for ids in tokens]
-    _, at = engine.states(prompts, tokens, places)
+    at = engine.states(prompts, tokens, places)[LAST].at_steps
     seen = gathered(responses, np.array(places), at.at_NBD, at.mean_NBD, right)
 
     traces = engine.traces(prompts, tokens)

@@ -9,7 +9,7 @@ import pytest
 
 import tiny_models
 from grace.cnf import HeadShape, add_cnf, set_rows
-from grace.engines import Features, Sampling
+from grace.engines import LAST, Features, Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence, Running, along, clipped, sigmoid, traced
@@ -114,7 +114,7 @@ def test_states_at_steps_are_those_of_shorter_answers():
     prompts = tiny_models.prompts(tokenizer, 8)[:3]
     responses = [[9, 10, 11, 12, 13], [11], [14, 15, 16]]
     steps = [[0, 2, 4], [0, 0, 0], [0, 1, 2]]
-    pooled, at_steps = engine.states(prompts, responses, steps)
+    pooled, at_steps = engine.states(prompts, responses, steps)[LAST]
     alone = engine.features(prompts, responses)
     np.testing.assert_allclose(pooled.mean_ND, alone.mean_ND, atol=1e-6)
     for row, places in enumerate(steps):

@@ -20,7 +20,6 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence
 from grace.export import export_model
-from grace.pipeline.stages.depth import read_pooled
 from grace.pipeline.stages.fit import write_rows_adapter
 from grace.store import read_card
 
@@ -65,7 +64,7 @@ def trained(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 def middle_rows(engine: TransformersEngine, layer: int) -> tuple[int, np.ndarray]:
     """Return rows that read the MLP of a block as numbers of about 1."""
     asked = prompts(engine)
-    seen_ND = read_pooled(engine, asked, [[5]] * len(asked), (), [layer])[layer].features.last_ND
+    seen_ND = engine.features(asked, [[5]] * len(asked), layer).last_ND
     noise_EH = np.random.default_rng(1).normal(size=(4, seen_ND.shape[1]))
     return layer, (noise_EH / np.linalg.norm(seen_ND, axis=1).mean()).astype(np.float32)
 

@@ -11,13 +11,12 @@ import torch
 
 import tiny_models
 from grace.cnf import add_cnf
-from grace.engines import Sampling
+from grace.engines import LAST, Sampling
 from grace.engines.local.layers import LayerRows, candidates, mlp_output
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
 from grace.evidence import Evidence, confidence
 from grace.evidence import features as likelihoods
-from grace.pipeline.stages.depth import LAST, read_pooled
 from grace.pipeline.stages.fit import write_rows_adapter
 
 EVIDENCE = Evidence.none()
@@ -113,7 +112,7 @@ def test_pooled_activations_give_the_readings_that_the_engine_reads(tiny):
     ]
     asked = [prompt for prompt, _ in ended]
     responses = [one.token_ids for _, one in ended]
-    read = read_pooled(engine, asked, responses, [[0, 1]] * len(ended), [1, 2])
+    read = engine.states(asked, responses, [[0, 1]] * len(ended), [1, 2])
     assert list(read) == [LAST, 1, 2]
     features, at_steps = read[1]
     weights = engine.forward._rows.rows_EH.numpy()  # type: ignore[union-attr]
@@ -161,9 +160,11 @@ def test_a_block_that_is_not_there_is_named(tiny):
 def test_a_layer_in_the_middle_needs_rows_without_lora() -> None:
     from grace.config import override_settings
 
-    with pytest.raises(ConfigError, match=r"train\.lora=never"):
-        override_settings({}, ["train.layer=18"])
-    assert override_settings({}, ["train.layer=18", "train.lora=never"]).train.layer == 18
+    for other in (["train.lora=always"], ["train.head=token", "train.evidence=none"]):
+        with pytest.raises(ConfigError, match=r"train\.lora=never"):
+            override_settings({}, ["train.layer=18", *other])
+        assert override_settings({}, other).train.layer == -1
+    assert override_settings({}, ["train.layer=18"]).train.layer == 18
 
 
 def test_the_features_of_the_evidence_are_as_without_a_layer(tiny):

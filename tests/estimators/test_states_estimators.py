@@ -28,13 +28,13 @@ class Reads:
         self.tokenizer = tokenizer
         self.seen: list[Any] = []
 
-    def features(self, prompts: Any, responses: Any) -> Features:
+    def features(self, prompts: Any, responses: Any, layer: int = 0) -> Features:
         self.seen.append((prompts, responses))
         rows = [
             ids[0] if ids else int(self.tokenizer.decode(p).rpartition("city ")[2].split()[0])
             for p, ids in zip(prompts, responses, strict=True)
         ]
-        return Features(*(STATES[name][rows] for name in "abc"))
+        return Features(*(STATES[name][rows] ** (1 + layer) for name in "abc"))
 
     def confidences(self, prompts: Any, responses: Any) -> list[float]:
         return [ids[0] / COUNT for ids in responses]
@@ -59,10 +59,10 @@ def expected(given: Any, *states: Any) -> list[float]:
 
 def test_rows_without_evidence_are_a_logistic_regression_on_all_three_states():
     given = known(STATES["a"] + STATES["b"] - STATES["c"])
-    made = load_estimator("rows").fit(given, Reads(), 0)  # type: ignore[arg-type]
+    made = load_estimator("rows", {"layer": 2}).fit(given, Reads(), 0)  # type: ignore[arg-type]
     values = made.rate(given.train)
     assert values[7] is None and made.trained_parameters == 3 * WIDTH + 1
-    states = (STATES[name] for name in "bca")  # the last, the prompt's, the answer's mean
+    states = (STATES[name] ** 3 for name in "bca")  # the last, the prompt's, the answer's mean
     assert [values[n] for n in ENDED] == pytest.approx(expected(given, *states), abs=1e-5)
 
 

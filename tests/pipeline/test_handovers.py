@@ -14,7 +14,7 @@ from made_up_run import SAMPLES, SURE, UNSURE
 from safetensors.numpy import load_file, save_file
 
 import grace.training.trainer
-from grace.engines import Features, Sampling, StepStates
+from grace.engines import LAST, Features, LayerStates, Sampling, StepStates
 from grace.errors import RunError
 from grace.estimators import Fitted
 from grace.pipeline.context import Context
@@ -139,10 +139,12 @@ def test_every_row_of_features_is_that_of_the_response_in_its_row(context, monke
         mean = [[len(prompt), ids[0]] for prompt, ids in zip(prompts, responses, strict=True)]
         return Features(*(sign * np.array(mean, np.float32) for sign in (1, -1, 2)))
 
-    context.engines.base.states = lambda prompts, responses, steps_NB: (
-        states(prompts, responses),
-        StepStates(*np.zeros((2, len(prompts), 0, 2), np.float32)),
-    )
+    context.engines.base.states = lambda prompts, responses, steps_NB, layers: {
+        LAST: LayerStates(
+            states(prompts, responses),
+            StepStates(*np.zeros((2, len(prompts), 0, 2), np.float32)),
+        )
+    }
     monkeypatch.setattr(targets, "SHARD_ROWS", 20)
     targets.features(context)
     samples = context.samples(context.directory.split("train"))

@@ -20,7 +20,9 @@ from grace.pipeline.context import Context, open_run
 from grace.pipeline.sampling import sampling_for
 from grace.pipeline.stages import choosing
 from grace.pipeline.stages.choosing import LoraChoice, keep_better
+from grace.pipeline.stages.depth import read_layer
 from grace.pipeline.stages.fit import fit
+from grace.pipeline.stages.score import rated_estimators
 from grace.pipeline.stages.train import training_seconds
 from grace.pipeline.study import resolve_study
 from grace.records import Generation
@@ -49,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_run.write_model(folder / "model")
     tiny_run.write_questions(folder / "questions.jsonl")
     run(folder / "rows", settings(folder, "train.lora=never"))
-    run(folder / "auto", settings(folder))
+    run(folder / "auto", settings(folder, "train.layer=0"))
     return folder
 
 
@@ -93,6 +95,8 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
     assert list(losses) == ([1] if layer == 1 else [0, 1, 2])
     chosen = json.loads((deep / "adapter" / "grace.json").read_text())["layer"]
     assert losses[chosen] == min(losses.values())
+    rated = rated_estimators(open_run(deep))
+    assert (rated["rows"].layer, rated["grace"].answers) == (chosen, "tuned")  # type: ignore[attr-defined]
     notes = json.loads((deep / "report.json").read_text())["notes"]
     assert (f"questions, seed 0: c reads the MLP of block {chosen}" in notes) == (chosen > 0)
     model = grace.load(deep)
@@ -101,6 +105,26 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
     for one in ended:
         assert one.trace[-1] == pytest.approx(one.confidence, abs=1e-6)
     assert model.traces
+
+
+@pytest.mark.parametrize("lora", ["auto", "always"])
+def test_lora_is_trained_only_where_c_reads_the_last_state(
+    made: Path, tmp_path: Path, lora: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, given = tmp_path / "run", [f"train.lora={lora}", "train.epochs=1"]
+    given += ["train.layer=1"] if lora == "auto" else []
+    run(path, settings(made, *given))
+    card = json.loads((path / "adapter" / "grace.json").read_text())
+    trained = (path / "adapter" / "adapter_config.json").exists()
+    assert (card.get("layer", 0), trained) == ((1, False) if lora == "auto" else (0, True))
+    said = "no LoRA is trained, since c reads the MLP of block 1 (train.layer=0 trains it)"
+    assert (said in capsys.readouterr().err) == (lora == "auto")
+
+
+def test_states_that_other_settings_did_not_store_are_asked_for(made: Path) -> None:
+    stored = RunDir(made / "auto").split("train").features
+    with pytest.raises(RunError, match=r"lacks the states mean\.1, .* --redo features"):
+        read_layer(stored, 1, [0])
 
 
 def test_another_layer_is_read_from_the_states_on(made: Path) -> None:
@@ -194,7 +218,7 @@ def test_what_validation_answers_say_is_done(
     (directory.adapter / "rows.safetensors").unlink(missing_ok=True)
     (directory.adapter / "of_lora").write_text("")
     monkeypatch.setattr(choosing, "compare", lambda _: LoraChoice(kept, 0.1, 0.05, 10, 0.5, 0.5))
-    context = Context(directory, settings(made))
+    context = Context(directory, settings(made, "train.layer=0"))
     with_lora: Any = object()
     context.engines.__dict__["tuned"] = with_lora  # the comparison has loaded and cached it
     keep_better(context)
@@ -211,7 +235,7 @@ def test_lora_that_moves_the_accuracy_or_gains_nothing_is_not_kept(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = RunDir(made / "auto")
-    context = Context(directory, settings(made))
+    context = Context(directory, settings(made, "train.layer=0"))
     samples = context.samples(directory.split("validation"))
     right = [c for c, r in zip(samples.correct, samples.responses, strict=True)
              if r.finish_reason == "stop"]  # fmt: skip
@@ -270,7 +294,7 @@ def test_lora_is_kept_from_a_gain_of_two_paired_standard_errors_on(
     errors: float, kept: bool, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = RunDir(made / "auto")
-    context = Context(directory, settings(made))
+    context = Context(directory, settings(made, "train.layer=0"))
     samples = context.samples(directory.split("validation"))
     right = np.array([c for c, r in zip(samples.correct, samples.responses, strict=True)
                       if r.finish_reason == "stop"])  # fmt: skip
@@ -342,12 +366,13 @@ def test_the_states_of_training_answers_are_not_computed_twice(made: Path) -> No
     context = Context(directory, settings(made, "train.lora=never"))
     samples = context.samples(directory.split("train"))
     tokens = [response.token_ids for response in samples.responses]
-    found = StoredTraining(context)(samples.prompts[3:7], tokens[3:7])
-    assert found is not None
-    fresh = context.engine("base").features(samples.prompts[3:7], tokens[3:7])
-    for ours, theirs in zip(found, fresh, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    assert StoredTraining(context)(samples.prompts[3:4], [(*tokens[3], 5)]) is None
+    for layer in (0, 2):
+        found = StoredTraining(context)(samples.prompts[3:7], tokens[3:7], layer)
+        assert found is not None
+        fresh = context.engine("base").features(samples.prompts[3:7], tokens[3:7], layer)
+        for ours, theirs in zip(found, fresh, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert StoredTraining(context)(samples.prompts[3:4], [(*tokens[3], 5)], 0) is None
 
 
 def test_without_lora_both_pools_of_a_vote_are_drawn_once(made: Path, tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ class TrainSettings:
     )
     lora: Literal["auto", "always", "never"] = setting(
         "auto",
-        "with head=linear. auto: train LoRA, keep it if validation answers confirm it; always: "
-        "keep it; never: only fit the rows, which changes no answer",
+        "with head=linear. auto: train LoRA if c reads the last state, keep it if validation "
+        "answers confirm it; always: keep it; never: only fit the rows, which changes no answer",
     )
     gamma: float = setting(
         0.1, "weight of the SFT term, which keeps the answers as they are", low=0
@@ -53,9 +53,10 @@ class TrainSettings:
         False, "also fit c at every token of an answer; needs head=linear and lora=never"
     )
     layer: int = setting(
-        0,
-        "what c reads. 0: the last hidden state; N: the MLP of block N, counted from 1; -1: "
-        "whichever of several is best on held-out folds; needs head=linear and lora=never",
+        -1,
+        "what c reads, with head=linear. 0: the last hidden state; N: the MLP of block N, counted "
+        "from 1; -1: whichever of the last state and some blocks is best on held-out folds. Where "
+        "it is a block, LoRA is not trained; with lora=always it is the last state",
         low=-1,
     )
     balance: Literal["none", "cap", "sampler"] = setting(
@@ -106,7 +107,7 @@ class TrainSettings:
             "train.trace is fitted to the model without LoRA; set train.head=linear and "
             "train.lora=never": self.trace and not (linear and self.lora == "never"),
             "train.layer is read without LoRA; set train.head=linear and train.lora=never": (
-                self.layer != 0 and not (linear and self.lora == "never")
+                self.layer > 0 and not (linear and self.lora != "always")
             ),
             "train.head=bins has no single token to feed for train.read_at=feed; "
             "set train.read_at=predict": bins and self.read_at == "feed",

@@ -56,8 +56,11 @@ class Sampling:
             object.__setattr__(self, "temperature", UNIFORM_FROM)
 
 
+LAST = 0  # the last hidden state, as `train.layer` names it; a block has its number, from 1 on
+
+
 class Features(NamedTuple):
-    """Last-layer hidden states (after the final norm) of N responses, float32.
+    """Hidden states of N responses, float32: the last layer's (after the final norm), or a block's.
 
     For an empty response, all three are the state of the last prompt token.
     """
@@ -68,13 +71,20 @@ class Features(NamedTuple):
 
 
 class StepStates(NamedTuple):
-    """Last-layer hidden states at B steps of each of N responses, float32.
+    """Hidden states at B steps of each of N responses, float32.
 
     Step k chooses token k of a response, so its state is that of the token before.
     """
 
     at_NBD: np.ndarray  # at the step
     mean_NBD: np.ndarray  # mean over the tokens before the step; at step 0 that of the prompt
+
+
+class LayerStates(NamedTuple):
+    """The pooled states of N responses, and those at some steps of each."""
+
+    features: Features
+    at_steps: StepStates
 
 
 class SampleStream(Protocol):
@@ -151,8 +161,10 @@ class Engine(Protocol):
         """Return each response's token log-probabilities and the log-probability of its end."""
         ...
 
-    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
-        """Return the pooled hidden states of given responses."""
+    def features(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids], layer: int = LAST
+    ) -> Features:
+        """Return the pooled hidden states of given responses, or activations of a block's MLP."""
         ...
 
 

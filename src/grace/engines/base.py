@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from grace.cnf import Readout
-from grace.engines import AT_ONCE, Features, Ids, Sampling
+from grace.engines import AT_ONCE, LAST, Features, Ids, Sampling
 from grace.engines.reading import NO_CNF, Reader, Scored
 from grace.errors import DataError, ModelError
 from grace.evidence import Evidence
@@ -130,7 +130,9 @@ class StepEngine(BaseEngine):
         probs_NT: np.ndarray = np.exp(logprobs_NT.reshape(len(contexts), len(tokens)))
         return probs_NT.astype(np.float32)
 
-    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
+    def features(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids], layer: int = LAST
+    ) -> Features:
         """Refuse: there are no hidden states.
 
         Raises:

@@ -68,6 +68,7 @@ FIRST_STAGE = {
     "target": "targets",
     "train": "train",
     "train.head": "fit",
+    "train.lora": "fit",
     "train.trace": "features",
     "train.layer": "features",
     "report": "report",

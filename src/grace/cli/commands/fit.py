@@ -57,14 +57,6 @@ def fit(
     trace: Annotated[
         bool, typer.Option("--trace", help="Also fit the confidence at every token of an answer.")
     ] = False,
-    layer: Annotated[
-        int,
-        typer.Option(
-            min=-1,
-            help="What the confidence reads. 0: the last hidden state, which every engine gives; "
-            "N: the MLP of block N; -1: the best of several.",
-        ),
-    ] = 0,
     settings: Set = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -78,7 +70,7 @@ def fit(
     from grace.pipeline.stages.graded import fit_graded
 
     for key in (override.partition("=")[0] for override in settings or []):
-        if key.startswith(UNUSED):
+        if key.startswith(UNUSED) and key != "train.layer":
             raise ConfigError(
                 f"grace fit reads answers and does not draw, sample, grade or train, so {key} has "
                 "no effect; leave it out"
@@ -93,7 +85,7 @@ def fit(
     tree = {
         "model": {"path": model, "device": device, "dtype": dtype},
         "data": {"file": str(file)},
-        "train": {"lora": "never", "trace": trace, "layer": layer},
+        "train": {"lora": "never", "trace": trace},
     }
     resolved = override_settings(tree, settings or [])
     fitted = fit_graded(resolved, answers, out)

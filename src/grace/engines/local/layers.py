@@ -71,7 +71,9 @@ def _in_mlp(name: str) -> bool:
 
 
 def candidates(model: Any) -> list[int]:
-    """Return the blocks among which `train.layer=-1` chooses."""
+    """Return the blocks among which `train.layer=-1` chooses: those that every export can carry."""
+    if model.config.get_text_config().model_type not in CARRIED:
+        return []
     count = len(blocks(model))
     return sorted({min(max(round(depth * count), 1), count) for depth in DEPTHS})
 

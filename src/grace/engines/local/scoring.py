@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from grace.cnf import count_rows, end_log_prob, find_readout, unread_end, without
-from grace.engines import Features, Ids, StepStates
+from grace.engines import LAST, Features, Ids, LayerStates, StepStates
 from grace.engines.base import BaseEngine, check_contexts
 from grace.engines.local.batching import group, run_batches
 from grace.engines.local.forward import Forward, Unread, begin, numbers
-from grace.engines.local.layers import LayerRows, tapped
+from grace.engines.local.layers import LayerRows, mlp_output, tapped
 from grace.engines.local.loading import eos_ids
 from grace.engines.reading import Reader, Scored
 from grace.errors import ModelError
@@ -102,9 +102,12 @@ class LocalScorer(BaseEngine):
         rows = run_batches(self._group(contexts), run, contexts)
         return np.array(rows, dtype=np.float32).reshape(len(contexts), len(columns))
 
-    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
-        """Return the pooled hidden states of given responses."""
-        return self.states(prompts, responses)[0]
+    def features(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids], layer: int = LAST
+    ) -> Features:
+        """Return the pooled hidden states of given responses, or activations of a block's MLP."""
+        layers = [layer] if layer != LAST else []
+        return self.states(prompts, responses, layers=layers)[layer].features
 
     def states(
         self,
@@ -112,11 +115,11 @@ class LocalScorer(BaseEngine):
         responses: Sequence[Ids],
         steps_NB: Sequence[Ids] = (),
         layers: Sequence[int] = (),
-    ) -> tuple[Features, StepStates]:
-        """Return the pooled hidden states of given responses, and those at B steps of each.
+    ) -> dict[int, LayerStates]:
+        """Return the pooled states of given responses, and those at B steps of each, by layer.
 
-        A step is the number of response tokens before it. Without `steps_NB`, B is 0. The
-        activations inside the MLPs of `layers` follow the last hidden state, side by side.
+        A step is the number of response tokens before it. Without `steps_NB`, B is 0. The last
+        hidden states are always among them; those of `layers` are the activations inside the MLPs.
         """
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
         check_contexts(contexts, self.limit)
@@ -130,12 +133,19 @@ class LocalScorer(BaseEngine):
                 return pool(self.forward, unread, counts, steps, [partial(taps, n) for n in layers])
 
         pooled = run_batches(self._group(contexts), run, contexts)
-        hidden_size = self.model.config.get_text_config().hidden_size
-        size = pooled[0].shape[-1] if pooled else hidden_size
+        sizes = [self.model.config.get_text_config().hidden_size]
+        sizes += [mlp_output(self.model, layer).in_features for layer in layers]
         width = len(steps_NB[0]) if steps_NB else 0
-        states_NSD = np.array(pooled, dtype=np.float32).reshape(len(contexts), 3 + 2 * width, size)
-        features = Features(states_NSD[:, 0], states_NSD[:, 1], states_NSD[:, 2])
-        return features, StepStates(states_NSD[:, 3 : 3 + width], states_NSD[:, 3 + width :])
+        shape = (len(contexts), 3 + 2 * width, sum(sizes))
+        states_NSD = np.array(pooled, dtype=np.float32).reshape(shape)
+        parts = np.split(states_NSD, np.cumsum(sizes)[:-1], axis=-1)
+        return {
+            layer: LayerStates(
+                Features(part[:, 0], part[:, 1], part[:, 2]),
+                StepStates(part[:, 3 : 3 + width], part[:, 3 + width :]),
+            )
+            for layer, part in zip([LAST, *layers], parts, strict=True)
+        }
 
     @torch.inference_mode()
     def _last_logits(self, contexts: Sequence[Ids], keep: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""GrACE's rows without evidence: logistic regression on the hidden states alone.
+"""GrACE's rows without evidence: logistic regression on the hidden states that c reads, alone.
 
 It is fitted anew, since rows that are fitted together with the evidence leave out what that already
 explains. Beside `evidence` it shows which of the two c comes from. Cost: one more forward pass for
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from grace.engines import Engine
+from grace.engines import LAST, Engine
 from grace.estimators import Answers, Fitted, Rows, Samples, Splits
 from grace.estimators.probes.states import fit_on_states
 from grace.probe.readout import placed
@@ -24,6 +24,7 @@ class RowsAlone:
     States and answers are the backbone's, also where LoRA is kept.
     """
 
+    layer: int = LAST
     answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
@@ -34,7 +35,7 @@ class RowsAlone:
         """
 
         def read(samples: Samples, rows: Rows) -> list[Array]:
-            return placed(engine.features(*samples.token_ids(rows)))
+            return placed(engine.features(*samples.token_ids(rows), self.layer))
 
         return fit_on_states(read, splits, seed)
 

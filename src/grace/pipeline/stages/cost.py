@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 
-from grace.engines import Engine, Features, Sampling
+from grace.engines import LAST, Engine, Features, Sampling
 from grace.estimators import Draws, Estimator, Samples, asked_by
+from grace.pipeline.stages.depth import read_layer
 from grace.pipeline.stages.train import training_seconds
 from grace.records import Generation, Response
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 Ids = Sequence[int]
 Access = Literal["text", "logprobs", "hidden states", "weights"]
-StoredStates = Callable[[Sequence[Ids], Sequence[Ids]], Features | None]
+StoredStates = Callable[[Sequence[Ids], Sequence[Ids], int], Features | None]
 LEVELS: tuple[Access, ...] = ("text", "logprobs", "hidden states", "weights")
 
 
@@ -91,11 +92,13 @@ class MeteredEngine:
         self._forward("logprobs", prompts, responses)
         return self._load().logprobs(prompts, responses)
 
-    def features(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features:
+    def features(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids], layer: int = LAST
+    ) -> Features:
         """Return pooled hidden states; the stored ones if all of these responses have them."""
         self._forward("hidden states", prompts, responses)
-        states = self.stored(prompts, responses) if self.stored else None
-        return self._load().features(prompts, responses) if states is None else states
+        states = self.stored(prompts, responses, layer) if self.stored else None
+        return self._load().features(prompts, responses, layer) if states is None else states
 
     def _forward(self, access: Access, prompts: Sequence[Ids], responses: Sequence[Ids]) -> None:
         self.meter.saw(access)
@@ -117,16 +120,16 @@ class StoredTraining:
         pairs = zip(samples.prompts, samples.responses, strict=True)
         return {(tuple(p), tuple(r.token_ids)): row for row, (p, r) in enumerate(pairs)}
 
-    def __call__(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> Features | None:
+    def __call__(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids], layer: int
+    ) -> Features | None:
         """Return the states of responses, None unless all of them are stored."""
-        from safetensors.numpy import load_file
-
         pairs = zip(prompts, responses, strict=True)
         rows = [self._rows.get((tuple(prompt), tuple(tokens))) for prompt, tokens in pairs]
-        if None in rows:
+        known = [row for row in rows if row is not None]
+        if len(known) < len(rows):
             return None
-        stored = load_file(self._context.directory.split("train").features)
-        return Features(*(stored[name][rows] for name in ("mean", "last", "first")))
+        return read_layer(self._context.directory.split("train").features, layer, known).features
 
 
 class _Watched:

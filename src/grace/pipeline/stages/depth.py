@@ -1,66 +1,34 @@
-"""The hidden states that the read-out is fitted to, of the last layer and of layers before it.
-
-Shapes: N responses, B steps of each, D hidden size, H width of an MLP.
-"""
+"""The hidden states that the read-out is fitted to, of the last layer and of layers before it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from grace.config import TrainSettings
-from grace.engines import Features, StepStates
+from grace.engines import LAST, Features, LayerStates, StepStates
+from grace.errors import RunError
 
-LAST = 0  # the last hidden state, as `train.layer` names it
-CHOOSE = -1
+CHOOSE = -1  # the value of `train.layer` with which the fit chooses
 NAMES = ("mean", "last", "first", "at_step", "to_step")
 
 
-class LayerStates(NamedTuple):
-    """The pooled states of N responses, and those at some steps of each."""
-
-    features: Features
-    at_steps: StepStates
-
-
 def layers_to_read(train: TrainSettings, engine: Any) -> list[int]:
-    """Return the blocks whose MLPs are read beside the last hidden state."""
+    """Return the blocks whose MLPs are read beside the last hidden state.
+
+    LoRA and the other heads read the last hidden state alone.
+    """
     from grace.engines.local.layers import candidates, mlp_output
 
+    if train.head != "linear" or train.lora == "always" or train.layer == LAST:
+        return []
     if train.layer == CHOOSE:
         return candidates(engine.model)
-    if train.layer != LAST:
-        mlp_output(engine.model, train.layer)  # raises an error if there is none
-    return [train.layer] if train.layer else []
-
-
-def layers_to_fit(train: TrainSettings, read: Sequence[int]) -> list[int]:
-    """Return the layers that a read-out is fitted to, of those that were read."""
-    return [LAST, *read] if train.layer == CHOOSE else [train.layer]
-
-
-def read_pooled(
-    engine: Any,
-    prompts: Sequence[Sequence[int]],
-    responses: Sequence[Sequence[int]],
-    steps_NB: Sequence[Sequence[int]],
-    layers: Sequence[int],
-) -> dict[int, LayerStates]:
-    """Return the states of the last layer, and the activations of `layers`, by layer."""
-    if not layers:
-        return {LAST: LayerStates(*engine.states(prompts, responses, steps_NB))}
-    features, at_steps = engine.states(prompts, responses, steps_NB, layers)
-    size = engine.model.config.get_text_config().hidden_size
-    width = (features.last_ND.shape[-1] - size) // len(layers)
-    places = [size + width * number for number in range(len(layers))]
-    split = [np.split(array, places, axis=-1) for array in (*features, *at_steps)]
-    parts = zip(*split, strict=True)
-    return {
-        layer: LayerStates(Features(*part[:3]), StepStates(*part[3:]))
-        for layer, part in zip([LAST, *layers], parts, strict=True)
-    }
+    mlp_output(engine.model, train.layer)  # raises an error if there is none
+    return [train.layer]
 
 
 def joined(parts: Sequence[Mapping[int, LayerStates]]) -> dict[int, LayerStates]:
@@ -87,8 +55,25 @@ def to_arrays(read: Mapping[int, LayerStates]) -> dict[str, Any]:
     }
 
 
-def from_arrays(stored: Mapping[str, Any], layer: int) -> LayerStates:
-    """Return the states of a layer among arrays that `to_arrays` made."""
+def read_layer(file: Path, layer: int, rows: Sequence[int]) -> LayerStates:
+    """Return the states of some responses that were stored as `to_arrays` names them."""
     end = f".{layer}" if layer else ""
-    arrays = [stored[name + end] for name in ("mean", "last", "first", "at_step", "to_step")]
+    arrays = [read_array(file, f"{name}{end}")[rows] for name in NAMES]
     return LayerStates(Features(*arrays[:3]), StepStates(*arrays[3:]))
+
+
+def read_array(file: Path, name: str) -> Any:
+    """Return one array of a safetensors file; the others stay on disk.
+
+    Raises:
+        RunError: there is none of this name.
+    """
+    from safetensors import safe_open
+
+    with safe_open(file, "np") as stored:
+        if name not in stored.keys():  # noqa: SIM118
+            raise RunError(
+                f"{file} lacks the states {name}, which other settings do not need; do the stage "
+                "again that stores them: --redo features"
+            )
+        return stored.get_tensor(name)

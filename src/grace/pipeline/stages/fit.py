@@ -8,8 +8,9 @@ adapter without LoRA in the folder `rows`, which gives the backbone's own answer
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -17,18 +18,12 @@ import numpy as np
 
 from grace.cnf import head_shape
 from grace.config import absolute_model, to_dict
-from grace.engines import Features, StepStates
+from grace.engines import LAST, Features, LayerStates, StepStates
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
 from grace.grading import labels_of
 from grace.pipeline.context import Context
-from grace.pipeline.stages.depth import (
-    LAST,
-    LayerStates,
-    from_arrays,
-    layers_to_fit,
-    layers_to_read,
-)
+from grace.pipeline.stages.depth import layers_to_read, read_array, read_layer
 from grace.pipeline.stages.targets import STEP
 from grace.probe.readout import Fit, fit_evidence, fit_readout
 from grace.probe.steps import STEPS, Steps, fit_trace
@@ -89,12 +84,10 @@ def fit(context: Context) -> None:
     outputs = [directory.readout]
     summary: dict[str, float] = {}
     if train.head == "linear":
-        from safetensors.numpy import load_file
-
-        stored = {name: value[rows] for name, value in load_file(split.features).items()}
         layers = layers_to_read(train, context.engines.base)
-        read = {layer: from_arrays(stored, layer) for layer in (LAST, *layers)}
-        readout = fit_rows(context, read, data, stored[STEP])
+        read = functools.partial(read_layer, split.features, rows=rows)
+        step_NB = read_array(split.features, STEP)[rows]
+        readout = fit_rows(context, layers, read, data, step_NB)
         evidence = readout.evidence
         summary = {  # on held-out folds
             "log_loss": float(readout.losses.mean()),
@@ -124,7 +117,11 @@ def fit(context: Context) -> None:
 
 
 def fit_rows(
-    context: Context, read: Mapping[int, LayerStates], data: FitData, step_NB: Any = None
+    context: Context,
+    layers: Sequence[int],
+    read: Callable[[int], LayerStates],
+    data: FitData,
+    step_NB: Any = None,
 ) -> Fit:
     """Fit the rows and the evidence on pooled states (see `fit_readout`), and show the log loss.
 
@@ -133,7 +130,8 @@ def fit_rows(
 
     Args:
         context: the run, or the settings of a fit.
-        read: the pooled states by layer; those of the last layer are always among them.
+        layers: the blocks that were read beside the last hidden state.
+        read: returns the pooled states of a layer.
         data: the responses.
         step_NB: the steps of each response whose states are pooled.
     """
@@ -141,10 +139,10 @@ def fit_rows(
     graded = (data.labels_N, data.groups)
     head = head_shape(base.model, len(base.tokenizer))
     found: dict[int, Fit] = {}
-    for layer in layers_to_fit(train, [layer for layer in read if layer != LAST]):
-        features, at_steps = read[layer]
+    for layer in layers if train.layer > LAST else [LAST, *layers]:
+        features, at_steps = read(layer)
         made = fit_readout(
-            read[LAST].features,
+            read(LAST).features,
             data.features_NF,
             *graded,
             head,
@@ -163,7 +161,7 @@ def fit_rows(
         say(f"c reads {_named(chosen)}")
     if not train.trace:
         return readout
-    traced = fit_trace(readout, data.steps(*read[chosen], step_NB), *graded, seed=seed)
+    traced = fit_trace(readout, data.steps(*read(chosen), step_NB), *graded, seed=seed)
     rate = float(np.mean(data.labels_N))
     entropy = -rate * np.log(rate) - (1 - rate) * np.log1p(-rate)
     say(

@@ -11,11 +11,12 @@ import numpy as np
 
 from grace.chat import encode_chat, encode_response
 from grace.config import RunSettings
+from grace.engines import LayerStates
 from grace.engines.base import check_contexts
 from grace.errors import DataError, GraceError
 from grace.grading import is_number, labels_of, short_answer
 from grace.pipeline.context import Context
-from grace.pipeline.stages.depth import LayerStates, joined, layers_to_read, read_pooled
+from grace.pipeline.stages.depth import joined, layers_to_read
 from grace.pipeline.stages.fit import FitData, adapter_metadata, fit_rows, write_rows_adapter
 from grace.probe.readout import Fit
 from grace.probe.steps import draw_steps
@@ -73,7 +74,7 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     layers = layers_to_read(settings.train, engine)
     read, logprobs = _read(engine, prompts, responses, step_NB, layers)
     graded = FitData(logprobs, labels_N, list(chats))
-    readout = fit_rows(context, read, graded, step_NB)
+    readout = fit_rows(context, layers, read.__getitem__, graded, step_NB)
     metadata = adapter_metadata(context, answers)
     rows = (readout.rows_ED, readout.evidence)
     write_rows_adapter(engine, *rows, out, metadata, readout.layer_rows)
@@ -121,7 +122,7 @@ def _read(
         for start in range(0, len(responses), AT_ONCE):
             rows = slice(start, start + AT_ONCE)
             asked = (prompts[rows], responses[rows])
-            parts.append(read_pooled(engine, *asked, step_NB[rows].tolist(), layers))
+            parts.append(engine.states(*asked, step_NB[rows].tolist(), layers))
             logprobs += engine.logprobs(*asked)
             advance(len(responses[rows]))
     return joined(parts), logprobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from grace import plugins
 from grace.config import RunSettings
+from grace.engines import LAST
 from grace.errors import RunError
 from grace.estimators import (
     Answers,
@@ -32,12 +34,11 @@ from grace.pipeline.stages.cost import (
     fit_cost,
     watched,
 )
-from grace.pipeline.stages.depth import LAST
 from grace.pipeline.stages.sample import draw_questions, draw_shots
 from grace.probe.rows import assign_folds
 from grace.progress import progress
 from grace.records import Confidence
-from grace.store import Split, write_json
+from grace.store import Split, read_json, write_json
 
 TRAINED = "grace"
 COMPARED = ("grace_base", "platt", "evidence", "probe")
@@ -129,15 +130,18 @@ def score(context: Context) -> None:
 def rated_estimators(context: Context) -> dict[str, Estimator]:
     """Return the estimators of a run's report: those of its settings, and what goes with `grace`.
 
-    These are `rows` and `evidence`, the two parts of c of a linear read-out that reads the last
-    state, and `grace_base` if LoRA makes the model's answers differ from its backbone's.
+    These are `rows` and `evidence`, the two parts of c of a linear read-out, and `grace_base` if
+    LoRA makes the model's answers differ from its backbone's. `rows` read what c reads.
     """
     settings = context.settings
     names = list(settings.report.estimators)
     if TRAINED in names:
-        linear, last = settings.train.head == "linear", settings.train.layer == LAST
-        names += [*(["rows"] if last else []), "evidence"] if linear else []
+        names += ["rows", "evidence"] if settings.train.head == "linear" else []
         names += [] if context.directory.frozen else ["grace_base"]
+    if "rows" in names:
+        layer = read_json(context.directory.readout).get("layer", LAST)
+        options = {"rows": {"layer": layer}, **settings.estimators}
+        settings = dataclasses.replace(settings, estimators=options)
     return {name: estimator_of(settings, name) for name in names}
 
 

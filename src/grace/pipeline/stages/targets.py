@@ -11,7 +11,7 @@ from grace.config import to_dict
 from grace.estimators import Samples
 from grace.grading import labels_of
 from grace.pipeline.context import Context
-from grace.pipeline.stages.depth import layers_to_read, read_pooled, to_arrays
+from grace.pipeline.stages.depth import layers_to_read, read_array, to_arrays
 from grace.probe.steps import draw_steps
 from grace.progress import progress, say
 from grace.records import Target
@@ -47,8 +47,8 @@ def features(context: Context) -> None:
                 continue
             rows = slice(start, start + SHARD_ROWS)
             responses = [response.token_ids for response in samples.responses[rows]]
-            read = read_pooled(
-                context.engine("base"), samples.prompts[rows], responses, steps_NB[rows], layers
+            read = context.engine("base").states(
+                samples.prompts[rows], responses, steps_NB[rows], layers
             )
             step_NB = np.array(steps_NB[rows], dtype=np.int32).reshape(len(responses), -1)
             arrays = to_arrays(read) | {STEP: step_NB}
@@ -99,8 +99,6 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
     Raises:
         DataError: all responses are right, all are wrong, or all are to one question.
     """
-    from safetensors.numpy import load_file
-
     from grace.probe import kfold_scores
     from grace.probe.features import feature_parts
     from grace.training.targets import make_targets
@@ -108,7 +106,7 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
     settings, split = context.settings.target, context.directory.split("train")
     responses = split.responses.read()
     labels = labels_of([grade.correct for grade in split.grades.read()])
-    states = load_file(split.features)
+    states = {name: read_array(split.features, name) for name in ("mean", "last", "first")}
     parts = feature_parts(settings.features, states, responses)
     questions = [response.question_id for response in responses]
     scores = kfold_scores(

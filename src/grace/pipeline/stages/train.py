@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grace.config import to_dict
+from grace.engines import LAST
 from grace.estimators import Samples
 from grace.evidence import Evidence
 from grace.pipeline.context import Context
 from grace.pipeline.stages.fit import FIT, adapter_metadata
-from grace.progress import Advance, progress
+from grace.progress import Advance, progress, say
 from grace.store import CARD, ROWS, RunDir, read_json
 
 if TYPE_CHECKING:
@@ -31,12 +32,16 @@ def train(context: Context) -> None:
     settings, directory = context.settings, context.directory
     split, validation = directory.split("train"), directory.split("validation")
     linear, lora = settings.train.head == "linear", settings.train.lora
-    if linear and lora == "never":
+    layer = read_json(directory.readout).get("layer", LAST)
+    if layer != LAST and lora == "auto":
+        say(f"no LoRA is trained, since c reads the MLP of block {layer} (train.layer=0 trains it)")
+    rows_only = linear and (lora == "never" or layer != LAST)
+    if rows_only:
         copy_adapter(directory.rows, directory.adapter)
     else:
         with _watched_steps(directory) as on_step:
             train_run_adapter(context, on_step)
-    if linear and lora == "auto":
+    if linear and lora == "auto" and not rows_only:
         keep_better(context)
     inputs = [
         split.responses.path,
