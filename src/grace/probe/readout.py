@@ -91,6 +91,7 @@ def fit_readout(
     *,
     middle: tuple[int, Features] | None = None,
     along: Steps | None = None,
+    same: bool = False,
     seed: int = 0,
 ) -> Fit:
     """Fit the rows and the evidence together, with a penalty for each state and the evidence.
@@ -107,11 +108,12 @@ def fit_readout(
         middle: a block and the activations of its MLP, for c to read them in place of `states`.
         along: further steps of the responses, to fit the rows to as well; dropped if that makes c
             at the end worse by more than a standard error.
+        same: give every state and the evidence the same penalty, to compare layers.
         seed: seed of the folds.
     """
     read = placed(states if middle is None else middle[1])
     blocks = _blocks(features_NF)
-    made = fit_logistic([*read, *blocks], labels_N, groups_N, free=True, seed=seed)
+    made = fit_logistic([*read, *blocks], labels_N, groups_N, free=True, same=same, seed=seed)
     alone = fit_logistic(blocks, labels_N, groups_N, free=True, seed=seed)
     if along is not None:
         joint = _fit_along(read, blocks, along, labels_N, groups_N, seed)

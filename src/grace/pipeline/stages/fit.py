@@ -125,8 +125,8 @@ def fit_rows(
 ) -> Fit:
     """Fit the rows and the evidence on pooled states (see `fit_readout`), and show the log loss.
 
-    Of several layers the one with the smallest log loss is kept. With `train.trace` c
-    before the end is fitted, too.
+    Several layers are compared by fits with one penalty, and the one with the smallest log loss is
+    fitted. With `train.trace` c before the end is fitted, too.
 
     Args:
         context: the run, or the settings of a fit.
@@ -138,30 +138,29 @@ def fit_rows(
     train, base, seed = context.settings.train, context.engines.base, context.settings.seed
     graded = (data.labels_N, data.groups)
     head = head_shape(base.model, len(base.tokenizer))
-    found: dict[int, Fit] = {}
-    for layer in layers if train.layer > LAST else [LAST, *layers]:
-        features, at_steps = read(layer)
-        made = fit_readout(
-            read(LAST).features,
-            data.features_NF,
-            *graded,
-            head,
-            middle=None if layer == LAST else (layer, features),
-            along=data.steps(features, at_steps, step_NB) if train.trace else None,
-            seed=seed,
-        )
-        found[layer] = made
-        say(
-            f"read-out of {_named(layer)} fitted on {len(made.losses)} answers: held-out log loss "
-            f"{made.losses.mean():.3f} (evidence alone {made.alone.mean():.3f})"
-        )
-    chosen = min(found, key=lambda layer: float(found[layer].losses.mean()))
-    readout = found[chosen]
-    if len(found) > 1:
-        say(f"c reads {_named(chosen)}")
-    if not train.trace:
+    last = read(LAST).features
+
+    def fitted(layer: int, **how: Any) -> Fit:
+        middle = None if layer == LAST else (layer, read(layer).features)
+        return fit_readout(last, data.features_NF, *graded, head, middle=middle, seed=seed, **how)
+
+    compared = list(layers) if train.layer > LAST else [LAST, *layers]
+    chosen = compared[0]
+    if len(compared) > 1:
+        losses = {}
+        for layer in compared:
+            losses[layer] = float(fitted(layer, same=True).losses.mean())
+            say(f"{_named(layer)}: held-out log loss {losses[layer]:.3f}")
+        chosen = min(losses, key=losses.__getitem__)
+    along = data.steps(*read(chosen), step_NB) if train.trace else None
+    readout = fitted(chosen, along=along)
+    say(
+        f"c reads {_named(chosen)}, fitted on {len(readout.losses)} answers: held-out log loss "
+        f"{readout.losses.mean():.3f} (evidence alone {readout.alone.mean():.3f})"
+    )
+    if along is None:
         return readout
-    traced = fit_trace(readout, data.steps(*read(chosen), step_NB), *graded, seed=seed)
+    traced = fit_trace(readout, along, *graded, seed=seed)
     rate = float(np.mean(data.labels_N))
     entropy = -rate * np.log(rate) - (1 - rate) * np.log1p(-rate)
     say(
