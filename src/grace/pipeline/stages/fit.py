@@ -150,7 +150,7 @@ def fit_rows(
         losses = {}
         for layer in compared:
             losses[layer] = float(fitted(layer, same=True).losses.mean())
-            say(f"{_named(layer)}: held-out log loss {losses[layer]:.3f}")
+            say(f"read-out of {_named(layer)}: held-out log loss {losses[layer]:.3f}")
         chosen = min(losses, key=losses.__getitem__)
     along = data.steps(*read(chosen), step_NB) if train.trace else None
     readout = fitted(chosen, along=along)
