@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -83,6 +84,19 @@ def test_half_precision_keeps_c(dtype: str, within: float, tmp_path: Path) -> No
     theirs = exported.confidences(list(asked), list(responses))
     assert len(ended) > 1
     assert ours == pytest.approx(theirs, abs=within)
+
+
+def test_in_a_float16_gguf_only_the_layer_that_carries_it_stays_float32(tmp_path: Path) -> None:
+    """Its numbers are too small for float16. Others may be small as well."""
+    adapter, out = fitted("llama_untied", tmp_path), tmp_path / "out"
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    with torch.no_grad():
+        base.model.layers[1].mlp.up_proj.weight[3] *= 1e-6
+    base.save_pretrained(tmp_path / "base")
+    export_model(tmp_path / "none", adapter, str(tmp_path / "base"), out, form="gguf")
+    tensors = gguf.GGUFReader(out / "model.gguf").tensors
+    exact = {t.name for t in tensors if len(t.shape) > 1 and t.tensor_type.name == "F32"}
+    assert exact == {"blk.0.ffn_down.weight"}
 
 
 def test_the_logits_of_all_other_tokens_stay(tiny: Any) -> None:

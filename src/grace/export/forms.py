@@ -112,11 +112,15 @@ def write_merged(source: Source, out: Path) -> None:
     tokenizer.save_pretrained(out)
 
 
-def carry_layer(loaded: Loaded, faint: float = FAINT) -> None:
-    """Let the end of a loaded model contain what c reads in its middle, if anything (`widen`)."""
+def carry_layer(loaded: Loaded, faint: float = FAINT) -> str | None:
+    """Let the end of a loaded model contain what c reads in its middle, if anything (`widen`).
+
+    Return the name of the linear layer that carries it.
+    """
     readout = find_readout(loaded.tokenizer)
-    if loaded.layer_rows is not None and readout is not None:
-        widen(loaded.model, loaded.layer_rows, readout.ids, faint)
+    if loaded.layer_rows is None or readout is None:
+        return None
+    return widen(loaded.model, loaded.layer_rows, readout.ids, faint)
 
 
 def _base_dtype(base: str) -> torch.dtype:

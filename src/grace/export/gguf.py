@@ -77,13 +77,14 @@ def write_gguf(source: Source, out: Path) -> None:
 def _write_weights(source: Source, file: Path) -> tuple[Any, list[int]]:
     """Write a model that is merged in float32; return its tokenizer and its end tokens."""
     loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
-    carry_layer(loaded)
+    carrier = carry_layer(loaded)
     ends = end_ids(loaded.model, loaded.tokenizer, source.record)
     named = [end for end in ends if end not in source.record.get("stop_ids", ())]
     quantized = source.dtype.startswith("q")
     kind = np.float32 if quantized or source.dtype == "float32" else np.float16
     whole = file.with_name(f"whole-{file.name}") if quantized else file
-    write_llama(whole, loaded.model, loaded.tokenizer, kind, named, source.adapter_digest)
+    digest = source.adapter_digest
+    write_llama(whole, loaded.model, loaded.tokenizer, kind, named, digest, carrier)
     if quantized:
         _quantize(whole, file, source.dtype)
         whole.unlink()

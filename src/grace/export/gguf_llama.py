@@ -19,7 +19,6 @@ from grace.engines.llama import DIGEST
 from grace.errors import ModelError
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
-FAINT = 2.0**-9  # of a row's largest number: float16 has eleven bits down to 2^-14
 GPT_2 = {"type": "ByteLevel", "use_regex": True}
 LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -40,7 +39,13 @@ INSTEAD = (
 
 
 def write_llama(
-    file: Path, model: Any, tokenizer: Any, kind: Any, ends: Sequence[int], adapter_digest: str
+    file: Path,
+    model: Any,
+    tokenizer: Any,
+    kind: Any,
+    ends: Sequence[int],
+    adapter_digest: str,
+    carrier: str | None = None,
 ) -> None:
     """Write a Llama with a byte-level vocabulary.
 
@@ -52,6 +57,8 @@ def write_llama(
         ends: ids that end a response, the most common first. llama.cpp stops by itself at the
             first two, and at `<CNF>` if that ends a response.
         adapter_digest: digest of the adapter, by which an engine recognises its grace.json.
+        carrier: the layer whose matrix stays float32, because its numbers are too small for
+            float16.
 
     Raises:
         ModelError: the model is not a plain Llama, or its tokenizer is not supported.
@@ -78,7 +85,7 @@ def write_llama(
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         weight = _in_rotary_order(name, tensor.float().numpy(), config)
-        if weight.ndim > 1 and not _is_faint(weight):
+        if weight.ndim > 1 and name != f"{carrier}.weight":
             weight = cast(name, weight, kind)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), weight)
     if config.rope_parameters["rope_type"] == "llama3":
@@ -168,12 +175,6 @@ def _in_rotary_order(name: str, weight: np.ndarray, config: Any) -> np.ndarray:
             split = weight.reshape(count, 2, weight.shape[0] // count // 2, -1)
             return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(weight.shape)
     return weight
-
-
-def _is_faint(weight: np.ndarray) -> bool:
-    """Return whether a row is too small for float16, as what carries a layer in the middle is."""
-    largest = np.abs(weight).max(axis=1)
-    return bool(((largest > 0) & (largest < FAINT)).any())
 
 
 def cast(name: str, weight: np.ndarray, kind: Any) -> np.ndarray:

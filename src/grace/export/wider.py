@@ -26,8 +26,10 @@ READING = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 WRITING = ("o_proj", "down_proj")
 
 
-def widen(model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAINT) -> None:
+def widen(model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAINT) -> str:
     """Let a model's own logits of some tokens contain the readings of a layer in the middle.
+
+    Return the name of the linear layer that writes them into the residual stream.
 
     Args:
         model: a model in float32; it is changed.
@@ -50,18 +52,9 @@ def widen(model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAIN
     shrink = (size / wider) ** 0.5  # the mean square is over more dimensions
     output = mlp_output(model, rows.layer)
     with torch.no_grad():
-        for name, module in blocks(model).named_modules():
-            leaf = name.rpartition(".")[2]
-            if leaf in READING:
-                module.weight = _padded(module.weight, (0, wider - size))
-                module.in_features = wider
-            elif leaf in WRITING:
-                module.weight = _padded(module.weight, (0, 0, 0, wider - size))
-                module.out_features = wider
-            elif "norm" in leaf:
-                _widen_norm(module, wider, shrink)
+        _widen_blocks(model, wider - size)
         output.weight[size : size + count] = faint * rows.rows_EH
-        _widen_norm(model.model.norm, wider, shrink)
+        _widen_norm(model.model.norm, wider - size)
         model.model.norm.weight[size : size + count] = 1.0
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         tied = head.weight is embedding.weight
@@ -73,6 +66,8 @@ def widen(model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAIN
         head.weight[list(ids), list(places)] = shrink / faint
     config.head_dim = getattr(config, "head_dim", None) or size // config.num_attention_heads
     config.hidden_size, config.rms_norm_eps = wider, config.rms_norm_eps * shrink**2
+    name: str = next(name for name, module in model.named_modules() if module is output)
+    return name
 
 
 def _more(size: int, heads: int) -> int:
@@ -81,10 +76,27 @@ def _more(size: int, heads: int) -> int:
     return even if even <= size // 8 else math.lcm(heads, 8)
 
 
+def _widen_blocks(model: Any, more: int) -> None:
+    """Add dimensions to the residual stream that no block reads and that all leave at 0."""
+    for name, module in blocks(model).named_modules():
+        leaf = name.rpartition(".")[2]
+        if leaf in READING:
+            module.weight = _padded(module.weight, (0, more))
+            module.in_features += more
+        elif leaf in WRITING:
+            module.weight = _padded(module.weight, (0, 0, 0, more))
+            module.out_features += more
+        elif leaf.endswith("layernorm"):
+            _widen_norm(module, more)
+
+
 def _padded(weight: Tensor, more: tuple[int, ...]) -> nn.Parameter:
     return nn.Parameter(nn.functional.pad(weight, more), requires_grad=False)
 
 
-def _widen_norm(norm: Any, wider: int, shrink: float) -> None:
-    norm.weight = _padded(norm.weight * shrink, (0, wider - len(norm.weight)))
-    norm.variance_epsilon *= shrink**2
+def _widen_norm(norm: Any, more: int) -> None:
+    """Let a norm average over more dimensions, which are 0, and give the same."""
+    size = len(norm.weight)
+    mean_square = size / (size + more)
+    norm.weight = _padded(norm.weight * mean_square**0.5, (0, more))
+    norm.variance_epsilon *= mean_square
