@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from grace.cnf import add_cnf
 from grace.engines import Sampling
 from grace.engines.local.layers import LayerRows, mlp_output
 from grace.engines.transformers import TransformersEngine
-from grace.errors import ModelError
+from grace.errors import ConfigError, ModelError
 from grace.evidence import Evidence
 from grace.export import export_model
 from grace.export.wider import FAINT_HALF, _more, widen
@@ -24,6 +25,7 @@ from grace.pipeline.stages.fit import write_rows_adapter
 from grace.store import read_card
 
 SAMPLING = Sampling(max_new_tokens=12)
+CARRIED = ("llama_tied", "llama_untied", "mistral", "qwen2", "qwen3", "phi3", "smollm3")
 PROMPTS = [tiny_models.tokenizer().encode(text) for text in tiny_models.SENTENCES]
 
 
@@ -45,7 +47,7 @@ def answers(engine: Any) -> list[Any]:
     return [made[at] for at in range(len(PROMPTS))]
 
 
-@pytest.mark.parametrize("name", ["llama_tied", "llama_untied"])
+@pytest.mark.parametrize("name", CARRIED)
 @pytest.mark.parametrize("layer", [1, 2])
 def test_an_export_gives_the_same_answers_and_the_same_c(
     name: str, layer: int, tmp_path: Path
@@ -99,6 +101,15 @@ def test_in_a_float16_gguf_only_the_layer_that_carries_it_stays_float32(tmp_path
     assert exact == {"blk.0.ffn_down.weight"}
 
 
+def test_without_llama_cpp_one_is_told_how_to_quantize_all_but_that_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    adapter, base = fitted("llama_tied", tmp_path, 2), str(tmp_path / "base")
+    with pytest.raises(ConfigError, match=r"--tensor-type blk\.1\.ffn_down=f32 IN OUT q8_0"):
+        export_model(adapter, adapter, base, tmp_path / "out", form="gguf", dtype="q8_0")
+
+
 def test_the_logits_of_all_other_tokens_stay(tiny: Any) -> None:
     model, tokenizer = tiny
     readout = add_cnf(model, tokenizer, head="linear", init="mean").readout
@@ -121,8 +132,42 @@ def test_the_added_dimensions_are_few_and_divide_among_the_heads(
     size: int, heads: int, more: int
 ) -> None:
     """transformers refuses a hidden size that is not a multiple of the number of heads."""
-    assert _more(size, heads) == more
+    assert _more(transformers.LlamaConfig(hidden_size=size, num_attention_heads=heads)) == more
     assert (size + more) % heads == 0
+
+
+@pytest.mark.parametrize(("heads", "part"), [(32, 1.0), (24, 0.75)])  # Phi 3.5 mini, Phi 4 mini
+def test_a_wider_phi_3_keeps_its_rotary_factors(heads: int, part: float) -> None:
+    """transformers compares their number with the hidden size divided by the number of heads."""
+    rotary = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": part}
+    rotary |= {"short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
+    sizes = {"num_attention_heads": heads, "rope_parameters": rotary}
+    base = transformers.Phi3Config(hidden_size=3072, **sizes)
+    transformers.Phi3Config(hidden_size=3072 + _more(base), head_dim=3072 // heads, **sizes)
+
+
+def test_biases_are_carried_along(tmp_path: Path) -> None:
+    config = tiny_models.model("llama_untied").config
+    config.attention_bias = config.mlp_bias = True
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_()
+    ids = torch.tensor([PROMPTS[0]])
+    with torch.inference_mode():
+        before = model(input_ids=ids).logits
+        after = widen(model, LayerRows(1, torch.zeros(1, 48)), (5,)).model(input_ids=ids).logits
+    assert after == pytest.approx(before, abs=1e-4)
+
+
+def test_a_qwen_2_with_a_sliding_window_is_refused() -> None:
+    """It becomes a Llama, which has none."""
+    model = tiny_models.model("qwen2")
+    model.config.sliding_window = 16
+    with pytest.raises(ModelError, match="qwen2 with a sliding window cannot"):
+        widen(model, LayerRows(1, torch.zeros(1, 48)), (5,))
 
 
 def test_a_model_that_cannot_carry_the_layer_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 A base that came as a GGUF file and got only new rows is copied: all its metadata and tensors stay
 the same, whatever its architecture. Any other model is written from its weights
-(`grace.export.gguf_llama`). The output head, or the embedding that it is tied to, is never
+(`grace.export.gguf_weights`). The output head, or the embedding that it is tied to, is never
 quantized below float16, because c is read from it.
 
 Shapes: V vocabulary, D hidden size, E tokens that are read.
@@ -10,6 +10,7 @@ Shapes: V vocabulary, D hidden size, E tokens that are read.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ from grace.engines.local.loading import load, load_tokenizer
 from grace.engines.stops import named_ends
 from grace.errors import ConfigError, ModelError, first_line, packages_for
 from grace.export.forms import Source, carry_layer, end_ids
-from grace.export.gguf_llama import (
+from grace.export.gguf_weights import (
     CONTROL,
     NORMAL,
     UNUSED,
     cast,
     write_file,
-    write_llama,
+    write_weights,
 )
 from grace.store import ROWS
 
@@ -60,11 +61,6 @@ def write_gguf(source: Source, out: Path) -> None:
         )
     base_file, alone = gguf_file(Path(source.base_name)), (source.adapter / ROWS).is_file()
     middle = source.record.get("layer", 0)
-    if middle and source.dtype.startswith("q"):
-        raise ModelError(
-            f"c reads the MLP of block {middle}, and {source.dtype} is too coarse for the numbers "
-            "that carry it to the end; use --dtype float16 or float32, or fit with train.layer=0"
-        )
     if base_file is not None and source.dtype == "auto" and alone and not middle:
         rows_ED = read_rows(source.adapter).numpy()
         tokenizer, ends = _copy_base(source, base_file, rows_ED, out / FILE)
@@ -77,16 +73,18 @@ def write_gguf(source: Source, out: Path) -> None:
 def _write_weights(source: Source, file: Path) -> tuple[Any, list[int]]:
     """Write a model that is merged in float32; return its tokenizer and its end tokens."""
     loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
-    carrier = carry_layer(loaded)
-    ends = end_ids(loaded.model, loaded.tokenizer, source.record)
+    block = 256 if source.dtype == "q4_k_m" and loaded.model.config.hidden_size % 256 == 0 else 32
+    model, carrier = carry_layer(loaded, block=block)
+    ends = end_ids(model, loaded.tokenizer, source.record)
     named = [end for end in ends if end not in source.record.get("stop_ids", ())]
     quantized = source.dtype.startswith("q")
     kind = np.float32 if quantized or source.dtype == "float32" else np.float16
     whole = file.with_name(f"whole-{file.name}") if quantized else file
     digest = source.adapter_digest
-    write_llama(whole, loaded.model, loaded.tokenizer, kind, named, digest, carrier)
+    write_weights(whole, model, loaded.tokenizer, kind, named, digest, carrier)
     if quantized:
-        _quantize(whole, file, source.dtype)
+        exact = "" if carrier is None else f"blk.{source.record['layer'] - 1}.ffn_down"
+        _quantize(whole, file, source.dtype, exact)
         whole.unlink()
     return loaded.tokenizer, ends
 
@@ -159,8 +157,10 @@ def _per_token(reader: Any, name: str, count: int, default: Any) -> list[Any]:
     return [default] * count if field is None else list(field.contents())
 
 
-def _quantize(file: Path, out: Path, kind: str) -> None:
+def _quantize(file: Path, out: Path, kind: str, exact: str) -> None:
     """Let llama.cpp quantize all but the head and the embedding, which stay in float16.
+
+    A matrix `exact` stays in float32: what carries a layer in the middle is very small.
 
     Raises:
         ConfigError: llama-cpp-python is not installed.
@@ -172,10 +172,15 @@ def _quantize(file: Path, out: Path, kind: str) -> None:
         raise ConfigError(
             f"--dtype {kind} needs llama-cpp-python ({first_line(error)}); pip install it, or "
             "export with --dtype float32 and run llama-quantize --output-tensor-type f16 "
-            f"--token-embedding-type f16 IN OUT {kind}"
+            f"--token-embedding-type f16 {exact and f'--tensor-type {exact}=f32 '}IN OUT {kind}"
         ) from None
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
     params.output_tensor_type = params.token_embedding_type = llama_cpp.GGML_TYPE_F16
+    if exact:
+        override = llama_cpp.llama_model_tensor_override
+        params.tt_overrides = (override * 2)(
+            override(re.escape(exact).encode(), llama_cpp.GGML_TYPE_F32), override(None, 0)
+        )
     if llama_cpp.llama_model_quantize(str(file).encode(), str(out).encode(), params) != 0:
         raise ModelError(f"llama.cpp cannot quantize the model as {kind}; use --dtype float16")
