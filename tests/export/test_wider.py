@@ -20,6 +20,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
 from grace.evidence import Evidence
 from grace.export import export_model
+from grace.export.gguf import added_dimensions
 from grace.export.wider import FAINT_HALF, _more, widen
 from grace.pipeline.stages.fit import write_rows_adapter
 from grace.store import read_card
@@ -134,6 +135,14 @@ def test_the_added_dimensions_are_few_and_divide_among_the_heads(
     """transformers refuses a hidden size that is not a multiple of the number of heads."""
     assert _more(transformers.LlamaConfig(hidden_size=size, num_attention_heads=heads)) == more
     assert (size + more) % heads == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "more"),
+    [(576, "q4_k_m", 32), (1024, "q4_k_m", 32), (4096, "q4_k_m", 256), (4096, "q8_0", 32)],
+)
+def test_a_wider_gguf_is_quantized_as_its_base_was(size: int, dtype: str, more: int) -> None:
+    assert added_dimensions(size, dtype) == more
 
 
 @pytest.mark.parametrize(("heads", "part"), [(32, 1.0), (24, 0.75)])  # Phi 3.5 mini, Phi 4 mini

@@ -112,12 +112,12 @@ def write_merged(source: Source, out: Path) -> None:
     tokenizer.save_pretrained(out)
 
 
-def carry_layer(loaded: Loaded, faint: float = FAINT, block: int = 0) -> Carried:
+def carry_layer(loaded: Loaded, faint: float = FAINT, more: int = 0) -> Carried:
     """Let the end of a loaded model contain what c reads in its middle, if anything (`widen`)."""
     readout = find_readout(loaded.tokenizer)
     if loaded.layer_rows is None or readout is None:
         return Carried(loaded.model)
-    return widen(loaded.model, loaded.layer_rows, readout.ids, faint, block)
+    return widen(loaded.model, loaded.layer_rows, readout.ids, faint, more)
 
 
 def _base_dtype(base: str) -> torch.dtype:

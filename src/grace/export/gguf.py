@@ -73,8 +73,8 @@ def write_gguf(source: Source, out: Path) -> None:
 def _write_weights(source: Source, file: Path) -> tuple[Any, list[int]]:
     """Write a model that is merged in float32; return its tokenizer and its end tokens."""
     loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
-    block = 256 if source.dtype == "q4_k_m" and loaded.model.config.hidden_size % 256 == 0 else 32
-    model, carrier = carry_layer(loaded, block=block)
+    more = added_dimensions(loaded.model.config.hidden_size, source.dtype)
+    model, carrier = carry_layer(loaded, more=more)
     ends = end_ids(model, loaded.tokenizer, source.record)
     named = [end for end in ends if end not in source.record.get("stop_ids", ())]
     quantized = source.dtype.startswith("q")
@@ -87,6 +87,15 @@ def _write_weights(source: Source, file: Path) -> tuple[Any, list[int]]:
         _quantize(whole, file, source.dtype, exact)
         whole.unlink()
     return loaded.tokenizer, ends
+
+
+def added_dimensions(size: int, dtype: str) -> int:
+    """Return how many dimensions to add, so that rows stay multiples of what is quantized together.
+
+    Q4_K has blocks of 256. Where these would add more than an eighth, llama.cpp takes another type,
+    which has blocks of 32.
+    """
+    return 256 if dtype == "q4_k_m" and size % 256 == 0 and size >= 8 * 256 else 32
 
 
 def _copy_base(

@@ -39,7 +39,7 @@ class Carried(NamedTuple):
 
 
 def widen(
-    model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAINT, block: int = 0
+    model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAINT, more: int = 0
 ) -> Carried:
     """Let a model's own logits of some tokens contain the readings of a layer in the middle.
 
@@ -48,7 +48,7 @@ def widen(
         rows: what the logits of the tokens gain from the MLP of a block.
         ids: the tokens.
         faint: scale of the readings in the residual stream.
-        block: how many dimensions to add; 0: as many as transformers and GPUs like.
+        more: how many dimensions to add; 0: as many as transformers and GPUs like.
 
     Raises:
         ModelError: the model is of another family than `CARRIED`.
@@ -63,7 +63,7 @@ def widen(
     if kind == "qwen2":
         model = _as_llama(model)
     config, output = model.config, mlp_output(model, rows.layer)
-    size, count, more = config.hidden_size, len(ids), block or _more(config)
+    size, count, more = config.hidden_size, len(ids), more or _more(config)
     shrink = (size / (size + more)) ** 0.5
     with torch.no_grad():
         _widen_blocks(model, more)
