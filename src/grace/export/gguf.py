@@ -177,17 +177,18 @@ def _quantize(file: Path, out: Path, kind: str, exact: str) -> None:
     """
     try:
         import llama_cpp
-    except (ImportError, OSError, RuntimeError) as error:
+
+        override = llama_cpp.llama_model_tensor_override if exact else None
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
         raise ConfigError(
-            f"--dtype {kind} needs llama-cpp-python ({first_line(error)}); pip install it, or "
-            "export with --dtype float32 and run llama-quantize --output-tensor-type f16 "
+            f"--dtype {kind} needs a new llama-cpp-python ({first_line(error)}); pip install -U "
+            "llama-cpp-python, or export with --dtype float32 and run llama-quantize --output-tensor-type f16 "
             f"--token-embedding-type f16 {exact and f'--tensor-type {exact}=f32 '}IN OUT {kind}"
         ) from None
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
     params.output_tensor_type = params.token_embedding_type = llama_cpp.GGML_TYPE_F16
-    if exact:
-        override = llama_cpp.llama_model_tensor_override
+    if override is not None:
         params.tt_overrides = (override * 2)(
             override(re.escape(exact).encode(), llama_cpp.GGML_TYPE_F32), override(None, 0)
         )

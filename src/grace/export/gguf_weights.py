@@ -141,6 +141,7 @@ def _add_vocabulary(writer: Any, tokenizer: Any, rows: int) -> None:
     """
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     model, rule = backend["model"], _pre_tokenizer(backend)
+    # llama.cpp does not compose letters: a letter and its accent apart are other tokens there.
     composes = rule == "qwen2" and backend["normalizer"] == {"type": "NFC"}
     if rule is None or model["type"] != "BPE" or (backend["normalizer"] and not composes):
         raise ModelError(
