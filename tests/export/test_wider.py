@@ -12,14 +12,18 @@ import pytest
 import torch
 import transformers
 
+import fake_llama
+import tiny_gguf
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling
+from grace.engines.gguf import resolve_model
+from grace.engines.kinds import load_engine
 from grace.engines.local.layers import LayerRows, mlp_output
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
 from grace.evidence import Evidence
-from grace.export import export_model
+from grace.export import export_model, gguf_wider
 from grace.export.gguf import added_dimensions
 from grace.export.wider import FAINT_HALF, _more, widen
 from grace.pipeline.stages.fit import write_rows_adapter
@@ -35,7 +39,13 @@ def fitted(name: str, folder: Path, layer: int = 1) -> Path:
     base = folder / "base"
     tiny_models.model(name).save_pretrained(base)
     tiny_models.tokenizer().save_pretrained(base)
-    engine, rng = TransformersEngine.load(base), np.random.default_rng(0)
+    return fitted_on(base, folder, layer)
+
+
+def fitted_on(base: Path, folder: Path, layer: int = 1) -> Path:
+    """Write random rows that read a block of a backbone, and return the adapter."""
+    engine = TransformersEngine.load(resolve_model(str(base)))
+    rng = np.random.default_rng(0)
     rows, middle = (rng.normal(size=(4, width)).astype(np.float32) for width in (32, 48))
     metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
     adapter = folder / "adapter"
@@ -100,6 +110,46 @@ def test_in_a_float16_gguf_only_the_layer_that_carries_it_stays_float32(tmp_path
     tensors = gguf.GGUFReader(out / "model.gguf").tensors
     exact = {t.name for t in tensors if len(t.shape) > 1 and t.tensor_type.name == "F32"}
     assert exact == {"blk.0.ffn_down.weight"}
+
+
+@pytest.mark.parametrize("name", ["llama_tied", "llama_untied"])
+def test_a_gguf_base_is_widened_as_it_is_stored(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its matrices stay quantized, but for the one that carries the layer and the head."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    fake_llama.install(monkeypatch)
+    model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
+    base = tiny_gguf.write(tmp_path / "b.gguf", model, tokenizer, quantize=True)
+    adapter, out = fitted_on(base, tmp_path, 2), tmp_path / "out"
+    export_model(adapter, adapter, str(base), out, form="gguf")
+    before, after = (
+        {t.name: t.tensor_type.name for t in gguf.GGUFReader(file).tensors}
+        for file in (base, out / "model.gguf")
+    )
+    head = "output.weight" if "output.weight" in before else "token_embd.weight"
+    changed = {name for name in before if before[name] != after[name]} - {"token_embd.weight"}
+    assert changed <= {head, "blk.1.ffn_down.weight"}
+    assert "Q8_0" in after.values()
+    assert (after[head], after["blk.1.ffn_down.weight"]) == ("F16", "F32")
+    ours = answers(TransformersEngine.load(resolve_model(str(base)), adapter=adapter))
+    theirs = answers(load_engine("llama", out))
+    assert any(one.confidence is not None for one in ours)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.confidence == pytest.approx(other.confidence, abs=2e-3)
+
+
+def test_a_gguf_base_that_cannot_get_wider_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
+    base = tiny_gguf.write(tmp_path / "b.gguf", model, tokenizer)
+    adapter = fitted_on(base, tmp_path)
+    monkeypatch.setattr(gguf_wider, "ARCHITECTURES", ("qwen3",))
+    with pytest.raises(ModelError, match=r"is of type llama, which cannot carry .* train\.layer=0"):
+        export_model(adapter, adapter, str(base), tmp_path / "out", form="gguf")
 
 
 def test_without_llama_cpp_one_is_told_how_to_quantize_all_but_that_layer(

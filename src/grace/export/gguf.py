@@ -1,9 +1,9 @@
 """Write a trained model as a GGUF file for llama.cpp.
 
 A base that came as a GGUF file and got only new rows is copied: all its metadata and tensors stay
-the same, whatever its architecture. Any other model is written from its weights
-(`grace.export.gguf_weights`). The output head, or the embedding that it is tied to, is never
-quantized below float16, because c is read from it.
+the same, whatever its architecture, or get a little wider (`grace.export.gguf_wider`).
+Any other model is written from its weights (`grace.export.gguf_weights`). The output head, or the
+embedding that it is tied to, is never quantized below float16, because c is read from it.
 
 Shapes: V vocabulary, D hidden size, E tokens that are read.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from grace.cnf import TOKENS, find_readout
 from grace.engines.gguf import gguf_file
 from grace.engines.llama import DIGEST
-from grace.engines.local.adapters import read_rows
+from grace.engines.local.adapters import read_rows, read_tensors
 from grace.engines.local.loading import load, load_tokenizer
 from grace.engines.stops import named_ends
 from grace.errors import ConfigError, ModelError, first_line, packages_for
@@ -32,6 +32,7 @@ from grace.export.gguf_weights import (
     write_file,
     write_weights,
 )
+from grace.export.gguf_wider import Wider, wider
 from grace.store import ROWS
 
 FILE, ARCHITECTURE = "model.gguf", "general.architecture"
@@ -60,10 +61,8 @@ def write_gguf(source: Source, out: Path) -> None:
             "--format merged with grace serve"
         )
     base_file, alone = gguf_file(Path(source.base_name)), (source.adapter / ROWS).is_file()
-    middle = source.record.get("layer", 0)
-    if base_file is not None and source.dtype == "auto" and alone and not middle:
-        rows_ED = read_rows(source.adapter).numpy()
-        tokenizer, ends = _copy_base(source, base_file, rows_ED, out / FILE)
+    if base_file is not None and source.dtype == "auto" and alone:
+        tokenizer, ends = _copy_base(source, base_file, out / FILE)
     else:
         tokenizer, ends = _write_weights(source, out / FILE)
     GenerationConfig(eos_token_id=ends).save_pretrained(out)
@@ -98,9 +97,7 @@ def added_dimensions(size: int, dtype: str) -> int:
     return 256 if dtype == "q4_k_m" and size % 256 == 0 and size >= 8 * 256 else 32
 
 
-def _copy_base(
-    source: Source, base_file: Path, rows_ED: np.ndarray, file: Path
-) -> tuple[Any, list[int]]:
+def _copy_base(source: Source, base_file: Path, file: Path) -> tuple[Any, list[int]]:
     """Write the base's file with the trained rows; return the tokenizer and the end tokens.
 
     What an adapter of rows alone reads ends nothing: the ends are those of the base.
@@ -110,10 +107,16 @@ def _copy_base(
     tokenizer, reader = load_tokenizer(source.adapter), gguf.GGUFReader(base_file)
     readout = find_readout(tokenizer)
     assert readout is not None
-    writer = gguf.GGUFWriter(file, reader.fields[ARCHITECTURE].contents())
-    rows = _copy_metadata(reader, writer, readout, source.record["rows"])
-    writer.add_string(DIGEST, source.adapter_digest)
+    rows_ED = read_rows(source.adapter).numpy()
     head = HEAD if HEAD in [tensor.name for tensor in reader.tensors] else EMBEDDING
+    carrying = None
+    if layer := source.record.get("layer", 0):
+        rows_EH = read_tensors(source.adapter / ROWS)["layer_rows"].float().numpy()
+        carrying = wider(reader, layer, rows_EH, readout.ids, head)
+    base = reader.fields[ARCHITECTURE].contents()
+    writer = gguf.GGUFWriter(file, carrying.architecture if carrying else base)
+    rows = _copy_metadata(reader, writer, readout, source.record["rows"], carrying)
+    writer.add_string(DIGEST, source.adapter_digest)
     for tensor in reader.tensors:
         data, kind = tensor.data, tensor.tensor_type
         grows = tensor.name in (HEAD, EMBEDDING) and tensor.shape[1] < rows
@@ -123,6 +126,8 @@ def _copy_base(
             if tensor.name == head:
                 weight_VD[list(readout.ids)] = rows_ED
             data, kind = cast(head, weight_VD, np.float16), gguf.GGMLQuantizationType.F16
+        if carrying is not None:
+            data, kind = carrying.tensor(tensor.name, data, kind)
         writer.add_tensor(tensor.name, data, raw_dtype=kind)
     write_file(writer)
     named = (tokenizer.eos_token_id, *named_ends(Path(source.base)))
@@ -130,7 +135,9 @@ def _copy_base(
     return tokenizer, [end for end in ends if end is not None]
 
 
-def _copy_metadata(reader: Any, writer: Any, readout: Any, rows: int) -> int:
+def _copy_metadata(
+    reader: Any, writer: Any, readout: Any, rows: int, carrying: Wider | None
+) -> int:
     """Copy all metadata, name the tokens that are read, and return the size of the vocabulary.
 
     A vocabulary of fewer than `rows` tokens is padded.
@@ -155,8 +162,14 @@ def _copy_metadata(reader: Any, writer: Any, readout: Any, rows: int) -> int:
         value = padded[name] if name in padded else field.contents()
         if name.endswith(".vocab_size"):
             value = len(tokens) + more
+        if carrying is not None:
+            name, value = carrying.entry(name, value)
         item = field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
         writer.add_key_value(name, value, field.types[0], item)
+    if carrying is not None:
+        for name, head_size in carrying.head_sizes().items():
+            if name not in reader.fields:
+                writer.add_uint32(carrying.entry(name, head_size)[0], head_size)
     return len(tokens) + more
 
 
@@ -175,6 +188,7 @@ def _quantize(file: Path, out: Path, kind: str, exact: str) -> None:
         ConfigError: llama-cpp-python is not installed.
         ModelError: llama.cpp fails.
     """
+    kept = f"--tensor-type {exact}=f32 " if exact else ""
     try:
         import llama_cpp
 
@@ -182,8 +196,8 @@ def _quantize(file: Path, out: Path, kind: str, exact: str) -> None:
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
         raise ConfigError(
             f"--dtype {kind} needs a new llama-cpp-python ({first_line(error)}); pip install -U "
-            "llama-cpp-python, or export with --dtype float32 and run llama-quantize --output-tensor-type f16 "
-            f"--token-embedding-type f16 {exact and f'--tensor-type {exact}=f32 '}IN OUT {kind}"
+            "llama-cpp-python, or export with --dtype float32 and run llama-quantize "
+            f"--output-tensor-type f16 --token-embedding-type f16 {kept}IN OUT {kind}"
         ) from None
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")

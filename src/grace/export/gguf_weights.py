@@ -89,12 +89,13 @@ def write_weights(
     )
     architecture = gguf.MODEL_ARCH[config.model_type.upper()]
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        weight = tensor.float().numpy()
-        if config.model_type == "llama":
-            weight = _in_rotary_order(name, weight, config)
+        weight, count = tensor.float().numpy(), heads.get(name.split(".")[-2])
+        if config.model_type == "llama" and count is not None:
+            weight = in_rotary_order(weight, count)
         if weight.ndim > 1 and name != f"{carrier}.weight":
             weight = cast(name, weight, kind)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), weight)
@@ -184,14 +185,10 @@ def _pre_tokenizer(backend: dict[str, Any]) -> str | None:
     return None
 
 
-def _in_rotary_order(name: str, weight: np.ndarray, config: Any) -> np.ndarray:
-    """Return a weight; the rows of queries and keys are put into llama.cpp's rotary order."""
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    for part, count in heads.items():
-        if f".{part}." in name:
-            split = weight.reshape(count, 2, weight.shape[0] // count // 2, -1)
-            return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(weight.shape)
-    return weight
+def in_rotary_order(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Return the rows of queries or keys in the rotary order of llama.cpp's Llama."""
+    split = weight.reshape(heads, 2, weight.shape[0] // heads // 2, -1)
+    return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(weight.shape)
 
 
 def cast(name: str, weight: np.ndarray, kind: Any) -> np.ndarray:
