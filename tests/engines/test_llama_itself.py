@@ -17,13 +17,14 @@ from tokenizers import Tokenizer
 import tiny_models
 import vllm_models
 from grace.engines import Sampling
-from grace.engines.gguf import POCKET
+from grace.engines.gguf import POCKET, resolve_model
 from grace.engines.kinds import load_engine
 from grace.engines.llama import LlamaEngine
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence
 from grace.export import export_model
-from grace.export.gguf_weights import PRE_TOKENIZERS
+from grace.export.gguf import _quantize
+from grace.export.gguf_weights import PRE_TOKENIZERS, write_weights
 from grace.pipeline.stages.depth import read_pooled
 from grace.pipeline.stages.fit import write_rows_adapter
 from grace.store import read_card
@@ -117,6 +118,13 @@ def engine(exported: tuple[str, Path]) -> Iterator[LlamaEngine]:
     opened.close()
 
 
+def log_odds(confidences: list[float]) -> np.ndarray:
+    """Return c, which is nearly 0 for answers that a model would hardly give, on a wider scale."""
+    c = np.array(confidences)
+    found: np.ndarray = np.log(c / (1 - c))
+    return found
+
+
 def prompts(engine: Any) -> list[list[int]]:
     return [engine.tokenizer.encode(text) for text in QUESTIONS for _ in range(2)]
 
@@ -143,10 +151,11 @@ def test_given_answers_are_rated_as_transformers_rates_them(
     engine: Any, exported: tuple[str, Path], reference: TransformersEngine
 ) -> None:
     responses = [engine.tokenizer.encode(text)[:12] for text in QUESTIONS for _ in range(2)]
-    found = np.array(engine.confidences(prompts(engine), responses))
-    wanted = np.array(reference.confidences(prompts(engine), responses))
-    print(f"{exported[0]}: largest difference of c {abs(found - wanted).max():.2g}")
-    assert abs(found - wanted).max() < CLOSE.get(exported[0], 0.5)
+    found = log_odds(engine.confidences(prompts(engine), responses))
+    wanted = log_odds(reference.confidences(prompts(engine), responses))
+    print(f"{exported[0]}: largest difference of log-odds {abs(found - wanted).max():.2g}")
+    assert np.ptp(wanted) > 1
+    assert abs(found - wanted).max() < 10 * CLOSE.get(exported[0], 0.2)
 
 
 def test_text_becomes_the_same_tokens(engine: Any) -> None:
@@ -202,3 +211,37 @@ def test_the_lines_of_the_card_give_the_same_answer_and_c(
         if own.finish_reason == "stop":
             assert answer.strip() == own.text.strip()
             assert c == pytest.approx(own.confidence, abs=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "within"), [("float16", 0.02), ("q8_0", 0.3), ("q4_k_m", 0.3)])
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_a_gguf_base_that_carries_a_layer_is_widened_as_it_is_stored(
+    kind: str, dtype: str, within: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heads of a Qwen 2 have the size that its hidden size gives, so it becomes a Llama."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plain = POCKET if kind == "llama" else write_tiny(tmp_path / "plain", kind)
+    whole, base = TransformersEngine.load(plain), tmp_path / "base.gguf"
+    ends = [whole.tokenizer.eos_token_id]
+    if dtype == "float16":
+        write_weights(base, whole.model, whole.tokenizer, np.float16, ends, "")
+    else:
+        file = tmp_path / "whole.gguf"
+        write_weights(file, whole.model, whole.tokenizer, np.float32, ends, "")
+        _quantize(file, base, dtype, "")
+    engine = TransformersEngine.load(resolve_model(str(base)))
+    hidden = engine.model.config.hidden_size
+    rows = np.random.default_rng(0).normal(size=(4, hidden)).astype(np.float32) / 10
+    metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
+    adapter, out = tmp_path / "adapter", tmp_path / "out"
+    write_rows_adapter(engine, rows, EVIDENCE, adapter, metadata, middle_rows(engine, 1))
+    export_model(adapter, adapter, str(base), out, form="gguf")
+    reference = TransformersEngine.load(resolve_model(str(base)), adapter=adapter)
+    opened: Any = load_engine("llama", out, n_ctx=256)
+    responses = [engine.tokenizer.encode(text)[:12] for text in QUESTIONS for _ in range(2)]
+    found = log_odds(opened.confidences(prompts(engine), responses))
+    opened.close()
+    wanted = log_odds(reference.confidences(prompts(engine), responses))
+    print(f"{kind} {dtype}: largest difference of log-odds {abs(found - wanted).max():.2g}")
+    assert np.ptp(wanted) > 1
+    assert abs(found - wanted).max() < within

@@ -140,6 +140,14 @@ def test_a_gguf_base_is_widened_as_it_is_stored(
         assert one.confidence == pytest.approx(other.confidence, abs=2e-3)
 
 
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q4_K", "Q6_K", "IQ4_XS", "BF16"])
+def test_zero_bytes_are_zeros_in_every_type(name: str) -> None:
+    kind = gguf.GGMLQuantizationType[name]
+    numbers, size = gguf.GGML_QUANT_SIZES[kind]
+    assert not gguf.dequantize(np.zeros((2, size), dtype=np.uint8), kind).any()
+    assert 256 % numbers == 0
+
+
 def test_a_gguf_base_that_cannot_get_wider_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
