@@ -24,7 +24,14 @@ SAMPLED = Sampling(4, 0.8, max_new_tokens=24, seed=7)
 CLOSE = 1e-4
 FORMS = [(head, form) for head in ("tied", "untied") for form in ("merged", "vllm-lora")]
 FORMS += [("pair", "merged")]
-CARRIED = ("llama", "qwen2", "qwen3", "phi3", "smollm3")  # whose c reads a layer in the middle
+CARRIED = (
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "smollm3",
+)  # whose c reads a layer in the middle
 
 
 @pytest.fixture(scope="module", autouse=True)
