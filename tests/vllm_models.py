@@ -38,7 +38,7 @@ def write_base(folder: Path, *, tied: bool, kind: str = "llama") -> Any:
     tokenizer = tiny_models.tokenizer()
     config = transformers.AutoConfig.for_model(
         kind,
-        head_dim=32,
+        head_dim=128 if kind == "qwen3" else 32,  # as those of all Qwen 3
         vocab_size=len(tokenizer) + SPARE_ROWS,
         hidden_size=64,
         intermediate_size=96,

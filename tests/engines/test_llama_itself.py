@@ -214,7 +214,7 @@ def test_the_lines_of_the_card_give_the_same_answer_and_c(
 
 
 @pytest.mark.parametrize(("dtype", "within"), [("float16", 0.02), ("q8_0", 0.3), ("q4_k_m", 0.3)])
-@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 def test_a_gguf_base_that_carries_a_layer_is_widened_as_it_is_stored(
     kind: str, dtype: str, within: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,16 @@ def test_zero_bytes_are_zeros_in_every_type(name: str) -> None:
     assert 256 % numbers == 0
 
 
+def test_heads_keep_the_size_that_a_gguf_base_gives_them(tmp_path: Path) -> None:
+    """It may leave out how many of their dimensions are rotated: all of them."""
+    model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
+    rows_EH = np.zeros((4, 48), dtype=np.float32)
+    for extra, size in (({}, 8), ({"llama.attention.key_length": 16}, 16)):
+        base = tiny_gguf.write(tmp_path / "b.gguf", model, tokenizer, extra=extra)
+        made = gguf_wider.wider(gguf.GGUFReader(base), 1, rows_EH, (5, 6, 7, 8), "output.weight")
+        assert made.head_sizes()["llama.rope.dimension_count"] == size
+
+
 def test_a_gguf_base_that_cannot_get_wider_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ class Wider:
         size: its hidden size.
         more: how many dimensions are added.
         heads: the numbers of heads of queries and of keys.
+        head_size: the size of a head.
         layer: the block whose MLP c reads, counted from 1.
         rows_EH: what the logits of the tokens gain from it.
         ids: these tokens.
@@ -43,6 +44,7 @@ class Wider:
     size: int
     more: int
     heads: dict[str, int]
+    head_size: int
     layer: int
     rows_EH: np.ndarray
     ids: tuple[int, ...]
@@ -71,9 +73,8 @@ class Wider:
 
     def head_sizes(self) -> dict[str, int]:
         """Return entries that a base may leave out if they follow from its hidden size."""
-        size = self.size // self.heads["attn_q"]
         names = ("attention.key_length", "attention.value_length", "rope.dimension_count")
-        return {f"{self.base}.{name}": size for name in names}
+        return {f"{self.base}.{name}": self.head_size for name in names}
 
     def tensor(self, name: str, data: np.ndarray, kind: Any) -> tuple[np.ndarray, Any]:
         """Return a tensor and its type as the wider file has them.
@@ -121,15 +122,18 @@ def wider(reader: Any, layer: int, rows_EH: np.ndarray, ids: tuple[int, ...], he
     if base not in ARCHITECTURES:
         raise refusal(f"is of type {base}", layer)
 
-    def of_base(name: str) -> Any:
-        return reader.fields[f"{base}.{name}"].contents()
+    def of_base(name: str, otherwise: Any = None) -> Any:
+        field = reader.fields.get(f"{base}.{name}")
+        return otherwise if field is None else field.contents()
 
     size, queries = of_base("embedding_length"), of_base("attention.head_count")
+    keys = of_base("attention.head_count_kv", queries)
+    head_size = of_base("attention.key_length", size // queries)
     more = max(
         32, *(gguf.GGML_QUANT_SIZES[t.tensor_type][0] for t in reader.tensors if t.shape[0] == size)
     )
-    heads = {"attn_q": queries, "attn_k": of_base("attention.head_count_kv")}
-    return Wider(base, size, more, heads, layer, rows_EH, ids, head)
+    heads = {"attn_q": queries, "attn_k": keys}
+    return Wider(base, size, more, heads, head_size, layer, rows_EH, ids, head)
 
 
 def refusal(reason: str, layer: int) -> ModelError:

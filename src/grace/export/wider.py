@@ -116,7 +116,10 @@ def _as_llama(model: Any) -> Any:
         state[f"model.layers.{layer}.self_attn.o_proj.bias"] = torch.zeros(config.hidden_size)
     with no_progress_bar():
         made = LlamaForCausalLM.from_pretrained(
-            None, config=LlamaConfig(**settings, attention_bias=True), state_dict=state
+            None,
+            config=LlamaConfig(**settings, attention_bias=True),
+            state_dict=state,
+            dtype=model.dtype,
         )
     made.generation_config = model.generation_config
     return made.eval()
