@@ -70,7 +70,7 @@ def tokenizer(*, chat_template: str | None = CHATML) -> Any:
 
 
 def model(name: str) -> Any:
-    """Return a fresh tiny model of one of `ARCHITECTURES` or `HYBRIDS`, or gemma3, in float32."""
+    """Return a fresh tiny model of one of the names in `_config`, in float32."""
     return copy.deepcopy(_model(name))
 
 
@@ -101,6 +101,12 @@ def _config(name: str, sizes: dict[str, Any]) -> Any:
     if name == "qwen2":
         sizes = {**sizes, "vocab_size": sizes["vocab_size"] + SPARE_ROWS}
         return transformers.Qwen2Config(**sizes, **GROUPED, tie_word_embeddings=False)
+    if name == "mistral":
+        return transformers.MistralConfig(**sizes, **GROUPED, sliding_window=16)
+    if name == "qwen3":
+        return transformers.Qwen3Config(**sizes, **GROUPED, head_dim=8, tie_word_embeddings=True)
+    if name == "smollm3":
+        return transformers.SmolLM3Config(**sizes, **GROUPED, no_rope_layers=[1, 0])
     if name == "phi3":
         return transformers.Phi3Config(**sizes, **GROUPED, tie_word_embeddings=False)
     if name == "gpt_neox":

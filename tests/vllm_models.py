@@ -33,10 +33,12 @@ SPARE_ROWS = 7
 SEED = 7  # with it most greedy answers end, some are cut
 
 
-def write_base(folder: Path, *, tied: bool) -> Any:
+def write_base(folder: Path, *, tied: bool, kind: str = "llama") -> Any:
     """Save a random model with a padded vocabulary and its tokenizer; return the model."""
     tokenizer = tiny_models.tokenizer()
-    config = transformers.LlamaConfig(
+    config = transformers.AutoConfig.for_model(
+        kind,
+        head_dim=128 if kind == "qwen3" else 32,  # as those of all Qwen 3
         vocab_size=len(tokenizer) + SPARE_ROWS,
         hidden_size=64,
         intermediate_size=96,
@@ -98,7 +100,7 @@ def write_trained(folder: Path, *, tied: bool, read_at: str = "predict") -> Path
     return folder
 
 
-def write_fitted(folder: Path, layer: int = 0) -> Path:
+def write_fitted(folder: Path, layer: int = 0, kind: str = "llama") -> Path:
     """Write `base`, an adapter of rows without LoRA, and its export; return the folder.
 
     The rows read the MLP of a block, if one is named.
@@ -107,7 +109,7 @@ def write_fitted(folder: Path, layer: int = 0) -> Path:
     from grace.engines.transformers import TransformersEngine
     from grace.pipeline.stages.fit import write_rows_adapter
 
-    write_base(folder / "base", tied=False)
+    write_base(folder / "base", tied=False, kind=kind)
     rows = np.random.default_rng(0).normal(scale=0.3, size=(4, 64)).astype(np.float32)
     evidence = dataclasses.replace(
         EVIDENCE, low=(-9.0,) * 7, high=(4.0,) * 7, limit=6.0, trace=TRACE

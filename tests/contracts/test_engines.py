@@ -29,7 +29,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError
 from grace.evidence import Evidence
 from grace.evidence.trace import Trace
-from grace.export.gguf_llama import write_llama
+from grace.export.gguf_weights import write_weights
 from grace.store import RunDir
 
 KINDS = ("transformers", "vllm", "openai", "llama")
@@ -86,7 +86,7 @@ def engine(
     kind, _, itself = request.param.partition("-")
     folder = tmp_path_factory.mktemp("model")
     if kind == "llama" or request.param == "openai-itself":
-        write_llama(folder / "model.gguf", model, tokenizer, np.float32, [3], "")
+        write_weights(folder / "model.gguf", model, tokenizer, np.float32, [3], "")
     else:
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

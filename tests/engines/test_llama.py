@@ -20,7 +20,7 @@ from grace.engines import Sampling
 from grace.engines.kinds import load_engine
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
-from grace.export.gguf_llama import write_llama
+from grace.export.gguf_weights import write_weights
 
 SAMPLED = Sampling(3, 0.8, top_p=0.9, max_new_tokens=12, seed=5)
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -41,7 +41,7 @@ def write(folder: Path, read_at: str = "predict") -> TransformersEngine:
     """Write what an export holds; return the same model in the transformers engine."""
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
     add_cnf(model, tokenizer, init="eos")
-    write_llama(folder / "model.gguf", model, tokenizer, np.float32, [3], "abc")
+    write_weights(folder / "model.gguf", model, tokenizer, np.float32, [3], "abc")
     tokenizer.save_pretrained(folder)
     card = {"read_at": read_at, "adapter_digest": "abc", "format": "gguf"}
     (folder / "grace.json").write_text(json.dumps(card))
@@ -119,7 +119,7 @@ def test_a_file_that_is_not_the_cards_is_refused(folder: Path) -> None:
     refused(ModelError, "rows of another adapter", folder)
     (folder / "grace.json").write_text(json.dumps(card))
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
-    write_llama(folder / "model.gguf", model, tokenizer, np.float32, [3], "abc")
+    write_weights(folder / "model.gguf", model, tokenizer, np.float32, [3], "abc")
     refused(ModelError, "has no <CNF> as token", folder)
 
 

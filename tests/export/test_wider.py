@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
 import transformers
 
+import fake_llama
+import tiny_gguf
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling
+from grace.engines.gguf import resolve_model
+from grace.engines.kinds import load_engine
 from grace.engines.local.layers import LayerRows, mlp_output
 from grace.engines.transformers import TransformersEngine
-from grace.errors import ModelError
+from grace.errors import ConfigError, ModelError
 from grace.evidence import Evidence
-from grace.export import export_model
+from grace.export import export_model, gguf_wider
+from grace.export.gguf import added_dimensions
 from grace.export.wider import FAINT_HALF, _more, widen
 from grace.pipeline.stages.fit import write_rows_adapter
 from grace.store import read_card
 
 SAMPLING = Sampling(max_new_tokens=12)
+CARRIED = ("llama_tied", "llama_untied", "mistral", "qwen2", "qwen3", "phi3", "smollm3")
 PROMPTS = [tiny_models.tokenizer().encode(text) for text in tiny_models.SENTENCES]
 
 
@@ -31,7 +39,13 @@ def fitted(name: str, folder: Path, layer: int = 1) -> Path:
     base = folder / "base"
     tiny_models.model(name).save_pretrained(base)
     tiny_models.tokenizer().save_pretrained(base)
-    engine, rng = TransformersEngine.load(base), np.random.default_rng(0)
+    return fitted_on(base, folder, layer)
+
+
+def fitted_on(base: Path, folder: Path, layer: int = 1) -> Path:
+    """Write random rows that read a block of a backbone, and return the adapter."""
+    engine = TransformersEngine.load(resolve_model(str(base)))
+    rng = np.random.default_rng(0)
     rows, middle = (rng.normal(size=(4, width)).astype(np.float32) for width in (32, 48))
     metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
     adapter = folder / "adapter"
@@ -44,7 +58,7 @@ def answers(engine: Any) -> list[Any]:
     return [made[at] for at in range(len(PROMPTS))]
 
 
-@pytest.mark.parametrize("name", ["llama_tied", "llama_untied"])
+@pytest.mark.parametrize("name", CARRIED)
 @pytest.mark.parametrize("layer", [1, 2])
 def test_an_export_gives_the_same_answers_and_the_same_c(
     name: str, layer: int, tmp_path: Path
@@ -85,6 +99,86 @@ def test_half_precision_keeps_c(dtype: str, within: float, tmp_path: Path) -> No
     assert ours == pytest.approx(theirs, abs=within)
 
 
+def test_in_a_float16_gguf_only_the_layer_that_carries_it_stays_float32(tmp_path: Path) -> None:
+    """Its numbers are too small for float16. Others may be small as well."""
+    adapter, out = fitted("llama_untied", tmp_path), tmp_path / "out"
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    with torch.no_grad():
+        base.model.layers[1].mlp.up_proj.weight[3] *= 1e-6
+    base.save_pretrained(tmp_path / "base")
+    export_model(tmp_path / "none", adapter, str(tmp_path / "base"), out, form="gguf")
+    tensors = gguf.GGUFReader(out / "model.gguf").tensors
+    exact = {t.name for t in tensors if len(t.shape) > 1 and t.tensor_type.name == "F32"}
+    assert exact == {"blk.0.ffn_down.weight"}
+
+
+@pytest.mark.parametrize("name", ["llama_tied", "llama_untied"])
+def test_a_gguf_base_is_widened_as_it_is_stored(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its matrices stay quantized, but for the one that carries the layer and the head."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    fake_llama.install(monkeypatch)
+    model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
+    base = tiny_gguf.write(tmp_path / "b.gguf", model, tokenizer, quantize=True)
+    adapter, out = fitted_on(base, tmp_path, 2), tmp_path / "out"
+    export_model(adapter, adapter, str(base), out, form="gguf")
+    before, after = (
+        {t.name: t.tensor_type.name for t in gguf.GGUFReader(file).tensors}
+        for file in (base, out / "model.gguf")
+    )
+    head = "output.weight" if "output.weight" in before else "token_embd.weight"
+    changed = {name for name in before if before[name] != after[name]} - {"token_embd.weight"}
+    assert changed <= {head, "blk.1.ffn_down.weight"}
+    assert "Q8_0" in after.values()
+    assert (after[head], after["blk.1.ffn_down.weight"]) == ("F16", "F32")
+    ours = answers(TransformersEngine.load(resolve_model(str(base)), adapter=adapter))
+    theirs = answers(load_engine("llama", out))
+    assert any(one.confidence is not None for one in ours)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.confidence == pytest.approx(other.confidence, abs=2e-3)
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q4_K", "Q6_K", "IQ4_XS", "BF16"])
+def test_zero_bytes_are_zeros_in_every_type(name: str) -> None:
+    kind = gguf.GGMLQuantizationType[name]
+    numbers, size = gguf.GGML_QUANT_SIZES[kind]
+    assert not gguf.dequantize(np.zeros((2, size), dtype=np.uint8), kind).any()
+    assert 256 % numbers == 0
+
+
+def test_heads_keep_the_size_that_a_gguf_base_gives_them(tmp_path: Path) -> None:
+    """It may leave out how many of their dimensions are rotated: all of them."""
+    model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
+    rows_EH = np.zeros((4, 48), dtype=np.float32)
+    for extra, size in (({}, 8), ({"llama.attention.key_length": 16}, 16)):
+        base = tiny_gguf.write(tmp_path / "b.gguf", model, tokenizer, extra=extra)
+        made = gguf_wider.wider(gguf.GGUFReader(base), 1, rows_EH, (5, 6, 7, 8), "output.weight")
+        assert made.head_sizes()["llama.rope.dimension_count"] == size
+
+
+def test_a_gguf_base_that_cannot_get_wider_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
+    base = tiny_gguf.write(tmp_path / "b.gguf", model, tokenizer)
+    adapter = fitted_on(base, tmp_path)
+    monkeypatch.setattr(gguf_wider, "ARCHITECTURES", ("qwen3",))
+    with pytest.raises(ModelError, match=r"is of type llama, which cannot carry .* train\.layer=0"):
+        export_model(adapter, adapter, str(base), tmp_path / "out", form="gguf")
+
+
+def test_without_llama_cpp_one_is_told_how_to_quantize_all_but_that_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    adapter, base = fitted("llama_tied", tmp_path, 2), str(tmp_path / "base")
+    with pytest.raises(ConfigError, match=r"--tensor-type blk\.1\.ffn_down=f32 IN OUT q8_0"):
+        export_model(adapter, adapter, base, tmp_path / "out", form="gguf", dtype="q8_0")
+
+
 def test_the_logits_of_all_other_tokens_stay(tiny: Any) -> None:
     model, tokenizer = tiny
     readout = add_cnf(model, tokenizer, head="linear", init="mean").readout
@@ -107,8 +201,50 @@ def test_the_added_dimensions_are_few_and_divide_among_the_heads(
     size: int, heads: int, more: int
 ) -> None:
     """transformers refuses a hidden size that is not a multiple of the number of heads."""
-    assert _more(size, heads) == more
+    assert _more(transformers.LlamaConfig(hidden_size=size, num_attention_heads=heads)) == more
     assert (size + more) % heads == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "more"),
+    [(576, "q4_k_m", 32), (1024, "q4_k_m", 32), (4096, "q4_k_m", 256), (4096, "q8_0", 32)],
+)
+def test_a_wider_gguf_is_quantized_as_its_base_was(size: int, dtype: str, more: int) -> None:
+    assert added_dimensions(size, dtype) == more
+
+
+@pytest.mark.parametrize(("heads", "part"), [(32, 1.0), (24, 0.75)])  # Phi 3.5 mini, Phi 4 mini
+def test_a_wider_phi_3_keeps_its_rotary_factors(heads: int, part: float) -> None:
+    """transformers compares their number with the hidden size divided by the number of heads."""
+    rotary = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": part}
+    rotary |= {"short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
+    sizes = {"num_attention_heads": heads, "rope_parameters": rotary}
+    base = transformers.Phi3Config(hidden_size=3072, **sizes)
+    transformers.Phi3Config(hidden_size=3072 + _more(base), head_dim=3072 // heads, **sizes)
+
+
+def test_biases_are_carried_along(tmp_path: Path) -> None:
+    config = tiny_models.model("llama_untied").config
+    config.attention_bias = config.mlp_bias = True
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_()
+    ids = torch.tensor([PROMPTS[0]])
+    with torch.inference_mode():
+        before = model(input_ids=ids).logits
+        after = widen(model, LayerRows(1, torch.zeros(1, 48)), (5,)).model(input_ids=ids).logits
+    assert after == pytest.approx(before, abs=1e-4)
+
+
+def test_a_qwen_2_with_a_sliding_window_is_refused() -> None:
+    """It becomes a Llama, which has none."""
+    model = tiny_models.model("qwen2")
+    model.config.sliding_window = 16
+    with pytest.raises(ModelError, match="qwen2 with a sliding window cannot"):
+        widen(model, LayerRows(1, torch.zeros(1, 48)), (5,))
 
 
 def test_a_model_that_cannot_carry_the_layer_is_refused(tmp_path: Path) -> None:

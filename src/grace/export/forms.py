@@ -26,7 +26,7 @@ from grace.engines.local.loading import (
     no_progress_bar,
 )
 from grace.errors import ConfigError, ModelError
-from grace.export.wider import FAINT, FAINT_HALF, widen
+from grace.export.wider import FAINT, FAINT_HALF, Carried, widen
 from grace.store import (
     AGAIN,
     LORA_CONFIG,
@@ -96,8 +96,8 @@ def write_merged(source: Source, out: Path) -> None:
         raise ConfigError(f"dtype {source.dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
     loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
     dtype = _base_dtype(source.base) if source.dtype == "auto" else DTYPES[source.dtype]
-    carry_layer(loaded, FAINT_HALF if dtype == torch.float16 else FAINT)
-    model, tokenizer = loaded.model.to(dtype), loaded.tokenizer
+    carried = carry_layer(loaded, FAINT_HALF if dtype == torch.float16 else FAINT)
+    model, tokenizer = carried.model.to(dtype), loaded.tokenizer
     model.config.dtype = dtype
     generation = model.generation_config
     generation.eos_token_id = end_ids(model, tokenizer, source.record)
@@ -112,11 +112,12 @@ def write_merged(source: Source, out: Path) -> None:
     tokenizer.save_pretrained(out)
 
 
-def carry_layer(loaded: Loaded, faint: float = FAINT) -> None:
+def carry_layer(loaded: Loaded, faint: float = FAINT, more: int = 0) -> Carried:
     """Let the end of a loaded model contain what c reads in its middle, if anything (`widen`)."""
     readout = find_readout(loaded.tokenizer)
-    if loaded.layer_rows is not None and readout is not None:
-        widen(loaded.model, loaded.layer_rows, readout.ids, faint)
+    if loaded.layer_rows is None or readout is None:
+        return Carried(loaded.model)
+    return widen(loaded.model, loaded.layer_rows, readout.ids, faint, more)
 
 
 def _base_dtype(base: str) -> torch.dtype:

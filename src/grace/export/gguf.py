@@ -1,15 +1,16 @@
 """Write a trained model as a GGUF file for llama.cpp.
 
 A base that came as a GGUF file and got only new rows is copied: all its metadata and tensors stay
-the same, whatever its architecture. Any other model is written from its weights
-(`grace.export.gguf_llama`). The output head, or the embedding that it is tied to, is never
-quantized below float16, because c is read from it.
+the same, whatever its architecture, or get a little wider (`grace.export.gguf_wider`).
+Any other model is written from its weights (`grace.export.gguf_weights`). The output head, or the
+embedding that it is tied to, is never quantized below float16, because c is read from it.
 
 Shapes: V vocabulary, D hidden size, E tokens that are read.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,20 @@ import numpy as np
 from grace.cnf import TOKENS, find_readout
 from grace.engines.gguf import gguf_file
 from grace.engines.llama import DIGEST
-from grace.engines.local.adapters import read_rows
+from grace.engines.local.adapters import read_rows, read_tensors
 from grace.engines.local.loading import load, load_tokenizer
 from grace.engines.stops import named_ends
 from grace.errors import ConfigError, ModelError, first_line, packages_for
 from grace.export.forms import Source, carry_layer, end_ids
-from grace.export.gguf_llama import (
+from grace.export.gguf_weights import (
     CONTROL,
     NORMAL,
     UNUSED,
     cast,
     write_file,
-    write_llama,
+    write_weights,
 )
+from grace.export.gguf_wider import Wider, wider
 from grace.store import ROWS
 
 FILE, ARCHITECTURE = "model.gguf", "general.architecture"
@@ -59,15 +61,8 @@ def write_gguf(source: Source, out: Path) -> None:
             "--format merged with grace serve"
         )
     base_file, alone = gguf_file(Path(source.base_name)), (source.adapter / ROWS).is_file()
-    middle = source.record.get("layer", 0)
-    if middle and source.dtype.startswith("q"):
-        raise ModelError(
-            f"c reads the MLP of block {middle}, and {source.dtype} is too coarse for the numbers "
-            "that carry it to the end; use --dtype float16 or float32, or fit with train.layer=0"
-        )
-    if base_file is not None and source.dtype == "auto" and alone and not middle:
-        rows_ED = read_rows(source.adapter).numpy()
-        tokenizer, ends = _copy_base(source, base_file, rows_ED, out / FILE)
+    if base_file is not None and source.dtype == "auto" and alone:
+        tokenizer, ends = _copy_base(source, base_file, out / FILE)
     else:
         tokenizer, ends = _write_weights(source, out / FILE)
     GenerationConfig(eos_token_id=ends).save_pretrained(out)
@@ -77,22 +72,32 @@ def write_gguf(source: Source, out: Path) -> None:
 def _write_weights(source: Source, file: Path) -> tuple[Any, list[int]]:
     """Write a model that is merged in float32; return its tokenizer and its end tokens."""
     loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
-    carry_layer(loaded)
-    ends = end_ids(loaded.model, loaded.tokenizer, source.record)
+    more = added_dimensions(loaded.model.config.hidden_size, source.dtype)
+    model, carrier = carry_layer(loaded, more=more)
+    ends = end_ids(model, loaded.tokenizer, source.record)
     named = [end for end in ends if end not in source.record.get("stop_ids", ())]
     quantized = source.dtype.startswith("q")
     kind = np.float32 if quantized or source.dtype == "float32" else np.float16
     whole = file.with_name(f"whole-{file.name}") if quantized else file
-    write_llama(whole, loaded.model, loaded.tokenizer, kind, named, source.adapter_digest)
+    digest = source.adapter_digest
+    write_weights(whole, model, loaded.tokenizer, kind, named, digest, carrier)
     if quantized:
-        _quantize(whole, file, source.dtype)
+        exact = "" if carrier is None else f"blk.{source.record['layer'] - 1}.ffn_down"
+        _quantize(whole, file, source.dtype, exact)
         whole.unlink()
     return loaded.tokenizer, ends
 
 
-def _copy_base(
-    source: Source, base_file: Path, rows_ED: np.ndarray, file: Path
-) -> tuple[Any, list[int]]:
+def added_dimensions(size: int, dtype: str) -> int:
+    """Return how many dimensions to add, so that rows stay multiples of what is quantized together.
+
+    Q4_K has blocks of 256. Where these would add more than an eighth, llama.cpp takes another type,
+    which has blocks of 32.
+    """
+    return 256 if dtype == "q4_k_m" and size % 256 == 0 and size >= 8 * 256 else 32
+
+
+def _copy_base(source: Source, base_file: Path, file: Path) -> tuple[Any, list[int]]:
     """Write the base's file with the trained rows; return the tokenizer and the end tokens.
 
     What an adapter of rows alone reads ends nothing: the ends are those of the base.
@@ -102,10 +107,16 @@ def _copy_base(
     tokenizer, reader = load_tokenizer(source.adapter), gguf.GGUFReader(base_file)
     readout = find_readout(tokenizer)
     assert readout is not None
-    writer = gguf.GGUFWriter(file, reader.fields[ARCHITECTURE].contents())
-    rows = _copy_metadata(reader, writer, readout, source.record["rows"])
-    writer.add_string(DIGEST, source.adapter_digest)
+    rows_ED = read_rows(source.adapter).numpy()
     head = HEAD if HEAD in [tensor.name for tensor in reader.tensors] else EMBEDDING
+    carrying = None
+    if layer := source.record.get("layer", 0):
+        rows_EH = read_tensors(source.adapter / ROWS)["layer_rows"].float().numpy()
+        carrying = wider(reader, layer, rows_EH, readout.ids, head)
+    base = reader.fields[ARCHITECTURE].contents()
+    writer = gguf.GGUFWriter(file, carrying.architecture if carrying else base)
+    rows = _copy_metadata(reader, writer, readout, source.record["rows"], carrying)
+    writer.add_string(DIGEST, source.adapter_digest)
     for tensor in reader.tensors:
         data, kind = tensor.data, tensor.tensor_type
         grows = tensor.name in (HEAD, EMBEDDING) and tensor.shape[1] < rows
@@ -115,6 +126,8 @@ def _copy_base(
             if tensor.name == head:
                 weight_VD[list(readout.ids)] = rows_ED
             data, kind = cast(head, weight_VD, np.float16), gguf.GGMLQuantizationType.F16
+        if carrying is not None:
+            data, kind = carrying.tensor(tensor.name, data, kind)
         writer.add_tensor(tensor.name, data, raw_dtype=kind)
     write_file(writer)
     named = (tokenizer.eos_token_id, *named_ends(Path(source.base)))
@@ -122,7 +135,9 @@ def _copy_base(
     return tokenizer, [end for end in ends if end is not None]
 
 
-def _copy_metadata(reader: Any, writer: Any, readout: Any, rows: int) -> int:
+def _copy_metadata(
+    reader: Any, writer: Any, readout: Any, rows: int, carrying: Wider | None
+) -> int:
     """Copy all metadata, name the tokens that are read, and return the size of the vocabulary.
 
     A vocabulary of fewer than `rows` tokens is padded.
@@ -147,8 +162,14 @@ def _copy_metadata(reader: Any, writer: Any, readout: Any, rows: int) -> int:
         value = padded[name] if name in padded else field.contents()
         if name.endswith(".vocab_size"):
             value = len(tokens) + more
+        if carrying is not None:
+            name, value = carrying.entry(name, value)
         item = field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
         writer.add_key_value(name, value, field.types[0], item)
+    if carrying is not None:
+        for name, head_size in carrying.head_sizes().items():
+            if name not in reader.fields:
+                writer.add_uint32(carrying.entry(name, head_size)[0], head_size)
     return len(tokens) + more
 
 
@@ -158,23 +179,32 @@ def _per_token(reader: Any, name: str, count: int, default: Any) -> list[Any]:
     return [default] * count if field is None else list(field.contents())
 
 
-def _quantize(file: Path, out: Path, kind: str) -> None:
+def _quantize(file: Path, out: Path, kind: str, exact: str) -> None:
     """Let llama.cpp quantize all but the head and the embedding, which stay in float16.
+
+    A matrix `exact` stays in float32: what carries a layer in the middle is very small.
 
     Raises:
         ConfigError: llama-cpp-python is not installed.
         ModelError: llama.cpp fails.
     """
+    kept = f"--tensor-type {exact}=f32 " if exact else ""
     try:
         import llama_cpp
-    except (ImportError, OSError, RuntimeError) as error:
+
+        override = llama_cpp.llama_model_tensor_override if exact else None
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
         raise ConfigError(
-            f"--dtype {kind} needs llama-cpp-python ({first_line(error)}); pip install it, or "
-            "export with --dtype float32 and run llama-quantize --output-tensor-type f16 "
-            f"--token-embedding-type f16 IN OUT {kind}"
+            f"--dtype {kind} needs a new llama-cpp-python ({first_line(error)}); pip install -U "
+            "llama-cpp-python, or export with --dtype float32 and run llama-quantize "
+            f"--output-tensor-type f16 --token-embedding-type f16 {kept}IN OUT {kind}"
         ) from None
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
     params.output_tensor_type = params.token_embedding_type = llama_cpp.GGML_TYPE_F16
+    if override is not None:
+        params.tt_overrides = (override * 2)(
+            override(re.escape(exact).encode(), llama_cpp.GGML_TYPE_F32), override(None, 0)
+        )
     if llama_cpp.llama_model_quantize(str(file).encode(), str(out).encode(), params) != 0:
         raise ModelError(f"llama.cpp cannot quantize the model as {kind}; use --dtype float16")

@@ -11,22 +11,36 @@ Shapes: D hidden size, W wider hidden size, E tokens that are read, H width of a
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from grace.engines.local.layers import CARRIED, LayerRows, blocks, mlp_output
+from grace.engines.local.loading import no_progress_bar
 from grace.errors import ModelError
 
 FAINT, FAINT_HALF = 2.0**-12, 2.0**-6
 """Scale of the readings in the stream, so that they hardly change the norms of the rest. The second
 is for float16, which has no smaller numbers for their weights."""
-READING = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+READING = ("q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj")
 WRITING = ("o_proj", "down_proj")
 
 
-def widen(model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAINT) -> None:
+class Carried(NamedTuple):
+    """A model whose end contains what c reads in its middle.
+
+    `carrier` is the name of the linear layer that writes it into the residual stream, None if c
+    reads the end anyway.
+    """
+
+    model: Any
+    carrier: str | None = None
+
+
+def widen(
+    model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAINT, more: int = 0
+) -> Carried:
     """Let a model's own logits of some tokens contain the readings of a layer in the middle.
 
     Args:
@@ -34,57 +48,106 @@ def widen(model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAIN
         rows: what the logits of the tokens gain from the MLP of a block.
         ids: the tokens.
         faint: scale of the readings in the residual stream.
+        more: how many dimensions to add; 0: as many as transformers and GPUs like.
 
     Raises:
         ModelError: the model is of another family than `CARRIED`.
     """
-    config = model.config
-    if config.model_type not in CARRIED:
+    kind = model.config.model_type
+    if kind not in CARRIED:
         raise ModelError(
-            f"c reads the MLP of block {rows.layer}, and a model of type {config.model_type} "
+            f"c reads the MLP of block {rows.layer}, and a model of type {kind} "
             f"cannot carry that to its end (only {', '.join(CARRIED)} can); use --format "
             "adapter with grace serve, or fit with train.layer=0"
         )
-    size, count = config.hidden_size, len(ids)
-    wider = size + _more(size, config.num_attention_heads)
-    shrink = (size / wider) ** 0.5  # the mean square is over more dimensions
-    output = mlp_output(model, rows.layer)
+    if kind == "qwen2":
+        model = _as_llama(model)
+    config, output = model.config, mlp_output(model, rows.layer)
+    size, count, more = config.hidden_size, len(ids), more or _more(config)
+    shrink = (size / (size + more)) ** 0.5
     with torch.no_grad():
-        for name, module in blocks(model).named_modules():
-            leaf = name.rpartition(".")[2]
-            if leaf in READING:
-                module.weight = _padded(module.weight, (0, wider - size))
-                module.in_features = wider
-            elif leaf in WRITING:
-                module.weight = _padded(module.weight, (0, 0, 0, wider - size))
-                module.out_features = wider
-            elif "norm" in leaf:
-                _widen_norm(module, wider, shrink)
-        output.weight[size : size + count] = faint * rows.rows_EH
-        _widen_norm(model.model.norm, wider, shrink)
-        model.model.norm.weight[size : size + count] = 1.0
+        _widen_blocks(model, more)
+        output.weight[size : size + count] = faint * shrink * rows.rows_EH
+        _widen_norm(model.model.norm, more)
+        model.model.norm.weight[size : size + count] = 1 / faint
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         tied = head.weight is embedding.weight
-        embedding.weight = _padded(embedding.weight, (0, wider - size))
-        embedding.embedding_dim = wider
-        head.weight = embedding.weight if tied else _padded(head.weight, (0, wider - size))
-        head.in_features = wider
+        embedding.weight = _padded(embedding.weight, (0, more))
+        embedding.embedding_dim += more
+        head.weight = embedding.weight if tied else _padded(head.weight, (0, more))
+        head.in_features += more
         places = range(size, size + count)
-        head.weight[list(ids), list(places)] = shrink / faint
+        head.weight[list(ids), list(places)] = 1.0
     config.head_dim = getattr(config, "head_dim", None) or size // config.num_attention_heads
-    config.hidden_size, config.rms_norm_eps = wider, config.rms_norm_eps * shrink**2
+    config.hidden_size, config.rms_norm_eps = size + more, config.rms_norm_eps * shrink**2
+    return Carried(model, next(name for name, one in model.named_modules() if one is output))
 
 
-def _more(size: int, heads: int) -> int:
-    """Return how many dimensions to add: transformers wants a multiple of the number of heads."""
+def _more(config: Any) -> int:
+    """Return how many dimensions to add.
+
+    A Llama must have a multiple of its number of heads, and a Phi 3 checks its rotary factors
+    against the hidden size divided by the number of heads, which must stay.
+    """
+    size, heads = config.hidden_size, config.num_attention_heads
+    if config.model_type == "phi3":
+        return 8
     even = math.lcm(heads, 64)  # which matrix products on a GPU like
     return even if even <= size // 8 else math.lcm(heads, 8)
+
+
+def _as_llama(model: Any) -> Any:
+    """Return a Qwen 2 as the same Llama with biases, whose heads vLLM lets have their own size.
+
+    Raises:
+        ModelError: some of its layers see a window only, which a Llama does not have.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config, state = model.config, model.state_dict()
+    if config.sliding_window is not None:
+        raise ModelError(
+            "c reads the MLP of a block, and a qwen2 with a sliding window cannot carry that to "
+            "its end; use --format adapter with grace serve, or fit with train.layer=0"
+        )
+    own = ("model_type", "architectures")
+    settings = {key: value for key, value in config.to_dict().items() if key not in own}
+    for layer in range(config.num_hidden_layers):
+        state[f"model.layers.{layer}.self_attn.o_proj.bias"] = torch.zeros(config.hidden_size)
+    with no_progress_bar():
+        made = LlamaForCausalLM.from_pretrained(
+            None,
+            config=LlamaConfig(**settings, attention_bias=True),
+            state_dict=state,
+            dtype=model.dtype,
+        )
+    made.generation_config = model.generation_config
+    return made.eval()
+
+
+def _widen_blocks(model: Any, more: int) -> None:
+    """Add dimensions to the residual stream that no block reads and that all leave at 0."""
+    for name, module in blocks(model).named_modules():
+        leaf = name.rpartition(".")[2]
+        if leaf in READING:
+            module.weight = _padded(module.weight, (0, more))
+            module.in_features += more
+        elif leaf in WRITING:
+            module.weight = _padded(module.weight, (0, 0, 0, more))
+            if module.bias is not None:
+                module.bias = _padded(module.bias, (0, more))
+            module.out_features += more
+        elif leaf.endswith("layernorm"):
+            _widen_norm(module, more)
 
 
 def _padded(weight: Tensor, more: tuple[int, ...]) -> nn.Parameter:
     return nn.Parameter(nn.functional.pad(weight, more), requires_grad=False)
 
 
-def _widen_norm(norm: Any, wider: int, shrink: float) -> None:
-    norm.weight = _padded(norm.weight * shrink, (0, wider - len(norm.weight)))
-    norm.variance_epsilon *= shrink**2
+def _widen_norm(norm: Any, more: int) -> None:
+    """Let a norm average over more dimensions, which are 0, and give the same."""
+    size = len(norm.weight)
+    mean_square = size / (size + more)
+    norm.weight = _padded(norm.weight * mean_square**0.5, (0, more))
+    norm.variance_epsilon *= mean_square

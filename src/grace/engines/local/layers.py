@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from grace.errors import ModelError
 
-CARRIED = ("llama", "mistral", "qwen2", "qwen3")
+CARRIED = ("llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3")
 """Types of models whose blocks add to a residual stream that only RMS norms read, so that an export
 can carry a layer in the middle to the end (`grace.export.wider`)."""
 DEPTHS = (0.4, 0.5, 0.6, 0.75)

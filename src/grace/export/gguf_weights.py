@@ -1,4 +1,4 @@
-"""Write a Llama with a byte-level vocabulary as a GGUF file, from its weights.
+"""Write a Llama, Qwen 2 or Qwen 3 with a byte-level vocabulary as a GGUF file, from its weights.
 
 The tokenizer must split text into words by a rule that llama.cpp has a name for. Another is
 refused, because llama.cpp would read other tokens than those that the model was trained on.
@@ -18,20 +18,26 @@ from grace.engines.gguf.unpacking import ENDS, llama_3_divisors
 from grace.engines.llama import DIGEST
 from grace.errors import ModelError
 
+ARCHITECTURES = ("llama", "qwen2", "qwen3")  # types of models; llama.cpp calls them the same
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
-FAINT = 2.0**-9  # of a row's largest number: float16 has eleven bits down to 2^-14
 GPT_2 = {"type": "ByteLevel", "use_regex": True}
 LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+QWEN_2 = LLAMA_3.replace(r"\p{N}{1,3}", r"\p{N}")
+
+
+def _split_by(rule: str) -> list[dict[str, Any]]:
+    split = {"type": "Split", "pattern": {"Regex": rule}, "behavior": "Isolated", "invert": False}
+    return [split, {"type": "ByteLevel", "use_regex": False}]
+
+
 PRE_TOKENIZERS = {  # by their names in llama.cpp
     "gpt-2": [GPT_2],
     "smollm": [{"type": "Digits", "individual_digits": True}, GPT_2],
-    "llama-bpe": [
-        {"type": "Split", "pattern": {"Regex": LLAMA_3}, "behavior": "Isolated", "invert": False},
-        {"type": "ByteLevel", "use_regex": False},
-    ],
+    "llama-bpe": _split_by(LLAMA_3),
+    "qwen2": _split_by(QWEN_2),
 }
 INSTEAD = (
     "export with --format merged and use llama.cpp's convert_hf_to_gguf.py, or train on the GGUF "
@@ -39,28 +45,36 @@ INSTEAD = (
 )
 
 
-def write_llama(
-    file: Path, model: Any, tokenizer: Any, kind: Any, ends: Sequence[int], adapter_digest: str
+def write_weights(
+    file: Path,
+    model: Any,
+    tokenizer: Any,
+    kind: Any,
+    ends: Sequence[int],
+    adapter_digest: str,
+    carrier: str | None = None,
 ) -> None:
-    """Write a Llama with a byte-level vocabulary.
+    """Write a model of one of `ARCHITECTURES` with a byte-level vocabulary.
 
     Args:
         file: the file to write.
-        model: a `LlamaForCausalLM` in float32.
+        model: a causal language model in float32.
         tokenizer: the tokenizer with `<CNF>`.
         kind: NumPy type of the matrices; vectors are float32.
         ends: ids that end a response, the most common first. llama.cpp stops by itself at the
             first two, and at `<CNF>` if that ends a response.
         adapter_digest: digest of the adapter, by which an engine recognises its grace.json.
+        carrier: the layer whose matrix stays float32, because its numbers are too small for
+            float16.
 
     Raises:
-        ModelError: the model is not a plain Llama, or its tokenizer is not supported.
+        ModelError: the model is of another kind, or its tokenizer is not supported.
     """
     import gguf
 
     config = model.config
-    _check_llama(config)
-    writer = gguf.GGUFWriter(file, "llama")
+    _check(config)
+    writer = gguf.GGUFWriter(file, config.model_type)
     _add_shape(writer, config)
     _add_vocabulary(writer, tokenizer, config.vocab_size)
     readout = find_readout(tokenizer)
@@ -73,39 +87,48 @@ def write_llama(
     writer.add_file_type(
         gguf.LlamaFileType.MOSTLY_F16 if kind == np.float16 else gguf.LlamaFileType.ALL_F32
     )
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    architecture = gguf.MODEL_ARCH[config.model_type.upper()]
+    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        weight = _in_rotary_order(name, tensor.float().numpy(), config)
-        if weight.ndim > 1 and not _is_faint(weight):
+        weight, count = tensor.float().numpy(), heads.get(name.split(".")[-2])
+        if config.model_type == "llama" and count is not None:
+            weight = in_rotary_order(weight, count)
+        if weight.ndim > 1 and name != f"{carrier}.weight":
             weight = cast(name, weight, kind)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), weight)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), weight)
     if config.rope_parameters["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", llama_3_divisors(config).astype(np.float32))
     write_file(writer)
 
 
-def _check_llama(config: Any) -> None:
-    if config.model_type != "llama" or config.attention_bias or config.mlp_bias:
+def _check(config: Any) -> None:
+    kind = config.model_type
+    biases = getattr(config, "mlp_bias", False) or (kind == "qwen3" and config.attention_bias)
+    if kind not in ARCHITECTURES or biases or getattr(config, "sliding_window", None):
         raise ModelError(
-            f"a model of type {config.model_type} can be written as GGUF only with --dtype auto, "
-            f"from a GGUF file as its base and without LoRA (train.lora=never); {INSTEAD}"
+            f"a model of type {kind} can be written as GGUF only with --dtype auto, from a GGUF "
+            f"file as its base and without LoRA (train.lora=never); {INSTEAD}"
         )
     if (kind := config.rope_parameters["rope_type"]) not in ("default", "llama3"):
         raise ModelError(f"rotary positions of type {kind!r} are not supported; {INSTEAD}")
 
 
 def _add_shape(writer: Any, config: Any) -> None:
+    head_size = getattr(config, "head_dim", None) or (
+        config.hidden_size // config.num_attention_heads
+    )
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_key_length(head_size)
+    writer.add_value_length(head_size)
+    writer.add_rope_dimension_count(head_size)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
@@ -119,7 +142,9 @@ def _add_vocabulary(writer: Any, tokenizer: Any, rows: int) -> None:
     """
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     model, rule = backend["model"], _pre_tokenizer(backend)
-    if rule is None or model["type"] != "BPE" or backend["normalizer"]:
+    # llama.cpp does not compose letters: a letter and its accent apart are other tokens there.
+    composes = rule == "qwen2" and backend["normalizer"] == {"type": "NFC"}
+    if rule is None or model["type"] != "BPE" or (backend["normalizer"] and not composes):
         raise ModelError(
             "the tokenizer splits words by another rule than "
             f"{', '.join(PRE_TOKENIZERS)}; {INSTEAD}"
@@ -160,20 +185,10 @@ def _pre_tokenizer(backend: dict[str, Any]) -> str | None:
     return None
 
 
-def _in_rotary_order(name: str, weight: np.ndarray, config: Any) -> np.ndarray:
-    """Return a weight; the rows of queries and keys are put into llama.cpp's rotary order."""
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    for part, count in heads.items():
-        if f".{part}." in name:
-            split = weight.reshape(count, 2, weight.shape[0] // count // 2, -1)
-            return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(weight.shape)
-    return weight
-
-
-def _is_faint(weight: np.ndarray) -> bool:
-    """Return whether a row is too small for float16, as what carries a layer in the middle is."""
-    largest = np.abs(weight).max(axis=1)
-    return bool(((largest > 0) & (largest < FAINT)).any())
+def in_rotary_order(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Return the rows of queries or keys in the rotary order of llama.cpp's Llama."""
+    split = weight.reshape(heads, 2, weight.shape[0] // heads // 2, -1)
+    return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(weight.shape)
 
 
 def cast(name: str, weight: np.ndarray, kind: Any) -> np.ndarray:

@@ -1,0 +1,145 @@
+"""A GGUF file whose residual stream is a little wider, as `grace.export.wider` makes a model.
+
+Every matrix stays as it is stored: its rows grow by blocks of zero bytes, which stand for zeros in
+every type. Only the matrix that carries the readings becomes float32.
+
+Shapes: D hidden size, E tokens that are read, H width of an MLP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grace.errors import ModelError
+from grace.export.gguf_weights import ARCHITECTURES, in_rotary_order
+from grace.export.wider import FAINT
+
+READING = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")
+WRITING = ("attn_output", "ffn_down")
+NORMS = ("attn_norm", "ffn_norm", "output_norm")
+OTHERS = ("attn_q_norm", "attn_k_norm", "rope_freqs")  # of heads
+
+
+@dataclass(frozen=True)
+class Wider:
+    """How a file gets wider.
+
+    Attributes:
+        base: the architecture of the file. A Qwen 2 becomes a Llama with biases, because its heads
+            have the size that its hidden size gives.
+        size: its hidden size.
+        more: how many dimensions are added.
+        heads: the numbers of heads of queries and of keys.
+        head_size: the size of a head.
+        layer: the block whose MLP c reads, counted from 1.
+        rows_EH: what the logits of the tokens gain from it.
+        ids: these tokens.
+        head: name of the output head.
+    """
+
+    base: str
+    size: int
+    more: int
+    heads: dict[str, int]
+    head_size: int
+    layer: int
+    rows_EH: np.ndarray
+    ids: tuple[int, ...]
+    head: str
+
+    @property
+    def architecture(self) -> str:
+        """The architecture of the wider file."""
+        return "llama" if self.base == "qwen2" else self.base
+
+    @property
+    def part(self) -> float:
+        """The part of the dimensions that the base has, over which its norms average."""
+        return self.size / (self.size + self.more)
+
+    def entry(self, name: str, value: Any) -> tuple[str, Any]:
+        """Return an entry of the metadata as the wider file has it."""
+        owner, _, rest = name.partition(".")
+        if owner != self.base:
+            return name, value
+        if rest == "embedding_length":
+            value += self.more
+        elif rest == "attention.layer_norm_rms_epsilon":
+            value *= self.part
+        return f"{self.architecture}.{rest}", value
+
+    def head_sizes(self) -> dict[str, int]:
+        """Return entries that a base may leave out if they follow from its hidden size."""
+        names = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+        return {f"{self.base}.{name}": self.head_size for name in names}
+
+    def tensor(self, name: str, data: np.ndarray, kind: Any) -> tuple[np.ndarray, Any]:
+        """Return a tensor and its type as the wider file has them.
+
+        Raises:
+            ModelError: it is none of those that are known.
+        """
+        import gguf
+
+        owner, _, what = name.rpartition(".")
+        leaf = owner.rpartition(".")[2]
+        exact = leaf in NORMS or name == f"blk.{self.layer - 1}.ffn_down.weight"
+        if exact:
+            data, kind = gguf.dequantize(data, kind), gguf.GGMLQuantizationType.F32
+        if self.base == "qwen2" and leaf in self.heads:
+            data = in_rotary_order(data, self.heads[leaf])
+        places = slice(self.size, self.size + len(self.ids))
+        if leaf in NORMS:
+            data = np.pad(data * np.float32(self.part**0.5), (0, self.more))
+            if leaf == "output_norm":
+                data[places] = 1 / FAINT
+        elif leaf in WRITING:
+            data = np.pad(data, [(0, self.more), *[(0, 0)] * (data.ndim - 1)])
+            if exact:
+                data[places] = FAINT * self.part**0.5 * self.rows_EH
+        elif leaf in READING and what == "weight":
+            row = data.shape[1]  # numbers, or the bytes of blocks
+            data = np.pad(data, ((0, 0), (0, self.more * row // self.size)))
+            if name == self.head:
+                data[list(self.ids), range(places.start, places.stop)] = 1.0
+        elif leaf not in (*READING, *OTHERS):
+            raise refusal(f"has a tensor {name}", self.layer)
+        return data, kind
+
+
+def wider(reader: Any, layer: int, rows_EH: np.ndarray, ids: tuple[int, ...], head: str) -> Wider:
+    """Return how a file gets wider: by as much as its rows can be quantized together.
+
+    Raises:
+        ModelError: it is a model of another architecture.
+    """
+    import gguf
+
+    base = reader.fields["general.architecture"].contents()
+    if base not in ARCHITECTURES:
+        raise refusal(f"is of type {base}", layer)
+
+    def of_base(name: str, otherwise: Any = None) -> Any:
+        field = reader.fields.get(f"{base}.{name}")
+        return otherwise if field is None else field.contents()
+
+    size, queries = of_base("embedding_length"), of_base("attention.head_count")
+    keys = of_base("attention.head_count_kv", queries)
+    head_size = of_base("attention.key_length", size // queries)
+    more = max(
+        32, *(gguf.GGML_QUANT_SIZES[t.tensor_type][0] for t in reader.tensors if t.shape[0] == size)
+    )
+    heads = {"attn_q": queries, "attn_k": keys}
+    return Wider(base, size, more, heads, head_size, layer, rows_EH, ids, head)
+
+
+def refusal(reason: str, layer: int) -> ModelError:
+    """Return what is raised where a file cannot carry the MLP of a block to its end."""
+    return ModelError(
+        f"c reads the MLP of block {layer}, and the base's GGUF file {reason}, which cannot carry "
+        f"that to its end (only {', '.join(ARCHITECTURES)} can); use --format merged or adapter, "
+        "or fit with train.layer=0"
+    )
