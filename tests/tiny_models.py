@@ -38,6 +38,7 @@ SIZES = {
 }
 GROUPED = {"num_key_value_heads": 2}
 SEEDS = {"gpt_neox": 1}  # of the random weights; with others no response would end
+ENDING = {"gemma3": 20.0}  # scale of the row of EOS; 2.5 for other models
 SPARE_ROWS = 7  # of qwen2, whose vocabulary is padded
 
 
@@ -89,7 +90,7 @@ def _model(name: str) -> Any:
         torch.manual_seed(SEEDS.get(name, 0))
         made = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         with torch.no_grad():
-            made.get_output_embeddings().weight[3] *= 2.5
+            made.get_output_embeddings().weight[3] *= ENDING.get(name, 2.5)
     return made.eval()
 
 

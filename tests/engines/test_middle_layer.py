@@ -35,10 +35,10 @@ def reading(tiny: Any, layer: int = 1, batch: int | None = None) -> Transformers
 
 
 def activations(model: Any, ids: list[int], layer: int) -> Any:
-    """(L, H) inside the MLP of a block, by hooks of our own, over the rms of the last block."""
+    """(L, H) inside the MLP of a block, by hooks of our own, as the norms after it divide them."""
     seen: dict[str, Any] = {}
     output = mlp_output(model, layer)
-    first = output.register_forward_hook(lambda _, given, out: seen.update(mlp=given[0]))
+    first = output.register_forward_hook(lambda _, given, out: seen.update(mlp=given[0], out=out))
     with torch.inference_mode():
         blocks = max(
             (one for one in model.modules() if isinstance(one, torch.nn.ModuleList)), key=len
@@ -50,6 +50,8 @@ def activations(model: Any, ids: list[int], layer: int) -> Any:
     first.remove()
     last.remove()
     rms = seen["last"].square().mean(-1, keepdim=True).sqrt()
+    if hasattr(blocks[layer - 1], "post_feedforward_layernorm"):  # as in Gemma 2 and 3
+        rms = rms * (seen["out"].square().mean(-1, keepdim=True) + 1e-6).sqrt()
     return (seen["mlp"] / rms)[0]
 
 

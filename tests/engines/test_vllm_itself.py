@@ -31,6 +31,7 @@ CARRIED = (
     "qwen3",
     "phi3",
     "smollm3",
+    "gemma3_text",
 )  # whose c reads a layer in the middle
 
 

@@ -30,7 +30,7 @@ from grace.pipeline.stages.fit import write_rows_adapter
 from grace.store import read_card
 
 SAMPLING = Sampling(max_new_tokens=12)
-CARRIED = ("llama_tied", "llama_untied", "mistral", "qwen2", "qwen3", "phi3", "smollm3")
+CARRIED = ("llama_tied", "llama_untied", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "gemma3")
 PROMPTS = [tiny_models.tokenizer().encode(text) for text in tiny_models.SENTENCES]
 
 

@@ -17,9 +17,11 @@ from grace.errors import ModelError
 from grace.export.gguf_weights import ARCHITECTURES, in_rotary_order
 from grace.export.wider import FAINT
 
+GEMMA, LARGE_GEMMA = "gemma3", 62  # and the number of blocks of the one with 27 B parameters
 READING = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")
 WRITING = ("attn_output", "ffn_down")
 NORMS = ("attn_norm", "ffn_norm", "output_norm")
+WRITING_NORMS = ("post_attention_norm", "post_ffw_norm")  # of Gemma 3
 OTHERS = ("attn_q_norm", "attn_k_norm", "rope_freqs")  # of heads
 
 
@@ -67,7 +69,7 @@ class Wider:
             return name, value
         if rest == "embedding_length":
             value += self.more
-        elif rest == "attention.layer_norm_rms_epsilon":
+        elif rest == "attention.layer_norm_rms_epsilon" and self.base != GEMMA:
             value *= self.part
         return f"{self.architecture}.{rest}", value
 
@@ -86,13 +88,16 @@ class Wider:
 
         owner, _, what = name.rpartition(".")
         leaf = owner.rpartition(".")[2]
-        exact = leaf in NORMS or name == f"blk.{self.layer - 1}.ffn_down.weight"
+        norms = leaf in (*NORMS, *WRITING_NORMS)
+        exact = norms or name == f"blk.{self.layer - 1}.ffn_down.weight"
         if exact:
             data, kind = gguf.dequantize(data, kind), gguf.GGMLQuantizationType.F32
         if self.base == "qwen2" and leaf in self.heads:
             data = in_rotary_order(data, self.heads[leaf])
         places = slice(self.size, self.size + len(self.ids))
-        if leaf in NORMS:
+        if leaf in WRITING_NORMS:
+            data = np.pad(data, (0, self.more), constant_values=1)
+        elif leaf in NORMS:
             data = np.pad(data * np.float32(self.part**0.5), (0, self.more))
             if leaf == "output_norm":
                 data[places] = 1 / FAINT
@@ -119,8 +124,10 @@ def wider(reader: Any, layer: int, rows_EH: np.ndarray, ids: tuple[int, ...], he
     import gguf
 
     base = reader.fields["general.architecture"].contents()
-    if base not in ARCHITECTURES:
+    if base not in (*ARCHITECTURES, GEMMA):
         raise refusal(f"is of type {base}", layer)
+    if base == GEMMA and reader.fields[f"{base}.block_count"].contents() == LARGE_GEMMA:
+        raise refusal("is of a Gemma 3 whose attention depends on its hidden size", layer)
 
     def of_base(name: str, otherwise: Any = None) -> Any:
         field = reader.fields.get(f"{base}.{name}")
@@ -138,8 +145,9 @@ def wider(reader: Any, layer: int, rows_EH: np.ndarray, ids: tuple[int, ...], he
 
 def refusal(reason: str, layer: int) -> ModelError:
     """Return what is raised where a file cannot carry the MLP of a block to its end."""
+    known = ", ".join((*ARCHITECTURES, GEMMA))
     return ModelError(
         f"c reads the MLP of block {layer}, and the base's GGUF file {reason}, which cannot carry "
-        f"that to its end (only {', '.join(ARCHITECTURES)} can); use --format merged or adapter, "
-        "or fit with train.layer=0"
+        f"that to its end (only {known} can); use --format merged or adapter, or fit with "
+        "train.layer=0"
     )

@@ -5,6 +5,10 @@ layers before. So the MLP of the block that c reads writes the readings into a f
 of the residual stream. No other matrix writes there or reads from there, and only the rows of the
 tokens that are read see them in the last state. The rest of the model computes what it did.
 
+Norms average over more dimensions, so what they give grows. The weights of those that read from the
+stream make up for that. In Gemma 3 norms write to it, too, and the embedding is scaled by the root
+of the hidden size: there the whole stream grows by as much, and they stay as they are.
+
 Shapes: D hidden size, W wider hidden size, E tokens that are read, H width of an MLP.
 """
 
@@ -25,6 +29,7 @@ FAINT, FAINT_HALF = 2.0**-12, 2.0**-6
 is for float16, which has no smaller numbers for their weights."""
 READING = ("q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj")
 WRITING = ("o_proj", "down_proj")
+WRITING_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")  # of Gemma 3
 
 
 class Carried(NamedTuple):
@@ -62,24 +67,28 @@ def widen(
         )
     if kind == "qwen2":
         model = _as_llama(model)
-    config, output = model.config, mlp_output(model, rows.layer)
+    config, output, gemma = model.config, mlp_output(model, rows.layer), kind == "gemma3_text"
     size, count, more = config.hidden_size, len(ids), more or _more(config)
     shrink = (size / (size + more)) ** 0.5
     with torch.no_grad():
-        _widen_blocks(model, more)
+        _widen_blocks(model, more, WRITING_NORMS if gemma else ())
         output.weight[size : size + count] = faint * shrink * rows.rows_EH
         _widen_norm(model.model.norm, more)
-        model.model.norm.weight[size : size + count] = 1 / faint
+        model.model.norm.weight[size : size + count] = 1 / faint - gemma
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         tied = head.weight is embedding.weight
         embedding.weight = _padded(embedding.weight, (0, more))
         embedding.embedding_dim += more
+        if gemma:
+            embedding.embed_scale /= shrink
         head.weight = embedding.weight if tied else _padded(head.weight, (0, more))
         head.in_features += more
         places = range(size, size + count)
         head.weight[list(ids), list(places)] = 1.0
     config.head_dim = getattr(config, "head_dim", None) or size // config.num_attention_heads
-    config.hidden_size, config.rms_norm_eps = size + more, config.rms_norm_eps * shrink**2
+    config.hidden_size = size + more
+    if not gemma:
+        config.rms_norm_eps *= shrink**2
     return Carried(model, next(name for name, one in model.named_modules() if one is output))
 
 
@@ -125,7 +134,7 @@ def _as_llama(model: Any) -> Any:
     return made.eval()
 
 
-def _widen_blocks(model: Any, more: int) -> None:
+def _widen_blocks(model: Any, more: int, writing_norms: tuple[str, ...]) -> None:
     """Add dimensions to the residual stream that no block reads and that all leave at 0."""
     for name, module in blocks(model).named_modules():
         leaf = name.rpartition(".")[2]
@@ -138,16 +147,19 @@ def _widen_blocks(model: Any, more: int) -> None:
                 module.bias = _padded(module.bias, (0, more))
             module.out_features += more
         elif leaf.endswith("layernorm"):
-            _widen_norm(module, more)
+            _widen_norm(module, more, reads=leaf not in writing_norms)
 
 
 def _padded(weight: Tensor, more: tuple[int, ...]) -> nn.Parameter:
     return nn.Parameter(nn.functional.pad(weight, more), requires_grad=False)
 
 
-def _widen_norm(norm: Any, more: int) -> None:
-    """Let a norm average over more dimensions, which are 0, and give the same."""
+def _widen_norm(norm: Any, more: int, reads: bool = True) -> None:
+    """Let a norm average over more dimensions, which are 0; if it `reads`, it gives the same."""
     size = len(norm.weight)
     mean_square = size / (size + more)
-    norm.weight = _padded(norm.weight * mean_square**0.5, (0, more))
-    norm.variance_epsilon *= mean_square
+    plus = float(type(norm).__name__.startswith("Gemma"))  # which multiplies by 1 + weight
+    scale = mean_square**0.5 if reads else 1.0
+    norm.weight = _padded((norm.weight + plus) * scale - plus, (0, more))
+    if not plus:
+        norm.variance_epsilon *= mean_square

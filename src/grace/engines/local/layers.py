@@ -1,7 +1,8 @@
 """A layer in the middle: the activations inside its MLP, from which c can be read in this process.
 
 They are read with a model's own forward pass, so they cost nothing. Each is divided by the root
-mean square of what the last block passes on, as the final norm divides the last hidden state.
+mean square of what the last block passes on, as the final norm divides the last hidden state, and
+where a norm follows the MLP, as in Gemma 3, by that of the MLP's output, as this norm divides it.
 
 Shapes: B sequences, L positions, D hidden size, H width of the MLP, E tokens that are read.
 """
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from grace.errors import ModelError
 
-CARRIED = ("llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3")
+CARRIED = ("llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "gemma3_text")
 """Types of models whose blocks add to a residual stream that only RMS norms read, so that an export
 can carry a layer in the middle to the end (`grace.export.wider`)."""
 DEPTHS = (0.4, 0.5, 0.6, 0.75)
@@ -72,10 +73,18 @@ def _in_mlp(name: str) -> bool:
 
 def candidates(model: Any) -> list[int]:
     """Return the blocks among which `train.layer=-1` chooses: those that every export can carry."""
-    if model.config.get_text_config().model_type not in CARRIED:
+    if model.config.model_type not in CARRIED:
         return []
     count = len(blocks(model))
     return sorted({min(max(round(depth * count), 1), count) for depth in DEPTHS})
+
+
+def post_norm_epsilon(block: nn.Module) -> float | None:
+    """Return the epsilon of the norm between the MLP of a block and the residual stream, if any."""
+    norm = getattr(block, "post_feedforward_layernorm", None)
+    if norm is None:
+        return None
+    return float(getattr(norm, "eps", None) or norm.variance_epsilon)
 
 
 class Taps:
@@ -85,7 +94,9 @@ class Taps:
         self._seen: dict[int, Tensor] = {}
         self._last_BLD = torch.ones(1, 1, 1)
         self._handles = [
-            mlp_output(model, layer).register_forward_pre_hook(self._keep(layer))
+            mlp_output(model, layer).register_forward_hook(
+                self._keep(layer, epsilon=post_norm_epsilon(blocks(model)[layer - 1]))
+            )
             for layer in layers
         ]
         self._handles.append(blocks(model)[-1].register_forward_hook(self._keep_last))
@@ -101,9 +112,13 @@ class Taps:
         for handle in self._handles:
             handle.remove()
 
-    def _keep(self, layer: int) -> Any:
-        def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            self._seen[layer] = inputs[0]
+    def _keep(self, layer: int, epsilon: float | None) -> Any:
+        def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            seen = inputs[0]
+            if epsilon is not None:
+                mean_square = output.float().square().mean(-1, keepdim=True)
+                seen = seen.float() * (mean_square + epsilon).rsqrt()
+            self._seen[layer] = seen
 
         return keep
 
