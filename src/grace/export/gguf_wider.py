@@ -69,7 +69,7 @@ class Wider:
             return name, value
         if rest == "embedding_length":
             value += self.more
-        elif rest == "attention.layer_norm_rms_epsilon" and self.base != GEMMA:
+        elif rest == "attention.layer_norm_rms_epsilon":
             value *= self.part
         return f"{self.architecture}.{rest}", value
 

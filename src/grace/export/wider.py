@@ -7,7 +7,8 @@ tokens that are read see them in the last state. The rest of the model computes 
 
 Norms average over more dimensions, so what they give grows. The weights of those that read from the
 stream make up for that. In Gemma 3 norms write to it, too, and the embedding is scaled by the root
-of the hidden size: there the whole stream grows by as much, and they stay as they are.
+of the hidden size: there the whole stream grows by as much, and they stay as they are. All share an
+epsilon, which is made right for the smallest numbers: what a Llama's norms read, or Gemma's write.
 
 Shapes: D hidden size, W wider hidden size, E tokens that are read, H width of an MLP.
 """
@@ -86,9 +87,7 @@ def widen(
         places = range(size, size + count)
         head.weight[list(ids), list(places)] = 1.0
     config.head_dim = getattr(config, "head_dim", None) or size // config.num_attention_heads
-    config.hidden_size = size + more
-    if not gemma:
-        config.rms_norm_eps *= shrink**2
+    config.hidden_size, config.rms_norm_eps = size + more, config.rms_norm_eps * shrink**2
     return Carried(model, next(name for name, one in model.named_modules() if one is output))
 
 
@@ -161,5 +160,5 @@ def _widen_norm(norm: Any, more: int, reads: bool = True) -> None:
     plus = float(type(norm).__name__.startswith("Gemma"))  # which multiplies by 1 + weight
     scale = mean_square**0.5 if reads else 1.0
     norm.weight = _padded((norm.weight + plus) * scale - plus, (0, more))
-    if not plus:
-        norm.variance_epsilon *= mean_square
+    epsilon = "eps" if plus else "variance_epsilon"
+    setattr(norm, epsilon, getattr(norm, epsilon) * mean_square)
