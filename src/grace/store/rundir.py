@@ -274,6 +274,8 @@ def read_card(folder: Path) -> dict[str, Any]:
         whole = isinstance(value, ENTRIES.get(key, object))
         if key in LISTS:
             whole = isinstance(value, list) and all(isinstance(one, LISTS[key]) for one in value)
+        if whole and key == "recalibrated":
+            whole = all(isinstance(one.get("answers"), int) for one in value)
         if not whole or (key == "read_at" and value not in READ_AT):
             raise ModelError(f"{folder / CARD}: {key} is {value!r}, which is damaged; {AGAIN}")
     return card
