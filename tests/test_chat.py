@@ -227,6 +227,41 @@ def test_a_template_that_fails_is_named_in_one_line(template, tokenizer):
         encode_chat(tokenizer, [{"role": "user", "content": "Who wrote Middlemarch?"}])
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "<|im_start|>assistant\n",
+        "{{ messages[0].content }}",  # the system message alone
+        "{% for m in messages if m.role == 'human' %}{{ m.content }}{% endfor %}",
+        "{% for m in messages %}{% for part in m.content if part.type == 'text' %}"
+        "{{ part.text }}{% endfor %}{% endfor %}",  # contents that must be lists
+    ],
+)
+def test_a_template_that_drops_what_the_user_says_is_refused(template, tokenizer):
+    from grace.chat import encode_chat
+
+    tokenizer.chat_template = template
+    words = "^the chat template leaves out the user's message, .+; correct the model's chat_temp"
+    for content in ("Who?", "<|im_end|>", ""):
+        with pytest.raises(ModelError, match=words):
+            encode_chat(tokenizer, chat_of("Be brief.", content))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages[-1].content }}",
+        "{% for m in messages %}{{ m.content | urlencode }}{% endfor %}",
+    ],
+)
+def test_a_template_may_write_what_the_user_says_in_its_own_way(template, tokenizer):
+    from grace.chat import encode_chat
+
+    tokenizer.chat_template = template
+    messages = chat_of("Be brief.", "Größe?", "1", "Who is it?")
+    assert encode_chat(tokenizer, messages) == template_ids(tokenizer, messages)
+
+
 def test_a_template_that_rewrites_contents_is_safe_and_exact_on_harmless_text(tokenizer):
     from grace.chat import encode_chat
 

@@ -38,6 +38,8 @@ DAMAGES = [
     Damage("adapter", "grace.json", {"evidence": [1]}, "evidence is [1]"),
     Damage("adapter", "grace.json", {"evidence": {"weights": [1]}}, "this version knows"),
     Damage("adapter", "grace.json", {"shots": [{"a": 1}]}, "the shots in grace.json"),
+    Damage("adapter", "grace.json", {"schema_version": 2}, "has version 2, this GrACE reads 1"),
+    Damage("adapter", "grace.json", {"recalibrated": [{}]}, "recalibrated is [{}]"),
     Damage("adapter", "adapter_config.json", "{", "is not valid JSON"),
     Damage("adapter", "tokenizer_config.json", "{", "no tokenizer in"),
     Damage("adapter", "tokenizer_config.json", {"model_max_length": "x"}, "no tokenizer in"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,30 @@ def test_a_model_without_cnf_is_labelled_without_confidence(
     assert len(rows) == 10
     assert {row["confidence"] for row in rows} == {None}
     assert {len(row["mean"]) for row in rows} == {32}
+
+
+def test_a_model_thinks_if_it_is_told_to(
+    finished: Path, questions: Path, tmp_path: Path, cli: Any
+) -> None:
+    model = shutil.copytree(finished / "model", tmp_path / "model")
+    template = model / "chat_template.jinja"
+    switch = "{% if not enable_thinking %}{{ raise_exception('it is off') }}{% endif %}"
+    template.write_text(switch + template.read_text())
+    command = ["label", questions, tmp_path / "out", "--model", model, "--set"]
+    short = ["sample.max_new_tokens=6", "--set"]
+    assert "it is off" in cli(*command, *short, "model.thinking=false").err
+    assert cli(*command, *short, "model.thinking=true").code == 0
+    command[2] = tmp_path / "longer"
+    assert "its answer up to 2098" in cli(*command, "model.thinking=true").err  # room for thoughts
+
+
+def test_a_trained_model_asks_as_it_was_trained_to(
+    finished: Path, questions: Path, tmp_path: Path, cli: Any
+) -> None:
+    where = ["label", questions, tmp_path / "out", "--model", finished / "run"]
+    result = cli(*where, "--set", "model.thinking=true")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "leave model.thinking out" in result.err
 
 
 def test_a_file_in_place_of_the_directory_is_named(

@@ -14,10 +14,11 @@ import pytest
 
 import tiny_encoder
 from grace.chat import encode_chat
+from grace.config import describe
 from grace.engines import Engine
 from grace.errors import ConfigError
 from grace.estimators import Draw, Draws, Estimator, Fitted, Samples, load_estimator
-from grace.plugins import find
+from grace.plugins import find, load
 from grace.records import Question, Response, response_id
 
 SIZES = {"train": 30, "validation": 12, "test": 9}
@@ -124,6 +125,11 @@ def only(part: Samples, row: int) -> Samples:
 def test_it_says_whose_answers_it_rates(estimator: Estimator):
     assert estimator.answers in ("base", "tuned")
     assert (type(estimator).__doc__ or "").strip()
+
+
+@pytest.mark.parametrize("name", find("grace.estimators"))
+def test_it_says_what_its_settings_do(name: str):
+    assert all(doc for _, _, doc in describe(load("grace.estimators", name)))
 
 
 def test_every_response_gets_a_value_in_range_or_none(fitted: Fitted, splits: Splits):

@@ -62,8 +62,8 @@ def encode_chat(
 
     Raises:
         DataError: there is no message, or a role is not system, user, assistant or text.
-        ModelError: the template refuses the messages, the tokenizer cannot split special tokens,
-            or the chat is longer than the context.
+        ModelError: the template refuses the messages or leaves out what the user says last, the
+            tokenizer cannot split special tokens, or the chat is longer than the context.
     """
     _check(messages)
     plain = plain_tokenizer(tokenizer)
@@ -71,7 +71,9 @@ def encode_chat(
         return encode_prompt(tokenizer, _without_template(messages), context=context)
     messages, rendered = _render_any(tokenizer, messages)
     plain.refuse_longer(rendered, context)
-    skeleton = _render(tokenizer, _with_placeholders(messages))
+    marked = _with_placeholders(messages)
+    skeleton = _render(tokenizer, marked)
+    _refuse_dropping(tokenizer, marked, skeleton)
     if _is_harmless(plain, messages, rendered, skeleton):
         return list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
     return plain.encode(_parts(skeleton, rendered, messages))
@@ -185,6 +187,20 @@ def _with_placeholders(messages: Sequence[Message]) -> list[Message]:
         Message(role=message["role"], content=f"{PLACEHOLDER}{i}{PLACEHOLDER}")
         for i, message in enumerate(messages)
     ]
+
+
+def _refuse_dropping(tokenizer: Any, marked: Sequence[Message], skeleton: str) -> None:
+    """Refuse a template that writes the same prompt whatever the user says last."""
+    users = [i for i, message in enumerate(marked) if message["role"] == "user"]
+    if not users or marked[users[-1]]["content"] in skeleton:
+        return
+    other = [*marked]
+    other[users[-1]] = Message(role="user", content=f"{PLACEHOLDER}{len(marked)}{PLACEHOLDER}")
+    if _render(tokenizer, other) == skeleton:
+        raise ModelError(
+            "the chat template leaves out the user's message, so every prompt would be the same; "
+            "correct the model's chat_template.jinja, or use data.prompt=text"
+        )
 
 
 def _is_harmless(

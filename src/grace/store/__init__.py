@@ -15,6 +15,7 @@ from grace.store.files import write_json as write_json
 from grace.store.files import writing as writing
 from grace.store.rundir import AGAIN as AGAIN
 from grace.store.rundir import CARD as CARD
+from grace.store.rundir import CARD_VERSION as CARD_VERSION
 from grace.store.rundir import LORA_CONFIG as LORA_CONFIG
 from grace.store.rundir import LORA_WEIGHTS as LORA_WEIGHTS
 from grace.store.rundir import ROWS as ROWS

@@ -17,6 +17,7 @@ from grace.store.files import copy_file, digest, read_json, sync, write_json, wr
 from grace.store.tables import Split
 
 CARD = "grace.json"  # of an adapter, or of an exported model
+CARD_VERSION = 1  # schema_version of grace.json
 ROWS = "rows.safetensors"  # the weights of an adapter without LoRA
 ENTRIES: dict[str, Any] = {  # of grace.json that are read, and their kinds
     **dict.fromkeys(("base_model", "read_at", "kind", "format", "cnf_token"), str),
@@ -260,13 +261,21 @@ def read_card(folder: Path) -> dict[str, Any]:
     """Return the content of a directory's grace.json, empty if it has none.
 
     Raises:
-        ModelError: it is not a JSON object, or an entry is of another kind.
+        ModelError: it is not a JSON object, of another version, or an entry is of another kind.
     """
     card = read_object(folder / CARD)
+    version = card.get("schema_version", CARD_VERSION)
+    if version != CARD_VERSION:
+        raise ModelError(
+            f"{folder / CARD} has version {version!r}, this GrACE reads {CARD_VERSION}; install "
+            "one that reads it: pip install -U grace-confidence"
+        )
     for key, value in card.items():
         whole = isinstance(value, ENTRIES.get(key, object))
         if key in LISTS:
             whole = isinstance(value, list) and all(isinstance(one, LISTS[key]) for one in value)
+        if whole and key == "recalibrated":
+            whole = all(isinstance(one.get("answers"), int) for one in value)
         if not whole or (key == "read_at" and value not in READ_AT):
             raise ModelError(f"{folder / CARD}: {key} is {value!r}, which is damaged; {AGAIN}")
     return card

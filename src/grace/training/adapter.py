@@ -15,10 +15,17 @@ from safetensors.torch import load_file, save
 from grace.cnf import TOKENS, CnfTokens
 from grace.config import TrainSettings, to_dict
 from grace.evidence import Evidence
-from grace.store import CARD, LORA_CONFIG, LORA_WEIGHTS, ROWS, replace_directory, write_json
+from grace.store import (
+    CARD,
+    CARD_VERSION,
+    LORA_CONFIG,
+    LORA_WEIGHTS,
+    ROWS,
+    replace_directory,
+    write_json,
+)
 from grace.training.card import model_card
 
-SCHEMA_VERSION = 1
 LOG = "training_log.jsonl"
 
 
@@ -124,7 +131,7 @@ def adapter_record(
     `rows` is the number of rows that the model's vocabulary matrix needs, with those of `cnf`.
     """
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": CARD_VERSION,
         **_token_entries(cnf),
         "read_at": settings.read_at,
         "base_model": str(model.config.name_or_path),

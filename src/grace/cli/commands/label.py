@@ -107,6 +107,7 @@ def label(
     from grace.model.loading import adapter_folder, recorded_base
     from grace.pipeline.labelling import SECRET, Labelling
     from grace.pipeline.labelling import label as label_all
+    from grace.pipeline.prompting import THOUGHT
     from grace.running import check_packages
     from grace.strategies import TEMPERATURE
     from grace.tasks.prompts import recorded_shots
@@ -131,6 +132,7 @@ def label(
             f"data.shots is {run.data.shots}, but {model} was trained with {len(shots)} examples; "
             "leave data.shots out"
         )
+    thought = THOUGHT if run.model.thinking and not run.sample.max_new_tokens else 0
     options = key_values(engine_options or [], "--engine-option")
     if upstream_key and "relay" in engine_class(engine).gives:
         options[SECRET] = upstream_key
@@ -141,6 +143,7 @@ def label(
         engine_options=options,
         device=device,
         dtype=dtype,
+        thinking=run.model.thinking,
         batch_size=run.sample.batch_size,
         data=run.data,
         shots=shots,
@@ -149,7 +152,7 @@ def label(
         samples=samples,
         temperature=(0.0 if samples == 1 else TEMPERATURE) if temperature is None else temperature,
         top_p=run.sample.top_p,
-        max_new_tokens=run.sample.longest,
+        max_new_tokens=run.sample.longest + thought,
         seed=run.seed,
         features=kept,
         shard_size=shard_size,
@@ -184,6 +187,10 @@ def _settings(model: Path, card: dict[str, Any], overrides: list[str]) -> RunSet
     if is_run(model):
         tree["grade"] = to_dict(load_run_settings(model).grade)
     settings = override_settings(tree, overrides, where=f"{model}/grace.json")
+    if card and "thinking" in tree.get("model", {}):
+        raise ConfigError(
+            f"{model} is trained, and thinks or not as it did then; leave model.thinking out"
+        )
     plugins.refuse_code(code_in(settings), f"{model}/grace.json")
     return settings
 

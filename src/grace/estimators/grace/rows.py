@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from grace.config import setting
 from grace.engines import LAST, Engine
 from grace.estimators import Answers, Fitted, Rows, Samples, Splits
 from grace.estimators.probes.states import fit_on_states
@@ -24,7 +25,11 @@ class RowsAlone:
     States and answers are the backbone's, also where LoRA is kept.
     """
 
-    layer: int = LAST
+    layer: int = setting(
+        LAST,
+        "0: the last hidden state, N: the MLP of block N; unless set, what c reads in the run",
+        low=0,
+    )
     answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:

@@ -47,6 +47,7 @@ class Labelling:
     Attributes:
         model: a model directory or Hub id; `adapter` is a directory on top, empty for none.
         engine: see `grace.engines.kinds`; `engine_options` go to vLLM, or to the server's client.
+        thinking: let a model without a grace.json reason before it answers (`grace.chat`).
         data: the settings of the prompts, which begin with the examples `shots`.
         stop: texts that end a response.
         grade: the settings of the grader.
@@ -62,6 +63,7 @@ class Labelling:
     device: str = "auto"
     dtype: str = "auto"
     trust_remote_code: bool = False
+    thinking: bool = False
     batch_size: int = 0
     data: DataSettings
     shots: tuple[Question, ...] = ()
@@ -101,6 +103,7 @@ class Labeller:
             device=settings.device,
             dtype=settings.dtype,
             trust_remote_code=settings.trust_remote_code,
+            thinking=settings.thinking,
             batch_size=settings.batch_size or None,
             needs_cnf=False,
             stop=settings.stop,
