@@ -117,6 +117,7 @@ def test_lora_is_trained_only_where_c_reads_the_last_state(
     card = json.loads((path / "adapter" / "grace.json").read_text())
     trained = (path / "adapter" / "adapter_config.json").exists()
     assert (card.get("layer", 0), trained) == ((1, False) if lora == "auto" else (0, True))
+    assert "lora" not in card  # no choice was made
     said = "no LoRA is trained, since c reads the MLP of block 1 (train.layer=0 trains it)"
     assert (said in capsys.readouterr().err) == (lora == "auto")
 
