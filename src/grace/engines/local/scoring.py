@@ -219,11 +219,12 @@ def pool(
     unread: Unread,
     counts: Ids,
     steps: Sequence[Ids] = (),
-    others: Sequence[Callable[[], Tensor]] = (),
+    others: Sequence[Callable[[int], Tensor]] = (),
 ) -> list[np.ndarray]:
     """Return pooled states of each sequence, shape (3 + 2 B, D) with B steps, or (3, D).
 
-    `others` return further states of the same positions, which follow the last hidden state.
+    `others` return further states of as many last positions as they are asked for, which follow the
+    last hidden state.
 
     With n the count of a sequence: the mean of its last n positions, the last position, and the one
     before those n, which is step 0; then the states at the steps, and the means of the positions
@@ -231,7 +232,9 @@ def pool(
     """
     states_BCD = forward.states(unread.ids_BC, unread.mask_BL, unread.positions_BC, unread.cache)
     numbers(states_BCD[:, -1])
-    states_BCD = torch.cat([states_BCD.float(), *(other() for other in others)], dim=-1)
+    keep = max(counts) + 1
+    parts = [states_BCD[:, -keep:].float(), *(other(keep) for other in others)]
+    states_BCD = torch.cat(parts, dim=-1)
     pooled = []
     for row, (states_CD, n) in enumerate(zip(states_BCD, counts, strict=True)):
         kept = [states_CD[-max(n, 1) :].mean(0), states_CD[-1], states_CD[-n - 1]]
