@@ -17,6 +17,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
 from grace.evidence import Evidence, confidence
 from grace.evidence import features as likelihoods
+from grace.export.wider import widen
 from grace.pipeline.stages.fit import write_rows_adapter
 
 EVIDENCE = Evidence.none()
@@ -157,6 +158,20 @@ def test_a_block_that_is_not_there_is_named(tiny):
     assert candidates(model) == [1, 2]
     with pytest.raises(ModelError, match=r"train\.layer is 3, but LlamaForCausalLM has 2 blocks"):
         mlp_output(model, 3)
+
+
+def test_a_block_is_chosen_only_where_an_export_can_carry_it(tiny):
+    """Quantized weights cannot get wider, and Gemma 2 caps its logits."""
+    model, _ = tiny
+    model.config.quantization_config = {"quant_method": "gptq"}
+    try:
+        assert candidates(model) == []
+        with pytest.raises(ModelError, match="if they are not quantized"):
+            widen(model, LayerRows(1, torch.zeros(4, 48)), (5, 6, 7, 8))
+    finally:
+        del model.config.quantization_config
+    assert candidates(model) == [1, 2]
+    assert candidates(tiny_models.model("gemma2")) == []
 
 
 def test_a_layer_in_the_middle_needs_rows_without_lora() -> None:

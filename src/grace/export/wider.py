@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from grace.engines.local.layers import CARRIED, LayerRows, blocks, mlp_output
+from grace.engines.local.layers import CARRIED, LayerRows, blocks, can_carry, mlp_output
 from grace.engines.local.loading import no_progress_bar
 from grace.errors import ModelError
 
@@ -57,14 +57,14 @@ def widen(
         more: how many dimensions to add; 0: as many as transformers and GPUs like.
 
     Raises:
-        ModelError: the model is of another family than `CARRIED`.
+        ModelError: the model is of another type than `CARRIED`, or quantized.
     """
     kind = model.config.model_type
-    if kind not in CARRIED:
+    if not can_carry(model):
         raise ModelError(
             f"c reads the MLP of block {rows.layer}, and a model of type {kind} "
-            f"cannot carry that to its end (only {', '.join(CARRIED)} can); use --format "
-            "adapter with grace serve, or fit with train.layer=0"
+            f"cannot carry that to its end (only {', '.join(CARRIED)} can, if they are not "
+            "quantized); use --format adapter with grace serve, or fit with train.layer=0"
         )
     if kind == "qwen2":
         model = _as_llama(model)

@@ -71,9 +71,15 @@ def _in_mlp(name: str) -> bool:
     return not {"mlp", "feed_forward", "ffn"}.isdisjoint(parents) and "expert" not in name
 
 
+def can_carry(model: Any) -> bool:
+    """Return whether an export can carry a block to the end: of these types, with plain weights."""
+    quantized = getattr(model.config, "quantization_config", None) is not None
+    return model.config.model_type in CARRIED and not quantized
+
+
 def candidates(model: Any) -> list[int]:
     """Return the blocks among which `train.layer=-1` chooses: those that every export can carry."""
-    if model.config.model_type not in CARRIED:
+    if not can_carry(model):
         return []
     count = len(blocks(model))
     return sorted({min(max(round(depth * count), 1), count) for depth in DEPTHS})
