@@ -72,9 +72,9 @@ def widen(
     size, count, more = config.hidden_size, len(ids), more or _more(config)
     shrink = (size / (size + more)) ** 0.5
     with torch.no_grad():
-        _widen_blocks(model, more, WRITING_NORMS if gemma else ())
+        _widen_blocks(model, more, gemma)
         output.weight[size : size + count] = faint * shrink * rows.rows_EH
-        _widen_norm(model.model.norm, more)
+        _widen_norm(model.model.norm, more, gemma)
         model.model.norm.weight[size : size + count] = 1 / faint - gemma
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         tied = head.weight is embedding.weight
@@ -133,7 +133,7 @@ def _as_llama(model: Any) -> Any:
     return made.eval()
 
 
-def _widen_blocks(model: Any, more: int, writing_norms: tuple[str, ...]) -> None:
+def _widen_blocks(model: Any, more: int, gemma: bool) -> None:
     """Add dimensions to the residual stream that no block reads and that all leave at 0."""
     for name, module in blocks(model).named_modules():
         leaf = name.rpartition(".")[2]
@@ -146,19 +146,21 @@ def _widen_blocks(model: Any, more: int, writing_norms: tuple[str, ...]) -> None
                 module.bias = _padded(module.bias, (0, more))
             module.out_features += more
         elif leaf.endswith("layernorm"):
-            _widen_norm(module, more, reads=leaf not in writing_norms)
+            _widen_norm(module, more, gemma, reads=not gemma or leaf not in WRITING_NORMS)
 
 
 def _padded(weight: Tensor, more: tuple[int, ...]) -> nn.Parameter:
     return nn.Parameter(nn.functional.pad(weight, more), requires_grad=False)
 
 
-def _widen_norm(norm: Any, more: int, reads: bool = True) -> None:
-    """Let a norm average over more dimensions, which are 0; if it `reads`, it gives the same."""
+def _widen_norm(norm: Any, more: int, gemma: bool, reads: bool = True) -> None:
+    """Let a norm average over more dimensions, which are 0; if it `reads`, it gives the same.
+
+    That of a Gemma multiplies by 1 + its weight.
+    """
     size = len(norm.weight)
     mean_square = size / (size + more)
-    plus = float(type(norm).__name__.startswith("Gemma"))  # which multiplies by 1 + weight
-    scale = mean_square**0.5 if reads else 1.0
+    scale, plus = mean_square**0.5 if reads else 1.0, float(gemma)
     norm.weight = _padded((norm.weight + plus) * scale - plus, (0, more))
-    epsilon = "eps" if plus else "variance_epsilon"
+    epsilon = "eps" if gemma else "variance_epsilon"
     setattr(norm, epsilon, getattr(norm, epsilon) * mean_square)

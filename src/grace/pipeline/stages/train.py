@@ -35,14 +35,13 @@ def train(context: Context) -> None:
     layer = read_json(directory.readout).get("layer", LAST)
     if layer != LAST and lora == "auto":
         say(f"no LoRA is trained, since c reads the MLP of block {layer} (train.layer=0 trains it)")
-    rows_only = linear and (lora == "never" or layer != LAST)
-    if rows_only:
+    if linear and (lora == "never" or layer != LAST):
         copy_adapter(directory.rows, directory.adapter)
     else:
         with _watched_steps(directory) as on_step:
             train_run_adapter(context, on_step)
-    if linear and lora == "auto" and not rows_only:
-        keep_better(context)
+        if linear and lora == "auto":
+            keep_better(context)
     inputs = [
         split.responses.path,
         split.targets.path,
