@@ -1,10 +1,14 @@
 """The saving of aborting hopeless samples: early stopping with it and without, at equal accuracy.
 
 Reads finished runs with `train.trace=true`, and draws in each, once, eight samples of every
-validation and every test question. For each `stop`, the confidence at which early stopping takes an
-answer, it chooses the largest `drop` with which the vote is as accurate on the validation questions
-as without (within `--within` points). Only that one is rated on the test questions, in the same
-orders.
+validation and every test question. `stop` is the confidence at which early stopping takes an
+answer, `drop` that below which a sample is aborted. Both are chosen on the validation questions and
+rated on the test questions, in the same orders, in two ways:
+
+- for each `stop`, the largest `drop` with which the vote is as accurate as without (within
+  `--within` points);
+- for the accuracy that early stopping has at each `stop`, the fewest tokens that reach it: by
+  `stop` alone, and by `stop` and `drop` together.
 
     python bench/dropping.py runs/sums/seed-0 runs/sums/seed-1 runs/sums/seed-2
 """
@@ -24,8 +28,10 @@ from grace.scaling import Pool, replay
 
 ORDERS = 20
 STOPS = (0.6, 0.7, 0.8, 0.9)
+FINE_STOPS = tuple(n / 100 for n in range(40, 100, 5))
 DROPS = tuple(n / 100 for n in range(20, 62, 2))
 Row = NDArray[np.float64]
+Policy = tuple[float, float]  # stop, drop
 
 
 class Votes(NamedTuple):
@@ -35,38 +41,50 @@ class Votes(NamedTuple):
     tokens_Q: Row
 
 
-def name_of(stop: float, drop: float) -> str:
-    """Return the name of a policy."""
-    return f"grace-es,threshold={stop},drop={drop}"
+class Line(NamedTuple):
+    """What is rated of one run: a policy, or `None` for majority voting, and its outcome."""
+
+    policy: Policy | None
+    votes: Votes
 
 
-def votes(pool: Pool, policies: list[str]) -> dict[str, Votes]:
+def votes(pool: Pool, policies: list[Policy | None]) -> list[Votes]:
     """Return the outcome of each policy on a pool, in the same orders."""
-    curves = replay(pool, policies, budgets=[SAMPLES], orders=ORDERS).curves.values()
-    return {
-        policy: Votes(curve.accuracy_BQ[0], curve.tokens_BQ[0])
-        for policy, curve in zip(policies, curves, strict=True)
-    }
+    names = ["sc" if p is None else f"grace-es,threshold={p[0]},drop={p[1]}" for p in policies]
+    curves = replay(pool, list(dict.fromkeys(names)), budgets=[SAMPLES], orders=ORDERS).curves
+    return [Votes(curves[n].accuracy_BQ[0], curves[n].tokens_BQ[0]) for n in names]
 
 
-def measured(path: Path, within: float) -> dict[str, tuple[float, Votes]]:
-    """Return majority voting, and by stop early stopping alone and with the chosen drop."""
+def chosen(pool: Pool, within: float) -> dict[str, Policy | None]:
+    """Return the policies that validation questions choose, by the name of their line."""
+    every = [(stop, drop) for stop in FINE_STOPS for drop in (0.0, *DROPS)]
+    seen = dict(zip(every, votes(pool, [*every]), strict=True))
+    right = {policy: outcome.accuracy_Q.mean() for policy, outcome in seen.items()}
+    tokens = {policy: outcome.tokens_Q.mean() for policy, outcome in seen.items()}
+    lines: dict[str, Policy | None] = {"sc": None}
+    for stop in STOPS:
+        least = right[stop, 0.0] - within / 100
+        good = [drop for drop in DROPS if right[stop, drop] >= least]
+        lines[f"stop {stop}"] = (stop, 0.0)
+        lines[f"stop {stop}, dropping"] = (stop, max(good, default=0.0))
+    for stop in STOPS:
+        as_good = [policy for policy in every if right[policy] >= right[stop, 0.0]]
+        alone = [policy for policy in as_good if policy[1] == 0]
+        lines[f"accuracy of {stop}"] = min(alone, key=tokens.__getitem__)
+        lines[f"accuracy of {stop}, dropping"] = min(as_good, key=tokens.__getitem__)
+    return lines
+
+
+def measured(path: Path, within: float) -> dict[str, Line]:
+    """Return the outcome on a run's test questions of all that its validation questions choose."""
     context = open_run(path)
-    pools = [pool_of(context, name) for name in ("validation", "test")]
-    every = [name_of(stop, drop) for stop in STOPS for drop in (0.0, *DROPS)]
-    chosen = votes(pools[0], every)
-    drops = {}
-    for stop in STOPS:
-        least = chosen[name_of(stop, 0.0)].accuracy_Q.mean() - within / 100
-        good = [d for d in DROPS if chosen[name_of(stop, d)].accuracy_Q.mean() >= least]
-        drops[stop] = max(good, default=0.0)
-    rated = ["sc", *(name_of(stop, d) for stop in STOPS for d in (0.0, drops[stop]))]
-    seen = votes(pools[1], list(dict.fromkeys(rated)))
-    found = {"sc": (0.0, seen["sc"])}
-    for stop in STOPS:
-        found[f"stop {stop}"] = (0.0, seen[name_of(stop, 0.0)])
-        found[f"stop {stop}, dropping"] = (drops[stop], seen[name_of(stop, drops[stop])])
-    return found
+    validation, test = (pool_of(context, name) for name in ("validation", "test"))
+    lines = chosen(validation, within)
+    seen = votes(test, [*lines.values()])
+    return {
+        name: Line(policy, outcome)
+        for (name, policy), outcome in zip(lines.items(), seen, strict=True)
+    }
 
 
 def compared(one: Votes, other: Votes) -> str:
@@ -92,16 +110,19 @@ def main() -> None:
     given = parser.parse_args()
     made = [measured(path, given.within) for path in given.runs]
     total = {
-        name: Votes(*map(np.concatenate, zip(*(each[name][1] for each in made), strict=True)))
+        name: Votes(*map(np.concatenate, zip(*(each[name].votes for each in made), strict=True)))
         for name in made[0]
     }
-    print("| | drop | accuracy | tokens | against none: accuracy | % fewer tokens |")
+    print("| | stop/drop | accuracy | tokens | against none: accuracy | % fewer tokens |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name, all_ in total.items():
-        drops = ", ".join(f"{each[name][0]:g}" for each in made) if "dropping" in name else ""
-        against = total[name.removesuffix(", dropping")] if drops else total["sc"]
+        policies = [each[name].policy for each in made]
+        told = ", ".join(
+            "/".join(f"{value:g}" for value in policy) for policy in policies if policy
+        )
+        against = total[name.removesuffix(", dropping")] if "dropping" in name else total["sc"]
         print(
-            f"| {name} | {drops} | {100 * all_.accuracy_Q.mean():.1f} "
+            f"| {name} | {told} | {100 * all_.accuracy_Q.mean():.1f} "
             f"| {all_.tokens_Q.mean():.0f} | {compared(all_, against)} |"
         )
 

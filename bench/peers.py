@@ -4,9 +4,10 @@ Reads a finished run with `train.lora=never`, whose answers are the backbone's, 
 questions. Both sides see the same prompts and answer them greedily, then say how sure the model is:
 
 - the log-probability of the answer (its sum, and its mean over tokens) and P(True) as lm-polygraph
-  words it (read given that the reply is not over) have one definition, so on the same answer the
-  figures must be the same. lm-polygraph writes two tokens before an answer may end, so it gives
-  another answer where the model would end after one;
+  words it have one definition, so on the same answer the figures must be the same. lm-polygraph
+  writes two tokens before a reply may end, so it gives another answer where the model would end
+  after one, and reads the first two tokens of every reply given that it is not over, as is done
+  here;
 - from ten further samples, lm-polygraph takes the sequence entropy and the lexical similarity,
   ours the share that agrees with the answer; here the random numbers differ;
 - ours reads c in the pass that writes the answer.
@@ -36,6 +37,7 @@ from grace.metrics import auroc
 from grace.pipeline.context import open_run
 
 SAMPLES = 10
+FREE = 2  # tokens that lm-polygraph writes before a reply may end
 AT_ONCE = 128  # questions for which lm-polygraph keeps all logits
 TEMPERATURE = 1.0
 P_TRUE = (
@@ -76,6 +78,12 @@ class Peers:
         greedy = Sampling(max_new_tokens=self.length)
         made = [one for _, (one,) in sorted(engine.generate(prompts, greedy))]
         logs = [[*one.logprobs, *filter(None, [one.end_logprob])] for one in made]
+        for step in range(FREE):  # of the replies that go on, given that they do
+            longer = [i for i, one in enumerate(made) if len(one.token_ids) > step]
+            so_far = [[*prompts[i], *made[i].token_ids[:step]] for i in longer]
+            over = engine.next_token_probs(so_far, [self.tokenizer.eos_token_id])[:, 0]
+            for i, share in zip(longer, over, strict=True):
+                logs[i][step] -= math.log1p(-share)
         answers = [self.tokenizer.decode(one.token_ids) for one in made]
         pairs = zip(self.texts, answers, strict=True)
         asked = [self.tokenizer(P_TRUE.format(q=q, a=a))["input_ids"] for q, a in pairs]
