@@ -29,7 +29,9 @@ def answers(context: Context, split: str, layers: list[int]) -> dict[int, Answer
     none = np.zeros(len(found.right))
     read = context.engines.base.states(found.prompts, found.token_ids, layers=layers)
     return {
-        layer: Answers(*pooled.features, none, found.phi, none, none, found.right, found.question)
+        layer: Answers(
+            *pooled.features, none, none, found.phi, none, none, found.right, found.question
+        )
         for layer, pooled in read.items()
     }
 

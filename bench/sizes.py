@@ -2,7 +2,8 @@
 
 Refits every method on random parts of a run's training answers and rates the run's own test
 answers: the same n answers for each method, no LoRA, nothing written into the run. Several runs
-(the seeds of one study) are averaged. The hidden states are computed once and kept in `--states`.
+(the seeds of one study) are averaged. GrACE reads the layer that the run's own fit has chosen. The
+hidden states are computed once and kept in `--states`.
 
     python bench/sizes.py runs/wiki --sizes 100 300 1000 2000 --draws 5 --states states
 """
@@ -21,7 +22,7 @@ from scipy.special import expit
 
 from grace.calibration import Platt
 from grace.cnf import HeadShape
-from grace.engines import Features
+from grace.engines import LAST, Features
 from grace.estimators.likelihood.likelihood import sequence_likelihood
 from grace.evidence import features as likelihoods
 from grace.metrics import ece
@@ -38,12 +39,17 @@ RIDGES = tuple(10.0 ** (power / 2) for power in range(-10, 3))
 
 
 class Answers(NamedTuple):
-    """Answers that ended: states (N, D), evidence (N, F), the probe's input (N, W), grades (N,)."""
+    """Answers that ended: evidence (N, F), the probe's input (N, W), grades (N,), and states.
+
+    `mean`, `last` and `first` (N, H) are of the layer that c reads, `state` (N, D) is the last
+    hidden state of the last step, and `others` (N,) the log-sum-exp of the logits there.
+    """
 
     mean: Array
     last: Array
     first: Array
-    others: Array  # log-sum-exp of the logits at the last step, without the new token
+    state: Array
+    others: Array
     phi: Array
     probe: Array
     likelihood: Array
@@ -88,10 +94,10 @@ def one_row(train: Answers) -> Rate:
     """The paper's read-out, c = softmax(E z)[`<CNF>`], as a convex fit of its one row."""
     from scipy.optimize import minimize
 
-    center_D, scale = train.last.mean(0), train.last.std(0).max() * np.sqrt(train.last.shape[1])
+    center_D, scale = train.state.mean(0), train.state.std(0).max() * np.sqrt(train.state.shape[1])
 
     def fit(rows: Array, ridge: float) -> Array:
-        x_ND = (train.last[rows] - center_D) / scale
+        x_ND = (train.state[rows] - center_D) / scale
         offset_N, right_N = train.others[rows], train.right[rows]
 
         def loss(beta: Array) -> tuple[float, Array]:
@@ -107,7 +113,7 @@ def one_row(train: Answers) -> Rate:
         return found
 
     def log_odds(beta: Array, given: Answers) -> Array:
-        found: Array = beta[0] + (given.last - center_D) / scale @ beta[1:] - given.others
+        found: Array = beta[0] + (given.state - center_D) / scale @ beta[1:] - given.others
         return found
 
     fold_N = assign_folds(list(train.question), 5, 0)
@@ -139,7 +145,7 @@ def platt(train: Answers) -> Rate:
 
 def ridge_probe(train: Answers) -> Rate:
     """Ridge regression on mean and last state and the likelihoods."""
-    widths = [train.mean.shape[1], train.last.shape[1]]
+    widths = [train.state.shape[1]] * 2
     widths.append(train.probe.shape[1] - sum(widths))
     made = fit_probe(train.probe, train.right, list(train.question), blocks=widths)
     return lambda given: np.clip(made.predict(given.probe), 0, 1)
@@ -200,12 +206,13 @@ def ended(context: Context, name: str) -> Ended:
 
 def _answers(context: Context, name: str) -> Answers:
     prompts, token_ids, phi, right, question, responses = ended(context, name)
-    mean, last, first = context.engines.base.features(prompts, token_ids)
+    layer = json.loads(context.directory.readout.read_text())["layer"]
+    states = context.engines.base.states(prompts, token_ids, layers=[layer] if layer else [])
+    mean, last, _ = states[LAST].features
     joined = feature_parts(("mean", "last", "likelihood"), {"mean": mean, "last": last}, responses)
     return Answers(
-        mean,
+        *states[layer].features,
         last,
-        first,
         _log_sum_exp(context.engines.base.model, last),
         phi,
         np.concatenate(joined, axis=1),
