@@ -7,7 +7,7 @@ grouped by question. The problem is convex, so the fit does not depend on where 
 If there are more features than rows, as in large models, the fit has one unknown per row instead of
 one per feature, which gives the same weights (a kernel machine with a linear kernel).
 
-Shapes: N rows, D features of a block, W columns of the design matrix.
+Shapes: N rows, D features of a block, W columns of the design matrix, K fits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from grace.probe.rows import Array, assign_folds, sigmoid
 
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-12, 5))  # 1e-6 to 1e2
-FIRST = PENALTIES.index(0.1)  # where the search starts
+FIRST = 0.1  # the penalty at which a search starts, unless a similar fit has found a better one
 LEAST = 1e-4  # penalty of a free block
 JITTER = 1e-10  # added to a kernel, relative to its mean diagonal or 1, so that it has a factor
 FOLDS = 5  # fewer if there are fewer questions
@@ -57,6 +57,7 @@ def fit_logistic(
     weights_N: Array | None = None,
     free: bool = False,
     same: bool = False,
+    first: float = FIRST,
     seed: int = 0,
 ) -> Logistic:
     """Fit weights and bias, choosing the penalty of each block on held-out folds.
@@ -69,16 +70,18 @@ def fit_logistic(
         free: leave the last block practically unpenalised (`LEAST`), so that large penalties of
             the others lead to a fit of that block alone.
         same: give all penalised blocks the same penalty, which takes a third of the time.
+        first: one of `PENALTIES`, with which the search starts.
         seed: seed of the folds.
     """
     label_N = np.asarray(labels_N, dtype=np.float64)
     weight_N = np.ones(len(label_N)) if weights_N is None else weights_N
     problem = _Problem(blocks, label_N, weight_N, free)
     fold_N = assign_folds(groups_N, FOLDS, seed)
-    chosen = _search(problem, fold_N, len(blocks) - free, rounds=0 if same else 2)
-    beta_W = problem.fit(np.ones(len(label_N), dtype=bool), chosen.penalties, chosen.folds[0])
-    weights, bias = problem.unscaled(beta_W, chosen.penalties)
-    held_out = [problem.unscaled(fold_W, chosen.penalties)[0] for fold_W in chosen.folds]
+    chosen = _search(problem, fold_N, (first,) * (len(blocks) - free), same)
+    every_NK = np.ones((len(label_N), 1), dtype=bool)
+    beta_WK = problem.fit(every_NK, chosen.penalties, chosen.beta_WK[:, :1])
+    weights, bias = problem.unscaled(beta_WK[:, 0], chosen.penalties)
+    held_out = [problem.unscaled(beta_W, chosen.penalties)[0] for beta_W in chosen.beta_WK.T]
     found = (chosen.penalties, chosen.losses, chosen.scores)
     return Logistic(weights, bias, *found, np.unique(fold_N, return_inverse=True)[1], held_out)
 
@@ -87,7 +90,7 @@ class _Choice(NamedTuple):
     penalties: tuple[float, ...]
     losses: Array
     scores: Array
-    folds: list[Array]  # the fit without each fold
+    beta_WK: Array  # the fits without each fold
 
 
 class _Design(NamedTuple):
@@ -139,8 +142,9 @@ class _Problem:
             fixed_W = np.full(self._fixed_NW.shape[1], LEAST)
             fixed_W[0] = 0.0
             if self._kernels:
-                parts = zip(self._kernels, penalties, strict=True)
-                kernel_NN = np.sum([kernel / penalty for kernel, penalty in parts], axis=0)
+                kernel_NN = np.zeros_like(self._kernels[0])
+                for each_NN, penalty in zip(self._kernels, penalties, strict=True):
+                    kernel_NN += each_NN / penalty
                 size = max(float(kernel_NN.diagonal().mean()), 1.0)
                 kernel_NN[np.diag_indices_from(kernel_NN)] += JITTER * size
                 x_NW = np.concatenate([self._fixed_NW, cholesky(kernel_NN, lower=True)], axis=1)
@@ -155,36 +159,40 @@ class _Problem:
 
     def fit(
         self,
-        rows_N: Array,
+        rows_NK: Array,
         penalties: tuple[float, ...],
-        start_W: Array,
+        start_WK: Array,
         *,
         rough: bool = False,
     ) -> Array:
-        """Return the weight of each column (W,), fitted to some of the rows.
+        """Return the weight of each column (W, K) in K fits, each to some of the rows.
 
-        A rough fit suffices to compare penalties.
+        They are one problem for L-BFGS, so that each of its steps reads the design matrix once. A
+        rough fit suffices to compare penalties.
         """
         from scipy.linalg import solve_triangular
         from scipy.optimize import minimize
 
-        all_NW, penalty_W, root_WW = self.design(penalties)
-        x_NW, y_N = all_NW[rows_N], self.label_N[rows_N]
-        share_N = self.weight_N[rows_N] / self.weight_N[rows_N].sum()
+        x_NW, penalty_W, root_WW = self.design(penalties)
+        y_N1, penalty_W1 = self.label_N[:, None], penalty_W[:, None]
+        share_NK = self.weight_N[:, None] * rows_NK
+        share_NK /= share_NK.sum(0)
 
-        def loss(scaled_W: Array) -> tuple[float, Array]:
-            beta_W = solve_triangular(root_WW, scaled_W, check_finite=False)
-            logit_N = x_NW @ beta_W
-            shrunk_W = penalty_W * beta_W
-            value = float(share_N @ (np.logaddexp(0, logit_N) - y_N * logit_N))
-            slope_W = (share_N * (sigmoid(logit_N) - y_N)) @ x_NW + shrunk_W
-            value += float(shrunk_W @ beta_W / 2)
-            return value, solve_triangular(root_WW, slope_W, trans="T", check_finite=False)
+        def loss(scaled: Array) -> tuple[float, Array]:
+            scaled_WK = scaled.reshape(start_WK.shape)
+            beta_WK = solve_triangular(root_WW, scaled_WK, check_finite=False)
+            logit_NK = x_NW @ beta_WK
+            shrunk_WK = penalty_W1 * beta_WK
+            loss_NK = np.logaddexp(0, logit_NK) - y_N1 * logit_NK
+            value = np.vdot(share_NK, loss_NK) + np.vdot(shrunk_WK, beta_WK) / 2
+            slope_WK = x_NW.T @ (share_NK * (sigmoid(logit_NK) - y_N1)) + shrunk_WK
+            slope_WK = solve_triangular(root_WW, slope_WK, trans="T", check_finite=False)
+            return float(value), slope_WK.ravel()
 
         options = {"maxiter": 1000, "ftol": 1e-7 if rough else 1e-10, "gtol": 1e-6}
-        scaled_W = root_WW @ start_W
-        made = minimize(loss, scaled_W, jac=True, method="L-BFGS-B", options=options)
-        found: Array = solve_triangular(root_WW, made.x)
+        scaled = (root_WW @ start_WK).ravel()
+        made = minimize(loss, scaled, jac=True, method="L-BFGS-B", options=options)
+        found: Array = solve_triangular(root_WW, made.x.reshape(start_WK.shape))
         return found
 
     def unscaled(self, beta_W: Array, penalties: tuple[float, ...]) -> tuple[list[Array], float]:
@@ -213,33 +221,25 @@ def _scale(block_ND: Array) -> Array:
     return scale_D
 
 
-def _search(problem: _Problem, fold_N: Array, blocks: int, rounds: int) -> _Choice:
-    """Find the penalties of the smallest held-out loss: of all blocks together, then of each.
-
-    Coordinate descent takes this many rounds at most.
-    """
-    held = [fold_N == fold for fold in np.unique(fold_N)]
+def _search(problem: _Problem, fold_N: Array, first: tuple[float, ...], same: bool) -> _Choice:
+    """Find the penalties of the smallest held-out loss: of all blocks together, then of each."""
+    out_NK = fold_N[:, None] == np.unique(fold_N)
+    train_NK = ~out_NK if out_NK.shape[1] > 1 else out_NK
     tried: dict[tuple[float, ...], _Choice] = {}
-    starts = [np.zeros(problem.width) for _ in held]
+    start_WK = np.zeros((problem.width, out_NK.shape[1]))
 
     def attempt(penalties: tuple[float, ...]) -> float:
+        nonlocal start_WK
         if penalties not in tried:
-            losses_N, scores_N = np.empty(len(fold_N)), np.empty(len(fold_N))
-            for place, out_N in enumerate(held):
-                train_N = ~out_N if len(held) > 1 else out_N
-                starts[place] = problem.fit(train_N, penalties, starts[place], rough=True)
-                scores_N[out_N] = problem.design(penalties).x_NW[out_N] @ starts[place]
+            start_WK = problem.fit(train_NK, penalties, start_WK, rough=True)
+            scores_N = (problem.design(penalties).x_NW @ start_WK)[out_NK]
             losses_N = np.logaddexp(0, scores_N) - problem.label_N * scores_N
-            tried[penalties] = _Choice(penalties, losses_N, scores_N, list(starts))
+            tried[penalties] = _Choice(penalties, losses_N, scores_N, start_WK)
         return float(np.average(tried[penalties].losses, weights=problem.weight_N))
 
-    best = _descend((PENALTIES[FIRST],) * blocks, range(blocks), attempt)
-    for _ in range(rounds):
-        before = best
-        for block in range(blocks):
-            best = _descend(best, (block,), attempt)
-        if best == before:
-            break
+    best = _descend(first, range(len(first)), attempt)
+    for block in () if same else range(len(first)):
+        best = _descend(best, (block,), attempt)
     return tried[best]
 
 

@@ -22,7 +22,7 @@ from grace.calibration import log_losses
 from grace.cnf import PLACES, HeadShape
 from grace.engines import Features
 from grace.evidence import Evidence
-from grace.probe.logistic import Logistic, fit_logistic
+from grace.probe.logistic import FIRST, Logistic, fit_logistic
 from grace.probe.rounding import round_rows
 from grace.probe.rows import Array, varying
 from grace.probe.steps import Steps
@@ -46,6 +46,7 @@ class Fit(NamedTuple):
         weights_QD: the differences of the others from that of `<NOC>`, without the head's scale.
         held_out_KQD: the same differences in the fits that leave out each of K folds.
         fold_N: the fold of each response.
+        penalty: that of the first state, at which the search for those of another fit may start.
     """
 
     rows_ED: Array
@@ -56,6 +57,7 @@ class Fit(NamedTuple):
     weights_QD: Array
     held_out_KQD: Array
     fold_N: Array
+    penalty: float
     layer_rows: tuple[int, Array] | None = None
 
 
@@ -92,6 +94,7 @@ def fit_readout(
     middle: tuple[int, Features] | None = None,
     along: Steps | None = None,
     same: bool = False,
+    first: float = FIRST,
     seed: int = 0,
 ) -> Fit:
     """Fit the rows and the evidence together, with a penalty for each state and the evidence.
@@ -109,11 +112,14 @@ def fit_readout(
         along: further steps of the responses, to fit the rows to as well; dropped if that makes c
             at the end worse by more than a standard error.
         same: give every state and the evidence the same penalty, to compare layers.
+        first: the penalty with which the search for theirs starts.
         seed: seed of the folds.
     """
     read = placed(states if middle is None else middle[1])
     blocks = _blocks(features_NF)
-    made = fit_logistic([*read, *blocks], labels_N, groups_N, free=True, same=same, seed=seed)
+    made = fit_logistic(
+        [*read, *blocks], labels_N, groups_N, free=True, same=same, first=first, seed=seed
+    )
     alone = fit_logistic(blocks, labels_N, groups_N, free=True, seed=seed)
     if along is not None:
         joint = _fit_along(read, blocks, along, labels_N, groups_N, seed)
@@ -142,6 +148,7 @@ def fit_readout(
         weights_QD,
         both[0] * np.array([weights[:count] for weights in made.held_out]),
         made.fold_N,
+        made.penalties[0],
         layer_rows,
     )
 

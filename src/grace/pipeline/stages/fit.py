@@ -25,6 +25,7 @@ from grace.grading import labels_of
 from grace.pipeline.context import Context
 from grace.pipeline.stages.depth import layers_to_read, read_array, read_layer
 from grace.pipeline.stages.targets import STEP
+from grace.probe.logistic import FIRST
 from grace.probe.readout import Fit, fit_evidence, fit_readout
 from grace.probe.steps import STEPS, Steps, fit_trace
 from grace.progress import say
@@ -145,15 +146,17 @@ def fit_rows(
         return fit_readout(last, data.features_NF, *graded, head, middle=middle, seed=seed, **how)
 
     compared = list(layers) if train.layer > LAST else [LAST, *layers]
-    chosen = compared[0]
+    chosen, first = compared[0], FIRST
     if len(compared) > 1:
-        losses = {}
+        fits: dict[int, Fit] = {}
         for layer in compared:
-            losses[layer] = float(fitted(layer, same=True).losses.mean())
-            say(f"read-out of {_named(layer)}: held-out log loss {losses[layer]:.3f}")
-        chosen = min(losses, key=losses.__getitem__)
+            fits[layer] = fitted(layer, same=True, first=first)
+            first = fits[layer].penalty
+            say(f"read-out of {_named(layer)}: held-out log loss {fits[layer].losses.mean():.3f}")
+        chosen = min(fits, key=lambda layer: float(fits[layer].losses.mean()))
+        first = fits[chosen].penalty
     along = data.steps(*read(chosen), step_NB) if train.trace else None
-    readout = fitted(chosen, along=along)
+    readout = fitted(chosen, along=along, first=first)
     say(
         f"c reads {_named(chosen)}, fitted on {len(readout.losses)} answers: held-out log loss "
         f"{readout.losses.mean():.3f} (evidence alone {readout.alone.mean():.3f})"
