@@ -134,6 +134,39 @@ def test_a_model_thinks_if_it_is_told_to(
     assert "its answer up to 2098" in cli(*command, "model.thinking=true").err  # room for thoughts
 
 
+def test_a_model_may_run_its_own_code_if_it_is_told_to(
+    finished: Path, questions: Path, tmp_path: Path, cli: Any
+) -> None:
+    model = shutil.copytree(finished / "model", tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    own = {
+        "model_type": "own",
+        "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Model"},
+    }
+    (model / "config.json").write_text(json.dumps(config | own))
+    (model / "own.py").write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "class Own(LlamaConfig):\n    model_type = 'own'\n"
+        "class Model(LlamaForCausalLM):\n    config_class = Own\n"
+    )
+    command = ["label", questions, tmp_path / "out", "--model", model, "--set"]
+    refused = cli(*command, "sample.max_new_tokens=6")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "--set model.trust_remote_code=true" in refused.err
+    command.append("sample.max_new_tokens=6")
+    assert cli(*command, "--set", "model.trust_remote_code=true").code == 0
+
+
+@pytest.mark.parametrize(
+    "setting", ["train.epochs=3", "data.train=5", "sample.train_samples=2", "model.engine=vllm"]
+)
+def test_a_setting_that_no_labelling_reads_is_a_mistake(
+    setting: str, questions: Path, tmp_path: Path, cli: Any
+) -> None:
+    result = cli("label", questions, tmp_path / "out", "--model", "model", "--set", setting)
+    assert result.code == 2 and f"{setting.split('=')[0]} has no effect" in result.err
+
+
 def test_a_trained_model_asks_as_it_was_trained_to(
     finished: Path, questions: Path, tmp_path: Path, cli: Any
 ) -> None:

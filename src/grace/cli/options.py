@@ -89,3 +89,16 @@ def listed(values: Sequence[str] | None) -> list[str]:
 def examples(*lines: str) -> str:
     """Return the end of a help text: commands to copy, one per line."""
     return "\n\n".join(["Examples:", *(f"[bold]{line}[/bold]" for line in lines)])
+
+
+def refuse_unused(
+    settings: Sequence[str], unused: tuple[str, ...], command: str, used: Sequence[str] = ()
+) -> None:
+    """Refuse settings that a command does not read: those that begin with a string of `unused`.
+
+    Raises:
+        ConfigError: a setting is among them, and not one of `used`; it is named.
+    """
+    for key in (setting.partition("=")[0].strip() for setting in settings):
+        if key.startswith(unused) and key not in used:
+            raise ConfigError(f"{command}, so {key} has no effect; leave it out")

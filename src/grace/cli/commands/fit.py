@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grace.cli.options import Device, Dtype, Json, Set, examples
+from grace.cli.options import Device, Dtype, Json, Set, examples, refuse_unused
 from grace.cli.responses import PROMPT_KEYS, response_row
 from grace.config import override_settings
-from grace.errors import ConfigError, DataError
+from grace.errors import DataError
 from grace.store import check_vacant
 from grace.store.inputs import Row
 
@@ -69,12 +69,8 @@ def fit(
     """
     from grace.pipeline.stages.graded import fit_graded
 
-    for key in (override.partition("=")[0] for override in settings or []):
-        if key.startswith(UNUSED) and key != "train.layer":
-            raise ConfigError(
-                f"grace fit reads answers and does not draw, sample, grade or train, so {key} has "
-                "no effect; leave it out"
-            )
+    what = "grace fit reads answers and does not draw, sample, grade or train"
+    refuse_unused(settings or [], UNUSED, what, used=["train.layer"])
     check_vacant(out)
     answers = list(_graded(file))
     if len(answers) < FEWEST:

@@ -19,6 +19,7 @@ from grace.cli.options import (
     Set,
     examples,
     listed,
+    refuse_unused,
 )
 from grace.config import RunSettings, absolute_model, key_values, override_settings, to_dict
 from grace.errors import ConfigError
@@ -30,6 +31,18 @@ EXAMPLES = examples(
     "grace label questions.parquet labelled --model Qwen/Qwen2.5-7B-Instruct --engine vllm",
 )
 DEFAULT_TASK = "jsonl"  # of a model without grace.json: open and multiple-choice questions
+UNUSED = (  # settings of a run alone, and those that an option gives
+    *("train.", "target.", "report.", "estimators.", "model.", "data.dir", "data.file"),
+    *(
+        "data.train",
+        "data.validation",
+        "data.test",
+        "sample.train_",
+        "sample.test_",
+        "sample.draw_",
+    ),
+)
+USED = ("model.thinking", "model.trust_remote_code")
 MANY = 0.1  # share of cut or empty responses from which on they are mentioned
 
 
@@ -113,6 +126,8 @@ def label(
     from grace.tasks.prompts import recorded_shots
 
     check_packages("grace label")
+    what = "grace label answers every question of a file with the model of --model"
+    refuse_unused(settings or [], UNUSED, what, USED)
     if out.is_file():
         raise ConfigError(f"{out} is a file; name a directory")
     if samples > 1 and temperature == 0:
@@ -143,6 +158,7 @@ def label(
         engine_options=options,
         device=device,
         dtype=dtype,
+        trust_remote_code=run.model.trust_remote_code,
         thinking=run.model.thinking,
         batch_size=run.sample.batch_size,
         data=run.data,
@@ -179,15 +195,16 @@ def _settings(model: Path, card: dict[str, Any], overrides: list[str]) -> RunSet
     """Return the settings with which the model was trained, changed by `--set`."""
     from grace.pipeline import code_in, load_run_settings
 
-    plugins.trust(code_in(override_settings({}, overrides)))
+    plugins.trust(code_in(override_settings({"model": {"path": str(model)}}, overrides)))
     tree: dict[str, Any] = {
+        "model": {"path": str(model)},
         "data": {"task": DEFAULT_TASK, **card.get("data", {})},
         "sample": dict(card.get("sample", {})),
     }
     if is_run(model):
         tree["grade"] = to_dict(load_run_settings(model).grade)
     settings = override_settings(tree, overrides, where=f"{model}/grace.json")
-    if card and "thinking" in tree.get("model", {}):
+    if card and "thinking" in tree["model"]:
         raise ConfigError(
             f"{model} is trained, and thinks or not as it did then; leave model.thinking out"
         )

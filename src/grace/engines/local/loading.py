@@ -114,6 +114,7 @@ def load_tokenizer(
         if tokenizer:
             tokenizer("")  # fails now where a damaged setting would fail later
     except Exception as error:  # transformers raises many kinds here
+        _name_own_code(path, error)
         reason = first_line(error)
         shown = "" if reason.endswith(":") else f" ({reason})"  # a list follows, of no use here
         raise ModelError(f"no tokenizer in {path}{shown}; {remedy}") from error
@@ -136,6 +137,7 @@ def read_limit(path: str | Path, *, trust_remote_code: bool = False) -> int | No
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # transformers raises many kinds here
+        _name_own_code(path, error)
         raise ModelError(
             f"no model in {path} ({first_line(error)}); give a directory with config.json"
         ) from error
@@ -239,6 +241,7 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
         with no_progress_bar():
             model, info = _causal_model(path, **options, output_loading_info=True)
     except Exception as error:  # transformers raises many kinds here
+        _name_own_code(path, error)
         reason = first_line(error)
         raise ModelError(
             f"no causal language model in {path} ({reason}); give a directory with config.json "
@@ -256,6 +259,19 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
             "use a transformer or a hybrid"
         )
     return model
+
+
+def _name_own_code(path: str | Path, error: Exception) -> None:
+    """Refuse a model for the code that comes with it, if that is why loading it failed.
+
+    Raises:
+        ModelError: it is; says how to allow it.
+    """
+    if "trust_remote_code" in str(error):
+        raise ModelError(
+            f"{path} comes with Python code of its own, which is not run unless you trust it: "
+            "--set model.trust_remote_code=true, or trust_remote_code=True in Python"
+        ) from error
 
 
 def _causal_model(path: str | Path, **options: Any) -> Any:
