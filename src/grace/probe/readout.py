@@ -22,7 +22,7 @@ from grace.calibration import log_losses
 from grace.cnf import PLACES, HeadShape
 from grace.engines import Features
 from grace.evidence import Evidence
-from grace.probe.logistic import FIRST, Logistic, fit_logistic
+from grace.probe.logistic import FIRST, Logistic, fit_logistic, quick_loss
 from grace.probe.rounding import round_rows
 from grace.probe.rows import Array, varying
 from grace.probe.steps import Steps
@@ -46,7 +46,6 @@ class Fit(NamedTuple):
         weights_QD: the differences of the others from that of `<NOC>`, without the head's scale.
         held_out_KQD: the same differences in the fits that leave out each of K folds.
         fold_N: the fold of each response.
-        penalty: that of the first state, at which the search for those of another fit may start.
     """
 
     rows_ED: Array
@@ -57,7 +56,6 @@ class Fit(NamedTuple):
     weights_QD: Array
     held_out_KQD: Array
     fold_N: Array
-    penalty: float
     layer_rows: tuple[int, Array] | None = None
 
 
@@ -79,6 +77,24 @@ def fit_evidence(
     return _evidence(features_NF, np.concatenate(made.weights), made.bias)
 
 
+def layer_loss(
+    states: Features,
+    features_NF: Array,
+    labels_N: Array,
+    groups_N: Sequence[Hashable],
+    *,
+    first: float = FIRST,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Return how well a layer tells right responses: the held-out log loss of a quick fit.
+
+    It gives every state and the evidence the same penalty, which is returned, too. The arguments
+    are those of `fit_readout`.
+    """
+    read = [*placed(states), *_blocks(features_NF)]
+    return quick_loss(read, labels_N, groups_N, free=True, first=first, seed=seed)
+
+
 def placed(features: Features) -> list[Array]:
     """Return the states of responses that count, each (N, D), in the order of `PLACES`."""
     return [features.last_ND, features.first_ND, features.mean_ND]
@@ -93,7 +109,6 @@ def fit_readout(
     *,
     middle: tuple[int, Features] | None = None,
     along: Steps | None = None,
-    same: bool = False,
     first: float = FIRST,
     seed: int = 0,
 ) -> Fit:
@@ -111,15 +126,12 @@ def fit_readout(
         middle: a block and the activations of its MLP, for c to read them in place of `states`.
         along: further steps of the responses, to fit the rows to as well; dropped if that makes c
             at the end worse by more than a standard error.
-        same: give every state and the evidence the same penalty, to compare layers.
-        first: the penalty with which the search for theirs starts.
+        first: the penalty with which the search for those of the states and the evidence starts.
         seed: seed of the folds.
     """
     read = placed(states if middle is None else middle[1])
     blocks = _blocks(features_NF)
-    made = fit_logistic(
-        [*read, *blocks], labels_N, groups_N, free=True, same=same, first=first, seed=seed
-    )
+    made = fit_logistic([*read, *blocks], labels_N, groups_N, free=True, first=first, seed=seed)
     alone = fit_logistic(blocks, labels_N, groups_N, free=True, seed=seed)
     if along is not None:
         joint = _fit_along(read, blocks, along, labels_N, groups_N, seed)
@@ -148,7 +160,6 @@ def fit_readout(
         weights_QD,
         both[0] * np.array([weights[:count] for weights in made.held_out]),
         made.fold_N,
-        made.penalties[0],
         layer_rows,
     )
 

@@ -26,7 +26,7 @@ from grace.pipeline.context import Context
 from grace.pipeline.stages.depth import layers_to_read, read_array, read_layer
 from grace.pipeline.stages.targets import STEP
 from grace.probe.logistic import FIRST
-from grace.probe.readout import Fit, fit_evidence, fit_readout
+from grace.probe.readout import Fit, fit_evidence, fit_readout, layer_loss
 from grace.probe.steps import STEPS, Steps, fit_trace
 from grace.progress import say
 from grace.records import Question, to_json
@@ -138,25 +138,28 @@ def fit_rows(
     """
     train, base, seed = context.settings.train, context.engines.base, context.settings.seed
     graded = (data.labels_N, data.groups)
-    head = head_shape(base.model, len(base.tokenizer))
-    last = read(LAST).features
-
-    def fitted(layer: int, **how: Any) -> Fit:
-        middle = None if layer == LAST else (layer, read(layer).features)
-        return fit_readout(last, data.features_NF, *graded, head, middle=middle, seed=seed, **how)
-
     compared = list(layers) if train.layer > LAST else [LAST, *layers]
     chosen, first = compared[0], FIRST
     if len(compared) > 1:
-        fits: dict[int, Fit] = {}
+        tried: dict[int, tuple[float, float]] = {}  # the loss of each layer, and the penalty
         for layer in compared:
-            fits[layer] = fitted(layer, same=True, first=first)
-            first = fits[layer].penalty
-            say(f"read-out of {_named(layer)}: held-out log loss {fits[layer].losses.mean():.3f}")
-        chosen = min(fits, key=lambda layer: float(fits[layer].losses.mean()))
-        first = fits[chosen].penalty
+            states = read(layer).features
+            tried[layer] = layer_loss(states, data.features_NF, *graded, first=first, seed=seed)
+            loss, first = tried[layer]
+            say(f"read-out of {_named(layer)}: held-out log loss {loss:.3f}")
+        chosen = min(tried, key=tried.__getitem__)
+        first = tried[chosen][1]
     along = data.steps(*read(chosen), step_NB) if train.trace else None
-    readout = fitted(chosen, along=along, first=first)
+    readout = fit_readout(
+        read(LAST).features,
+        data.features_NF,
+        *graded,
+        head_shape(base.model, len(base.tokenizer)),
+        middle=None if chosen == LAST else (chosen, read(chosen).features),
+        along=along,
+        first=first,
+        seed=seed,
+    )
     say(
         f"c reads {_named(chosen)}, fitted on {len(readout.losses)} answers: held-out log loss "
         f"{readout.losses.mean():.3f} (evidence alone {readout.alone.mean():.3f})"
