@@ -9,6 +9,7 @@ from grace import metrics
 from grace.cnf import HeadShape
 from grace.engines import Features
 from grace.evidence import confidence, features
+from grace.probe import logistic
 from grace.probe.logistic import fit_logistic
 from grace.probe.readout import fit_readout, placed
 from grace.probe.rounding import round_rows
@@ -169,6 +170,23 @@ def test_more_columns_than_rows_are_fitted_as_if_every_row_came_three_times():
     assert same.penalties == made.penalties
     assert same.weights[0] == pytest.approx(made.weights[0], abs=1e-5)
     assert same.held_out[1][0] == pytest.approx(made.held_out[1][0], abs=1e-3)
+
+
+@pytest.mark.parametrize("jitter", [1e-4, 1e-12])
+def test_rows_that_are_nearly_equal_have_a_fit(
+    jitter: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their kernel has no factor in single precision until enough is added to its diagonal."""
+    monkeypatch.setitem(logistic.JITTER, np.float32, jitter)
+    rng = np.random.default_rng(12)
+    few = np.repeat(1e3 * rng.normal(size=(6, 900)), 100, axis=0)
+    wide = few + 1e-4 * rng.normal(size=few.shape)
+    y = np.repeat(rng.random(6), 100) > rng.random(600)
+    made = fit_logistic([wide, np.ones((600, 1))], y, list(range(600)), free=True)
+    odds = wide @ made.weights[0] + made.bias
+    shares = y.reshape(6, 100).mean(1)
+    assert np.ptp(odds.reshape(6, 100), axis=1).max() < 0.1
+    assert 1 / (1 + np.exp(-odds.reshape(6, 100).mean(1))) == pytest.approx(shares, abs=0.1)
 
 
 def test_a_block_of_noise_is_shrunk_and_the_other_kept():

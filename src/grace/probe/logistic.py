@@ -23,7 +23,7 @@ from grace.probe.rows import Array, assign_folds, sigmoid
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-12, 5))  # 1e-6 to 1e2
 FIRST = 0.1  # the penalty at which a search starts, unless a similar fit has found a better one
 LEAST = 1e-4  # penalty of a free block
-JITTER = {np.float64: 1e-10, np.float32: 1e-5}  # added to the diagonal of what is to have a factor
+JITTER = {np.float64: 1e-10, np.float32: 1e-4}  # added to a diagonal, relative to its mean
 FOLDS = 5  # fewer if there are fewer questions
 SHORTER = 1e-5  # smallest improvement of the log loss for which the search goes on
 
@@ -168,8 +168,6 @@ class _Problem:
 
     def design(self, penalties: tuple[float, ...]) -> _Design:
         """Return the design matrix for these penalties of the blocks that are not free."""
-        from scipy.linalg import cholesky
-
         if self._made is None or self._made[0] != penalties:
             fixed_W = np.full(self._fixed_NW.shape[1], LEAST)
             fixed_W[0] = 0.0
@@ -177,17 +175,15 @@ class _Problem:
                 kernel_NN = np.zeros_like(self._kernels[0])
                 for each_NN, penalty in zip(self._kernels, penalties, strict=True):
                     kernel_NN += each_NN / penalty
-                size = max(float(kernel_NN.diagonal().mean()), 1.0)
-                kernel_NN[np.diag_indices_from(kernel_NN)] += JITTER[self.kind] * size
-                x_NW = np.concatenate([self._fixed_NW, cholesky(kernel_NN, lower=True)], axis=1)
+                factor_NN = _factor(kernel_NN, JITTER[self.kind]).T
+                x_NW = np.concatenate([self._fixed_NW, factor_NN], axis=1)
                 penalty_W = np.append(fixed_W, np.ones(len(kernel_NN)))
                 curved_WW = x_NW.T @ x_NW / (4 * len(x_NW))
             else:
                 x_NW, curved_WW = self._x_NW, self._curved_WW.copy()
                 penalty_W = np.append(fixed_W, np.repeat(penalties, self._widths))
-            least = JITTER[self.kind] * float(curved_WW.diagonal().mean())
-            curved_WW[np.diag_indices_from(curved_WW)] += penalty_W + least
-            root_WW = cholesky(curved_WW)
+            curved_WW[np.diag_indices_from(curved_WW)] += penalty_W
+            root_WW = _factor(curved_WW, JITTER[self.kind])
             self._made = penalties, _Design(x_NW, penalty_W.astype(self.kind), root_WW)
         return self._made[1]
 
@@ -247,6 +243,24 @@ class _Problem:
         weights = [part / scale for part, scale in zip(parts, self._scales, strict=True)]
         moved = sum(float(w @ m) for w, m in zip(weights, self._means, strict=True))
         return weights, float(beta_W[0]) - moved
+
+
+def _factor(square: Array, jitter: float) -> Array:
+    """Return the upper Cholesky factor of a matrix with a little added to its diagonal.
+
+    It is ten times more, and so on, where rounding leaves the matrix without a factor.
+    """
+    from scipy.linalg import LinAlgError, cholesky
+
+    size = float(square.diagonal().mean()) or 1.0
+    while True:
+        square[np.diag_indices_from(square)] += jitter * size
+        try:
+            factor: Array = cholesky(square)
+        except LinAlgError:
+            jitter *= 10
+        else:
+            return factor
 
 
 def _scale(block_ND: Array) -> Array:
