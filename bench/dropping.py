@@ -51,8 +51,13 @@ class Line(NamedTuple):
 def votes(pool: Pool, policies: list[Policy | None]) -> list[Votes]:
     """Return the outcome of each policy on a pool, in the same orders."""
     names = ["sc" if p is None else f"grace-es,threshold={p[0]},drop={p[1]}" for p in policies]
-    curves = replay(pool, list(dict.fromkeys(names)), budgets=[SAMPLES], orders=ORDERS).curves
-    return [Votes(curves[n].accuracy_BQ[0], curves[n].tokens_BQ[0]) for n in names]
+    asked = list(dict.fromkeys(names))
+    curves = replay(pool, asked, budgets=[SAMPLES], orders=ORDERS).curves.values()
+    found = {
+        name: Votes(curve.accuracy_BQ[0], curve.tokens_BQ[0])
+        for name, curve in zip(asked, curves, strict=True)
+    }
+    return [found[name] for name in names]
 
 
 def chosen(pool: Pool, within: float) -> dict[str, Policy | None]:
