@@ -13,19 +13,18 @@ Shapes: N rows, D features of a block, W columns of the design matrix, K fits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from grace.probe.penalties import FIRST, Penalties, best_common, best_separate
 from grace.probe.rows import Array, assign_folds, sigmoid
 
-PENALTIES = tuple(10.0 ** (power / 2) for power in range(-12, 5))  # 1e-6 to 1e2
-FIRST = 0.1  # the penalty at which a search starts, unless a similar fit has found a better one
 LEAST = 1e-4  # penalty of a free block
 JITTER = {np.float64: 1e-10, np.float32: 1e-4}  # added to a diagonal, relative to its mean
 FOLDS = 5  # fewer if there are fewer questions
-SHORTER = 1e-5  # smallest improvement of the log loss for which the search goes on
 
 
 class Logistic(NamedTuple):
@@ -69,14 +68,15 @@ def fit_logistic(
         weights_N: sample weights; None: all rows count alike.
         free: leave the last block practically unpenalised (`LEAST`), so that large penalties of
             the others lead to a fit of that block alone.
-        first: one of `PENALTIES`, with which the search starts.
+        first: one of `penalties.PENALTIES`, with which the search starts.
         seed: seed of the folds.
     """
     weight_N = np.ones(len(labels_N)) if weights_N is None else weights_N
     data = (blocks, np.asarray(labels_N, dtype=np.float64), weight_N, free)
     fold_N = assign_folds(groups_N, FOLDS, seed)
     train_NK, out_NK = _parts(fold_N)
-    penalties = _Search(_Problem(*data, np.float32), train_NK, out_NK).separate(first)
+    loss = _held_out(_Problem(*data, np.float32), train_NK, out_NK)
+    penalties = best_separate(loss, len(blocks) - free, first)
     problem = _Problem(*data, np.float64)
     rows_NK = np.column_stack([train_NK, np.ones(len(labels_N), dtype=bool)])
     beta_WK = problem.fit(rows_NK, penalties)
@@ -108,9 +108,9 @@ def quick_loss(
     """
     data = (blocks, np.asarray(labels_N, dtype=np.float64), np.ones(len(labels_N)), free)
     parts = _parts(assign_folds(groups_N, FOLDS, seed))
-    search = _Search(_Problem(*data, np.float32), *parts)
-    best = search.common(first)
-    return search.loss(best), best[0]
+    loss = _held_out(_Problem(*data, np.float32), *parts)
+    best = best_common(loss, len(blocks) - free, first)
+    return loss(best), best[0]
 
 
 def _parts(fold_N: Array) -> tuple[Array, Array]:
@@ -149,7 +149,6 @@ class _Problem:
         kind: type[np.floating[Any]],
     ) -> None:
         self.label_N, self.weight_N, self.kind = label_N, weight_N, kind
-        self.penalised = len(blocks) - free
         self._means = [block.mean(0, dtype=np.float64) for block in blocks]
         self._scales = [_scale(block) for block in blocks]
         parts = zip(blocks, self._means, self._scales, strict=True)
@@ -271,54 +270,19 @@ def _scale(block_ND: Array) -> Array:
     return scale_D
 
 
-class _Search:
-    """A search for the penalties of the smallest held-out loss."""
+def _held_out(problem: _Problem, train_NK: Array, out_NK: Array) -> Callable[[Penalties], float]:
+    """Return the held-out loss as a function of the penalties.
 
-    def __init__(self, problem: _Problem, train_NK: Array, out_NK: Array) -> None:
-        self._problem, self._train_NK, self._out_NK = problem, train_NK, out_NK
-        self._tried: dict[tuple[float, ...], float] = {}
-        self._beta_WK: Array | None = None
+    The fits start from those of the penalties before.
+    """
+    beta_WK: Array | None = None
 
-    def loss(self, penalties: tuple[float, ...]) -> float:
-        """Return the held-out loss; the fits start from those of the penalties before."""
-        problem = self._problem
-        if penalties not in self._tried:
-            self._beta_WK = problem.fit(self._train_NK, penalties, self._beta_WK)
-            scores_N = problem.scores(self._beta_WK, penalties)[self._out_NK]
-            losses_N = np.logaddexp(0, scores_N) - problem.label_N * scores_N
-            self._tried[penalties] = float(np.average(losses_N, weights=problem.weight_N))
-        return self._tried[penalties]
+    @functools.cache
+    def loss(penalties: Penalties) -> float:
+        nonlocal beta_WK
+        beta_WK = problem.fit(train_NK, penalties, beta_WK)
+        scores_N = problem.scores(beta_WK, penalties)[out_NK]
+        losses_N = np.logaddexp(0, scores_N) - problem.label_N * scores_N
+        return float(np.average(losses_N, weights=problem.weight_N))
 
-    def common(self, first: float) -> tuple[float, ...]:
-        """Return the best penalties that are the same for all blocks."""
-        blocks = range(self._problem.penalised)
-        return self._descend((first,) * len(blocks), blocks)
-
-    def separate(self, first: float) -> tuple[float, ...]:
-        """Return the penalties after one round of coordinate descent from the common one."""
-        best = self.common(first)
-        for block in range(len(best)):
-            best = self._descend(best, (block,))
-        return best
-
-    def _descend(self, best: tuple[float, ...], blocks: Collection[int]) -> tuple[float, ...]:
-        """Raise the penalty of some blocks while the loss falls; if it never does, lower it.
-
-        These blocks have the same penalty.
-        """
-        for step in (1, -1):
-            moved = False
-            while blocks:
-                place = PENALTIES.index(best[min(blocks)]) + step
-                if not 0 <= place < len(PENALTIES):
-                    break
-                other = tuple(
-                    PENALTIES[place] if block in blocks else penalty
-                    for block, penalty in enumerate(best)
-                )
-                if self.loss(other) >= self.loss(best) - SHORTER:
-                    break
-                best, moved = other, True
-            if moved:
-                break
-        return best
+    return loss

@@ -22,7 +22,8 @@ from grace.calibration import log_losses
 from grace.cnf import PLACES, HeadShape
 from grace.engines import Features
 from grace.evidence import Evidence
-from grace.probe.logistic import FIRST, Logistic, fit_logistic, quick_loss
+from grace.probe.logistic import Logistic, fit_logistic, quick_loss
+from grace.probe.penalties import FIRST
 from grace.probe.rounding import round_rows
 from grace.probe.rows import Array, varying
 from grace.probe.steps import Steps

@@ -25,7 +25,7 @@ from grace.grading import labels_of
 from grace.pipeline.context import Context
 from grace.pipeline.stages.depth import layers_to_read, read_array, read_layer
 from grace.pipeline.stages.targets import STEP
-from grace.probe.logistic import FIRST
+from grace.probe.penalties import FIRST
 from grace.probe.readout import Fit, fit_evidence, fit_readout, layer_loss
 from grace.probe.steps import STEPS, Steps, fit_trace
 from grace.progress import say
