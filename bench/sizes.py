@@ -33,6 +33,7 @@ from grace.probe.features import feature_parts
 from grace.probe.readout import fit_evidence, fit_readout
 from grace.probe.rows import Array, assign_folds
 from grace.records import Response
+from grace.store import read_json
 
 METRICS = ("ece", "brier", "auroc")
 RIDGES = tuple(10.0 ** (power / 2) for power in range(-10, 3))
@@ -206,7 +207,7 @@ def ended(context: Context, name: str) -> Ended:
 
 def _answers(context: Context, name: str) -> Answers:
     prompts, token_ids, phi, right, question, responses = ended(context, name)
-    layer = json.loads(context.directory.readout.read_text())["layer"]
+    layer = read_json(context.directory.readout)["layer"]
     states = context.engines.base.states(prompts, token_ids, layers=[layer] if layer else [])
     mean, last, _ = states[LAST].features
     joined = feature_parts(("mean", "last", "likelihood"), {"mean": mean, "last": last}, responses)

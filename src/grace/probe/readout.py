@@ -3,8 +3,8 @@
 While the model itself stays frozen, the log-odds of c are linear in three hidden states of a
 response, its last one, that of its prompt and the mean over its tokens, and in the features of its
 log-probabilities. What the rows of `<CNF>`, `<CNF-PROMPT>` and `<CNF-ANSWER>` add to that of
-`<NOC>` and the weights of the evidence are therefore one logistic regression, solved in seconds to
-a minute and without a gradient through the model.
+`<NOC>` and the weights of the evidence are therefore one logistic regression, solved in seconds and
+without a gradient through the model.
 
 Shapes: N responses, B steps of each, M = N * B, D hidden size, F features, Q readings of a step, in
 the order of `grace.cnf.PLACES`, E = Q + 1 rows.
