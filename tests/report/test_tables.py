@@ -226,6 +226,14 @@ def test_what_is_far_off_does_not_flatten_the_others():
     assert min(places) >= 0 and max(places) <= 100 and max(places) - min(places) > 10
 
 
+def test_the_best_is_on_the_scale_however_far_ahead_it_is():
+    crowd = [result(name, n=300, noise=9) for name in ("platt", "loglik", "evidence", "probe")]
+    crowd = [dataclasses.replace(one, confidence=crowd[0].confidence) for one in crowd]
+    report = summarize(study([result("grace", n=300), *crowd], notes=()), resamples=50)
+    for row in quality_table(groups(report)[0], ()).rows:
+        assert all(0 <= cell.bar[1] <= 100 for cell in row if cell.bar)
+
+
 def test_what_was_left_out_is_said_once_for_all_estimators():
     report = summarize(
         study([result("grace", cut=4), result("platt", cut=4), result("verbal", cut=9)], notes=()),

@@ -114,7 +114,7 @@ def overview(report: Report) -> Table | None:
 
 def quality_table(group: Group, costs: Sequence[Cost]) -> Table:
     """Show the quality and cost of every estimator, by family."""
-    scales = {column.metric: _scale(group, column.metric) for column in MAIN}
+    scales = {column.metric: _scale(group, column) for column in MAIN}
     rows = []
     for rated in group.rated:
         missing = f"({rated.num_missing} missing)" if rated.num_missing else ""
@@ -137,14 +137,15 @@ def quality_table(group: Group, costs: Sequence[Cost]) -> Table:
     )
 
 
-def _scale(group: Group, metric: str) -> tuple[float, float]:
-    """Return the ends of a scale for the bars, so that outliers do not flatten the others."""
+def _scale(group: Group, column: Column) -> tuple[float, float]:
+    """Return the ends of a scale for the bars, which leaves out what is far worse than most."""
+    metric = column.metric
     means = [(value, r) for r in group.rated if (value := r.mean(metric)) is not None]
     if not means:
         return 0.0, 1.0
     middle = statistics.median(value for value, _ in means)
     away = statistics.median(abs(value - middle) for value, _ in means) or 0.02
-    near = [(value, r) for value, r in means if abs(value - middle) <= FAR_OFF * away]
+    near = [(v, r) for v, r in means if column.better * (v - middle) >= -FAR_OFF * away]
     ends = [end for value, r in near for end in (value, *(r.interval(metric) or ()))]
     low, high = min(ends), max(ends)
     return (low, high) if high > low else (low - 0.01, high + 0.01)
