@@ -195,6 +195,7 @@ class _Problem:
         """
         from scipy.linalg import solve_triangular
         from scipy.optimize import minimize
+        from threadpoolctl import threadpool_limits
 
         x_NW, penalty_W, root_WW = self.design(penalties)
         y_N1, penalty_W1 = self.label_N[:, None], penalty_W[:, None]
@@ -217,7 +218,8 @@ class _Problem:
         exact = self.kind is np.float64
         options = {"maxiter": 1000, "ftol": 1e-10 if exact else 1e-7, "gtol": 1e-6}
         start = np.zeros(shape) if start_WK is None else root_WW @ start_WK
-        made = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+        with threadpool_limits(1):  # a step is too short for threads, which would wait for work
+            made = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options=options)
         found: Array = solve_triangular(root_WW, made.x.reshape(shape).astype(self.kind))
         return found
 
