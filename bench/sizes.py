@@ -84,9 +84,9 @@ def rows(train: Answers, *, evidence: bool = True, last: bool = False) -> Rate:
 
     def rate(given: Answers) -> Array:
         read, phi_NF = inputs(given)
-        odds_N = sum(state @ row for state, row in zip(read, made.weights_QD, strict=True))
-        odds_N += np.array([found.shift_of(row) for row in phi_NF])
-        return expit(np.clip(odds_N, -found.limit, found.limit))
+        state_N = sum(state @ row for state, row in zip(read, made.weights_QD, strict=True))
+        pairs = zip(state_N, phi_NF, strict=True)
+        return np.array([found.confidence(state, found.shift_of(row)) for state, row in pairs])
 
     return rate
 
@@ -133,9 +133,7 @@ def one_row(train: Answers) -> Rate:
 def evidence_alone(train: Answers) -> Rate:
     """Logistic regression on the seven numbers of the log-probabilities."""
     made = fit_evidence(train.phi, train.right, list(train.question))
-    return lambda given: expit(
-        np.array([made.log_odds(0.0, made.shift_of(row)) for row in given.phi])
-    )
+    return lambda given: np.array([made.confidence(0.0, made.shift_of(row)) for row in given.phi])
 
 
 def platt(train: Answers) -> Rate:

@@ -1,5 +1,7 @@
 """The convex fit of the rows and the evidence, on made-up states."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from grace.cnf import HeadShape
 from grace.engines import Features
 from grace.evidence import confidence, features
 from grace.probe import logistic
+from grace.probe.guessing import fit_guessing
 from grace.probe.logistic import fit_logistic
 from grace.probe.readout import fit_readout, placed
 from grace.probe.rounding import round_rows
@@ -226,3 +229,38 @@ def test_features_without_spread_get_no_weight():
     x = np.column_stack([rng.normal(size=100), np.full(100, 7.0)])
     made = fit_logistic([x], x[:, 0] > 0, list(range(100)))
     assert made.weights[0][1] == 0
+
+
+def graded_with_luck(count, luck, seed=0):
+    """Answers of `made_up`, of which a share of the wrong ones is graded right all the same."""
+    rng = np.random.default_rng(100 + seed)
+    return [(s, p, right or rng.random() < luck) for s, p, right in made_up(count, seed=seed)]
+
+
+def test_where_wrong_answers_are_right_by_luck_c_has_a_floor_and_stays_calibrated():
+    made, unseen = fit(graded_with_luck(3000, 0.25)), graded_with_luck(3000, 0.25, seed=1)
+    assert made.evidence.floor == pytest.approx(0.25, abs=0.06)
+    values, right = rated(made, unseen), np.array([row[2] for row in unseen])
+    low = values < np.quantile(values, 0.2)
+    assert values[low].mean() == pytest.approx(right[low].mean(), abs=0.03)
+    plain = dataclasses.replace(made.evidence, floor=0.0)
+    assert rated(made._replace(evidence=plain), unseen)[low].mean() < right[low].mean() - 0.1
+
+
+def test_held_out_confidences_with_a_floor_have_not_seen_their_fold():
+    odds, fold = np.linspace(-4, 4, 600), np.arange(600) % 5
+    right = np.random.default_rng(0).random(600) < 0.3 + 0.7 / (1 + np.exp(-2 * odds))
+    made = fit_guessing(odds, right, fold)
+    assert made is not None and made.floor == pytest.approx(0.3, abs=0.08)
+    other = right.copy()
+    other[:50:5] = ~other[:50:5]  # all in fold 0
+    flipped = fit_guessing(odds, other, fold)
+    assert flipped is not None
+    changed = flipped.unseen != made.unseen
+    assert not changed[fold == 0].any() and changed[fold != 0].all()
+
+
+@pytest.mark.parametrize("count", [40, 400, 3000])
+def test_without_luck_there_is_no_floor(count):
+    floors = [fit(made_up(count, seed=seed)).evidence.floor for seed in range(5)]
+    assert floors.count(0.0) >= 4

@@ -15,7 +15,7 @@ import pytest
 import grace
 import tiny_run
 from grace.calibration import LogOdds, log_odds
-from grace.evidence import Evidence
+from grace.evidence import Evidence, sigmoid
 from grace.evidence import confidence as evidence_c
 from grace.export import export_model
 from grace.model.recalibrating import fit_recalibration, parts
@@ -38,6 +38,7 @@ EVIDENCE = Evidence(
     center=(-1.0, -2.0, 0.0, 1.0, 0.1, 0.2, 0.3),
     bias=0.4,
     slope=0.8,
+    floor=0.1,
 )
 
 
@@ -86,7 +87,7 @@ def test_hidden_states_that_say_nothing_of_these_questions_are_turned_down(
         logprobs = [rng.uniform(-6, 0) for _ in range(3)]
         read, shift = rng.gauss(0, 2), EVIDENCE.slope * EVIDENCE.of(logprobs, -0.5)
         c, sure = (1 / (1 + np.exp(-value)) for value in (read + shift, shift))
-        given = {"confidence": c, "correct": bool(rng.random() < sure)}
+        given = {"confidence": 0.1 + 0.9 * c, "correct": bool(rng.random() < sure)}
         rows.append(given | {"question": f"{number}?", "logprobs": logprobs, "end_logprob": -0.5})
     graded = tiny_run.write_lines(tmp_path / "graded.jsonl", rows)
     made = json.loads(cli("recalibrate", adapter, graded, tmp_path / "out", "--json").out)
@@ -103,7 +104,7 @@ def test_each_part_of_the_log_odds_gets_its_slope():
     logprobs, end, state = [-0.3, -2.0], -0.1, 0.7
     mapped = replace(EVIDENCE, slope=1.0).mapped(0.25, 0.5, -0.4).mapped(0.5, 1.5, 0.1)
     wanted = 0.125 * state + 0.75 * (EVIDENCE.of(logprobs, end) - 0.4 / 0.5) + 0.1
-    assert mapped.log_odds(state, mapped.of(logprobs, end)) == pytest.approx(wanted)
+    assert mapped.confidence(state, mapped.of(logprobs, end)) == pytest.approx(sigmoid(wanted))
 
 
 def test_the_parts_add_up_to_the_log_odds_of_c():
@@ -116,7 +117,7 @@ def test_the_parts_add_up_to_the_log_odds_of_c():
     logprobs = [(*t, e) for t, e in zip(tokens, ends, strict=True)]
     read_N, shift_N = parts(EVIDENCE, c, logprobs)
     assert read_N == pytest.approx([0.8 * r[-1] for r in readings])
-    assert read_N + shift_N == pytest.approx(log_odds(c))
+    assert read_N + shift_N == pytest.approx(log_odds((np.array(c) - 0.1) / 0.9))
     assert parts(EVIDENCE, c, [logprobs[0], None]).shape == (1, 2)
     assert parts(None, c, logprobs).shape == (1, 2)
 

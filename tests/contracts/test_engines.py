@@ -40,7 +40,11 @@ ITSELF = [  # not made up, llama-cpp-python and llama-server: `make llama`
 GREEDY = Sampling(max_new_tokens=6)
 SAMPLED = Sampling(3, 0.8, max_new_tokens=16, seed=5)
 EVIDENCE = Evidence(
-    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5), 0.4, 0.8
+    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2),
+    (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
+    0.4,
+    0.8,
+    floor=0.1,
 )
 TRACE = Trace(
     weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, 0.5, -0.2, 0.04),

@@ -15,7 +15,11 @@ from grace.training.examples import Example, collate
 from grace.training.forward import log_confidences, losses
 
 EVIDENCE = Evidence(
-    (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.5), 0.7, 0.8
+    (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2),
+    (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.5),
+    0.7,
+    0.8,
+    floor=0.1,
 )
 SAMPLED = Sampling(max_new_tokens=12, temperature=1.0, num_samples=4, seed=5)
 
@@ -81,7 +85,8 @@ def test_c_with_evidence_follows_from_c_without(answered):
         shift = EVIDENCE.of(plain.logprobs, read.end)
         odds = plain.confidence / (1 - plain.confidence) * np.exp(shift)
         odds **= EVIDENCE.slope
-        assert ours.confidence == pytest.approx(odds / (1 + odds), abs=1e-5)
+        c = EVIDENCE.floor + (1 - EVIDENCE.floor) * odds / (1 + odds)
+        assert ours.confidence == pytest.approx(c, abs=1e-5)
 
 
 def test_the_trace_ends_with_the_confidence_where_c_is_read_for_free(answered):
@@ -140,7 +145,7 @@ def test_no_gradient_flows_through_the_evidence(tiny):
     added = EVIDENCE.bias + sum(weight * (value - middle) for weight, value, middle in parts)
     odds = log_odds(log_p[0, -1, cnf.id])
     moved, through = (
-        torch.nn.functional.logsigmoid(EVIDENCE.slope * (odds + shift))
+        torch.log(0.1 + 0.9 * torch.sigmoid(EVIDENCE.slope * (odds + shift)))
         for shift in (added.detach(), added)
     )
     torch.testing.assert_close(found[0], moved)

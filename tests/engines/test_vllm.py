@@ -27,7 +27,11 @@ from grace.evidence import Evidence
 GREEDY = Sampling(max_new_tokens=6)
 SAMPLED = Sampling(3, 0.8, max_new_tokens=16, seed=5)
 EVIDENCE = Evidence(
-    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5), 0.4, 0.8
+    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2),
+    (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
+    0.4,
+    0.8,
+    floor=0.1,
 )
 CARDS = {
     "predict": {"read_at": "predict"},

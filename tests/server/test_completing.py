@@ -38,7 +38,11 @@ from test_trace import EVIDENCE as TRACED
 
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
 EVIDENCE = Evidence(
-    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5), 0.4, 0.8
+    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2),
+    (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
+    0.4,
+    0.8,
+    floor=0.1,
 )
 SAMPLING = Sampling(3, 0.8, max_new_tokens=16, seed=2)
 READINGS = [

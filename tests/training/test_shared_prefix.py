@@ -17,7 +17,7 @@ from grace.training.examples import collate
 from grace.training.forward import losses
 from grace.training.lora import add_lora, light_rows, set_activation_checkpointing
 
-EVIDENCE = Evidence((0.1, -0.2, 0.3, 0.0, 0.2, -0.1, 1.2), (0.0,) * 7, 0.3)
+EVIDENCE = Evidence((0.1, -0.2, 0.3, 0.0, 0.2, -0.1, 1.2), (0.0,) * 7, 0.3, floor=0.1)
 LEAD = tuple(range(20, 60))
 
 

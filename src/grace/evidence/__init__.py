@@ -7,15 +7,16 @@ response's tokens were: each of those probabilities leaves the model at the last
 later position attends to. They are known while generating, though, so they join the readings as
 *evidence*:
 
-    log-odds of c = slope * (state + bias + w . (phi - center))
+    c = floor + (1 - floor) * sigmoid(slope * (state + bias + w . (phi - center)))
     state = e_K + p_0 + mean(a_1 .. a_K)
 
 Step 0 is the end of the prompt, K the step that ends the response; a_0 takes the place of the mean
 in an empty one. The paper's read-out has e_K alone. phi are the `FEATURES` of the log-probabilities
-of the response's tokens and its end, each clipped to the range seen in training. `limit` bounds c
-by what the number of training answers supports. Computing c takes no forward pass; `confidence`
-does it from what any engine reports that returns the log-probabilities of named tokens. Without
-evidence (the paper's c) the log-odds of c are e_K.
+of the response's tokens and its end, each clipped to the range seen in training. `limit` bounds the
+log-odds by what the number of training answers supports, and `floor` is the share of answers that
+are right by luck (`grace.probe.guessing`). Computing c takes no forward pass; `confidence` does it
+from what any engine reports that returns the log-probabilities of named tokens. Without evidence
+(the paper's c) the log-odds of c are e_K.
 
 `grace recalibrate` adapts c to other questions by changing `slope`, `bias` and the weights.
 
@@ -60,10 +61,11 @@ class Evidence:
         weights: one per entry of `FEATURES`.
         center: mean of each feature over the training answers.
         bias: log-odds added where every feature is at its mean.
-        slope: positive factor on the log-odds of c.
+        slope: positive factor on the log-odds.
         low: smallest value of each feature in training; empty: features are not clipped.
         high: largest value of each feature in training.
-        limit: bound on the absolute log-odds of c.
+        limit: bound on the absolute log-odds, before the floor.
+        floor: the smallest c, in [0, 1): the share of answers that are right by luck.
         trace: the same for c before the end of a response; None if it was not trained.
     """
 
@@ -74,6 +76,7 @@ class Evidence:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     limit: float = CERTAIN
+    floor: float = 0.0
     trace: Trace | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,6 +110,8 @@ class Evidence:
     def mapped(self, rows: float, evidence: float, offset: float) -> Evidence:
         """Return the evidence of a recalibrated model: its two parts rescaled, and an offset.
 
+        It has no floor, which was that of the questions of training.
+
         Args:
             rows: factor on the part of the log-odds that comes from the readings; positive.
             evidence: factor on the part that comes from the log-probabilities.
@@ -118,6 +123,7 @@ class Evidence:
             weights=tuple(share * weight for weight in self.weights),
             bias=share * self.bias + offset / slope,
             slope=slope,
+            floor=0.0,
             trace=self.trace.mapped(rows, evidence, offset) if self.trace else None,
         )
 
@@ -143,9 +149,10 @@ class Evidence:
             for value, a, b, weight in rows
         )
 
-    def log_odds(self, state: float, shift: float) -> float:
-        """Return the log-odds of c: `state` from the readings, `shift` from the features."""
-        return min(max(self.slope * (state + shift), -self.limit), self.limit)
+    def confidence(self, state: float, shift: float) -> float:
+        """Return c, with `state` from the readings and `shift` from the features."""
+        log_odds = min(max(self.slope * (state + shift), -self.limit), self.limit)
+        return self.floor + (1 - self.floor) * sigmoid(log_odds)
 
 
 class Running:
@@ -185,7 +192,7 @@ class Running:
             return sigmoid(self._at_end)
         found = _features(self._total, self._low, self._first, self._count, self._end)
         state = math.fsum(self._pooled())
-        return sigmoid(self._evidence.log_odds(state, self._evidence.shift_of(found)))
+        return self._evidence.confidence(state, self._evidence.shift_of(found))
 
     def add(self, logprob: float) -> None:
         """Record the log-probability of the token chosen at this step."""
@@ -239,7 +246,7 @@ def confidence(
     """
     if evidence is None:
         return sigmoid(readings[-1][0])
-    return sigmoid(evidence.log_odds(math.fsum(pooled(readings)), evidence.of(logprobs, end)))
+    return evidence.confidence(math.fsum(pooled(readings)), evidence.of(logprobs, end))
 
 
 def pooled(readings: Sequence[Reading]) -> Reading:

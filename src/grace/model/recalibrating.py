@@ -59,7 +59,7 @@ def parts(
     confidence: Sequence[float],
     logprobs: Sequence[Sequence[float] | None],
 ) -> Array:
-    """Split the log-odds of c into the part of the rows and the part of the evidence.
+    """Split the log-odds of c, before its floor, into the parts of the rows and of the evidence.
 
     Args:
         evidence: the model's evidence, if any.
@@ -70,7 +70,8 @@ def parts(
         Shape (2, N); (1, N), the sum of the parts, if the model has no evidence or the
         log-probabilities of an answer are missing.
     """
-    total_N = log_odds(confidence)
+    floor = evidence.floor if evidence else 0.0
+    total_N = log_odds((np.asarray(confidence) - floor) / (1 - floor))
     complete = [one for one in logprobs if one]
     if evidence is None or len(complete) < len(logprobs):
         return total_N[None]

@@ -12,6 +12,7 @@ the order of `grace.cnf.PLACES`, E = Q + 1 rows.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
@@ -22,10 +23,11 @@ from grace.calibration import log_losses
 from grace.cnf import PLACES, HeadShape
 from grace.engines import Features
 from grace.evidence import Evidence
+from grace.probe.guessing import fit_guessing
 from grace.probe.logistic import Logistic, fit_logistic, quick_loss
 from grace.probe.penalties import FIRST
 from grace.probe.rounding import round_rows
-from grace.probe.rows import Array, varying
+from grace.probe.rows import Array, sigmoid, varying
 from grace.probe.steps import Steps
 
 FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the head
@@ -65,8 +67,9 @@ def fit_evidence(
 ) -> Evidence:
     """Fit the evidence alone, by logistic regression of correctness on its features.
 
-    Features that hardly vary are left out, the penalty is chosen on folds grouped by question, and
-    the log-odds are bounded by what N answers support.
+    Features that hardly vary are left out, the penalty is chosen on folds grouped by question, the
+    log-odds are bounded by what N answers support, and c has a floor where held-out answers show
+    one (`fit_guessing`).
 
     Args:
         features_NF: the features of each training response (`grace.evidence.features`).
@@ -75,7 +78,8 @@ def fit_evidence(
     """
     groups = list(range(len(labels_N))) if groups_N is None else groups_N
     made = fit_logistic(_blocks(features_NF), labels_N, groups, free=True)
-    return _evidence(features_NF, np.concatenate(made.weights), made.bias)
+    evidence = _evidence(features_NF, np.concatenate(made.weights), made.bias)
+    return _with_floor(evidence, made.scores, labels_N, made.fold_N)[0]
 
 
 def layer_loss(
@@ -116,7 +120,8 @@ def fit_readout(
     """Fit the rows and the evidence together, with a penalty for each state and the evidence.
 
     On few responses the rows fit noise. The result is therefore the mean, in log-odds, of this fit
-    with weight N and a fit of the evidence alone with weight `PRIOR`.
+    with weight N and a fit of the evidence alone with weight `PRIOR`. c has a floor where held-out
+    answers show one (`fit_guessing`).
 
     Args:
         states: pooled hidden states of the responses.
@@ -145,8 +150,8 @@ def fit_readout(
     weights_F = both @ [np.concatenate(made.weights[count:]), np.concatenate(alone.weights)]
     bias = float(both @ [made.bias, alone.bias])
     evidence = _evidence(features_NF, weights_F, bias)
-    odds_N = np.clip(both @ [made.scores, alone.scores], -evidence.limit, evidence.limit)
-    held_out_N = 1 / (1 + np.exp(-odds_N))
+    odds_N = both @ [made.scores, alone.scores]
+    evidence, held_out_N = _with_floor(evidence, odds_N, labels_N, made.fold_N)
     layer_rows = None
     rows_ED = _rows(states, weights_QD if middle is None else None, head)
     if middle is not None:
@@ -227,6 +232,19 @@ def _evidence(features_NF: Array, weights_F: Array, intercept: float) -> Evidenc
         high=tuple(features_NF.max(0).tolist()),
         limit=math.log(len(features_NF) + 1),
     )
+
+
+def _with_floor(
+    evidence: Evidence, odds_N: Array, labels_N: Array, fold_N: Array
+) -> tuple[Evidence, Array]:
+    """Return the evidence with a floor, if c has one, and c of the held-out log-odds (N,)."""
+    odds_N = np.clip(odds_N, -evidence.limit, evidence.limit)
+    made = fit_guessing(odds_N, labels_N, fold_N)
+    if made is None:
+        return evidence, sigmoid(odds_N)
+    bias = evidence.bias + made.bias / made.slope
+    found = dataclasses.replace(evidence, slope=made.slope, bias=bias, floor=made.floor)
+    return found, made.unseen
 
 
 def _apart(weights_QD: Array) -> Array:

@@ -13,14 +13,14 @@ import numpy as np
 
 from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Splits, ended_rows, of_ended
-from grace.evidence import FEATURES, features, sigmoid
+from grace.evidence import FEATURES, features
 from grace.probe.readout import fit_evidence
 from grace.records import Response
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceAlone:
-    """sigmoid(bias + w . (phi - center)), fitted on the training responses."""
+    """sigmoid(bias + w . (phi - center)) above a floor, fitted on the training responses."""
 
     answers: ClassVar[Answers] = "base"
 
@@ -33,7 +33,7 @@ class EvidenceAlone:
         evidence = fit_evidence(phi_NF, right_N, [train.questions[i].id for i in rows])
 
         def rate(response: Response) -> float:
-            return sigmoid(evidence.log_odds(0.0, evidence.shift_of(_features(response))))
+            return evidence.confidence(0.0, evidence.shift_of(_features(response)))
 
         return of_ended(
             lambda samples, rows: [rate(samples.responses[row]) for row in rows],
