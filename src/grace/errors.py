@@ -28,6 +28,7 @@ LOCAL = {
     "pyarrow": "PyArrow",
     "scipy": "SciPy",
     "sklearn": "scikit-learn",
+    "threadpoolctl": "threadpoolctl",
     "matplotlib": "Matplotlib",
     "gguf": "gguf",
 }
