@@ -30,12 +30,8 @@ from grace.store import read_card
 
 pytestmark = [pytest.mark.llama, pytest.mark.filterwarnings("default")]
 EVIDENCE = Evidence(
-    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2),
-    (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
-    0.4,
-    0.8,
-    floor=0.1,
-)
+    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2), (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5), 0.4, 0.8,
+)  # fmt: skip
 CLOSE = {"float32": 1e-4, "float16": 2e-3}  # of c
 QUESTIONS = (
     "Which river did Quanto Belliver cross?",
