@@ -13,8 +13,8 @@ later position attends to. They are known while generating, though, so they join
 Step 0 is the end of the prompt, K the step that ends the response; a_0 takes the place of the mean
 in an empty one. The paper's read-out has e_K alone. phi are the `FEATURES` of the log-probabilities
 of the response's tokens and its end, each clipped to the range seen in training. `limit` bounds the
-log-odds by what the number of training answers supports, and `floor` is the share of answers that
-are right by luck (`grace.probe.guessing`). Computing c takes no forward pass; `confidence` does it
+log-odds by what the number of training answers supports, and `floor` is the chance that an answer
+is right by luck (`grace.probe.guessing`). Computing c takes no forward pass; `confidence` does it
 from what any engine reports that returns the log-probabilities of named tokens. Without evidence
 (the paper's c) the log-odds of c are e_K.
 
@@ -65,7 +65,7 @@ class Evidence:
         low: smallest value of each feature in training; empty: features are not clipped.
         high: largest value of each feature in training.
         limit: bound on the absolute log-odds, before the floor.
-        floor: the smallest c, in [0, 1): the share of answers that are right by luck.
+        floor: the smallest c, in [0, 1): the chance that an answer is right by luck.
         trace: the same for c before the end of a response; None if it was not trained.
     """
 

@@ -1,4 +1,4 @@
-"""The share of answers that are right by luck, below which no confidence should fall.
+"""The chance that a wrong explanation ends in the right answer, below which c should not fall.
 
 A wrong explanation still ends in the right option now and then. Log-odds that are linear in the
 states then say too little where they are low, and too much in the middle. The three-parameter
@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grace.calibration import log_losses
+from grace.calibration import CLIP, log_losses
 from grace.probe.rows import Array, sigmoid
 
 MOST = 0.5  # the largest floor: two options
-STANDARD_ERRORS = 2  # by which the held-out log loss must fall, as for LoRA
+LEAST_GAIN = 2.0  # of the held-out log loss, in standard errors, as for LoRA
 
 
 class Guessing(NamedTuple):
@@ -51,7 +51,7 @@ def fit_guessing(odds_N: Array, labels_N: Array, fold_N: Array) -> Guessing | No
         out_N = fold_N == fold
         unseen_N[out_N] = _c(_fit(odds_N[~out_N], right_N[~out_N]), odds_N[out_N])
     gain_N = log_losses(sigmoid(odds_N), right_N) - log_losses(unseen_N, right_N)
-    if gain_N.mean() <= STANDARD_ERRORS * gain_N.std() / math.sqrt(len(gain_N)):
+    if gain_N.mean() <= LEAST_GAIN * gain_N.std() / math.sqrt(len(gain_N)):
         return None
     slope, bias, floor = _fit(odds_N, right_N).tolist()
     return Guessing(floor, slope, bias, unseen_N)
@@ -70,12 +70,11 @@ def _fit(odds_N: Array, right_N: Array) -> Array:
     def loss(numbers: Array) -> tuple[float, Array]:
         slope, bias, floor = numbers
         above_N = sigmoid(slope * odds_N + bias)
-        c_N = np.clip(floor + (1 - floor) * above_N, 1e-12, 1 - 1e-12)
+        c_N = np.clip(floor + (1 - floor) * above_N, CLIP, 1 - CLIP)
         by_c_N = (c_N - right_N) / (c_N * (1 - c_N))
         by_logit_N = by_c_N * (1 - floor) * above_N * (1 - above_N)
         slopes = [by_logit_N @ odds_N, by_logit_N.sum(), by_c_N @ (1 - above_N)]
-        value = -np.mean(right_N * np.log(c_N) + (1 - right_N) * np.log1p(-c_N))
-        return float(value), np.array(slopes) / len(c_N)
+        return float(log_losses(c_N, right_N).mean()), np.array(slopes) / len(c_N)
 
     bounds = [(0.1, 10.0), (None, None), (0.0, MOST)]
     found: Array = minimize(loss, [1.0, 0.0, 0.1], jac=True, method="L-BFGS-B", bounds=bounds).x

@@ -165,7 +165,7 @@ def fit_rows(
         f"{readout.losses.mean():.3f} (evidence alone {readout.alone.mean():.3f})"
     )
     if floor := readout.evidence.floor:
-        say(f"c has a floor of {floor:.2f}: that share of the answers is right by luck")
+        say(f"c has a floor of {floor:.2f}: the chance that an answer is right by luck")
     if along is None:
         return readout
     traced = fit_trace(readout, along, *graded, seed=seed)
