@@ -197,6 +197,8 @@ def test_evidence_survives_grace_json_and_refuses_other_features():
         {"bias": None},
         {"slope": [1.0]},
         {"limit": float("nan")},
+        {"floor": -0.1},
+        {"floor": 1.0},
         {"features": 7},
         {"trace": [1]},
         {"trace": {"features": list(TRACE_FEATURES)}},

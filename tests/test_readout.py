@@ -14,7 +14,7 @@ from grace.evidence import confidence, features
 from grace.probe import logistic
 from grace.probe.guessing import fit_guessing
 from grace.probe.logistic import fit_logistic
-from grace.probe.readout import fit_readout, placed
+from grace.probe.readout import fit_evidence, fit_readout, placed
 from grace.probe.rounding import round_rows
 
 WIDTH = 24
@@ -250,14 +250,21 @@ def test_where_wrong_answers_are_right_by_luck_c_has_a_floor_and_stays_calibrate
 def test_held_out_confidences_with_a_floor_have_not_seen_their_fold():
     odds, fold = np.linspace(-4, 4, 600), np.arange(600) % 5
     right = np.random.default_rng(0).random(600) < 0.3 + 0.7 / (1 + np.exp(-2 * odds))
-    made = fit_guessing(odds, right, fold)
-    assert made is not None and made.floor == pytest.approx(0.3, abs=0.08)
+    made, unseen = fit_guessing(odds, right, fold)
+    assert made.floor == pytest.approx(0.3, abs=0.08)
     other = right.copy()
     other[:50:5] = ~other[:50:5]  # all in fold 0
-    flipped = fit_guessing(odds, other, fold)
-    assert flipped is not None
-    changed = flipped.unseen != made.unseen
+    changed = fit_guessing(odds, other, fold)[1] != unseen
     assert not changed[fold == 0].any() and changed[fold != 0].all()
+
+
+def test_the_evidence_alone_is_compared_with_its_own_floor():
+    states, phi, _ = inputs(made_up(3000))
+    right = (phi[:, 0] > np.median(phi[:, 0])) | (np.random.default_rng(0).random(3000) < 0.3)
+    made = fit_readout(states, phi, right, list(range(3000)), HeadShape(np.zeros(WIDTH)))
+    bare = fit_logistic([phi[:, :-1], phi[:, -1:]], right, list(range(3000)), free=True)
+    assert fit_evidence(phi, right).floor == pytest.approx(0.3, abs=0.05)
+    assert made.alone.mean() < bare.losses.mean() - 0.003
 
 
 @pytest.mark.parametrize("count", [40, 400, 3000])

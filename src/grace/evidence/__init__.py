@@ -79,6 +79,10 @@ class Evidence:
     floor: float = 0.0
     trace: Trace | None = None
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"a floor of {self.floor} is not in [0, 1)")
+
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of grace.json."""
         found = {"features": list(FEATURES), **asdict(self)}

@@ -12,9 +12,9 @@ the order of `grace.cnf.PLACES`, E = Q + 1 rows.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from grace.probe.guessing import fit_guessing
 from grace.probe.logistic import Logistic, fit_logistic, quick_loss
 from grace.probe.penalties import FIRST
 from grace.probe.rounding import round_rows
-from grace.probe.rows import Array, sigmoid, varying
+from grace.probe.rows import Array, varying
 from grace.probe.steps import Steps
 
 FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the head
@@ -150,6 +150,7 @@ def fit_readout(
     weights_F = both @ [np.concatenate(made.weights[count:]), np.concatenate(alone.weights)]
     bias = float(both @ [made.bias, alone.bias])
     evidence = _evidence(features_NF, weights_F, bias)
+    alone_N = _with_floor(evidence, alone.scores, labels_N, alone.fold_N)[1]
     odds_N = both @ [made.scores, alone.scores]
     evidence, held_out_N = _with_floor(evidence, odds_N, labels_N, made.fold_N)
     layer_rows = None
@@ -162,7 +163,7 @@ def fit_readout(
         evidence,
         held_out_N,
         log_losses(held_out_N, labels_N),
-        alone.losses,
+        log_losses(alone_N, labels_N),
         weights_QD,
         both[0] * np.array([weights[:count] for weights in made.held_out]),
         made.fold_N,
@@ -239,12 +240,9 @@ def _with_floor(
 ) -> tuple[Evidence, Array]:
     """Return the evidence with a floor, if c has one, and c of the held-out log-odds (N,)."""
     odds_N = np.clip(odds_N, -evidence.limit, evidence.limit)
-    made = fit_guessing(odds_N, labels_N, fold_N)
-    if made is None:
-        return evidence, sigmoid(odds_N)
+    made, held_out_N = fit_guessing(odds_N, labels_N, fold_N)
     bias = evidence.bias + made.bias / made.slope
-    found = dataclasses.replace(evidence, slope=made.slope, bias=bias, floor=made.floor)
-    return found, made.unseen
+    return replace(evidence, slope=made.slope, bias=bias, floor=made.floor), held_out_N
 
 
 def _apart(weights_QD: Array) -> Array:

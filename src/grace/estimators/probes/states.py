@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from grace.estimators import Fitted, Rows, Samples, Splits, ended_rows, of_ended
-from grace.evidence import sigmoid
 from grace.grading import labels_of
+from grace.probe.guessing import fit_guessing
 from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Array
 
@@ -19,7 +19,8 @@ Read = Callable[[Samples, Rows], Sequence[Array]]
 def fit_on_states(read: Read, splits: Splits, seed: int) -> Fitted:
     """Fit on states with a penalty each, chosen on folds grouped by question.
 
-    Confidences stay within [1 / (n + 2), 1 - 1 / (n + 2)] for n training responses.
+    Log-odds stay within +-log(n + 1) for n training responses, and confidences have a floor where
+    held-out responses show one (`fit_guessing`), as those of GrACE.
 
     Args:
         read: returns the states of some rows of samples, each of shape (rows, D).
@@ -34,9 +35,11 @@ def fit_on_states(read: Read, splits: Splits, seed: int) -> Fitted:
     questions = [splits.train.questions[row].id for row in rows]
     made = fit_logistic(read(splits.train, rows), label_N, questions, seed=seed)
     weights_W, limit = np.concatenate(made.weights), math.log(len(rows) + 1)
+    guessing, _ = fit_guessing(np.clip(made.scores, -limit, limit), label_N, made.fold_N)
 
     def rate(samples: Samples, rows: Rows) -> list[float]:
         logit_N = np.concatenate(read(samples, rows), axis=1) @ weights_W + made.bias
-        return [sigmoid(value) for value in np.clip(logit_N, -limit, limit).tolist()]
+        rated: list[float] = guessing.confidence(np.clip(logit_N, -limit, limit)).tolist()
+        return rated
 
     return of_ended(rate, len(weights_W) + 1)
