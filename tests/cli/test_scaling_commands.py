@@ -12,6 +12,7 @@ import pytest
 
 from grace.cli.commands.ask import _show_decision
 from grace.records import Decision, Threshold, Vote, to_json
+from grace.strategies import policy
 
 ASKED = "What is 3 and 21?"
 
@@ -49,8 +50,14 @@ def test_a_strategy_goes_by_its_name(finished: Path, cli: Any):
             f"graded samples: grace scale {finished / 'run'}\n"
         )
         assert re.search(r"\([23] of 3 samples\)\n\Z", result.out)
-    names = {row["name"] for row in json.loads(cli("list", "strategies", "--json").out)}
-    assert {"sc", "asc", "esc", "es", "weighted", "cisc", "best"} == names
+    listed = {
+        row["name"]: row["about"] for row in json.loads(cli("list", "strategies", "--json").out)
+    }
+    fixed = {"sc", "asc", "esc"}
+    dropping = {"grace-drop", "grace-es-drop"}
+    assert set(listed) == fixed | dropping | {f"grace-{n}" for n in ("sc", "es", "cisc", "best")}
+    assert all(policy(name).name == name for name in set(listed) - dropping)
+    assert "threshold=0.8" in listed["grace-es"] and "drop=0.1" in listed["grace-drop"]
 
 
 def test_one_answer_abstains_below_a_threshold(run: Path, cli: Any):

@@ -107,19 +107,30 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
     assert model.traces
 
 
-@pytest.mark.parametrize("lora", ["auto", "always"])
-def test_lora_is_trained_only_where_c_reads_the_last_state(
-    made: Path, tmp_path: Path, lora: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("changes", "layer", "why"),
+    [
+        (["train.layer=1"], 1, "c reads the MLP of block 1 (train.layer=0 trains it)"),
+        (["train.layer=0", "train.trace=true"], 0, "train.trace is set"),
+        (["train.lora=always"], 0, None),
+    ],
+)
+def test_lora_is_trained_only_where_c_reads_the_last_state_at_the_end(
+    made: Path,
+    tmp_path: Path,
+    changes: list[str],
+    layer: int,
+    why: str | None,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path, given = tmp_path / "run", [f"train.lora={lora}", "train.epochs=1"]
-    given += ["train.layer=1"] if lora == "auto" else []
-    run(path, settings(made, *given))
+    path = tmp_path / "run"
+    run(path, settings(made, *changes, "train.epochs=1"))
     card = json.loads((path / "adapter" / "grace.json").read_text())
     trained = (path / "adapter" / "adapter_config.json").exists()
-    assert (card.get("layer", 0), trained) == ((1, False) if lora == "auto" else (0, True))
+    assert (card.get("layer", 0), trained) == (layer, why is None)
     assert "lora" not in card  # no choice was made
-    said = "no LoRA is trained, since c reads the MLP of block 1 (train.layer=0 trains it)"
-    assert (said in capsys.readouterr().err) == (lora == "auto")
+    said = re.findall(r"no LoRA is trained, since (.*)", capsys.readouterr().err)
+    assert said == ([why] if why else [])
 
 
 def test_states_that_other_settings_did_not_store_are_asked_for(made: Path) -> None:
@@ -133,17 +144,16 @@ def test_another_layer_is_read_from_the_states_on(made: Path) -> None:
         run(made / "rows", settings(made, "train.lora=never", "train.layer=1"))
 
 
-def test_a_changed_setting_is_checked_beside_those_that_the_run_has(made: Path) -> None:
-    """`train.trace` needs `train.lora=never`, which this run has been told before."""
+def test_a_changed_setting_is_checked_beside_those_that_the_run_has(
+    made: Path, tmp_path: Path
+) -> None:
+    """`train.trace` is not for `train.lora=always`, which a run may have been told before."""
     (settings,) = resolve_study(made / "rows", None, ["train.trace=true"]).runs().values()
     assert settings.train.trace and settings.train.lora == "never"
-    with pytest.raises(ConfigError, match=r"train\.lora=never"):
-        resolve_study(made / "auto", None, ["train.trace=true"]).runs()
-
-
-def test_a_trace_needs_rows_alone(made: Path) -> None:
-    with pytest.raises(ConfigError, match=r"set train\.head=linear and train\.lora=never"):
-        settings(made, "train.trace=true")
+    told = (made / "auto" / "config.json").read_text().replace('"lora": "auto"', '"lora": "always"')
+    (tmp_path / "config.json").write_text(told)
+    with pytest.raises(ConfigError, match=r"train\.trace is read .* train\.lora=never"):
+        resolve_study(tmp_path, None, ["train.trace=true"]).runs()
 
 
 def drawn_again(run: Path) -> list[Generation]:

@@ -34,7 +34,7 @@ def demo(
         Path, typer.Argument(metavar="RUN", help="Directory for the runs and their report.")
     ] = Path("runs/demo"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Use a tenth of the questions, for a first look.")
+        bool, typer.Option("--quick", help="Use a fifth of the questions, for a first look.")
     ] = False,
     as_json: Json = False,
 ) -> None:

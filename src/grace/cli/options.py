@@ -68,7 +68,7 @@ def check_traces(model: Model, path: str) -> None:
         ConfigError: says how to get one.
     """
     if not model.traces:
-        remedy = "--set train.trace=true --set train.lora=never"
+        remedy = "--set train.trace=true"
         if is_run(Path(path)):
             remedy = f"grace run {path} {remedy} --redo features"
         raise ConfigError(

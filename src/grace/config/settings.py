@@ -47,15 +47,16 @@ class DataSettings:
         "", "folder with TASK/SPLIT.jsonl, in the columns of the Hub's data set; empty: the Hub"
     )
     file: str = setting(
-        "", "your own questions: a .jsonl, .csv or .parquet file, or hf:OWNER/NAME[:CONFIG][:SPLIT]"
+        "",
+        "your own questions: a .jsonl, .csv, .tsv or .parquet file, a folder of them, or "
+        "hf:OWNER/NAME[:CONFIG][:SPLIT]",
     )
     question_field: str = setting(
-        "", "column of your questions; empty: question, query, prompt or input"
+        "", "column of your questions; empty: the usual names, such as question, query or prompt"
     )
     answer_field: str = setting(
         "",
-        "column of the accepted answers; empty: answers, answer, correct_answer, target, label or "
-        "gold",
+        "column of the accepted answers; empty: the usual names, such as answers, answer or label",
     )
     train: int = setting(
         0, "number of training questions; 0: as many as there are, up to 2,000", low=0

@@ -50,7 +50,7 @@ class TrainSettings:
         "(paper)",
     )
     trace: bool = setting(
-        False, "also fit c at every token of an answer; needs head=linear and lora=never"
+        False, "also fit c at every token of an answer, with head=linear; LoRA is then not trained"
     )
     layer: int = setting(
         -1,
@@ -104,11 +104,12 @@ class TrainSettings:
             "train.head=linear is never a label; set train.cnf_in_sft=false, or train.head=token": (
                 linear and self.cnf_in_sft
             ),
-            "train.trace is fitted to the model without LoRA; set train.head=linear and "
-            "train.lora=never": self.trace and not (linear and self.lora == "never"),
-            "train.layer is read without LoRA; set train.head=linear and train.lora=never": (
-                self.layer > 0 and not (linear and self.lora != "always")
-            ),
+            **{
+                f"train.{name} is read without LoRA; set train.head=linear and train.lora=never": (
+                    asked and not (linear and self.lora != "always")
+                )
+                for name, asked in (("trace", self.trace), ("layer", self.layer > 0))
+            },
             "train.head=bins has no single token to feed for train.read_at=feed; "
             "set train.read_at=predict": bins and self.read_at == "feed",
             "train.head=bins has no loss but the SFT term, which train.gamma=0 removes; "

@@ -76,7 +76,7 @@ def _steps(settings: RunSettings, questions: QuestionStats) -> Iterator[StagePla
     yield StagePlan("features", trained, once)
     yield StagePlan("targets", trained)
     yield StagePlan("fit", trained)
-    lora = train.head != "linear" or train.lora != "never"
+    lora = train.head != "linear" or not (train.lora == "never" or train.trace)
     yield StagePlan("train", trained, train.epochs * once * lora)
     sets = 1 + len(settings.report.transfer)
     yield StagePlan("answer", sets * answers["test"], sets * sampled["test"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import difflib
 import json
 import shutil
@@ -76,7 +77,7 @@ def listing(what: str, path: Path) -> Rows:
         "runs": lambda: _runs(path),
         "tasks": lambda: _plugins("tasks"),
         "estimators": lambda: _plugins("estimators"),
-        "strategies": lambda: _plugins("strategies"),
+        "strategies": _strategies,
         "engines": lambda: _plugins("engines"),
         "graders": _graders,
         "recipes": _recipes,
@@ -113,6 +114,23 @@ def _plugins(folder: str) -> Rows:
         {"name": name, "about": _first_line(plugin.file)}
         for name, plugin in find(f"grace.{folder}").items()
     ]
+
+
+def _strategies() -> Rows:
+    """Under the names that commands take, with the settings that may follow a name."""
+    from grace.plugins import find
+    from grace.strategies import policy
+    from grace.strategies.policies import DROP, DROPPING
+
+    rows = []
+    for name, plugin in find("grace.strategies").items():
+        shown, strategy, _ = policy(name)
+        settings = [f"{f.name}={getattr(strategy, f.name)}" for f in dataclasses.fields(strategy)]
+        about = [_first_line(plugin.file), f"Settings: {', '.join(settings)}." if settings else ""]
+        rows.append({"name": shown, "about": " ".join(about).strip()})
+    for name, base in DROPPING.items():
+        rows.append({"name": name, "about": f"{base},{DROP}: also abort samples on the way."})
+    return rows
 
 
 def _graders() -> Rows:

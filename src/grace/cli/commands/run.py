@@ -27,11 +27,11 @@ from grace.store import RunDir
 RUN_EXAMPLES = (
     examples(
         "grace run runs/own --model Qwen/Qwen2.5-7B-Instruct --file questions.jsonl",
-        "grace run runs/qwen --recipe paper/qwen2.5-7b --dry-run",
-        "grace run runs/qwen --set train.epochs=5 --redo train",
+        "grace run runs/paper --recipe paper/qwen2.5-7b --dry-run",
+        "grace run runs/own --set grade.grader=exact --redo grade",
     )
-    + "\n\nThe second command only prints what would be done; the third trains a finished run again"
-    " with another setting."
+    + "\n\nThe second command only prints what would be done; the third grades the answers of a"
+    " finished run again, with another grader, and does what follows from it."
 )
 REPORT_EXAMPLES = examples(
     "grace report runs/qwen",
@@ -39,7 +39,8 @@ REPORT_EXAMPLES = examples(
 )
 TRAIN_EXAMPLES = (
     examples(
-        "grace run runs/qwen --recipe paper/qwen2.5-7b --until fit",
+        "grace run runs/qwen --model Qwen/Qwen2.5-7B-Instruct --file questions.jsonl "
+        "--set train.lora=always --until fit",
         "torchrun --nproc-per-node 8 --no-python grace train runs/qwen",
         "grace run runs/qwen",
     )
@@ -72,7 +73,8 @@ def run(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Your own questions, in place of a task: .jsonl, .csv, .parquet or hf:OWNER/NAME.",
+            help="Your own questions, in place of a task: a .jsonl, .csv, .tsv or .parquet file, "
+            "a folder of them, or hf:OWNER/NAME.",
         ),
     ] = None,
     question_field: QuestionField = "",

@@ -61,7 +61,7 @@ def choose_threshold(
     if alpha is not None and not context.settings.train.trace:
         raise ConfigError(
             "--drop needs a confidence at every token; fit one: "
-            f"grace run {path} --set train.trace=true --set train.lora=never --redo features"
+            f"grace run {path} --set train.trace=true --redo features"
         )
     with context.directory.lock():
         earlier = context.directory.chosen_threshold()

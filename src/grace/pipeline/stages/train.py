@@ -33,9 +33,11 @@ def train(context: Context) -> None:
     split, validation = directory.split("train"), directory.split("validation")
     linear, lora = settings.train.head == "linear", settings.train.lora
     layer = read_json(directory.readout).get("layer", LAST)
-    if layer != LAST and lora == "auto":
-        say(f"no LoRA is trained, since c reads the MLP of block {layer} (train.layer=0 trains it)")
-    if linear and (lora == "never" or layer != LAST):
+    rows_alone = linear and (lora == "never" or layer != LAST or settings.train.trace)
+    if rows_alone and lora == "auto":
+        why = f"c reads the MLP of block {layer} (train.layer=0 trains it)"
+        say(f"no LoRA is trained, since {why if layer != LAST else 'train.trace is set'}")
+    if rows_alone:
         copy_adapter(directory.rows, directory.adapter)
     else:
         with _watched_steps(directory) as on_step:
