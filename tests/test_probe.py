@@ -7,7 +7,7 @@ import pytest
 
 import grace.probe as probe_module
 from grace.errors import DataError, UserInputError
-from grace.probe import assign_folds, fit_adamw, fit_probe, kfold_scores
+from grace.probe import assign_folds, fit_probe, kfold_scores
 
 
 def problem(count: int, width: int, dtype: Any = np.float64, seed: int = 0) -> tuple[Any, Any, Any]:
@@ -150,35 +150,6 @@ def test_a_fitted_probe_scores_new_rows_with_training_statistics() -> None:
     centred = (features[300:] - probe.mean) / probe.scale
     np.testing.assert_allclose(probe.predict(features[300:]), centred @ probe.weights + probe.bias)
     assert ((probe.predict(features[300:]) > 0.5) == labels[300:]).mean() > 0.7
-
-
-def test_adamw_learns_with_a_large_rate_and_barely_moves_at_actcabs() -> None:
-    features, labels, groups = problem(400, 8)
-    fold_N, scores = assign_folds(groups, 5), np.empty(400)
-    for fold in range(5):
-        held = fold_N == fold
-        probe = fit_adamw(features[~held], labels[~held], 0, learning_rate=0.05, epochs=10)
-        scores[held] = probe.predict(features[held])
-    assert ((scores > 0.5) == labels).mean() > 0.7
-    assert kfold_scores(features, labels, groups, folds=5, kind="adamw").std() < 0.05
-
-
-def test_adamw_takes_the_steps_of_torchs_adamw() -> None:
-    import torch
-
-    features, labels, _ = problem(64, 5)
-    how = {"learning_rate": 0.02, "epochs": 30, "batch_size": 64, "weight_decay": 0.1}
-    probe = fit_adamw(features, labels, 0, **how)
-    rows = torch.tensor((features - features.mean(axis=0)) / features.std(axis=0))
-    weights = torch.zeros(6, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.AdamW([weights], lr=0.02, weight_decay=0.1)
-    start = float(labels.mean())
-    for _ in range(30):
-        optimizer.zero_grad()
-        error = rows @ weights[:5] + weights[5] + start - torch.tensor(labels, dtype=torch.float64)
-        error.square().mean().backward()
-        optimizer.step()
-    np.testing.assert_allclose(probe.weights, weights[:5].detach().numpy(), atol=1e-9)
 
 
 def test_scores_are_the_same_for_the_same_seed() -> None:

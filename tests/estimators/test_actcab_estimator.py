@@ -10,9 +10,9 @@ from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.errors import DataError
 from grace.estimators import Samples, load_estimator
-from grace.estimators.probes.actcab import GRID, bin_accuracy
+from grace.estimators.probes import actcab
+from grace.estimators.probes.actcab import bin_accuracy, train_probes
 from grace.metrics import brier
-from grace.probe.adamw import train_probes
 
 RNG = np.random.default_rng(1)
 STATES_ND = RNG.normal(size=(160, 6)) + 2
@@ -69,15 +69,16 @@ def test_a_soft_label_is_the_accuracy_of_the_bin():
     assert bin_accuracy(scores_N, label_N, 2) == pytest.approx([1 / 2, 1 / 2, 2 / 3, 2 / 3, 2 / 3])
 
 
-def test_the_candidate_with_the_best_validation_brier_is_chosen():
-    def values_on(rated: Samples, **options: Any) -> list[Any]:
+def test_the_candidate_with_the_best_validation_brier_is_chosen(monkeypatch: pytest.MonkeyPatch):
+    def values_on(rated: Samples, candidate: actcab.Candidate) -> list[Any]:
+        monkeypatch.setattr(actcab, "GRID", (candidate,))
         engine = ScriptedEngine(states=lambda numbers: STATES_ND[list(numbers)])
-        return load_estimator("actcab", options).fit(KNOWN, engine, 3).rate(rated)
+        return load_estimator("actcab").fit(KNOWN, engine, 3).rate(rated)
 
-    alone = [{"tune": False, "learning_rate": c.learning_rate, "epochs": c.epochs} for c in GRID]
-    scores = [brier(values_on(KNOWN.validation, **o), KNOWN.validation.correct) for o in alone]
-    best = alone[int(np.argmin(scores))]
-    assert rate() == pytest.approx(rate(**best), abs=1e-5)
+    chosen, grid = rate(), actcab.GRID
+    validation = KNOWN.validation
+    scores = [brier(values_on(validation, one), validation.correct) for one in grid]
+    assert chosen == pytest.approx(values_on(TEST, grid[int(np.argmin(scores))]), abs=1e-5)
 
 
 def test_it_learns_what_can_be_learnt():
@@ -89,14 +90,12 @@ def test_it_learns_what_can_be_learnt():
 
 def test_the_fitted_parameters_are_the_weights_and_the_offset():
     engine = ScriptedEngine(states=lambda numbers: STATES_ND[list(numbers)])
-    for options, count in (({}, 7), ({"bias": False}, 6)):
-        fitted = load_estimator("actcab", options).fit(KNOWN, engine, 0)
-        assert fitted.trained_parameters == count
+    assert load_estimator("actcab").fit(KNOWN, engine, 0).trained_parameters == 7
 
 
 def test_a_cut_response_has_no_value():
     engine = ScriptedEngine(states=lambda numbers: STATES_ND[list(numbers)])
-    fitted = load_estimator("actcab", {"tune": False}).fit(KNOWN, engine, 0)
+    fitted = load_estimator("actcab").fit(KNOWN, engine, 0)
     assert fitted.rate(samples([response(130, cut=True)])) == [None]
 
 

@@ -88,9 +88,6 @@ def test_a_live_vote_carries_no_other_estimators_confidences():
     [
         ("SC", "sc"),
         ("GrACE-SC", "grace-sc"),
-        ("Early-Stop,threshold=0.9", "es,threshold=0.9"),
-        ("majority", "sc"),
-        ("best-of-n", "best"),
     ],
 )
 def test_a_strategy_goes_by_what_texts_call_it(said: str, name: str) -> None:

@@ -163,9 +163,6 @@ class TargetSettings:
         ("mean", "last", "likelihood"),
         "inputs of the probe: mean and last hidden state, token likelihoods",
     )
-    probe: Literal["ridge", "adamw"] = setting(
-        "ridge", "ridge: in closed form; adamw: ActCab's short training"
-    )
     folds: int = setting(
         10, "folds of the probe, grouped by question; fewer if those are few", low=2
     )

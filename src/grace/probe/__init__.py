@@ -9,14 +9,12 @@ Shapes: N rows, D features, L lambdas.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Literal
 
 import numpy as np
 
-from grace.probe.adamw import fit_adamw
 from grace.probe.rows import Array, Probe, assign_folds, check_several, checked, spread
 
-__all__ = ["Probe", "assign_folds", "fit_adamw", "fit_probe", "kfold_scores"]
+__all__ = ["Probe", "assign_folds", "fit_probe", "kfold_scores"]
 
 LAMBDAS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 INNER = 3  # folds of the training rows on which a lambda is chosen
@@ -28,7 +26,6 @@ def kfold_scores(
     groups_N: Sequence[Hashable],
     *,
     folds: int = 10,
-    kind: Literal["ridge", "adamw"] = "ridge",
     lambdas: Sequence[float] = LAMBDAS,
     blocks: Sequence[int] = (),
     seed: int = 0,
@@ -40,11 +37,10 @@ def kfold_scores(
         labels_N: 1 or True where the response is right.
         groups_N: question of each row.
         folds: number of folds; fewer if there are fewer questions.
-        kind: closed-form ridge, or ActCab's short AdamW.
         lambdas: ridge penalties per training row; with more than one, each outer fold chooses
             its own on `INNER` folds that are held out of its training set.
         blocks: sizes of consecutive feature parts; several should weigh the same in total.
-        seed: seed of the folds (and of AdamW's batches).
+        seed: seed of the folds.
 
     Returns:
         Uncalibrated scores, float64 of shape (N,).
@@ -60,10 +56,7 @@ def kfold_scores(
     scores_N = np.empty(len(label_N))
     for fold in range(fold_N.max() + 1):
         held_N = fold_N == fold
-        if kind == "adamw":
-            probe = fit_adamw(features_ND[~held_N], label_N[~held_N], seed)
-        else:
-            probe = _choose(features_ND, label_N, fold_N, (fold,), lambdas, blocks)
+        probe = _choose(features_ND, label_N, fold_N, (fold,), lambdas, blocks)
         scores_N[held_N] = probe.predict(features_ND[held_N])
     return scores_N
 

@@ -26,7 +26,6 @@ POLICIES = (
 )
 """The policies that `grace scale` compares by default."""
 
-ALIASES = {"majority": "sc", "early-stop": "es", "best-of-n": "best"}
 DROPPING = {"grace-drop": "grace-sc", "grace-es-drop": "grace-es"}
 DROP = "drop=0.1"  # the setting that the names in DROPPING add
 OWN = "grace"  # the default estimator: a live vote carries its confidences
@@ -46,15 +45,15 @@ def policy(name: str, **settings: Any) -> Policy:
     A name is a strategy (`sc`, `asc`, `esc`, `es`, ...: the files of this folder, or `module:NAME`)
     or ESTIMATOR-STRATEGY, where `-sc` is the weighted vote: `grace-es`, `p_true-sc`. Settings may
     follow: `asc,rule=beta`. A strategy that reads confidences reads those of `grace` unless an
-    estimator is named. Case does not matter, and `majority`, `early-stop` and `best-of-n` are `sc`,
-    `es` and `best`. `grace-drop` and `grace-es-drop` are `grace-sc` and `grace-es` with `drop=0.1`.
+    estimator is named. Case does not matter. `grace-drop` and `grace-es-drop` are `grace-sc` and
+    `grace-es` with `drop=0.1`.
 
     Raises:
         ConfigError: no such strategy, an estimator for a strategy that reads none, or an unknown
             or impossible setting.
     """
     plain, *pairs = name.split(",")
-    plain = plain if ":" in plain else ALIASES.get(plain.lower(), plain.lower())
+    plain = plain if ":" in plain else plain.lower()
     if plain in DROPPING:
         plain, pairs = DROPPING[plain], [DROP, *pairs]
     estimator, _, rule = plain.rpartition("-")

@@ -10,7 +10,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -125,7 +125,8 @@ def _strategies() -> Rows:
     rows = []
     for name, plugin in find("grace.strategies").items():
         shown, strategy, _ = policy(name)
-        settings = [f"{f.name}={getattr(strategy, f.name)}" for f in dataclasses.fields(strategy)]
+        fields = dataclasses.fields(cast(Any, strategy))
+        settings = [f"{field.name}={getattr(strategy, field.name)}" for field in fields]
         about = [_first_line(plugin.file), f"Settings: {', '.join(settings)}." if settings else ""]
         rows.append({"name": shown, "about": " ".join(about).strip()})
     for name, base in DROPPING.items():

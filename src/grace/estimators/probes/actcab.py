@@ -24,7 +24,6 @@ from grace.grading import labels_of
 from grace.metrics import brier
 from grace.metrics.samples import bin_index
 from grace.probe import assign_folds
-from grace.probe.adamw import train_probes
 from grace.probe.rows import Array, check_several, sigmoid, spread
 
 
@@ -41,17 +40,15 @@ GRID = tuple(
 
 
 class Scale(NamedTuple):
-    """Standardises features by the training rows, and appends a constant 1 if there is a bias."""
+    """Standardises features by the training rows, and appends a constant 1 for the bias."""
 
     mean_D: Array
     scale_D: Array
-    bias: bool
 
     def __call__(self, states_ND: Array) -> Array:
         """Scale rows of any split."""
         rows_ND = ((states_ND - self.mean_D) / self.scale_D).astype(np.float32)
-        ones_N1 = np.ones((len(rows_ND), int(self.bias)), dtype=np.float32)
-        return np.concatenate([rows_ND, ones_N1], axis=1)
+        return np.pad(rows_ND, ((0, 0), (0, 1)), constant_values=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +56,9 @@ class ActCab:
     """A sigmoid probe on the mean last-layer hidden state, with k-fold soft labels.
 
     The published optimisation leaves most values near 0.5 on a few thousand rows, so learning rate
-    and epochs are chosen on validation Brier by default.
+    and epochs are chosen from `GRID` on validation Brier; the rest is as published.
     """
 
-    tune: bool = setting(True, "choose learning_rate and epochs on validation Brier")
-    learning_rate: float = setting(1e-3, "learning rate of AdamW, if tune=false", low=0)
-    epochs: int = setting(30, "epochs of training, if tune=false", low=1)
-    batch_size: int = setting(128, "responses per optimizer step", low=1)
-    weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
-    bias: bool = setting(True, "train a bias")
     folds: int = setting(10, "folds for the soft labels", low=2)
     bins: int = setting(50, "equal-width bins of the soft labels", low=1)
 
@@ -83,21 +74,16 @@ class ActCab:
         train = splits.train
         label_N, fold_N = labels_of(train.correct), self._folds(train, seed)
         states_ND = _states(train, range(len(label_N)), engine)
-        scale = Scale(states_ND.mean(axis=0, dtype=np.float64), spread(states_ND), self.bias)
+        scale = Scale(states_ND.mean(axis=0, dtype=np.float64), spread(states_ND))
         rows_ND = scale(states_ND)
         soft_NC = self._soft_labels(rows_ND, label_N, fold_N, seed)
-        weights_CD = self._train(rows_ND, soft_NC, seed)
-        best = 0 if len(weights_CD) == 1 else _best(splits.validation, engine, scale, weights_CD)
-        weights_D = weights_CD[best]
+        weights_CD = _train(rows_ND, soft_NC, seed)
+        weights_D = weights_CD[_best(splits.validation, engine, scale, weights_CD)]
 
         def rate(samples: Samples, rows: Rows) -> list[float]:
             return list(_rate(scale(_states(samples, rows, engine)), weights_D).tolist())
 
         return of_ended(rate, len(weights_D))
-
-    @property
-    def _candidates(self) -> Sequence[Candidate]:
-        return GRID if self.tune else [Candidate(self.learning_rate, self.epochs)]
 
     def _folds(self, train: Samples, seed: int) -> Array:
         questions = [question.id for question in train.questions]
@@ -106,25 +92,56 @@ class ActCab:
 
     def _soft_labels(self, rows_ND: Array, label_N: Array, fold_N: Array, seed: int) -> Array:
         """Return the accuracy of each row's bin of out-of-fold scores, per candidate, (N, C)."""
-        labels_NC = np.repeat(label_N[:, None], len(self._candidates), axis=1)
+        labels_NC = np.repeat(label_N[:, None], len(GRID), axis=1)
         scores_NC = np.empty_like(labels_NC)
         for fold in np.unique(fold_N):
             held_N = fold_N == fold
-            weights_CD = self._train(rows_ND[~held_N], labels_NC[~held_N], seed)
+            weights_CD = _train(rows_ND[~held_N], labels_NC[~held_N], seed)
             scores_NC[held_N] = _rate(rows_ND[held_N], weights_CD.T)
         return np.stack([bin_accuracy(s_N, label_N, self.bins) for s_N in scores_NC.T], axis=1)
 
-    def _train(self, rows_ND: Array, labels_NC: Array, seed: int) -> Array:
-        rates, epochs = zip(*self._candidates, strict=True)
-        return train_probes(
-            rows_ND,
-            labels_NC,
-            rates,
-            epochs,
-            batch_size=self.batch_size,
-            weight_decay=self.weight_decay,
-            seed=seed,
-        )
+
+def _train(rows_ND: Array, labels_NC: Array, seed: int) -> Array:
+    return train_probes(rows_ND, labels_NC, *zip(*GRID, strict=True), seed=seed)
+
+
+def train_probes(
+    features_ND: Array,
+    labels_NC: Array,
+    learning_rates: Sequence[float],
+    epochs: Sequence[int],
+    *,
+    batch_size: int = 128,
+    weight_decay: float = 0.01,
+    seed: int = 0,
+) -> Array:
+    """Train C probes, sigmoids, at once by AdamW on squared error; return their weights (C, D).
+
+    Each has its own labels, learning rate and epochs. All start from zero and see the same batches,
+    so each comes out as it would alone. For a bias, add a feature that is always 1.
+    """
+    import torch
+
+    count, width = features_ND.shape
+    weights_CD = np.zeros((len(epochs), width), features_ND.dtype)
+    rows = list(torch.from_numpy(weights_CD))  # views: a step changes the matrix
+    groups = [{"params": [row], "lr": rate} for row, rate in zip(rows, learning_rates, strict=True)]
+    optimizer = torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True)
+    rng = np.random.default_rng(seed)
+    for epoch in range(max(epochs)):
+        left = [c for c, last in enumerate(epochs) if epoch < last]
+        optimizer.zero_grad()  # a probe without a slope is done: the optimizer leaves it alone
+        order_N = rng.permutation(count)
+        for first in range(0, count, batch_size):
+            rows_B = order_N[first : first + batch_size]
+            batch_BD, label_BC = features_ND[rows_B], labels_NC[rows_B[:, None], left]
+            p_BC = sigmoid(batch_BD @ weights_CD[left].T)
+            slope_BC = (2 / len(rows_B)) * (p_BC - label_BC) * p_BC * (1 - p_BC)
+            slope_CD = torch.from_numpy(slope_BC.astype(batch_BD.dtype).T @ batch_BD)
+            for c, slope_D in zip(left, slope_CD, strict=True):
+                rows[c].grad = slope_D
+            optimizer.step()
+    return weights_CD
 
 
 def bin_accuracy(scores_N: Array, label_N: Array, bins: int) -> Array:
@@ -148,8 +165,8 @@ def _best(validation: Samples, engine: Engine, scale: Scale, weights_CD: Array) 
     rows = ended_rows(validation)
     if not rows:
         raise DataError(
-            "no validation response ended, so there is nothing to tune on; raise "
-            "sample.max_new_tokens, or set estimators.actcab.tune=false"
+            "no validation response ended, so ActCab has nothing to tune on; raise "
+            "sample.max_new_tokens, or leave it out of report.estimators"
         )
     correct_N = np.array([validation.correct[row] for row in rows])
     p_NC = _rate(scale(_states(validation, rows, engine)), weights_CD.T)

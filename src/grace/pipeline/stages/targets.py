@@ -114,7 +114,6 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
         labels,
         questions,
         folds=settings.folds,
-        kind=settings.probe,
         blocks=[part.shape[1] for part in parts],
         seed=context.settings.seed,
     )
