@@ -152,6 +152,13 @@ def test_a_fitted_probe_scores_new_rows_with_training_statistics() -> None:
     assert ((probe.predict(features[300:]) > 0.5) == labels[300:]).mean() > 0.7
 
 
+def test_with_two_folds_nothing_is_left_to_choose_a_penalty_on() -> None:
+    features, labels, groups = problem(80, 60)
+    largest = kfold_scores(features, labels, groups, folds=2, lambdas=[100.0])
+    scores = kfold_scores(features, labels, groups, folds=2)
+    np.testing.assert_array_equal(scores, largest)
+
+
 def test_scores_are_the_same_for_the_same_seed() -> None:
     features, labels, groups = problem(100, 12)
     first = kfold_scores(features, labels, groups, seed=4)

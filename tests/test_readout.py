@@ -231,6 +231,16 @@ def test_features_without_spread_get_no_weight():
     assert made.weights[0][1] == 0
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_likelihood_that_hardly_varies_is_no_evidence(seed):
+    """A nearly deterministic model; its mean likelihood is no exact number."""
+    rng = np.random.default_rng(seed)
+    phi = np.array([features(-rng.exponential(2e-4, 3), -1e-4) for _ in range(300)])
+    made = fit_evidence(phi, rng.random(300) < 0.5)
+    assert np.abs(made.weights).max() < 100
+    assert np.ptp([made.shift_of(row) for row in phi]) < 0.5
+
+
 def graded_with_luck(count, luck, seed=0):
     """Answers of `made_up`, of which a share of the wrong ones is graded right all the same."""
     rng = np.random.default_rng(100 + seed)

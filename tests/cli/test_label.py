@@ -64,6 +64,23 @@ def test_a_run_labels_questions_as_it_was_trained_to_ask_them(
     assert "samples (1 -> 2)" in refused.err
 
 
+def test_of_a_model_whose_votes_compare_numbers_an_answer_without_one_casts_none(
+    finished: Path, questions: Path, tmp_path: Path, cli: Any
+) -> None:
+    answers = {}
+    for kind in ("open", "number"):
+        adapter = shutil.copytree(finished / "run/adapter", tmp_path / kind)
+        card = json.loads((adapter / "grace.json").read_text())
+        (adapter / "grace.json").write_text(json.dumps(card | {"kind": kind}))
+        out = tmp_path / f"of-{kind}"
+        grader = ("--set", "grade.grader=tiny_run:coin")
+        assert cli("label", questions, out, "--model", adapter, *grader).code == 0
+        rows = parquet.read_table(out).to_pylist()
+        assert not any(re.search(r"\d", row["text"]) for row in rows)
+        answers[kind] = {row["answer"] for row in rows}
+    assert answers["number"] == {None} and None not in answers["open"]
+
+
 def test_equal_responses_are_not_made_twice(
     finished: Path, questions: Path, tmp_path: Path, cli: Any
 ) -> None:

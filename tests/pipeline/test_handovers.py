@@ -154,6 +154,32 @@ def test_every_row_of_features_is_that_of_the_response_in_its_row(context, monke
     assert (stored["last"] == -stored["mean"]).all()
 
 
+def test_features_that_other_settings_have_begun_are_made_anew(context, monkeypatch):
+    """`train.lora` is a setting of a later stage, and decides which layers are read here."""
+    read, killed = [], [2]
+
+    def states(prompts, responses, steps_NB, layers):
+        if not killed[0]:
+            raise KeyboardInterrupt
+        killed[0] -= 1
+        read.append(len(prompts))
+        zeros = np.zeros((len(prompts), 2), np.float32)
+        steps = StepStates(*np.zeros((2, len(prompts), 0, 2), np.float32))
+        return dict.fromkeys([LAST, *layers], LayerStates(Features(*[zeros] * 3), steps))
+
+    context.engines.base.states = states
+    monkeypatch.setattr(targets, "SHARD_ROWS", 20)
+    monkeypatch.setattr(targets, "layers_to_read", lambda *_: [3])
+    with pytest.raises(KeyboardInterrupt):
+        targets.features(context)
+    monkeypatch.setattr(targets, "layers_to_read", lambda *_: [])
+    killed[0] = 99
+    targets.features(context)
+    total = len(context.samples(context.directory.split("train")).responses)
+    assert sum(read[2:]) == total > 40
+    assert "mean.3" not in load_file(context.directory.split("train").features)
+
+
 def test_every_answer_is_stored_and_graded_under_the_question_that_was_asked(tmp_path):
     context = made_up_run.make(tmp_path, "grade.grader=made_up_run:echoes")
     split = context.directory.split("other")

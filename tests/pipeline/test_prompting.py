@@ -99,6 +99,18 @@ def test_a_model_without_a_chat_template_gets_examples_where_they_help(
     assert (without.settings.data.prompt, without.settings.data.shots) == ("text", 0)
 
 
+def test_without_a_question_to_spare_no_examples_are_tried(
+    inputs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    taken = settings(inputs, "plain", "data.train=27", "data.validation=6", "data.test=7")
+    context = chosen(tmp_path / "run", taken, monkeypatch, text0=2, text5=3)
+    assert (context.settings.data.prompt, context.settings.data.shots) == ("text", 0)
+    assert "data.train leaves no question for examples" in capsys.readouterr().err
+
+
 def test_what_is_set_is_not_chosen(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,6 +218,15 @@ def test_training_again_forgets_what_was_scaled_with_the_old_model(scaled: Path,
     assert read_json(path / "report.json")["scaling"] == []
 
 
+def test_a_strategy_that_is_named_twice_is_replayed_once(scaled: Path, tmp_path: Path):
+    path = shutil.copytree(scaled, tmp_path / "run")
+    again = ("es", "SC", "grace-es,threshold=0.8", "grace-es,threshold=0.7")
+    scale_runs(path, CHOSEN._replace(strategies=again))
+    names = {row["strategy"] for row in read_json(path / "scaling.json")["rows"]}
+    before = {row["strategy"] for row in read_json(scaled / "scaling.json")["rows"]}
+    assert names == before | {"grace-es,threshold=0.7"}
+
+
 def test_what_cannot_be_scaled_is_refused_before_anything_is_sampled(
     finished: Path, tmp_path: Path
 ):
@@ -225,6 +234,7 @@ def test_what_cannot_be_scaled_is_refused_before_anything_is_sampled(
         (ScaleSettings(estimators=("p_tru",)), "did you mean 'p_true'"),
         (ScaleSettings(strategies=("verbal-es",)), "add --estimators verbal"),
         (ScaleSettings(strategies=("grace-es,threshold",)), "write NAME=VALUE"),
+        (ScaleSettings(strategies=("grace-drop",)), "train it with train.trace=true"),
     ):
         with pytest.raises(ConfigError, match=message):
             scale_runs(finished / "run", chosen)

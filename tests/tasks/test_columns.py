@@ -215,6 +215,8 @@ def test_the_right_choice_is_found_however_it_is_given(fields: dict[str, Any]) -
         ({"problem": "?", "solution": "It is $5$.", "answer": "5"}, ("5",)),  # MATH-500
         ({"question": "?", "passage": "...", "answer": True}, ("yes", "true")),  # BoolQ
         ({"question": "?", "answer": False}, ("no", "false")),  # StrategyQA
+        ({"question": "?", "answer": "True"}, ("yes", "true")),  # the same in a CSV file
+        ({"question": "?", "answer": " FALSE"}, ("no", "false")),
         ({"question": "?", "obj": "x", "possible_answers": '["x", "y"]'}, ("x", "y")),  # PopQA
         (
             {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,20 @@ def test_a_file_without_splits_is_divided_by_the_seed(tmp_path: Path) -> None:
     assert read(data) == drawn != read(data, seed=1)
 
 
+def test_questions_with_one_stem_and_other_options_are_all_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [
+        {"question": "Which is true?", "choices": [f"{n}", f"not {n}"], "answer": "A"}
+        for n in range(12)
+    ]
+    file = write(tmp_path / "own.jsonl", [*rows, rows[3], rows[5]])
+    caplog.set_level(logging.WARNING, logger="grace.tasks")
+    drawn = read(DataSettings(task="jsonl", file=file))
+    assert sum(map(len, drawn.values())) == 12
+    assert "2 of 14 questions repeat another and are left out" in caplog.text
+
+
 def test_a_file_that_is_too_small_is_told_which_sizes_fit(tmp_path: Path) -> None:
     file = write(tmp_path / "own.jsonl", [*map(open_row, range(70)), open_row(3)])
     with pytest.raises(
@@ -296,7 +311,7 @@ def test_both_kinds_in_one_file_are_asked_and_answered_each_in_its_way(tmp_path:
     task = load_task("jsonl")
     choice = one(tmp_path, {"question": "Which?", "choices": ["x", "y"], "answer": "y"})
     assert [turn["role"] for turn in task.messages(choice, DataSettings())] == ["system", "user"]
-    assert task.answer("Explanation: so\nAnswer: B") == "B"
+    assert task.answer("Explanation: so\nAnswer: B", choice.choices) == "B"
     openly = one(tmp_path, open_row(5))
     assert [turn["role"] for turn in task.messages(openly, DataSettings())] == ["user"]
     assert task.answer("Guess: The Thing!") == "thing"
@@ -308,4 +323,18 @@ def test_a_lone_letter_is_an_answer_only_if_an_option_has_it() -> None:
     assert task.answer("C.", ["x", "y", "z"]) == task.answer("C.") == "c"
     assert task.answer("C.", ["x", "y"]) is None
     assert task.answer("Guess: y", ["x", "y"]) == "y"
-    assert task.answer("CD", ["x", "y"]) == "cd"
+    assert task.answer("CD", ["x", "y"]) is None
+
+
+def test_an_open_answer_that_begins_like_a_letter_is_a_text() -> None:
+    task = load_task("jsonl")
+    said = ["Answer: A Tale of Two Cities", "Answer: A Christmas Carol", "Answer: B vitamins"]
+    assert [*map(task.answer, said)] == ["tale of two cities", "christmas carol", "b vitamins"]
+
+
+@pytest.mark.parametrize("kind", ["", "choice"])
+def test_without_a_letter_or_an_option_there_is_no_vote(kind: str) -> None:
+    task = load_task("jsonl", kind)
+    assert task.answer("I don't know", ["4", "7"]) is None
+    assert task.answer("Explanation: let us think...", ["4", "7"]) is None
+    assert task.answer("Explanation: ...\nAnswer: B", ["4", "7"]) == "B"

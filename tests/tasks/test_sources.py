@@ -269,6 +269,23 @@ def test_repeats_are_dropped_by_text_and_options_in_any_order() -> None:
     assert [[q.id for q in pool] for pool in kept] == [["1", "2"], ["3", "4"]]
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["What is 7 + 5?", "What is 7 - 5?", "What is 7 * 5?", "What is 7 / 5?", "What is 7^5?"],
+        ["Who designed C?", "Who designed C++?", "Who designed C#?"],
+        ["What is (2 + 3) * 4?", "What is 2 + (3 * 4)?"],
+        ["What is half of 3.5?", "What is half of 3:5?", "What is half of 3 5?"],
+        ["Solve x^2 - 4 = 0", "Solve x^2 + 4 = 0", "Solve x^2 = -4", "Solve x^2 = 4"],
+    ],
+)
+def test_questions_that_differ_by_a_sign_are_different(texts: list[str]) -> None:
+    pool = [Question(str(n), "t", text, ("a",)) for n, text in enumerate(texts)]
+    assert disjoint([pool]) == [pool]
+    assert len({content_id("x", text) for text in texts}) == len(texts)
+    assert disjoint([pool[:1], [Question("9", "t", texts[0].lower().rstrip("?"), ("a",))]])[1] == []
+
+
 def test_a_made_id_follows_the_content_alone() -> None:
     assert content_id("x", "Who is it?") == content_id("x", "who is it")
     assert content_id("x", "Who?", ["a"]) != content_id("x", "Who?", ["b"])

@@ -164,7 +164,7 @@ class TargetSettings:
         "inputs of the probe: mean and last hidden state, token likelihoods",
     )
     folds: int = setting(
-        10, "folds of the probe, grouped by question; fewer if those are few", low=2
+        10, "folds of the probe, grouped by question; fewer if those are few", low=3
     )
     bins: int = setting(10, "equal-width bins of the probe's scores", low=1)
     kind: Literal["bins", "labels", "scores"] = setting(

@@ -116,8 +116,9 @@ def usual_budget(chosen: Threshold | None, strategy: Strategy | str | None) -> i
 
 def _is_early_stop(strategy: Strategy | str | None) -> bool:
     """Return whether this is early stopping without settings, which takes the run's threshold."""
-    named = strategies.policy(strategy).name if isinstance(strategy, str) else strategy
-    return named in (None, "grace-es")
+    if not isinstance(strategy, str):
+        return strategy is None
+    return "," not in strategy and strategies.policy(strategy).name == "grace-es"
 
 
 def _holds(

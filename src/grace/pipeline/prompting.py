@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grace.chat import encode_chat, encode_text, has_chat_template
 from grace.config import DataSettings, RunSettings
 from grace.engines import Sampling
+from grace.errors import DataError
 from grace.grading import grader_of, is_number
 from grace.progress import say
 from grace.records import Message, Question
@@ -75,10 +76,21 @@ def _way_to_ask(
     longest = at_most_half(longest, engine.limit)
     chosen: dict[str, Any] = {"max_new_tokens": longest}
     if settings.data.prompt == "auto":
-        if not shots:
+        if not shots and _spares_examples(context):
             shots, training = training[:SHOTS], training[SHOTS:]
         chosen |= _best_prompt(context, shots, training[:TRIED], longest)
     return chosen
+
+
+def _spares_examples(context: Context) -> bool:
+    """Return whether the pool holds examples for the prompt beside `data.train` questions."""
+    data = dataclasses.replace(context.open_settings.data, shots=SHOTS)
+    try:
+        draw_training(context.task, data, context.open_settings.seed)
+    except DataError:
+        say("data.train leaves no question for examples, so no prompt with examples is tried")
+        return False
+    return True
 
 
 def at_most_half(longest: int, context: int | None) -> int:

@@ -91,10 +91,16 @@ def _choose(
     lambdas: Sequence[float],
     blocks: Sequence[int],
 ) -> Probe:
-    """Fit on the rows outside the folds `outer`; inner folds of those rows choose lambda."""
+    """Fit on the rows outside the folds `outer`; inner folds of those rows choose lambda.
+
+    Where they are a single fold, as with two questions, it is the largest.
+    """
+    folds = int(fold_N.max()) + 1
+    if folds - len(outer) < 2:
+        lambdas = [max(lambdas)]
     if len(lambdas) > 1:
         error_L = np.zeros(len(lambdas))
-        for fold in _inner_folds(int(fold_N.max()) + 1, outer):
+        for fold in _inner_folds(folds, outer):
             train_N, held_N = ~np.isin(fold_N, (*outer, fold)), fold_N == fold
             probes = _ridge(features_ND[train_N], label_N[train_N], lambdas, blocks)
             score_LN = np.stack([probe.predict(features_ND[held_N]) for probe in probes])

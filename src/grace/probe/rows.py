@@ -62,9 +62,9 @@ def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Arr
 
 
 def varying(features_NF: Array) -> Array:
-    """Replace features that hardly vary by their mean, so that no fit uses them."""
-    still_F = features_NF.std(0) < SPREAD
-    varying_NF: Array = np.where(still_F, features_NF.mean(0), features_NF)
+    """Replace features that hardly vary by 0, so that no fit uses them."""
+    # their mean would vary in its last bit, and a fit would give that a huge weight
+    varying_NF: Array = np.where(features_NF.std(0) < SPREAD, 0.0, features_NF)
     return varying_NF
 
 

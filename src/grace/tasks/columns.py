@@ -94,8 +94,8 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
         raise _missing("answer" if choices else "answers", "answer", list(fields), data, where)
     if answer is not None and choices:
         answers = (_right_letter(answer, choices, labels, where),)
-    elif isinstance(answer, bool):
-        answers = ("yes", "true") if answer else ("no", "false")
+    elif isinstance(answer, bool) or str(answer).strip().lower() in ("true", "false"):
+        answers = ("yes", "true") if str(answer).strip().lower() == "true" else ("no", "false")
     elif answer is not None:
         answers = _texts(answer, f'{where}: "{columns.answers}"')
     name = row_id(row) or content_id("jsonl", text, choices)

@@ -7,6 +7,7 @@ the order nor on the size of the pool, and a smaller draw is part of a larger on
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 from grace.config import DataSettings
@@ -19,6 +20,9 @@ from grace.tasks.rows import Pools, Row, note
 Parse = Callable[[Row], Question | None]
 MOST = {"train": 2000, "validation": 500, "test": 1000}  # without settings
 PARTS = {"train": 3, "validation": 1, "test": 2}  # shares of a pool that is divided
+_SIGNS = re.compile(  # all but punctuation, which counts within numbers, as a minus does
+    r"[^\w\s.,;:?!'\"`\u2018\u2019\u201c\u201d\u00b4-]|(?<!\w)-(?=[\s\d])|(?<=\d)[.,:](?=\d)"
+)
 
 
 def draw(
@@ -98,8 +102,18 @@ def rank(questions: Iterable[Question], salt: str) -> list[Question]:
 
 
 def content_id(name: str, text: str, choices: Iterable[str] = ()) -> str:
-    """Return an id made from the normalised content of a question, for one that has none."""
-    return f"{name}-{_digest(*map(normalise, (text, *choices)))[:16]}"
+    """Return an id made from the content of a question, for one that has none."""
+    return f"{name}-{_digest(*map(_told_apart, (text, *choices)))[:16]}"
+
+
+def identity(question: Question) -> tuple[str, ...]:
+    """Return what makes two questions the same: their text and, in any order, their options."""
+    return (_told_apart(question.text), *sorted(map(_told_apart, question.choices)))
+
+
+def _told_apart(text: str) -> str:
+    """Return a text as `normalise` does, with the signs that may make another question of it."""
+    return " ".join([normalise(text), *_SIGNS.findall(text)])
 
 
 def parse_rows(name: str, rows: Sequence[Row], parse: Parse) -> list[Question]:
@@ -138,7 +152,7 @@ def disjoint(pools: Iterable[list[Question]]) -> list[list[Question]]:
     for pool in pools:
         own: list[Question] = []
         for question in pool:
-            key = (normalise(question.text), *sorted(map(normalise, question.choices)))
+            key = identity(question)
             if key not in seen and question.id not in ids:
                 own.append(question)
                 seen.add(key)

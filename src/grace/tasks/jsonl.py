@@ -21,10 +21,10 @@ from grace.records import Message, Question
 from grace.store.inputs import ENDINGS, SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
 from grace.tasks.columns import parse, question_rows, row_id
-from grace.tasks.draw import draw, rank, sizes
+from grace.tasks.draw import draw, identity, rank, sizes
 from grace.tasks.forms import NO_CHOICES
 from grace.tasks.prompts import ask
-from grace.tasks.rows import Pools, Row, folder_pools, named_pools
+from grace.tasks.rows import Pools, Row, folder_pools, named_pools, note
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +71,20 @@ class Jsonl:
         return ask(question, data)
 
     def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
-        """Return the letter after `Answer:` if there is one, else the normalised short answer.
+        """Return what votes count: a letter, a number, or the normalised short answer.
 
-        A letter that no option has is none. Where answers are numbers, it is the number that the
-        grader reads.
+        With choices it is the letter after `Answer:`, or the short answer if that is a letter or
+        an option; a letter that no option has is none. Where answers are numbers, it is the number
+        that the grader reads.
         """
         if self.kind == "number":
             value = number(text)
             return None if value is None else f"{value:.12g}"
-        return offered(letter(text) or normalise(short_answer(text)) or None, choices)
+        short = normalise(short_answer(text)) or None
+        if self.kind == "open" and not choices:
+            return short
+        named = short if short and (len(short) == 1 or short in map(normalise, choices)) else None
+        return offered(letter(text) or named, choices)
 
 
 TASK = Jsonl()
@@ -151,17 +156,19 @@ def _by_field(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def _divided(
-    source: str, rows: Iterable[Row], data: DataSettings, seed: int
+    source: str, rows: Sequence[Row], data: DataSettings, seed: int
 ) -> dict[str, list[Row]]:
     """Divide the rows with different questions by the seed."""
-    by_text: dict[str, tuple[Question, Row]] = {}
+    different: dict[tuple[str, ...], tuple[Question, Row]] = {}
     for row in rows:
         question = parse(row, data)
-        by_text.setdefault(normalise(question.text), (question, row))
-    size = sizes(len(by_text), data)
-    _check_size(source, len(by_text), size)
-    row_of = {question.id: row for question, row in by_text.values()}
-    ranked = rank([question for question, _ in by_text.values()], f"split/{seed}")
+        different.setdefault(identity(question), (question, row))
+    size = sizes(len(different), data)
+    _check_size(source, len(different), size)
+    if repeats := len(rows) - len(different):
+        note(f"{source}: {repeats} of {len(rows)} questions repeat another and are left out")
+    row_of = {question.id: row for question, row in different.values()}
+    ranked = rank([question for question, _ in different.values()], f"split/{seed}")
     ordered = [row_of[question.id] for question in ranked]
     middle, end = size["test"], size["test"] + size["validation"]
     return {"test": ordered[:middle], "validation": ordered[middle:end], "train": ordered[end:]}

@@ -164,6 +164,7 @@ def label(
         data=run.data,
         shots=shots,
         stop=run.stop,
+        numbers=card.get("kind") == "number",
         grade=run.grade,
         samples=samples,
         temperature=(0.0 if samples == 1 else TEMPERATURE) if temperature is None else temperature,

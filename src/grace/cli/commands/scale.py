@@ -136,4 +136,5 @@ def _show_threshold(chosen: Threshold, path: Path, *, as_json: bool) -> None:
     if chosen.test:
         print(f"check on the test questions, which were not used: {chosen.test['shows']}")
     options = "" if chosen.mode == "answer" else f" --budget {chosen.budget}"
+    options += " --strategy es" if options and chosen.budget == 1 else ""  # one sample is no vote
     print(f'next:   grace ask {shlex.quote(str(path))} "your question"{options}')

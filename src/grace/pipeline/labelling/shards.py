@@ -9,7 +9,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,6 +50,7 @@ class Labelling:
         thinking: let a model without a grace.json reason before it answers (`grace.chat`).
         data: the settings of the prompts, which begin with the examples `shots`.
         stop: texts that end a response.
+        numbers: whether votes of the model compare numbers.
         grade: the settings of the grader.
         samples: responses per question, drawn at `temperature` with `top_p`.
         features: the hidden states that are kept of every response (see `grace.engines.Features`).
@@ -68,6 +69,7 @@ class Labelling:
     data: DataSettings
     shots: tuple[Question, ...] = ()
     stop: tuple[str, ...] = ()
+    numbers: bool = False
     grade: GradeSettings = field(default_factory=GradeSettings)
     samples: int = 1
     temperature: float = 0.0
@@ -92,7 +94,8 @@ class Labeller:
 
     def __init__(self, questions: str | Path, out: Path, settings: Labelling) -> None:
         self._questions, self._out, self._settings = questions, out, settings
-        self._task = graded_task(settings.data, settings.grade)
+        number = "number" if settings.numbers else settings.grade.grader
+        self._task = graded_task(settings.data, replace(settings.grade, grader=number))
         self._grade = grader_of(settings.grade, self._task.grader)
         drawn = settings.samples, settings.temperature, settings.top_p
         self._sampling = Sampling(*drawn, settings.max_new_tokens, settings.seed)

@@ -184,7 +184,13 @@ def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Pol
     names = [*COUNTING, f"{OWN}-cisc", f"{OWN}-best"]
     names += [f"{name}-{rule}" for name in estimators for rule in READING]
     policies: dict[Answers, list[Policy]] = {"base": [], "tuned": []}
-    for one in map(policy, dict.fromkeys([*names, *chosen.strategies])):
+    named = {one.name: one for one in map(policy, [*names, *chosen.strategies])}
+    for one in named.values():
+        if getattr(one.strategy, "drop", 0) and not context.settings.train.trace:
+            raise ConfigError(
+                f"strategy {one.name!r} reads c before the end of an answer, which the run was not "
+                "trained for; train it with train.trace=true"
+            )
         if one.estimator is None:
             policies["base"].append(one)
             policies["tuned"].append(one)

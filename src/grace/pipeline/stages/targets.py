@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from grace.pipeline.stages.depth import layers_to_read, read_array, to_arrays
 from grace.probe.steps import draw_steps
 from grace.progress import progress, say
 from grace.records import Target
-from grace.store import write_bytes, write_json
+from grace.store import read_json, write_bytes, write_json
 
 if TYPE_CHECKING:
     from grace.training.targets import Targets
@@ -34,13 +35,13 @@ def features(context: Context) -> None:
 
     split = context.directory.split("train")
     samples = context.samples(split)
-    folder = split.path / "features.partial"
+    layers = layers_to_read(context.settings.train, context.engine("base"))
+    folder = _shards(split.path, {"trace": context.settings.train.trace, "layers": layers})
     total = len(samples.responses)
     starts = range(0, total, SHARD_ROWS)
     paths = [folder / f"{number:05d}.safetensors" for number in range(len(starts))]
     done = min(sum(path.exists() for path in paths) * SHARD_ROWS, total)
     steps_NB = _steps(context, samples)
-    layers = layers_to_read(context.settings.train, context.engine("base"))
     with progress("features", total, done=done, unit="responses") as advance:
         for path, start in zip(paths, starts, strict=True):
             if path.exists():
@@ -63,6 +64,16 @@ def features(context: Context) -> None:
     settings = {"trace": train.trace, "layer": train.layer}
     inputs = [split.questions.path, split.responses.path]
     context.directory.finish("features", settings, inputs, [split.features])
+
+
+def _shards(split: Path, content: dict[str, Any]) -> Path:
+    """Return the folder of the shards, without those that other settings have left there."""
+    folder = split / "features.partial"
+    record = folder / "content.json"
+    if folder.exists() and not (record.exists() and read_json(record) == content):
+        shutil.rmtree(folder)
+    write_json(record, content)
+    return folder
 
 
 def _steps(context: Context, samples: Samples) -> list[list[int]]:
