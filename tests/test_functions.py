@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import grace
+from grace import running
 from grace.cli.app import app
 from grace.errors import ConfigError, DataError, GraceError, RunError
 from grace.report import Report, from_json
@@ -28,6 +29,16 @@ def rest(report: Report) -> Report:
     summaries = [dataclasses.replace(row, estimator="") for row in report.summaries]
     blank = {"name": "", "created": "", "notes": (), "validation": ()}
     return dataclasses.replace(report, rows=tuple(rows), summaries=tuple(summaries), **blank)
+
+
+def test_a_setting_from_python_is_what_it_is_there(tmp_path: Path):
+    named = {"model": "pocket", "task": "pocket_people"}
+    text = 'Reply "briefly" \N{GRINNING FACE}'
+    study = running.resolve(tmp_path / "run", None, named, [running._override("data.system", text)])
+    (settings,) = study.runs().values()
+    assert settings.data.system == text
+    with pytest.raises(ConfigError, match=r"data\.system is None; leave it out"):
+        grace.run(tmp_path / "run", **named, settings={"data.system": None})
 
 
 def test_measuring_rows_is_what_the_command_says_of_their_file(tmp_path: Path):

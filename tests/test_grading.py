@@ -156,3 +156,9 @@ def test_normalisation_is_trivia_qas_own(shared: Path) -> None:
         normalised = set(map(normalise, row["answer"]["aliases"]))
         # They keep typographic quotes, which ours leaves out.
         assert set(map(normalise, row["answer"]["normalized_aliases"])) <= normalised
+
+
+def test_what_is_thought_is_not_graded():
+    said = "<think>\nSo Answer: A? Hmm no, B.\n</think>\n\nAnswer: B"
+    assert letter(said) == "B"
+    assert number("<think>Answer: 5? No, 7.</think>\n\nAnswer: 7") == 7

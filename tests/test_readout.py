@@ -260,11 +260,11 @@ def test_where_wrong_answers_are_right_by_luck_c_has_a_floor_and_stays_calibrate
 def test_held_out_confidences_with_a_floor_have_not_seen_their_fold():
     odds, fold = np.linspace(-4, 4, 600), np.arange(600) % 5
     right = np.random.default_rng(0).random(600) < 0.3 + 0.7 / (1 + np.exp(-2 * odds))
-    made, unseen = fit_guessing(odds, right, fold)
+    made, unseen = fit_guessing(odds, right, range(600), fold)
     assert made.floor == pytest.approx(0.3, abs=0.08)
     other = right.copy()
     other[:50:5] = ~other[:50:5]  # all in fold 0
-    changed = fit_guessing(odds, other, fold)[1] != unseen
+    changed = fit_guessing(odds, other, range(600), fold)[1] != unseen
     assert not changed[fold == 0].any() and changed[fold != 0].all()
 
 

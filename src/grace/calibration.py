@@ -8,6 +8,8 @@ it does then.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -187,6 +189,20 @@ def log_losses(confidence: ArrayLike, correct: ArrayLike) -> Floats:
     clipped_N = np.clip(np.asarray(confidence, dtype=np.float64), CLIP, 1 - CLIP)
     correct_N = np.asarray(correct, dtype=np.float64)
     return -correct_N * np.log(clipped_N) - (1 - correct_N) * np.log1p(-clipped_N)
+
+
+def standard_error(value_N: ArrayLike, groups_N: Sequence[Hashable]) -> float:
+    """Return the standard error of a mean, clustered by group; inf for a single group.
+
+    Samples of one question are no independent answers, so its values count together.
+    """
+    numbers: dict[Hashable, int] = {}
+    group_N = [numbers.setdefault(group, len(numbers)) for group in groups_N]
+    value_N = np.asarray(value_N, dtype=np.float64)
+    if len(numbers) < 2:
+        return math.inf
+    away_G = np.bincount(group_N, weights=value_N - value_N.mean())
+    return math.sqrt(len(away_G) / (len(away_G) - 1) * float(away_G @ away_G)) / value_N.size
 
 
 def _least_squares(start: Floats, z_N: Floats, correct_N: Floats) -> Floats:

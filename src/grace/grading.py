@@ -114,12 +114,17 @@ def short_answer(text: str) -> str:
 
     Reasoning up to `</think>` is skipped. A blank response has the short answer "".
     """
-    lines = [line.strip() for line in text.rpartition("</think>")[2].splitlines() if line.strip()]
+    lines = [line.strip() for line in _spoken(text).splitlines() if line.strip()]
     for number, line in enumerate(lines):
         label = _LABEL.match(line)
         if label:
             return line[label.end() :].strip() or "".join(lines[number + 1 : number + 2])
     return lines[0] if lines else ""
+
+
+def _spoken(text: str) -> str:
+    """Return what comes after the reasoning, if there is any."""
+    return text.rpartition("</think>")[2]
 
 
 def letter(text: str) -> str | None:
@@ -130,6 +135,7 @@ def letter(text: str) -> str | None:
 
     Source: arXiv 2503.00031, published code: `Answer:\s*([A-E])`, first match.
     """
+    text = _spoken(text)
     for label in _ANSWER.finditer(text):
         line = text[label.end() :].lstrip().partition("\n")[0]
         match = _LETTER.match(line)
@@ -152,7 +158,7 @@ def number(text: str) -> float | None:
 
     Thousands separators, currency and percent signs are skipped; `3/4` is 0.75.
     """
-    text = text.replace("\N{MINUS SIGN}", "-")
+    text = _spoken(text).replace("\N{MINUS SIGN}", "-")
     label = _LABELLED.search(text)
     labelled = _NUMBER.search(text, label.end()) if label else None
     numbers = [labelled] if labelled else list(_NUMBER.finditer(text))
@@ -190,7 +196,7 @@ def _rouge(text: str, question: Question, threshold: float) -> bool:
 
 
 def _rouge_or_substring(text: str, question: Question, threshold: float) -> bool:
-    """As rouge, or the first accepted answer occurs verbatim in the response.
+    """As rouge, or the first accepted answer occurs verbatim in the short answer.
 
     Example: "7 of all those I know" is right, "8 of all those I know" is wrong; accepted: "7".
     Source: Apricot, arXiv 2403.05973, published code.

@@ -66,12 +66,23 @@ def run(
         GraceError: an argument cannot be used, or does not fit an existing run.
     """
     path = Path(directory)
-    overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()]
+    overrides = [_override(key, value) for key, value in settings.items()]
     named = {"model": model, "task": task, "data": data, "file": file, "seed": seed}
     start = None if recipe is None else Path(recipe)
     study = resolve(path, start, named, overrides, seeds=seeds)
     report = run_study(path, study, redo=redo, until=until, jobs=jobs)
     return checked_report(report, path) if report else None
+
+
+def _override(key: str, value: Any) -> str:
+    """Return KEY=VALUE, the value as TOML writes it.
+
+    Raises:
+        ConfigError: the value is None, which no setting is.
+    """
+    if value is None:
+        raise ConfigError(f"{key} is None; leave it out for its default")
+    return f"{key}={json.dumps(value, default=str, ensure_ascii=False)}"
 
 
 def resolve(
@@ -101,9 +112,7 @@ def resolve(
     check_place(path, new=recipe is not None or "model" in given)
     if "file" in given:
         given.setdefault("task", "jsonl")
-    first = [
-        f"{KEYS[name]}={json.dumps(given[name], default=str)}" for name in KEYS if name in given
-    ]
+    first = [_override(KEYS[name], given[name]) for name in KEYS if name in given]
     study = resolve_study(path, recipe, [*first, *overrides], seeds=seeds)
     for folder, settings in study.runs().items():
         check_names(settings)
@@ -183,7 +192,8 @@ def check_names(settings: RunSettings) -> None:
         rated.add(other)
     for name in report.estimators:
         estimator_of(settings, name)
-    if not report.name or report.name in {*report.estimators, "rows", "evidence"} - {"grace"}:
+    taken = {*report.estimators, "rows", "evidence", "base"} - {"grace"}
+    if not report.name or report.name in taken:
         raise ConfigError(
             f"report.name is {report.name!r}; choose a name that no other row of the report has"
         )

@@ -71,6 +71,11 @@ def test_alike_answers_are_one_cluster_from_the_threshold_on():
     assert cluster(answers, 0.4) == [0, 0, 0, 1, 2, 3]
 
 
+def test_different_numbers_are_never_one_cluster():
+    numbers = ["1.5", "2.5", "-5", "5", "0.25", "1.5"]
+    assert cluster(numbers, 0.3) == [0, 1, 2, 3, 4, 0]
+
+
 def test_an_entropy_needs_two_samples():
     with pytest.raises(ConfigError, match="expected a finite number of at least 2"):
         load_estimator("semantic_entropy", {"samples": 1})

@@ -37,6 +37,13 @@ def rate(texts: list[str], engine: ScriptedEngine, **options: Any) -> list[Any]:
         ("-5%", None),
         ("very sure", None),
         ("", None),
+        ("My confidence in the answer (0-100 %): 85%", 0.85),
+        ("On a scale of 0 to 100, I would say 70%", 0.7),
+        ("(0-100 %)", None),
+        ("9/10", 0.9),
+        ("8 out of 10", 0.8),
+        ("I give it 85/100.", 0.85),
+        ("0 to 1000", 0.0),
     ],
 )
 def test_a_reply_to_the_percent_prompt_is_read_in_percent(reply: str, value: float | None):
@@ -52,6 +59,8 @@ def test_a_reply_to_the_percent_prompt_is_read_in_percent(reply: str, value: flo
         ("1", 1.0),
         ("90%", 0.9),
         ("0.5 %", 0.005),
+        ("Probability (between 0.0 and 1.0): 0.9", 0.9),
+        ("0 to 1.5", 0.0),
         ("85", None),
         ("1.2", None),
         ("-0.3", None),

@@ -87,6 +87,26 @@ def test_a_variant_shares_answers_and_targets_and_trains_its_own_adapter(study: 
     assert (ours / weights).read_bytes() != (theirs / weights).read_bytes()
 
 
+@pytest.mark.parametrize("main", ["head='token', evidence='none'", "lora='always'"])
+def test_a_variant_that_reads_blocks_stores_them_itself(main: str, tmp_path: Path):
+    """As in the recipes of the paper: their main run needs the last hidden state only."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f"train = {{ {main} }}\nreport = {{ name = 'other' }}\n"
+        "[study.variant.grace]\n"
+        "train = { head = 'linear', evidence = 'likelihood', lora = 'auto', layer = -1 }\n"
+    )
+    model = tiny_run.write_model(tmp_path / "model")
+    file = tiny_run.write_questions(tmp_path / "questions.jsonl")
+    fast = [one for one in tiny_run.FAST if not one.startswith(("train.", "report."))]
+    options = [f"model.path={model}", "data.task=jsonl", f"data.file={file}", *fast]
+    made = resolve_study(tmp_path / "run", recipe, options)
+    run_study(tmp_path / "run", made, until="fit")
+    assert (tmp_path / "run/grace/rows/grace.json").exists()
+    shared = [tmp_path / "run" / name / "train/responses.jsonl" for name in ("grace", "other")]
+    assert shared[0].read_bytes() == shared[1].read_bytes()
+
+
 def test_costs_are_measured(study: Path):
     rows = {row["estimator"]: row for row in report_of(study / PEOPLE / "grace")["rows"]}
     assert rows["platt"]["access"] == "logprobs" and rows["platt"]["trained_parameters"] == 2

@@ -63,6 +63,17 @@ def test_seeds_tasks_and_training_tasks_become_one_report():
     assert {tuple(row["seeds"]) for row in report["comparisons"]} == {(0, 1, 2)}
 
 
+def test_targets_are_those_of_the_seeds_of_the_first_run_and_not_of_its_variants():
+    def one(seed, name, n):
+        row = TargetRow(bin=5, low=0.5, high=0.6, n=n, accuracy=0.5, task="capitals")
+        told = {"targets": [row], "target_values": {"capitals": [0.5] * n}}
+        return run(seed, settings={"report": {"name": name}}, **told)
+
+    merged = merge([one(0, "grace", 4), one(1, "grace", 4), one(0, "labels", 9)], "all")
+    assert [row.n for row in merged.targets] == [8]
+    assert merged.target_values == {"capitals": [0.5] * 8}
+
+
 def test_the_joint_mean_is_that_of_the_seeds_and_the_interval_holds_it():
     report = checked(merge([run(seed) for seed in range(3)], "three seeds"))
     entry = next(e for e in report["summaries"] if e["estimator"] == "grace")

@@ -21,6 +21,7 @@ from grace.pipeline.context import load_run_settings as load_run_settings
 from grace.pipeline.context import read_run_settings as read_run_settings
 from grace.pipeline.environment import describe_environment
 from grace.pipeline.stages import fit, grade, report, sample, score, targets, train
+from grace.pipeline.stages.depth import reads_blocks
 from grace.progress import say
 from grace.store import SPLITS, RunDir, disk_watched, read_json, write_json
 
@@ -232,15 +233,16 @@ def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> str
         return ORDER[0] if differing else redo
     changes = {key: pair for key, pair in differing.items() if key not in free}
     reach = min(ORDER.index(redo) if redo else len(ORDER), _untouched(directory))
-    refused = {key: pair for key, pair in changes.items() if ORDER.index(_first_stage(key)) < reach}
+    first = _first_stages(read_run_settings(directory.path), new)
+    refused = {key: pair for key, pair in changes.items() if ORDER.index(first[key]) < reach}
     if refused:
         difference = ", ".join(f"{key}: {old!r} -> {new!r}" for key, (old, new) in refused.items())
-        earliest = min(map(_first_stage, refused), key=ORDER.index)
+        earliest = min((first[key] for key in refused), key=ORDER.index)
         raise RunError(
             f"{directory.path} was started with other settings ({difference}); start a new run in "
             f"another directory, or do the stages again that depend on them: --redo {earliest}"
         )
-    again = {*map(_first_stage, changes), *filter(None, (redo,))}
+    again = {*(first[key] for key in changes), *filter(None, (redo,))}
     return min(again, key=ORDER.index, default=None)
 
 
@@ -259,10 +261,16 @@ def has_begun(directory: RunDir) -> bool:
 
 def stages_alike(one: RunSettings, other: RunSettings) -> list[str]:
     """Return the stages, from the first on, that give the same results with both settings."""
-    changed = map(_first_stage, differences(to_dict(one), to_dict(other)))
+    changed = _first_stages(one, other).values()
     return ORDER[: min(map(ORDER.index, changed), default=len(ORDER))]
 
 
-def _first_stage(key: str) -> str:
-    prefix = max((p for p in FIRST_STAGE if key == p or key.startswith(p + ".")), key=len)
-    return FIRST_STAGE[prefix]
+def _first_stages(one: RunSettings, other: RunSettings) -> dict[str, str]:
+    """Return the settings that differ, each with the first stage that it changes."""
+    stages = {}
+    for key in differences(to_dict(one), to_dict(other)):
+        prefix = max((p for p in FIRST_STAGE if key == p or key.startswith(p + ".")), key=len)
+        stages[key] = FIRST_STAGE[prefix]
+    if reads_blocks(one.train) != reads_blocks(other.train):  # which stage features keeps
+        stages |= dict.fromkeys(stages.keys() & {"train.head", "train.lora"}, "features")
+    return stages

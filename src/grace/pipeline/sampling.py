@@ -179,15 +179,24 @@ def sample_split(
             advance(len(unit.keys))
 
 
+def further(context: Context, count: int, temperature: float) -> Sampling:
+    """Return how further samples of the test questions are drawn.
+
+    Where the responses themselves were sampled they have another seed, or they would be the same.
+    """
+    usual = sampling_for(context, "test")
+    seed = usual.seed + 1 if usual.temperature else usual.seed
+    return dataclasses.replace(usual, num_samples=count, temperature=temperature, seed=seed)
+
+
 def draw_further(context: Context, answers: Answers, split: Split, count: int) -> Draws:
     """Return `count` further samples of the question of each response of a split.
 
     They are drawn once per run, at `sample.draw_temperature`, and kept as a pool.
     """
     temperature = context.settings.sample.draw_temperature
-    pool, usual = split.pool(count, temperature), sampling_for(context, "test")
-    sampling = dataclasses.replace(usual, num_samples=count, temperature=temperature)
-    sample_split(context, answers, pool, sampling, stage="score")
+    pool = split.pool(count, temperature)
+    sample_split(context, answers, pool, further(context, count, temperature), stage="score")
     choices = {question.id: question.choices for question in split.questions.read()}
     by_question = defaultdict(list)
     for row in pool.responses.read():

@@ -9,12 +9,12 @@ logistic model of item response theory (Birnbaum 1968) has a lower asymptote for
 
 from __future__ import annotations
 
-import math
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from grace.calibration import CLIP, log_losses
+from grace.calibration import CLIP, log_losses, standard_error
 from grace.probe.rows import Array, sigmoid
 
 MOST = 0.5  # the largest floor: two options
@@ -40,12 +40,15 @@ class Guessing(NamedTuple):
         return c_N
 
 
-def fit_guessing(odds_N: Array, labels_N: Array, fold_N: Array) -> tuple[Guessing, Array]:
+def fit_guessing(
+    odds_N: Array, labels_N: Array, groups_N: Sequence[Hashable], fold_N: Array
+) -> tuple[Guessing, Array]:
     """Fit a floor to held-out log-odds; it is 0 unless it clearly lowers their log loss.
 
     Args:
         odds_N: the log-odds of each answer by a fit that has not seen it.
         labels_N: 1 or True where the answer is right.
+        groups_N: its question.
         fold_N: the fold of each answer.
 
     Returns:
@@ -58,7 +61,7 @@ def fit_guessing(odds_N: Array, labels_N: Array, fold_N: Array) -> tuple[Guessin
         unseen_N[out_N] = _fit(odds_N[~out_N], right_N[~out_N]).confidence(odds_N[out_N])
     plain_N = sigmoid(odds_N)
     gain_N = log_losses(plain_N, right_N) - log_losses(unseen_N, right_N)
-    if gain_N.mean() <= LEAST_GAIN * gain_N.std() / math.sqrt(len(gain_N)):
+    if gain_N.mean() <= LEAST_GAIN * standard_error(gain_N, groups_N):
         return Guessing(), plain_N
     return _fit(odds_N, right_N), unseen_N
 

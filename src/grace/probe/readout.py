@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grace.calibration import log_losses
+from grace.calibration import log_losses, standard_error
 from grace.cnf import PLACES, HeadShape
 from grace.engines import Features
 from grace.evidence import Evidence
@@ -79,7 +79,7 @@ def fit_evidence(
     groups = list(range(len(labels_N))) if groups_N is None else groups_N
     made = fit_logistic(_blocks(features_NF), labels_N, groups, free=True)
     evidence = _evidence(features_NF, np.concatenate(made.weights), made.bias)
-    return _with_floor(evidence, made.scores, labels_N, made.fold_N)[0]
+    return _with_floor(evidence, made, labels_N, groups)[0]
 
 
 def layer_loss(
@@ -142,7 +142,7 @@ def fit_readout(
     if along is not None:
         joint = _fit_along(read, blocks, along, labels_N, groups_N, seed)
         worse_N = joint.losses - made.losses
-        if worse_N.mean() <= worse_N.std() / math.sqrt(len(worse_N)):
+        if worse_N.mean() <= standard_error(worse_N, groups_N):
             made = joint
     count = len(read)
     both = np.array([len(labels_N), PRIOR]) / (len(labels_N) + PRIOR)
@@ -150,9 +150,9 @@ def fit_readout(
     weights_F = both @ [np.concatenate(made.weights[count:]), np.concatenate(alone.weights)]
     bias = float(both @ [made.bias, alone.bias])
     evidence = _evidence(features_NF, weights_F, bias)
-    alone_N = _with_floor(evidence, alone.scores, labels_N, alone.fold_N)[1]
-    odds_N = both @ [made.scores, alone.scores]
-    evidence, held_out_N = _with_floor(evidence, odds_N, labels_N, made.fold_N)
+    alone_N = _with_floor(evidence, alone, labels_N, groups_N)[1]
+    mixed = made._replace(scores=both @ [made.scores, alone.scores])
+    evidence, held_out_N = _with_floor(evidence, mixed, labels_N, groups_N)
     layer_rows = None
     rows_ED = _rows(states, weights_QD if middle is None else None, head)
     if middle is not None:
@@ -236,11 +236,11 @@ def _evidence(features_NF: Array, weights_F: Array, intercept: float) -> Evidenc
 
 
 def _with_floor(
-    evidence: Evidence, odds_N: Array, labels_N: Array, fold_N: Array
+    evidence: Evidence, fit: Logistic, labels_N: Array, groups_N: Sequence[Hashable]
 ) -> tuple[Evidence, Array]:
     """Return the evidence with a floor, if c has one, and c of the held-out log-odds (N,)."""
-    odds_N = np.clip(odds_N, -evidence.limit, evidence.limit)
-    made, held_out_N = fit_guessing(odds_N, labels_N, fold_N)
+    odds_N = np.clip(fit.scores, -evidence.limit, evidence.limit)
+    made, held_out_N = fit_guessing(odds_N, labels_N, groups_N, fit.fold_N)
     bias = evidence.bias + made.bias / made.slope
     return replace(evidence, slope=made.slope, bias=bias, floor=made.floor), held_out_N
 

@@ -153,8 +153,9 @@ def merge(runs: Iterable[ReportInput], name: str) -> ReportInput:
 
     An estimator that two runs share counts once, at the cost that the first one measured. If a
     later run has other results for it, these are named after that run ("platt@half"). Targets are
-    pooled per training task, equal notes appear once, settings that differ are listed side by
-    side, and examples come from the first run of each task.
+    pooled per training task over the runs whose `report.name` is the first one's, equal notes
+    appear once, settings that differ are listed side by side, and examples come from the first run
+    of each task.
 
     Raises:
         UserInputError: no input, or different results for the same estimator, task and seed of two
@@ -172,7 +173,7 @@ def merge(runs: Iterable[ReportInput], name: str) -> ReportInput:
         created=max(data.created for data in inputs),
         hardware=_distinct(data.hardware for data in inputs),
         results=_results(every("results")),
-        targets=_targets(every("targets")),
+        targets=_targets(inputs),
         target_values=_target_values(inputs),
         replays=list({(r.task, r.backbone, r.name, r.seed): r for r in every("replays")}.values()),
         notes=list(dict.fromkeys(every("notes"))),
@@ -228,9 +229,24 @@ def _same(a: EstimatorResult, b: EstimatorResult) -> bool:
     return np.allclose(a_N, b_N, rtol=0, atol=SAME_CONFIDENCE, equal_nan=True)
 
 
-def _targets(rows: Sequence[TargetRow]) -> list[TargetRow]:
+def _targets(inputs: Sequence[ReportInput]) -> list[TargetRow]:
+    names = _first_names(inputs)
+    rows = [row for data in inputs for row in data.targets if names[row.task] == _model_name(data)]
     bins = group_by(rows, lambda row: (row.task, row.low, row.high))
     return [_pooled(bins[key]) for key in sorted(bins)]
+
+
+def _first_names(inputs: Sequence[ReportInput]) -> dict[str, str]:
+    """Return what the first run of each task calls its model: variants may have other targets."""
+    names: dict[str, str] = {}
+    for data in inputs:
+        for task in (*data.target_values, *(row.task for row in data.targets)):
+            names.setdefault(task, _model_name(data))
+    return names
+
+
+def _model_name(data: ReportInput) -> str:
+    return setting_texts(data.settings).get("report.name", "")
 
 
 def _pooled(rows: Sequence[TargetRow]) -> TargetRow:
@@ -241,10 +257,12 @@ def _pooled(rows: Sequence[TargetRow]) -> TargetRow:
 
 
 def _target_values(inputs: Sequence[ReportInput]) -> dict[str, list[float]]:
+    names = _first_names(inputs)
     pooled: dict[str, list[float]] = {}
     for data in inputs:
         for task, values in data.target_values.items():
-            pooled.setdefault(task, []).extend(values)
+            if names[task] == _model_name(data):
+                pooled.setdefault(task, []).extend(values)
     return pooled
 
 

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError, UserInputError
-from grace.grading import letter, normalise, number, offered, short_answer
+from grace.grading import LETTERS, letter, normalise, number, offered, short_answer
 from grace.records import Message, Question
 from grace.store.inputs import ENDINGS, SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
@@ -80,11 +80,12 @@ class Jsonl:
         if self.kind == "number":
             value = number(text)
             return None if value is None else f"{value:.12g}"
-        short = normalise(short_answer(text)) or None
+        short = normalise(short_answer(text))
         if self.kind == "open" and not choices:
-            return short
-        named = short if short and (len(short) == 1 or short in map(normalise, choices)) else None
-        return offered(letter(text) or named, choices)
+            return short or None
+        bare = short.upper() if len(short) == 1 and short.upper() in LETTERS else None
+        option = short if short in map(normalise, choices) else None
+        return offered(letter(text) or bare, choices) or option
 
 
 TASK = Jsonl()

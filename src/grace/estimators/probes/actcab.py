@@ -56,7 +56,8 @@ class ActCab:
     """A sigmoid probe on the mean last-layer hidden state, with k-fold soft labels.
 
     The published optimisation leaves most values near 0.5 on a few thousand rows, so learning rate
-    and epochs are chosen from `GRID` on validation Brier; the rest is as published.
+    and epochs are chosen from `GRID` on validation Brier, for the probes of the folds as well.
+    Features are standardised, there is a bias, and folds are shuffled, which the code does not do.
     """
 
     folds: int = setting(10, "folds for the soft labels", low=2)

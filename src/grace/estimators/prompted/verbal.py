@@ -33,6 +33,11 @@ NUMBER = re.compile(
     r"(?P<sign>[-\N{MINUS SIGN}])?(?P<value>\d+(?:\.\d+)?|\.\d+)(?P<percent>\s*(?:%|percent))?",
     re.I,
 )
+SCALE = re.compile(
+    r"\b0(?:\.0)?\s*%?\s*(?:[-\N{EN DASH}]|to|and)\s*1(?:00|\.0)?(?![.\d]*\d)\s*(?:%|percent)?",
+    re.I,
+)
+SHARE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*(?:/|out of)\s*(100?)\b(?!\.\d)", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +86,16 @@ class Verbal:
 def stated_confidence(reply: str, *, percent: bool) -> float | None:
     """Parse the first number of a reply as a fraction, None if there is none in [0, 1].
 
+    The scale that a reply repeats from the prompt is skipped ("0-100%"), and "9/10" is 0.9.
+
     A number with a percent sign is divided by 100. Without one, the prompt says the scale, except
     that a bare decimal fraction of at most 1, such as "0.9", is a probability also where percent
     were asked for: nobody means 0.9%. (Apricot's code parses it as 0.009.)
     """
+    reply = SCALE.sub(" ", reply)
+    if parts := SHARE.search(reply):
+        value = float(parts[1]) / float(parts[2])
+        return value if value <= 1 else None
     match = NUMBER.search(reply)
     if match is None or match["sign"]:
         return None

@@ -17,6 +17,7 @@ from typing import ClassVar
 from grace.config import setting
 from grace.engines import Engine
 from grace.estimators import Answers, Draw, Fitted, Rows, Samples, Splits, Values, of_ended
+from grace.grading import is_number
 from grace.metrics.rouge import rouge_l
 
 
@@ -69,9 +70,14 @@ def cluster(answers: Sequence[str | None], rouge_threshold: float = 0.0) -> list
 
 
 def same_answer(first: str | None, second: str | None, rouge_threshold: float) -> bool:
-    """Whether two answers are equal, or their ROUGE-L F1 reaches the threshold (0: only equal)."""
+    """Whether two answers are equal, or their ROUGE-L F1 reaches the threshold (0: only equal).
+
+    Two numbers are the same only if they are equal.
+    """
     if first is None or second is None:
         return False
+    if is_number(first) and is_number(second):
+        return first == second
     alike = rouge_threshold > 0 and rouge_l(first, second) >= rouge_threshold
     return alike or first == second
 

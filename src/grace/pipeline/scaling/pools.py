@@ -5,7 +5,6 @@ They are drawn once per run, number and temperature, and kept beside the split's
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,9 +14,9 @@ import numpy as np
 from grace.estimators import Answers, asked_by
 from grace.metrics import evaluate, wqd
 from grace.pipeline.context import Context
-from grace.pipeline.sampling import answer, sampling_for
+from grace.pipeline.sampling import answer, further
 from grace.pipeline.stages.cost import Meter, MeteredEngine
-from grace.pipeline.stages.score import KnownSplits, checked, estimator_of
+from grace.pipeline.stages.score import KnownSplits, checked, fitted_to
 from grace.progress import progress
 from grace.records import Confidence
 from grace.report.rows.votes import Pooled, PooledConfidence
@@ -43,16 +42,14 @@ def draw_pool(
         stage: the name for progress and recorded times.
     """
     pool = split.pool(count, temperature)
-    sampling = dataclasses.replace(
-        sampling_for(context, "test"), num_samples=count, temperature=temperature
-    )
+    sampling = further(context, count, temperature)
     answer(context, answers, pool, stage=stage, sampling=sampling)
     return pool
 
 
 def rate_pool(context: Context, name: str, pool: Split) -> None:
     """Let an estimator rate the samples of a pool, some questions at a time; resumes."""
-    estimator = estimator_of(context.settings, name)
+    estimator = fitted_to(context, name)
     table = pool.confidences(name)
     ids = [response.id for response in pool.responses.read()]
     size = UNIT * (len(ids) // len(pool.questions.read()))

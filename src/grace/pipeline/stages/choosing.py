@@ -7,13 +7,12 @@ point. The accuracy takes new answers, so it is measured only where the first ho
 
 from __future__ import annotations
 
-import math
 import shutil
 from typing import NamedTuple
 
 import numpy as np
 
-from grace.calibration import log_losses
+from grace.calibration import log_losses, standard_error
 from grace.config import to_dict
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import answer
@@ -86,7 +85,7 @@ def compare(context: Context) -> LoraChoice:
     )
     better = rows - lora
     gain = float(better.mean()) if ended else 0.0
-    error = float(better.std(ddof=1) / math.sqrt(len(ended))) if len(ended) > 1 else math.inf
+    error = standard_error(better, [samples.questions[i].id for i in ended])
     before = float(np.mean(samples.correct))
     if gain <= LEAST_GAIN * error:
         return LoraChoice(False, gain, error, len(ended), before, None)

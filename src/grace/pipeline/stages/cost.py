@@ -13,7 +13,7 @@ import numpy as np
 
 from grace.engines import LAST, Engine, Features, Sampling
 from grace.estimators import Draws, Estimator, Samples, asked_by
-from grace.pipeline.stages.depth import read_layer
+from grace.pipeline.stages.depth import read_layer, stores
 from grace.pipeline.stages.train import training_seconds
 from grace.records import Generation, Response
 
@@ -127,9 +127,10 @@ class StoredTraining:
         pairs = zip(prompts, responses, strict=True)
         rows = [self._rows.get((tuple(prompt), tuple(tokens))) for prompt, tokens in pairs]
         known = [row for row in rows if row is not None]
-        if len(known) < len(rows):
+        file = self._context.directory.split("train").features
+        if len(known) < len(rows) or not stores(file, layer):
             return None
-        return read_layer(self._context.directory.split("train").features, layer, known).features
+        return read_layer(file, layer, known).features
 
 
 class _Watched:

@@ -16,6 +16,11 @@ CHOOSE = -1  # the value of `train.layer` with which the fit chooses
 NAMES = ("mean", "last", "first", "at_step", "to_step")
 
 
+def reads_blocks(train: TrainSettings) -> bool:
+    """Return whether blocks may be read beside the last hidden state."""
+    return train.head == "linear" and train.lora != "always" and train.layer != LAST
+
+
 def layers_to_read(train: TrainSettings, engine: Any) -> list[int]:
     """Return the blocks whose MLPs are read beside the last hidden state.
 
@@ -23,7 +28,7 @@ def layers_to_read(train: TrainSettings, engine: Any) -> list[int]:
     """
     from grace.engines.local.layers import candidates, mlp_output
 
-    if train.head != "linear" or train.lora == "always" or train.layer == LAST:
+    if not reads_blocks(train):
         return []
     if train.layer == CHOOSE:
         return candidates(engine.model)
@@ -53,6 +58,14 @@ def to_arrays(read: Mapping[int, LayerStates]) -> dict[str, Any]:
         for layer, pooled in read.items()
         for name, array in zip(NAMES, (*pooled.features, *pooled.at_steps), strict=True)
     }
+
+
+def stores(file: Path, layer: int) -> bool:
+    """Return whether a file holds the states of a layer."""
+    from safetensors import safe_open
+
+    with safe_open(file, "np") as stored:
+        return f"{NAMES[0]}.{layer}" in stored.keys() if layer else True  # noqa: SIM118
 
 
 def read_layer(file: Path, layer: int, rows: Sequence[int]) -> LayerStates:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grace.calibration import log_losses
+from grace.calibration import log_losses, standard_error
 from grace.config import RunSettings, to_dict
 from grace.errors import RunError, UserInputError
 from grace.estimators import Estimator
@@ -225,17 +224,9 @@ def _validations(context: Context) -> Iterator[Validation]:
                 n=int(both_N.sum()),
                 a_value=float(ours_N.mean()),
                 b_value=float(theirs_N.mean()),
-                standard_error=_standard_error(ours_N - theirs_N, questions[both_N]),
+                standard_error=standard_error(ours_N - theirs_N, questions[both_N].tolist()),
             )
 
 
 def _brier(c_N: Array, right_N: Array) -> Array:
     return (c_N - right_N) ** 2
-
-
-def _standard_error(difference_N: Array, questions_N: NDArray[np.str_]) -> float:
-    """Return the standard error of the mean difference, clustered by question."""
-    _, question_N = np.unique(questions_N, return_inverse=True)
-    away_Q = np.bincount(question_N, weights=difference_N - difference_N.mean())
-    count = len(away_Q)
-    return math.sqrt(count / (count - 1) * float(away_Q @ away_Q)) / len(difference_N)

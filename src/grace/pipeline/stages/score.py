@@ -131,18 +131,26 @@ def rated_estimators(context: Context) -> dict[str, Estimator]:
     """Return the estimators of a run's report: those of its settings, and what goes with `grace`.
 
     These are `rows` and `evidence`, the two parts of c of a linear read-out, and `grace_base` if
-    LoRA makes the model's answers differ from its backbone's. `rows` read what c reads.
+    LoRA makes the model's answers differ from its backbone's.
     """
     settings = context.settings
     names = list(settings.report.estimators)
     if TRAINED in names:
         names += ["rows", "evidence"] if settings.train.head == "linear" else []
         names += [] if context.directory.frozen else ["grace_base"]
-    if "rows" in names:
+    return {name: fitted_to(context, name) for name in names}
+
+
+def fitted_to(context: Context, name: str) -> Estimator:
+    """Return an estimator with the settings of a run that is fitted; `rows` read what c reads."""
+    settings = context.settings
+    if name.partition("+")[0] == "rows":
         layer = read_json(context.directory.readout).get("layer", LAST)
-        options = {"rows": {"layer": layer}, **settings.estimators}
-        settings = dataclasses.replace(settings, estimators=options)
-    return {name: estimator_of(settings, name) for name in names}
+        options = {"layer": layer, **settings.estimators.get("rows", {})}
+        settings = dataclasses.replace(
+            settings, estimators={**settings.estimators, "rows": options}
+        )
+    return estimator_of(settings, name)
 
 
 def check_estimators(settings: RunSettings) -> None:
