@@ -20,6 +20,8 @@ import torch
 class Llama:
     """The parameters and attributes that are used here; another is a TypeError."""
 
+    recurrent = False
+
     def __init__(
         self,
         model_path: str,
@@ -59,12 +61,21 @@ class Llama:
         """Forget what comes after the first `n_tokens`, then take more."""
         if self.n_tokens + len(tokens) > self._n_ctx:
             raise RuntimeError("llama_decode returned 1")
+        if self.recurrent and 0 < self.n_tokens < len(self._ids):
+            raise RuntimeError("llama_decode returned -1")
         self._ids = [*self._ids[: self.n_tokens], *tokens]
         self.n_tokens = len(self._ids)
         self.evaluated += len(tokens)
 
     def reset(self) -> None:
         self.n_tokens = 0
+
+    @property
+    def _ctx(self) -> Any:
+        """Whether what comes after a token can be forgotten: not in a recurrent state."""
+        return types.SimpleNamespace(
+            kv_cache_seq_rm=lambda sequence, start, end: not self.recurrent
+        )
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """With the tokenizer beside the file, which is the one in the file."""

@@ -600,3 +600,11 @@ def test_real_tokenizers_have_a_bound(shared, name):
 
     limit = plain_tokenizer(_real(shared / "tokenizers" / name)).bound
     assert limit is not None and limit.longest < 1000
+
+
+def test_an_empty_response_to_a_plain_text_has_no_tokens(tokenizer):
+    from grace.chat import encode_response, encode_text
+
+    chat = [{"role": "text", "content": "Q: Who?\nA:"}]
+    assert encode_response(tokenizer, chat, "") == []
+    assert encode_response(tokenizer, chat, "Ann") == encode_text(tokenizer, " Ann")

@@ -7,6 +7,7 @@ GraceError                 exit code 2 in the command line, printed as one line
 │   │   └── MissingError   a package that only some uses need is not installed
 │   └── DataError          a question file or a response file that cannot be read
 ├── ModelError             a model or tokenizer directory that cannot serve
+│   └── ComputeError       memory ran out, or what was computed is no number
 ├── RunError               a run directory that does not fit the command
 └── TrainingError          training had to stop (loss not finite, nothing to train on)
 ```
@@ -79,6 +80,10 @@ class DataError(UserInputError):
 
 class ModelError(GraceError):
     """A model or tokenizer directory lacks something that GrACE needs."""
+
+
+class ComputeError(ModelError):
+    """A model cannot compute this: memory ran out, or the values are no numbers."""
 
 
 class RunError(GraceError):

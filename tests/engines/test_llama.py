@@ -72,6 +72,16 @@ def test_a_context_is_computed_from_where_it_differs_from_the_last(folder: Path)
     assert engine._llama.evaluated - before == 1 + 1 + 1
 
 
+def test_a_recurrent_state_which_cannot_be_cut_is_computed_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine: Any = load_engine("llama", folder)
+    contexts = [[5, 6, 7, 8], [5, 6, 7, 9], [5, 6]]
+    wanted = engine.next_token_probs(contexts, [4])
+    monkeypatch.setattr(type(engine._llama), "recurrent", True)
+    assert engine.next_token_probs(contexts, [4]) == pytest.approx(wanted)
+
+
 def test_after_a_failure_the_next_context_is_computed_whole(folder: Path) -> None:
     engine: Any = load_engine("llama", folder)
     (wanted,) = engine.next_token_probs([[5, 6, 7]], [4, 5])

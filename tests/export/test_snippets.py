@@ -114,7 +114,7 @@ def test_peft_loads_an_adapter_by_the_lines_of_its_card(tmp_path: Path) -> None:
 
 
 def test_a_proxy_refuses_a_folder_made_from_another_adapter_than_the_served_one(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = train("qwen2", tmp_path)
     served = tmp_path / "out"
@@ -131,8 +131,12 @@ def test_a_proxy_refuses_a_folder_made_from_another_adapter_than_the_served_one(
                 connect(server.url, folder).engine.close()  # type: ignore[attr-defined]
         connect(server.url, other).engine.close()  # type: ignore[attr-defined]
         server.behaviour.root = str(served)
-        with pytest.raises(ModelError, match="was made from another adapter than"):
-            connect(server.url, other)
+        for folder in (other, Path()):  # whatever folder one is in
+            monkeypatch.chdir(other)
+            with pytest.raises(ModelError, match="was made from another adapter than"):
+                connect(server.url, folder)
+        server.behaviour.root = ""
+        connect(server.url, served).engine.close()  # type: ignore[attr-defined]
 
 
 def test_a_card_recommends_a_proxy_only_where_it_can_read_the_confidence(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from grace.errors import UserInputError
 from grace.model import Model
 from grace.server.errors import ApiError
 from grace.server.jobs.backends import draw
-from grace.server.jobs.completion import Completion, CompletionParams
+from grace.server.jobs.completion import Completion, CompletionParams, Ended
 from grace.server.jobs.queue import Cancelled, Failed, Finished, Job, Queue
 
 
@@ -136,6 +136,26 @@ def test_short_prompts_are_not_padded_to_the_length_of_a_long_one(
     first.release.set()
     until(lambda: sum(isinstance(event, Finished) for event in events) == 6)
     assert [one for one in passes if one[1] > 1] == [(4, 40), (2, 200)]
+
+
+def test_a_choice_at_its_length_ends_before_longer_ones_of_its_batch(
+    tiny_model: Model, passes: list[tuple[int, int]]
+) -> None:
+    ended: dict[int, int] = {}
+    jobs = []
+    for longest in (2, 30):
+        params = CompletionParams(lambda: [[5, 6, 7]], 1, Sampling(1, 0.0, 1.0, longest, 0), "key")
+        job = Completion(tiny_model.engine, params, draw)
+
+        def note(event: Any, longest: int = longest) -> None:
+            if isinstance(event, Ended):
+                ended[longest] = len(passes)
+
+        job.emit = note  # type: ignore[method-assign]
+        job.prepare()
+        jobs.append(job)
+    jobs[0].run(jobs)
+    assert ended[2] <= 3 < ended[30]
 
 
 def test_a_small_job_ends_while_a_large_one_runs(

@@ -89,13 +89,13 @@ def encode_response(
 ) -> list[int]:
     """Return the token ids of a response to a chat, which follow those of `encode_chat`.
 
-    After a message with the role `text`, a response begins with a space.
+    After a message with the role `text`, a response begins with a space, unless it is empty.
 
     Raises:
         ModelError: the response is longer than the context.
     """
     space = _space_after(messages[-1]["content"]) if messages[-1]["role"] == "text" else ""
-    spaced = text if text[:1].isspace() else space + text
+    spaced = text if not text or text[0].isspace() else space + text
     return encode_text(tokenizer, spaced, context=context)
 
 

@@ -30,7 +30,7 @@ from grace.engines.local.loading import load_tokenizer
 from grace.engines.reading import Reader, Scored, Step, check_rows
 from grace.engines.responses import Watch, dropped, read
 from grace.engines.stops import named_ends, stop_ids
-from grace.errors import ConfigError, ModelError, first_line
+from grace.errors import ComputeError, ConfigError, ModelError, first_line
 from grace.records import Generation
 from grace.store import read_card
 
@@ -176,11 +176,13 @@ class LlamaEngine(StepEngine):
         # The last token is always computed, since its logits are needed.
         alike = map(operator.eq, self._held, context[:-1])
         shared = sum(1 for _ in itertools.takewhile(bool, alike))
+        if not self._llama._ctx.kv_cache_seq_rm(-1, shared, -1):
+            shared = 0  # a recurrent state cannot be taken back to an earlier token
         self._held, self._llama.n_tokens = [], shared
         try:
             self._llama.eval(list(context[shared:]))
         except RuntimeError as error:
-            raise ModelError(
+            raise ComputeError(
                 f"llama.cpp cannot compute a context of {len(context)} tokens "
                 f"({first_line(error)}); let it use less memory, e.g. n_ctx=1024"
             ) from error

@@ -28,7 +28,7 @@ from grace.engines.http.remote import Remote, RemoteStream, Served, seed_of
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, Scored
 from grace.engines.stops import named_ends, named_rows, stop_ids
-from grace.errors import ConfigError
+from grace.errors import ConfigError, ModelError
 from grace.records import Generation
 from grace.store import read_card
 
@@ -73,12 +73,17 @@ class OpenAIEngine(StepEngine):
     ) -> None:
         place, card = Path(folder), read_card(Path(folder))
         base = Path(str(card.get("base_model", place)))
+        ends = named_ends(place) or tuple(card.get("end_ids") or named_ends(base))
+        if card and not ends and "end_ids" not in card and not base.is_dir():
+            raise ModelError(
+                f"{place} does not say where answers of {base} end; name what `grace export` wrote"
+            )
         self.tokenizer = SavedTokenizer(place)
         template = self.tokenizer.chat_template
         if isinstance(template, str) and not card:
             self.tokenizer.chat_template = with_thinking(template, thinking)
-        ends = (*(named_ends(place) or named_ends(base)), *stop_ids(self.tokenizer, stop))
-        self.reader = Reader.of(self.tokenizer, card, ends, needs_cnf=needs_cnf)
+        stops = stop_ids(self.tokenizer, stop)
+        self.reader = Reader.of(self.tokenizer, card, (*ends, *stops), needs_cnf=needs_cnf)
         known = 1 + max(self.tokenizer.get_vocab().values(), default=-1)
         rows = max(known, named_rows(place) or named_rows(base))
         self._upstream = Upstream(url, **options)

@@ -106,7 +106,7 @@ def export_model(
             entries["layer"] = 0  # what c reads has been carried to the last state
         write_json(partial / CARD, record | entries)
         threshold = RunDir(run).threshold
-        if threshold.exists():
+        if threshold.exists() and not dtype.startswith("q"):  # its guarantee is the model's alone
             shutil.copyfile(threshold, partial / threshold.name)
         write_card(source, measured, partial, out.name)
 

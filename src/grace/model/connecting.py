@@ -46,7 +46,7 @@ def connect(
         )
     engine = OpenAIEngine(url, folder, model=model, api_key=api_key, **options)
     root = engine.served.root
-    here, there = _adapter_digest(folder), _adapter_digest(Path(root))
+    here, there = _adapter_digest(folder), _adapter_digest(Path(root)) if root else ""
     if here and there and here != there:
         engine.close()
         raise ModelError(
@@ -59,7 +59,7 @@ def connect(
 def _adapter_digest(folder: Path) -> str:
     """Return the digest of the adapter that a directory was made from, empty if unknown."""
     weights = adapter_weights(folder)
-    recorded = str(read_card(folder).get("adapter_digest", "")) if str(folder) != "." else ""
+    recorded = str(read_card(folder).get("adapter_digest", ""))
     return recorded or (digest(weights) if weights.is_file() else "")
 
 

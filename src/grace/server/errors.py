@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 
 from grace.engines.http.answers import UpstreamError
-from grace.errors import GraceError, ModelError
+from grace.errors import ComputeError, GraceError, ModelError
 
 RETRY_AFTER_S = 1
 UPSTREAM = {"busy": 503, "invalid": 400, "too_large": 413, "unsupported": 501}
@@ -63,8 +63,8 @@ def as_api_error(error: BaseException) -> ApiError:
         return _invalid_body(error)
     if isinstance(error, UpstreamError):
         return _upstream_error(error)
-    if isinstance(error, GraceError):
-        too_long = isinstance(error, ModelError) and "context" in str(error)
+    if isinstance(error, GraceError) and not isinstance(error, ComputeError):
+        too_long = isinstance(error, ModelError) and "model's context is" in str(error)
         text = str(error).replace("max_new_tokens", "max_tokens")  # the name in a request
         return ApiError(400, text, code="context_length_exceeded" if too_long else None)
     return ApiError(500, "the server failed on this request; its log says why", code="internal")

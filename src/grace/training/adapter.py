@@ -130,6 +130,8 @@ def adapter_record(
 
     `rows` is the number of rows that the model's vocabulary matrix needs, with those of `cnf`.
     """
+    from grace.engines.local.loading import config_ends
+
     return {
         "schema_version": CARD_VERSION,
         **_token_entries(cnf),
@@ -137,6 +139,7 @@ def adapter_record(
         "base_model": str(model.config.name_or_path),
         "rows": rows,
         "spare_row": cnf.spare_row,
+        "end_ids": list(config_ends(model)),
         "init": cnf.init,
         "evidence": evidence.to_dict() if evidence else None,
         "train": to_dict(settings),

@@ -12,7 +12,7 @@ import torch
 
 from grace.engines import Ids
 from grace.engines.local.forward import shared
-from grace.errors import ModelError
+from grace.errors import ComputeError
 
 UNEVEN = 8  # sequences that a batch has before it may end early
 log = logging.getLogger(__name__)
@@ -90,9 +90,9 @@ def attempt(run: Callable[[], Result]) -> Result | None:
     return None
 
 
-def out_of_memory(num_tokens: int) -> ModelError:
+def out_of_memory(num_tokens: int) -> ComputeError:
     """Return the error for a single sequence that does not fit into memory."""
-    return ModelError(
+    return ComputeError(
         f"out of memory on a single sequence of {num_tokens} tokens; shorten it, or use a smaller "
         "dtype or model"
     )
@@ -100,7 +100,7 @@ def out_of_memory(num_tokens: int) -> ModelError:
 
 @contextlib.contextmanager
 def memory_for(what: str) -> Iterator[None]:
-    """Turn running out of memory into a `ModelError`.
+    """Turn running out of memory into a `ComputeError`.
 
     Args:
         what: what does not fit and what to do, up to "a smaller dtype or model".
@@ -110,7 +110,7 @@ def memory_for(what: str) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not _is_out_of_memory(error):
             raise
-        raise ModelError(f"out of memory with {what} a smaller dtype or model") from error
+        raise ComputeError(f"out of memory with {what} a smaller dtype or model") from error
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from grace.engines import Ids
 from grace.engines.local.layers import LayerRows, Taps
-from grace.errors import ModelError
+from grace.errors import ComputeError
 
 SHORTEST = 16  # shared tokens that are worth a call of their own
 
@@ -123,10 +123,10 @@ def numbers(values: Tensor) -> Tensor:
     """Return what a model has computed, after a check that it is made of numbers.
 
     Raises:
-        ModelError: it is not (NaN).
+        ComputeError: it is not (NaN).
     """
     if bool(values.isnan().any()):
-        raise ModelError(
+        raise ComputeError(
             "the model computes values that are not numbers (NaN): they exceed its number format, "
             "or its weights are damaged; use the dtype float32 or bfloat16, or download it again"
         )

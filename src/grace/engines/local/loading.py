@@ -186,6 +186,12 @@ def head_in_float32(model: Any) -> None:
     base.set_output_embeddings(exact.eval())
 
 
+def config_ends(model: Any) -> tuple[int, ...]:
+    """Return the end tokens that the configurations of a model name."""
+    configs = (getattr(model, "generation_config", None), model.config)
+    return tuple(ids_in(*(getattr(config, "eos_token_id", None) for config in configs)))
+
+
 def eos_ids(
     model: Any, tokenizer: Any, besides: Sequence[int] = (), stops: Sequence[int] = ()
 ) -> tuple[int, ...]:
@@ -200,10 +206,8 @@ def eos_ids(
     Raises:
         ModelError: there are none.
     """
-    configs = (getattr(model, "generation_config", None), model.config)
-    named = (getattr(config, "eos_token_id", None) for config in configs)
     rows = count_rows(model)
-    ends = (*ids_in(tokenizer.eos_token_id, *named), *stops)
+    ends = (*ids_in(tokenizer.eos_token_id), *config_ends(model), *stops)
     ids = tuple(dict.fromkeys(i for i in ends if 0 <= i < rows and i not in besides))
     if not ids:
         raise ModelError("neither tokenizer nor model names an end token; set eos_token")

@@ -189,7 +189,9 @@ class Choice:
         self._show(shown.text, tokens, so_far if traced else None)
         if shown.stopped:
             self._cut()
-        return not shown.stopped
+        elif self._tokens_drawn >= self._job.params.sampling.max_new_tokens:
+            self.close(None)  # not after longer choices of the same batch
+        return not (self._over or shown.stopped)
 
     def close(self, confidence: float | None) -> None:
         """End the choice where the model ended it, or at its maximum length.

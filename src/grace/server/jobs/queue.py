@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from typing import Any, NamedTuple
 
 from grace.engines.http.answers import UpstreamError
-from grace.errors import GraceError
+from grace.errors import ComputeError, GraceError
 from grace.server.errors import ApiError
 
 log = logging.getLogger(__name__)
@@ -236,7 +236,7 @@ class Queue:
                 return
             if isinstance(error, UpstreamError):
                 log.warning("upstream: %s", error)
-            elif not isinstance(error, GraceError | ApiError):
+            elif isinstance(error, ComputeError) or not isinstance(error, GraceError | ApiError):
                 log.exception("a request failed")
             for job in jobs:
                 job.emit(Failed(error))
