@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -111,6 +112,21 @@ def test_peft_loads_an_adapter_by_the_lines_of_its_card(tmp_path: Path) -> None:
     assert found.trace == pytest.approx(wanted.trace, abs=1e-6)
     assert found.confidence == pytest.approx(wanted.confidence, abs=1e-6)
     assert "def confidence" in code_of(out, "CNF =")
+
+
+def test_in_front_of_a_server_an_adapter_ends_answers_where_its_base_does(tmp_path: Path) -> None:
+    """Also where the base is no directory, whose configurations could be read."""
+    made = train("qwen2", tmp_path)
+    file = made.adapter / "grace.json"
+    card = {**json.loads(file.read_text()), "base_model": "owner/name", "end_ids": [9]}
+    with serving(made.engine.model, made.engine.tokenizer, [3]) as server:
+        file.write_text(json.dumps(card))
+        connected: Any = connect(server.url, made.adapter)
+        assert 9 in connected.engine.reader.eos
+        connected.engine.close()
+        file.write_text(json.dumps({k: v for k, v in card.items() if k != "end_ids"}))
+        with pytest.raises(ModelError, match="does not say where answers of owner/name end"):
+            connect(server.url, made.adapter)
 
 
 def test_a_proxy_refuses_a_folder_made_from_another_adapter_than_the_served_one(
