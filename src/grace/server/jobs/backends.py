@@ -236,7 +236,15 @@ class RatingJob(Job):
         self._encoded = self._model.encode_all(self._prompts, self._responses)
 
     def run(self, together: Sequence[Any]) -> None:
-        """Rate all responses."""
-        values = self._model.engine.confidences(*self._encoded)
+        """Rate all responses; one by one where the model computes a token at a time."""
+        engine: Any = self._model.engine
+        prompts, responses = self._encoded
+        stepwise = not engine.gives & {"states", "relay"}
+        values: list[float] = []
+        for first in range(0, len(prompts), 1 if stepwise else max(1, len(prompts))):
+            if self.cancelled.is_set():
+                raise Cancelled
+            part = slice(first, first + 1 if stepwise else None)
+            values += engine.confidences(prompts[part], responses[part])
         tokens = sum(len(ids) for side in self._encoded for ids in side)
         self.emit(Finished(tokens, 0, values))
