@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from grace.engines import AT_ONCE, ModelEngine, Sampling
@@ -13,7 +13,7 @@ from grace.engines.base import check_contexts
 from grace.model.arguments import Asked
 from grace.model.rules import Voting
 from grace.records import Decision, Generation, Vote
-from grace.strategies import Strategy, Waves, check_count, chosen, decide, stopped
+from grace.strategies import Strategy, check_count, chosen, decide, stopped, waves
 
 OnVote = Callable[[Vote, str | None], None]
 KEY = "0"  # all questions share random numbers, so an answer does not depend on the others
@@ -72,10 +72,12 @@ class Ballot:
             if final:
                 yield last, final
 
-        waves = Waves(issue, self.budget, self.parallel)
-        votes = waves if on_vote is None else _reported(waves, strategy, on_vote)
+        votes = waves(issue, self.budget, self.parallel)
+        if on_vote is not None:
+            votes = _reported(votes, strategy, on_vote)
         decision = decide(strategy, votes, self.budget)
-        return self._closed(decision, waves.issued, stream.tokens + again)
+        whole_waves = -(-decision.samples // self.parallel) * self.parallel
+        return self._closed(decision, min(whole_waves, self.budget), stream.tokens + again)
 
     def decide_all(self, asked: Sequence[Asked]) -> list[Decision]:
         """Sample for all questions together, wave by wave, and decide each.
@@ -117,7 +119,9 @@ class Ballot:
         )
 
 
-def _reported(votes: Waves, strategy: Strategy, on_vote: OnVote) -> Iterator[Vote]:
+def _reported(
+    votes: Generator[Vote, None, None], strategy: Strategy, on_vote: OnVote
+) -> Generator[Vote, None, None]:
     """Yield the votes; call `on_vote` before each one is used."""
     taken: list[Vote] = []
     with contextlib.closing(votes):

@@ -22,11 +22,11 @@ from grace.strategies.cisc import SoftmaxWeighted as SoftmaxWeighted
 from grace.strategies.deciding import BUDGET as BUDGET
 from grace.strategies.deciding import TEMPERATURE as TEMPERATURE
 from grace.strategies.deciding import Strategy as Strategy
-from grace.strategies.deciding import Waves as Waves
 from grace.strategies.deciding import check_count as check_count
 from grace.strategies.deciding import chosen as chosen
 from grace.strategies.deciding import decide as decide
 from grace.strategies.deciding import stopped as stopped
+from grace.strategies.deciding import waves as waves
 from grace.strategies.es import EarlyStop as EarlyStop
 from grace.strategies.esc import WindowConsistency as WindowConsistency
 from grace.strategies.policies import POLICIES as POLICIES

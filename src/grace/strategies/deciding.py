@@ -80,60 +80,37 @@ def _mean_confidence(votes: Sequence[Vote], answer: str | None) -> float | None:
     return sum(values) / len(values) if answer is not None and values else None
 
 
-class Waves:
-    """An iterator over votes that are sampled `parallel` at a time, for `decide`.
+def waves(issue: Issue, budget: int, parallel: int) -> Generator[Vote, None, None]:
+    """Yield votes that are sampled `parallel` at a time, for `decide`.
 
     `issue(numbers)` starts the samples with these numbers and yields (number, vote) as they
     finish; it must stop all their work when it is closed. Votes are yielded in the order of
     their numbers, whichever finishes first: so the decision is the same as when they are sampled
     one by one, and short answers have no advantage. A wave starts when the one before is used up.
-
-    `issued` counts the samples that were started; the decision counts those that were used.
     """
+    for start in range(0, budget, parallel):
+        yield from _in_order(issue, range(start, min(start + parallel, budget)))
 
-    def __init__(self, issue: Issue, budget: int, parallel: int) -> None:
-        check_count(parallel, "parallel")
-        self.issued = 0
-        self._issue = issue
-        self._budget = budget
-        self._parallel = parallel
-        self._votes = self._run()
 
-    def __iter__(self) -> Iterator[Vote]:
-        return self
-
-    def __next__(self) -> Vote:
-        return next(self._votes)
-
-    def close(self) -> None:
-        """Cancel the samples in flight; no further vote will come."""
-        self._votes.close()
-
-    def _run(self) -> Generator[Vote, None, None]:
-        while self.issued < self._budget:
-            wave = range(self.issued, min(self.issued + self._parallel, self._budget))
-            self.issued = wave.stop
-            yield from self._in_order(wave)
-
-    def _in_order(self, wave: range) -> Generator[Vote, None, None]:
-        finished: dict[int, Vote] = {}
-        expected = wave.start
-        arriving = self._issue(wave)
-        try:
-            for number, vote in arriving:
-                finished[number] = vote
-                while expected in finished:
-                    yield finished.pop(expected)
-                    expected += 1
-        finally:
-            close = getattr(arriving, "close", None)
-            if close is not None:
-                close()
-        if expected != wave.stop:
-            raise ModelError(
-                f"sample {expected} of the wave {wave.start} to {wave.stop - 1} never came; "
-                "the engine must return every sample that it was asked for"
-            )
+def _in_order(issue: Issue, wave: range) -> Generator[Vote, None, None]:
+    finished: dict[int, Vote] = {}
+    expected = wave.start
+    arriving = issue(wave)
+    try:
+        for number, vote in arriving:
+            finished[number] = vote
+            while expected in finished:
+                yield finished.pop(expected)
+                expected += 1
+    finally:
+        close = getattr(arriving, "close", None)
+        if close is not None:
+            close()
+    if expected != wave.stop:
+        raise ModelError(
+            f"sample {expected} of the wave {wave.start} to {wave.stop - 1} never came; "
+            "the engine must return every sample that it was asked for"
+        )
 
 
 def check_count(value: object, name: str) -> None:
