@@ -15,6 +15,7 @@ from grace.calibration import (
     LogOdds,
     Platt,
     Temperature,
+    standard_error,
 )
 from grace.errors import UserInputError
 
@@ -29,6 +30,14 @@ def made_up(n=500, seed=0):
 
 def log_loss(p, y):
     return -np.mean(np.log(np.clip(np.where(y, p, 1 - p), 1e-12, 1)))
+
+
+def test_a_standard_error_counts_a_group_once():
+    values = np.random.default_rng(0).normal(size=60)
+    usual = values.std(ddof=1) / np.sqrt(60)
+    assert standard_error(values, range(60)) == pytest.approx(usual)
+    assert standard_error(np.repeat(values, 4), np.repeat(range(60), 4)) == pytest.approx(usual)
+    assert standard_error(values, ["one"] * 60) == np.inf
 
 
 def test_platt_by_log_loss_equals_unpenalised_logistic_regression():

@@ -189,7 +189,8 @@ def test_evidence_costs_the_same_at_every_token(monkeypatch: pytest.MonkeyPatch)
         tokenizer=SimpleNamespace(decode=lambda ids, **_: "a" * len(ids)),
         evidence=EVIDENCE, readout=None, read_at="predict", limit=None,
     )  # fmt: skip
-    params = CompletionParams(lambda: [[1]], 1, SAMPLING, None, top=None)
+    long = dataclasses.replace(SAMPLING, max_new_tokens=300)
+    params = CompletionParams(lambda: [[1]], 1, long, None, top=None)
     job = Completion(engine, params, draw)  # type: ignore[arg-type]
     job.emit = lambda _: None
     job.prepare()

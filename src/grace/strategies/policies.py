@@ -24,7 +24,7 @@ POLICIES = (
     "grace-cisc",
     "grace-best",
 )
-"""The policies that `grace scale` compares by default."""
+"""What `grace.scaling.replay` compares by default."""
 
 DROPPING = {"grace-drop": "grace-sc", "grace-es-drop": "grace-es"}
 DROP = "drop=0.1"  # the setting that the names in DROPPING add

@@ -82,7 +82,8 @@ class Jsonl:
             return None if value is None else f"{value:.12g}"
         short = normalise(short_answer(text))
         if self.kind == "open" and not choices:
-            return short or None
+            named = letter(text)
+            return named if named and short == named.lower() else short or None
         bare = short.upper() if len(short) == 1 and short.upper() in LETTERS else None
         option = short if short in map(normalise, choices) else None
         return offered(letter(text) or bare, choices) or option
