@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,16 @@ def test_a_setting_from_python_is_what_it_is_there(tmp_path: Path):
     assert settings.data.system == text
     with pytest.raises(ConfigError, match=r"data\.system is None; leave it out"):
         grace.run(tmp_path / "run", **named, settings={"data.system": None})
+
+
+def test_a_mistake_in_the_questions_leaves_a_run_that_is_sampled_again_as_it_was(
+    finished: Path, tmp_path: Path
+):
+    path = Path(shutil.copytree(finished / "run", tmp_path / "run"))
+    for wrong in ({"file": "typo.csv"}, {"settings": {"data.train": 5000}}):
+        with pytest.raises(GraceError):
+            grace.run(path, redo="sample", **wrong)
+    assert (path / "report.json").exists() and (path / "adapter/grace.json").exists()
 
 
 def test_measuring_rows_is_what_the_command_says_of_their_file(tmp_path: Path):

@@ -69,7 +69,7 @@ def run(
     overrides = [_override(key, value) for key, value in settings.items()]
     named = {"model": model, "task": task, "data": data, "file": file, "seed": seed}
     start = None if recipe is None else Path(recipe)
-    study = resolve(path, start, named, overrides, seeds=seeds)
+    study = resolve(path, start, named, overrides, seeds=seeds, redo=redo)
     report = run_study(path, study, redo=redo, until=until, jobs=jobs)
     return checked_report(report, path) if report else None
 
@@ -92,6 +92,7 @@ def resolve(
     overrides: Sequence[str] = (),
     *,
     seeds: int | None = None,
+    redo: str | None = None,
 ) -> Study:
     """Return the runs that a user's arguments ask for; nothing is written.
 
@@ -101,6 +102,7 @@ def resolve(
         named: arguments by name (see `KEYS`); None and "" count as not given.
         overrides: further settings, KEY=VALUE.
         seeds: number of seeds.
+        redo: the stage that will be done again.
 
     Raises:
         GraceError: the directory is in use, or a setting or a name is wrong.
@@ -117,7 +119,7 @@ def resolve(
     for folder, settings in study.runs().items():
         check_names(settings)
         check_samples(settings)
-        check_questions(path / folder, settings)
+        check_questions(path / folder, settings, again=redo == "sample")
     return study
 
 
@@ -217,8 +219,8 @@ def check_samples(settings: RunSettings) -> None:
             )
 
 
-def check_questions(path: Path, settings: RunSettings) -> None:
-    """Read a new run's questions from files before anything is written.
+def check_questions(path: Path, settings: RunSettings, *, again: bool = False) -> None:
+    """Read a run's questions from files before anything is written or, to sample again, removed.
 
     So a mistake in them leaves no run behind, whose settings a later command would inherit.
 
@@ -231,7 +233,7 @@ def check_questions(path: Path, settings: RunSettings) -> None:
     from grace.tasks.prompts import draw_training
 
     data = settings.data
-    if RunDir(path).config.exists() or not (data.file or data.dir):
+    if (RunDir(path).config.exists() and not again) or not (data.file or data.dir):
         return
     if data.file and data.dir and data.task == "jsonl":
         raise ConfigError(

@@ -149,6 +149,29 @@ def test_scores_with_and_without_a_trace_are_not_mixed(finished: Path, tmp_path:
     assert len(rows_of(out.read_text())) == 1
 
 
+def test_options_are_shown_to_the_model_however_they_are_given(
+    places: Any, tmp_path: Path, cli: Any
+):
+    shown = []
+    for options in ({"choices": ["x", "y"]}, {"options": ["x", "y"]}, {"A": "x", "B": "y"}, {}):
+        row = {"question": "Which?", "response": "Answer: A", **options}
+        file = tiny_run.write_lines(tmp_path / "in.jsonl", [row])
+        shown.append(cli("score", places["choice_adapter"], file))
+    *given, without = shown
+    assert len({rows_of(one.out)[0]["confidence"] for one in given}) == 1
+    assert without.code == 2
+
+
+def test_a_trace_of_another_model_does_not_stay(finished: Path, tmp_path: Path, cli: Any):
+    row = {"question": "What is 3 and 21?", "response": "3", "trace": [0.5, 0.5]}
+    (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
+    out = tmp_path / "out.jsonl"
+    for _ in range(2):  # the second time there is nothing left to do
+        result = cli("score", finished / "run", tmp_path / "in.jsonl", "--out", out)
+        assert result.code == 0
+    assert "trace" not in json.loads(out.read_text())
+
+
 def test_standard_input_is_scored_and_resumed_too(
     finished: Path, file: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ):

@@ -139,6 +139,15 @@ def test_states_that_other_settings_did_not_store_are_asked_for(made: Path) -> N
         read_layer(stored, 1, [0])
 
 
+def test_settings_of_a_stage_that_has_not_begun_may_change(made: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    run(path, settings(made, "train.lora=never"), until="sample")
+    other = settings(made, "train.lora=never", "grade.grader=tiny_run:right")
+    with pytest.raises(DataError, match="responses are right"):
+        run(path, other, until="fit")
+    assert all(grade.correct for grade in RunDir(path).split("train").grades.read())
+
+
 def test_another_layer_is_read_from_the_states_on(made: Path) -> None:
     with pytest.raises(RunError, match="--redo features"):
         run(made / "rows", settings(made, "train.lora=never", "train.layer=1"))

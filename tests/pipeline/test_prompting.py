@@ -151,6 +151,11 @@ def test_answers_that_are_numbers_are_counted_as_numbers(
     assert "grade.grader=number" in capsys.readouterr().err
     exact = settings(inputs, "chat", *whole, "grade.grader=exact")
     assert chosen(tmp_path / "b", exact, monkeypatch).task.kind == "open"
+    (asked,) = given and again.task.questions("test", given.data, given.seed)[:1]
+    for row in rows:
+        row["answer"] = "infinite" if row["question"] == asked.text else row["answer"]
+    sums.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert chosen(tmp_path / "c", given, monkeypatch).task.kind == "open"
 
 
 def test_answers_have_room_for_explanations_and_for_what_is_accepted(inputs: Path) -> None:

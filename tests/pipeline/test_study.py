@@ -107,6 +107,15 @@ def test_a_variant_that_reads_blocks_stores_them_itself(main: str, tmp_path: Pat
     assert shared[0].read_bytes() == shared[1].read_bytes()
 
 
+def test_redo_of_a_study_removes_the_common_report(study: Path, tmp_path: Path):
+    path = Path(shutil.copytree(study, tmp_path / "run"))
+    (path / "scaling.json").write_text("{}")
+    run_study(path, resolve_study(path, None, []), redo="train", until="train")
+    assert not (path / "report.json").exists() and not (path / "scaling.json").exists()
+    with pytest.raises(RunError, match="not finished"):
+        report_runs([path])
+
+
 def test_costs_are_measured(study: Path):
     rows = {row["estimator"]: row for row in report_of(study / PEOPLE / "grace")["rows"]}
     assert rows["platt"]["access"] == "logprobs" and rows["platt"]["trained_parameters"] == 2

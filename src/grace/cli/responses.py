@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from typing import Any, NamedTuple
 
@@ -12,7 +13,9 @@ from grace.records import Message
 from grace.store.inputs import Row
 
 PROMPT_KEYS = ("question", "prompt", "messages")
-FIELDS = (*PROMPT_KEYS, "choices", "response")
+LETTERED = tuple("abcdefghij")
+OPTIONS = ("choices", "options", *LETTERED)
+FIELDS = (*PROMPT_KEYS, *OPTIONS, "response")
 
 
 class ResponseRow(NamedTuple):
@@ -45,7 +48,8 @@ def response_row(row: Row) -> ResponseRow:
             raise DataError(f"{where}: found {' and '.join(keys)}; give exactly one of {wanted}")
         raise DataError(f"{where}: none of {wanted} among the fields {', '.join(written)}; add one")
     asked = _asked(keys[0], fields[keys[0]], where)
-    choices = _choices(fields.get("choices"), keys[0], where)
+    named = _options(fields) if keys[0] == "question" else fields.get("choices")
+    choices = _choices(named, keys[0], where)
     if isinstance(asked, str):
         try:
             check_question(asked, choices)
@@ -65,6 +69,16 @@ def response_row(row: Row) -> ResponseRow:
     if not isinstance(response, str):
         raise DataError(f"{where}: response is {response!r}; write it as a text")
     return ResponseRow(where, written, asked, choices, response)
+
+
+def _options(fields: dict[str, Any]) -> Any:
+    """Return the options: a list in one column, or columns named A, B, ..."""
+    for name in ("choices", "options"):
+        if fields.get(name) is not None:
+            return fields[name]
+    lettered = itertools.takewhile(lambda name: fields.get(name) is not None, LETTERED)
+    texts = [str(fields[name]) for name in lettered]
+    return texts if len(texts) > 1 else None
 
 
 def _asked(key: str, value: Any, where: str) -> str | list[Message]:

@@ -27,7 +27,7 @@ def show_report(result: Any, path: Path | None, *, as_json: bool) -> None:
         print(f"report: {path / 'report.html'}")
 
 
-def show_next(path: Path, question: str = "your question") -> None:
+def show_next(path: Path, question: str = "your question", options: str = "") -> None:
     """Print the `grace ask` command for the model that a run has trained."""
     from grace.pipeline import load_run_settings
     from grace.store import read_card, runs_in
@@ -37,4 +37,4 @@ def show_next(path: Path, question: str = "your question") -> None:
     trained = read_card(run / "adapter").get("kind", "")
     kind = load_task(load_run_settings(run).data.task, trained).kind
     choices = ' --choice "..." --choice "..."' if kind == "choice" else ""
-    print(f'next:   grace ask {shlex.quote(str(run))} "{question}"{choices}')
+    print(f'next:   grace ask {shlex.quote(str(run))} "{question}"{choices}{options}')

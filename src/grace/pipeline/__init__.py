@@ -250,7 +250,10 @@ def _untouched(directory: RunDir) -> int:
     """Return the place in `ORDER` of the first stage that neither is done nor may be under way."""
     done = [directory.done(stage) for stage in STAGES]
     first = done.index(False) if False in done else len(done)
-    return len(done) if any(done[first:]) else first + 1
+    begun = first < len(done) and any(
+        next(directory.path.glob(pattern), None) for pattern in STAGES[ORDER[first]].writes
+    )
+    return len(done) if any(done[first:]) else first + begun
 
 
 def has_begun(directory: RunDir) -> bool:

@@ -7,7 +7,8 @@ run, in `train/asking.json`. So is the grader `number` for own questions that al
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grace.chat import encode_chat, encode_text, has_chat_template
@@ -18,6 +19,7 @@ from grace.grading import grader_of, is_number
 from grace.progress import say
 from grace.records import Message, Question
 from grace.store import RunDir, read_json, write_json
+from grace.tasks import Split
 from grace.tasks.prompts import conversation, draw_training
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def choose(context: Context) -> bool:
     data = dataclasses.replace(settings.data, shots=max(settings.data.shots, 0))
     shots, training = draw_training(context.task, data, settings.seed)
     chosen: dict[str, Any] = {}
-    if not graded and all(is_number(text) for q in training for text in q.answers or ("",)):
+    if not graded and all(is_number(text) for text in _accepted(context, training)):
         say("every accepted answer is a number, so numbers are compared (grade.grader=number)")
         chosen["grader"] = "number"
     if not asked:
@@ -63,6 +65,15 @@ def choose(context: Context) -> bool:
     if chosen:
         write_json(path, chosen)
     return bool(chosen)
+
+
+def _accepted(context: Context, training: Sequence[Question]) -> Iterator[str]:
+    """Yield all accepted answers, those of training first; "" for a question that has none."""
+    data, seed = context.open_settings.data, context.open_settings.seed
+    others: tuple[Split, ...] = ("validation", "test")
+    later = (q for split in others for q in context.task.questions(split, data, seed))
+    for question in itertools.chain(training, later):
+        yield from question.answers or ("",)
 
 
 def _way_to_ask(

@@ -141,9 +141,8 @@ def resolve_study(
     an existing run accepts other settings is checked by `run_study`.
 
     Raises:
-        ConfigError: an unknown or impossible setting, a task that the study does not have, a new
-            run without a model or a task, or an existing one that names code which the user has
-            not named.
+        ConfigError: an impossible setting, a task that the study does not have, a new run without a
+            model or a task, or an existing one that names code which the user has not named.
         RunError: the path holds a run or a study with other folders.
     """
     config = RunDir(path).config
@@ -264,8 +263,7 @@ def run_study(
         scored: called with the folder of each task and seed's main run before its report.
 
     Raises:
-        RunError: as `run`.
-        ConfigError: `redo` or `until` is not a stage.
+        RunError, ConfigError: as `run`.
     """
     runs = study.runs()
     directory = RunDir(path)
@@ -290,7 +288,9 @@ def run_study(
 def _start_all(
     directory: RunDir, study: Study, paths: Mapping[Path, RunSettings], redo: str | None
 ) -> None:
-    """Write the settings of every run before any goes on, so that a kill leaves one set of them."""
+    """Write all settings before any run goes on, so that a kill leaves one set of them."""
+    if redo is not None:
+        directory.forget("report", ("report.*", "figures", "scaling.*"))
     config = {"settings": study.tree, "study": to_dict(study.settings)}
     write_json(directory.config, config | {"overrides": list(study.overrides)})
     for path, settings in paths.items():

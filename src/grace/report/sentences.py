@@ -72,7 +72,7 @@ def _warning(rows: Sequence[Validation]) -> str:
 def _is_better(rows: Sequence[Validation]) -> bool:
     gain = statistics.fmean(r.a_value for r in rows) - statistics.fmean(r.b_value for r in rows)
     error = math.sqrt(sum(row.standard_error**2 for row in rows)) / len(rows)
-    return gain > error
+    return gain > max(error, 0.0005)  # which the three digits show
 
 
 # --- verdicts

@@ -114,7 +114,7 @@ def ask(
         usual = usual_budget(model.promise, strategy)
         _show_decision(outcome, path, usual if budget is None else budget)
         _note_unused_threshold(model, outcome, threshold)
-        _note_greedy(model, path, temperature)
+        _note_greedy(model, path, outcome, temperature)
     else:
         _show_reply(outcome, path, trace=trace)
 
@@ -186,9 +186,9 @@ def _note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
 
-def _note_greedy(model: Model, path: str, temperature: float) -> None:
+def _note_greedy(model: Model, path: str, decision: Decision, temperature: float) -> None:
     """Warn that the confidence of a vote's samples was fitted on greedy answers."""
-    if model.promise is None and temperature > 0 and model.sample.train_temperature == 0:
+    if not decision.promise and temperature > 0 and model.sample.train_temperature == 0:
         command = f"grace scale {path}" if is_run(Path(path)) else "grace measure FILE"
         _note(
             "the confidence was fitted on greedy answers, but this vote sampled its answers at "

@@ -120,7 +120,7 @@ def run(
 
     named = {"model": model, "task": task, "data": data, "file": file, "seed": seed}
     named |= {"device": device, "question_field": question_field, "answer_field": answer_field}
-    study = resolve(path, recipe, named, settings or [], seeds=seeds)
+    study = resolve(path, recipe, named, settings or [], seeds=seeds, redo=redo)
     if dry_run:
         _show_plans(path, study.runs(), redo=redo, until=until, as_json=as_json)
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -135,6 +134,11 @@ def _show_threshold(chosen: Threshold, path: Path, *, as_json: bool) -> None:
         return
     if chosen.test:
         print(f"check on the test questions, which were not used: {chosen.test['shows']}")
+    from grace.cli.showing import show_next
+    from grace.strategies import TEMPERATURE
+
     options = "" if chosen.mode == "answer" else f" --budget {chosen.budget}"
     options += " --strategy es" if options and chosen.budget == 1 else ""  # one sample is no vote
-    print(f'next:   grace ask {shlex.quote(str(path))} "your question"{options}')
+    if options and chosen.temperature != TEMPERATURE:
+        options += f" --temperature {chosen.temperature:g}"
+    show_next(path, options=options)

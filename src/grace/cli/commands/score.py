@@ -96,7 +96,7 @@ def score(
     with _output(out) as target, progress("score", total, done=done, unit="lines") as advance:
         for batch in _batches(itertools.chain([first], rows), batch_size):
             for row, rating in _rate(model, batch, trace, bad):
-                line = json.dumps({**row.fields, **rating}, ensure_ascii=False, default=str)
+                line = json.dumps({**_kept(row), **rating}, ensure_ascii=False, default=str)
                 with writing(out) if out else contextlib.nullcontext():
                     target.write(f"{line}\n")
                     target.flush()
@@ -214,6 +214,11 @@ def _check_model(model: Model, row: ResponseRow, line: bytes, out: Path, *, trac
         )
 
 
+def _kept(row: ResponseRow) -> dict[str, Any]:
+    """Return the fields of a row without a trace, which another model may have left there."""
+    return {name: value for name, value in row.fields.items() if name != "trace"}
+
+
 def _is_scored(line: bytes, row: ResponseRow) -> bool:
     """Return whether a line of the output is this row with a confidence."""
     try:
@@ -223,7 +228,7 @@ def _is_scored(line: bytes, row: ResponseRow) -> bool:
     if not isinstance(fields, dict) or "confidence" not in fields:
         return False
     rating = {key: fields[key] for key in ("confidence", "trace") if key in fields}
-    wanted = {**row.fields, **rating}
+    wanted = {**_kept(row), **rating}
     return json.dumps(fields, sort_keys=True) == json.dumps(wanted, sort_keys=True, default=str)
 
 

@@ -67,7 +67,8 @@ def scale_runs(path: Path, chosen: ScaleSettings, *, device: str | None = None) 
             for other in contexts[:number]:
                 if "grade" in stages_alike(other.settings, context.settings):
                     source, target = (_base_pool(c, chosen.samples) for c in (other, context))
-                    _copy_pool(source, target, chosen.samples)
+                    if source.path.name == target.path.name:  # else of another temperature
+                        _copy_pool(source, target, chosen.samples)
             written = _scale(context, chosen)
             report(context)
     if runs == [path]:
