@@ -238,14 +238,16 @@ def test_stages_of_which_nothing_is_done_take_new_settings_and_keep_nothing_of_t
 def test_the_unfinished_stage_itself_takes_no_new_settings(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:
-    run = reference.before("answer", tmp_path)
+    run, again = (reference.before("answer", tmp_path / name) for name in ("run", "again"))
+    for one in (run, again):  # as if it had just begun
+        begun = one / "test/tuned/responses.jsonl"
+        begun.parent.mkdir(exist_ok=True)
+        begun.touch()
     ended = finish(run, "sample.draw_temperature=0.5", "report.bins=5")
     assert ended.code == 2
     assert "(sample.draw_temperature: 0.8 -> 0.5)" in ended.said
     assert "--redo answer" in ended.said
-    assert reference.differences(run) == reference.differences(
-        reference.before("answer", tmp_path / "again")
-    )
+    assert reference.differences(run) == reference.differences(again)
 
 
 def test_redo_adopts_a_changed_setting_and_equals_a_new_run(
