@@ -120,6 +120,9 @@ def threshold(
 
 
 def _show_threshold(chosen: Threshold, path: Path, *, as_json: bool) -> None:
+    from grace.cli.showing import show_next
+    from grace.strategies import TEMPERATURE
+
     if as_json:
         print(json.dumps(to_json(chosen), indent=2, ensure_ascii=False))
         return
@@ -134,9 +137,6 @@ def _show_threshold(chosen: Threshold, path: Path, *, as_json: bool) -> None:
         return
     if chosen.test:
         print(f"check on the test questions, which were not used: {chosen.test['shows']}")
-    from grace.cli.showing import show_next
-    from grace.strategies import TEMPERATURE
-
     options = "" if chosen.mode == "answer" else f" --budget {chosen.budget}"
     options += " --strategy es" if options and chosen.budget == 1 else ""  # one sample is no vote
     if options and chosen.temperature != TEMPERATURE:

@@ -239,12 +239,12 @@ class RatingJob(Job):
         """Rate all responses; one by one where the model computes a token at a time."""
         engine: Any = self._model.engine
         prompts, responses = self._encoded
-        stepwise = not engine.gives & {"states", "relay"}
+        size = max(1, len(prompts)) if engine.gives & {"states", "relay"} else 1
         values: list[float] = []
-        for first in range(0, len(prompts), 1 if stepwise else max(1, len(prompts))):
+        for first in range(0, len(prompts), size):
             if self.cancelled.is_set():
                 raise Cancelled
-            part = slice(first, first + 1 if stepwise else None)
+            part = slice(first, first + size)
             values += engine.confidences(prompts[part], responses[part])
         tokens = sum(len(ids) for side in self._encoded for ids in side)
         self.emit(Finished(tokens, 0, values))
