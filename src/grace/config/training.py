@@ -84,6 +84,11 @@ class TrainSettings:
         "none", "tracker that also gets the training log: none, tensorboard, wandb or trackio"
     )
 
+    @property
+    def may_train(self) -> bool:
+        """Whether weights may be trained: else the fitted rows are all, as for a trace."""
+        return self.head != "linear" or not (self.lora == "never" or self.trace)
+
     def __post_init__(self) -> None:
         """Refuse settings that exclude each other.
 

@@ -33,7 +33,7 @@ def train(context: Context) -> None:
     split, validation = directory.split("train"), directory.split("validation")
     linear, lora = settings.train.head == "linear", settings.train.lora
     layer = read_json(directory.readout).get("layer", LAST)
-    rows_alone = linear and (lora == "never" or layer != LAST or settings.train.trace)
+    rows_alone = not settings.train.may_train or (linear and layer != LAST)
     if rows_alone and lora == "auto":
         why = f"c reads the MLP of block {layer} (train.layer=0 trains it)"
         say(f"no LoRA is trained, since {why if layer != LAST else 'train.trace is set'}")
