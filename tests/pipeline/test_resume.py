@@ -259,6 +259,35 @@ def test_redo_adopts_a_changed_setting_and_equals_a_new_run(
     assert trials.tree(run) == trials.tree(new)
 
 
+@pytest.mark.parametrize(
+    ("redo", "changes", "said"),
+    [
+        ("sample", ("model.path=nobody/nothing",), "nobody/nothing"),
+        ("grade", ("grade.grader=choice",), "which has no choices"),
+        (
+            "features",
+            (
+                "train.head=linear",
+                "train.evidence=likelihood",
+                "train.loss=log",
+                "train.keep=best",
+                "train.lora=never",
+                "train.layer=99",
+            ),
+            "use 1 to",
+        ),
+    ],
+)
+def test_a_redo_that_must_fail_removes_nothing(
+    reference: Any, finish: Any, tmp_path: Path, redo: str, changes: tuple[str, ...], said: str
+) -> None:
+    run = reference.copy(tmp_path)
+    ended = finish(run, *changes, redo=redo)
+    assert ended.code == 2
+    assert said in ended.said
+    assert reference.differences(run) == []
+
+
 def test_redo_of_a_later_stage_refuses_settings_of_an_earlier_one(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from grace.config import DataSettings, RunSettings, from_dict, key_values
 from grace.engines.gguf import resolve_model
 from grace.errors import RunError
 from grace.estimators import Answers, Draws, Samples
-from grace.pipeline.prompting import choose, settled
+from grace.pipeline.prompting import choose, explained_length, settled
 from grace.progress import say
 from grace.records import Message, Question
 from grace.store import RowFile, RunDir, Split, read_json
@@ -154,13 +154,17 @@ class Context:
     def elsewhere(self, task: str) -> Context:
         """Return this run's models with the questions of another task.
 
-        The run's own grader is kept if the answers are of the same kind.
+        The run's own grader is kept if the answers are of the same kind. So is the length of an
+        answer, unless the run has chosen it for short answers and these choose a letter.
         """
-        alike = load_task(task).kind == self.task.kind
-        grader = self.settings.grade.grader if alike else ""
+        kind, sample = load_task(task).kind, self.settings.sample
+        grader = self.settings.grade.grader if kind == self.task.kind else ""
+        if kind == "choice" and not self.open_settings.sample.max_new_tokens:
+            longest = max(sample.max_new_tokens, explained_length(self.settings.model))
+            sample = dataclasses.replace(sample, max_new_tokens=longest)
         grade = dataclasses.replace(self.settings.grade, grader=grader)
         data = dataclasses.replace(self.settings.data, task=task, system="", template="")
-        settings = dataclasses.replace(self.settings, data=data, grade=grade)
+        settings = dataclasses.replace(self.settings, data=data, sample=sample, grade=grade)
         return Context(self.directory, settings, self.engines, f"transfer/{task}")
 
     def settle(self) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grace.chat import encode_chat, encode_text, has_chat_template
-from grace.config import DataSettings, RunSettings
+from grace.config import DataSettings, ModelSettings, RunSettings
 from grace.engines import Sampling
+from grace.engines.gguf import resolve_model
 from grace.errors import DataError
 from grace.grading import grader_of, is_number
 from grace.progress import say
@@ -107,6 +108,14 @@ def _spares_examples(context: Context) -> bool:
 def at_most_half(longest: int, context: int | None) -> int:
     """Return the length of an answer that leaves half of the model's context to the prompt."""
     return longest if context is None else min(longest, context // 2)
+
+
+def explained_length(model: ModelSettings) -> int:
+    """Return the most tokens that an explained choice may take; no weights are loaded."""
+    from grace.engines.local.loading import read_limit
+
+    limit = read_limit(resolve_model(model.path), trust_remote_code=model.trust_remote_code)
+    return at_most_half(EXPLAINED + (THOUGHT if model.thinking else 0), limit)
 
 
 def longest_answer(tokenizer: Any, questions: Sequence[Question], *, thinking: bool) -> int:

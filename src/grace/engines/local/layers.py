@@ -40,6 +40,17 @@ def blocks(model: Any) -> nn.ModuleList:
     return max(lists, key=len)
 
 
+def skeleton(config: Any, *, trust_remote_code: bool = False) -> Any:
+    """Return a model without weights, on the device `meta`, to look at its blocks."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    with torch.device("meta"):
+        try:
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        except ValueError:  # it also takes images
+            return AutoModelForImageTextToText.from_config(config)
+
+
 def mlp_output(model: Any, layer: int) -> nn.Linear:
     """Return the linear layer with which the MLP of a block, counted from 1, writes its output.
 

@@ -131,18 +131,27 @@ def read_limit(path: str | Path, *, trust_remote_code: bool = False) -> int | No
     Raises:
         ModelError: there is no model.
     """
+    config = read_config(path, trust_remote_code=trust_remote_code)
+    limit: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return limit
+
+
+def read_config(path: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """Return the configuration of a model; no weights are loaded.
+
+    Raises:
+        ModelError: there is no model.
+    """
     from transformers import AutoConfig
 
     _check_directory(path)
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # transformers raises many kinds here
         _name_own_code(path, error)
         raise ModelError(
             f"no model in {path} ({first_line(error)}); give a directory with config.json"
         ) from error
-    limit: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return limit
 
 
 def pick_device(device: str) -> torch.device:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from grace.config import TrainSettings
+from grace.config import RunSettings, TrainSettings
 from grace.engines import LAST, Features, LayerStates, StepStates
+from grace.engines.gguf import resolve_model
 from grace.errors import RunError
 
 CHOOSE = -1  # the value of `train.layer` with which the fit chooses
@@ -34,6 +35,21 @@ def layers_to_read(train: TrainSettings, engine: Any) -> list[int]:
         return candidates(engine.model)
     mlp_output(engine.model, train.layer)  # raises an error if there is none
     return [train.layer]
+
+
+def check_layer(settings: RunSettings) -> None:
+    """Refuse a block that the model does not have; no weights are loaded.
+
+    Raises:
+        ModelError: says which blocks there are.
+    """
+    from grace.engines.local.layers import mlp_output, skeleton
+    from grace.engines.local.loading import read_config
+
+    layer, code = settings.train.layer, settings.model.trust_remote_code
+    if layer > 0 and reads_blocks(settings.train):
+        config = read_config(resolve_model(settings.model.path), trust_remote_code=code)
+        mlp_output(skeleton(config, trust_remote_code=code), layer)
 
 
 def joined(parts: Sequence[Mapping[int, LayerStates]]) -> dict[int, LayerStates]:

@@ -32,6 +32,24 @@ def grade(context: Context) -> None:
     context.directory.finish("grade", settings, inputs, outputs)
 
 
+def check_grader(context: Context) -> None:
+    """Refuse a grader that cannot grade the questions of a run, as far as they are drawn.
+
+    One of the user's own is not called, since that may be slow.
+
+    Raises:
+        ConfigError, DataError: as the grader; names the question.
+    """
+    settings = context.settings.grade
+    grader = grader_of(settings, context.task.grader)
+    if ":" in (settings.grader or context.task.grader):
+        return
+    for name in SPLITS:
+        questions = context.directory.split(name).questions
+        for question in questions.read() if questions.path.exists() else ():
+            grader("", question)
+
+
 def _show(context: Context, split: Split) -> None:
     """Show the first few right and wrong answers, so that a bad prompt or grader is noticed."""
     questions = {question.id: question for question in split.questions.read()}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from grace.config import to_dict
+from grace.config import RunSettings, to_dict
 from grace.engines.base import check_contexts
+from grace.engines.gguf import resolve_model
 from grace.grading import grader_of
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import is_sampled, sample_split, sampling_for
@@ -40,6 +41,20 @@ def sample(context: Context) -> None:
     context.directory.finish(
         "sample", {key: tree[key] for key in ("seed", "model", "data", "sample")}, [], outputs
     )
+
+
+def check_model(settings: RunSettings) -> None:
+    """Refuse a model that is not there, or has no tokenizer; no weights are loaded.
+
+    Raises:
+        ModelError: says what is missing.
+    """
+    from grace.engines.local.loading import load_tokenizer, read_config
+
+    model, code = settings.model, settings.model.trust_remote_code
+    path = resolve_model(model.path)
+    load_tokenizer(path, trust_remote_code=code)
+    read_config(path, trust_remote_code=code)
 
 
 def draw_questions(context: Context, split: Split, name: SplitName) -> None:
