@@ -74,7 +74,11 @@ def test_one_answer_abstains_below_a_threshold(run: Path, cli: Any):
     choose(run, "answer", tau=0.0)
     sure = cli("ask", run, ASKED)
     assert plain["text"] in sure.out.replace("\r", "\n") and "at least 90% right" in sure.out
-    assert "threshold" not in cli("ask", run, ASKED, "--temperature", 0.5).out
+    assert sure.err == ""
+    warm = cli("ask", run, ASKED, "--temperature", 0.5)
+    assert "threshold" not in warm.out
+    assert "note: the run's threshold 0 holds at temperature 0 only, so this answer" in warm.err
+    assert cli("ask", run, ASKED, "--temperature", 0.5, "--threshold", 0).err == ""
 
 
 def test_a_vote_uses_the_threshold_of_its_budget_and_says_so(run: Path, cli: Any):

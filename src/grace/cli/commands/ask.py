@@ -113,10 +113,11 @@ def ask(
     elif isinstance(outcome, Decision):
         usual = usual_budget(model.promise, strategy)
         _show_decision(outcome, path, usual if budget is None else budget)
-        _note_unused_threshold(model, outcome, threshold)
         _note_greedy(model, path, outcome, temperature)
     else:
         _show_reply(outcome, path, trace=trace)
+    if threshold is None and not as_json:
+        _note_unused_threshold(model, outcome)
 
 
 def _show_reply(reply: Reply, path: str, *, trace: bool) -> None:
@@ -188,23 +189,32 @@ def _note(text: str) -> None:
 
 def _note_greedy(model: Model, path: str, decision: Decision, temperature: float) -> None:
     """Warn that the confidence of a vote's samples was fitted on greedy answers."""
-    if not decision.promise and temperature > 0 and model.sample.train_temperature == 0:
-        command = f"grace scale {path}" if is_run(Path(path)) else "grace measure FILE"
-        _note(
-            "the confidence was fitted on greedy answers, but this vote sampled its answers at "
-            f"temperature {temperature:g}, where it can be too high or too low; to see how far off "
-            f"it is on graded samples: {command}"
-        )
-
-
-def _note_unused_threshold(model: Model, decision: Decision, asked: float | None) -> None:
-    """Warn that the guarantee of the run's threshold does not hold for this vote."""
-    chosen = model.promise
-    if chosen is None or chosen.tau is None or chosen.mode != "early-stop" or decision.promise:
+    if decision.promise or temperature == 0 or model.sample.train_temperature > 0:
         return
-    if asked is None and decision.threshold is not None:
+    if is_run(Path(path)):
+        known, command = "the confidence was fitted on greedy answers, but", f"grace scale {path}"
+    else:
+        known, command = "if the confidence was fitted on greedy answers:", "grace measure FILE"
+    _note(
+        f"{known} this vote sampled its answers at temperature {temperature:g}, where it can be "
+        f"too high or too low; to see how far off it is on graded samples: {command}"
+    )
+
+
+def _note_unused_threshold(model: Model, outcome: Reply | Decision) -> None:
+    """Warn that the guarantee of the run's threshold does not hold for this answer or vote."""
+    chosen = model.promise
+    if chosen is None or chosen.tau is None or outcome.promise:
+        return
+    early = chosen.mode == "early-stop"
+    if not isinstance(outcome, Decision) and not early:
+        _note(
+            f"the run's threshold {chosen.tau:g} holds at temperature {chosen.temperature:g} only, "
+            "so this answer is shown whatever its confidence"
+        )
+    elif isinstance(outcome, Decision) and outcome.threshold is not None and early:
         _note(
             f"the run's threshold {chosen.tau:g} holds for early stopping with a budget of "
             f"{chosen.budget} at temperature {chosen.temperature:g}; this vote used the threshold "
-            f"{decision.threshold:g}"
+            f"{outcome.threshold:g}"
         )
