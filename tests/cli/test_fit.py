@@ -141,7 +141,7 @@ def test_what_label_wrote_is_read_without_cut_and_ungraded_answers(
         ({"response": 7}, 60, "response is 7; write it as a text"),
         ({"response": None}, 60, "graded.jsonl:1: response is null or an empty cell"),
         ({"question": "What?"}, 60, "all graded answers are to one question"),
-        ({"choices": ["one"]}, 60, "graded.jsonl:1: the question has 1 choice; give 2 to 10"),
+        ({"choices": ["one"]}, 60, "graded.jsonl:1: 1 choice; give 2 to 10"),
     ],
 )
 def test_what_cannot_be_learned_from_is_refused_in_a_line(

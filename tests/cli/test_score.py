@@ -153,7 +153,14 @@ def test_options_are_shown_to_the_model_however_they_are_given(
     places: Any, tmp_path: Path, cli: Any
 ):
     shown = []
-    for options in ({"choices": ["x", "y"]}, {"options": ["x", "y"]}, {"A": "x", "B": "y"}, {}):
+    for options in (
+        {"choices": ["x", "y"]},
+        {"options": ["x", "y"]},
+        {"A": "x", "B": "y"},
+        {"option_a": "x", "option_b": "y"},
+        {"choices": {"text": ["x", "y"], "label": ["A", "B"]}},
+        {},
+    ):
         row = {"question": "Which?", "response": "Answer: A", **options}
         file = tiny_run.write_lines(tmp_path / "in.jsonl", [row])
         shown.append(cli("score", places["choice_adapter"], file))

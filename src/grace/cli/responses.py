@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 from typing import Any, NamedTuple
 
@@ -11,11 +10,10 @@ from grace.errors import DataError, UserInputError
 from grace.measuring import in_any_case
 from grace.records import Message
 from grace.store.inputs import Row
+from grace.tasks.columns import read_options
 
 PROMPT_KEYS = ("question", "prompt", "messages")
-LETTERED = tuple("abcdefghij")
-OPTIONS = ("choices", "options", *LETTERED)
-FIELDS = (*PROMPT_KEYS, *OPTIONS, "response")
+FIELDS = (*PROMPT_KEYS, "choices", "response")
 
 
 class ResponseRow(NamedTuple):
@@ -48,13 +46,15 @@ def response_row(row: Row) -> ResponseRow:
             raise DataError(f"{where}: found {' and '.join(keys)}; give exactly one of {wanted}")
         raise DataError(f"{where}: none of {wanted} among the fields {', '.join(written)}; add one")
     asked = _asked(keys[0], fields[keys[0]], where)
-    named = _options(fields) if keys[0] == "question" else fields.get("choices")
-    choices = _choices(named, keys[0], where)
+    choices: list[str] = []
     if isinstance(asked, str):
+        choices = list(read_options(row))
         try:
             check_question(asked, choices)
         except UserInputError as error:
             raise DataError(f"{where}: {error}") from error
+    elif fields.get("choices"):
+        raise DataError(f"{where}: choices belong to a question; write them into the {keys[0]}")
     response = fields.get("response")
     if response is None:
         if "response" in fields:
@@ -69,16 +69,6 @@ def response_row(row: Row) -> ResponseRow:
     if not isinstance(response, str):
         raise DataError(f"{where}: response is {response!r}; write it as a text")
     return ResponseRow(where, written, asked, choices, response)
-
-
-def _options(fields: dict[str, Any]) -> Any:
-    """Return the options: a list in one column, or columns named A, B, ..."""
-    for name in ("choices", "options"):
-        if fields.get(name) is not None:
-            return fields[name]
-    lettered = itertools.takewhile(lambda name: fields.get(name) is not None, LETTERED)
-    texts = [str(fields[name]) for name in lettered]
-    return texts if len(texts) > 1 else None
 
 
 def _asked(key: str, value: Any, where: str) -> str | list[Message]:
@@ -96,13 +86,3 @@ def _asked(key: str, value: Any, where: str) -> str | list[Message]:
 def _is_message(turn: Any) -> bool:
     texts = (turn.get("role"), turn.get("content")) if isinstance(turn, dict) else (None,)
     return all(isinstance(text, str) for text in texts)
-
-
-def _choices(value: Any, key: str, where: str) -> list[str]:
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise DataError(f"{where}: choices is {value!r}; write a list of texts")
-    if value and key != "question":
-        raise DataError(f"{where}: choices belong to a question; write them into the {key}")
-    return value

@@ -102,6 +102,18 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     return Question(name, "jsonl", text, answers, choices)
 
 
+def read_options(row: Row) -> tuple[str, ...]:
+    """Return the options of a row's question, () for an open one.
+
+    Raises:
+        DataError: they cannot be used; the message names the column.
+    """
+    fields = {name: value for name, value in row.fields.items() if value != []}  # an open question
+    names = [name for name, value in fields.items() if value is not None]
+    columns = Columns("", "", _option_columns(names, row.where, list(fields)))
+    return _choices(fields, columns, row.where)[0]
+
+
 def row_id(row: Row) -> str:
     """Return the id that a row gives its question, "" where it gives none."""
     name = row.fields.get("id")
@@ -129,14 +141,18 @@ def _find(
     if not question:
         raise _missing("question", "question", every, data, where)
     answers = _pick(ANSWERS, names, data.answer_field, "answer", where)
-    choices = _pick(CHOICES, names, "", "choices", where)
-    if choices:
-        return Columns(question, answers, (choices,))
+    return Columns(question, answers, _option_columns(names, where, every))
+
+
+def _option_columns(names: Sequence[str], where: str, every: Sequence[str]) -> tuple[str, ...]:
+    """Return the column with a list of options, or those with one each, A, B, ...; () for none."""
+    if choices := _pick(CHOICES, names, "", "choices", where):
+        return (choices,)
     matches = {name: LETTERED.fullmatch(name.strip()) for name in every}
     spelt = {match[1].upper(): name for name, match in matches.items() if match}
     lettered = [spelt[letter] for letter in itertools.takewhile(spelt.__contains__, LETTERS)]
     last = max((n for n, name in enumerate(lettered, start=1) if name in names), default=0)
-    return Columns(question, answers, tuple(lettered[:last]) if len(lettered) > 1 else ())
+    return tuple(lettered[:last]) if len(lettered) > 1 else ()
 
 
 def _pick(usual: Sequence[str], names: Sequence[str], named: str, kind: str, where: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grace.cli.options import Device, Dtype, Json, Set, examples, refuse_unused
-from grace.cli.responses import OPTIONS, PROMPT_KEYS, response_row
+from grace.cli.responses import PROMPT_KEYS, response_row
 from grace.config import override_settings
 from grace.errors import DataError
 from grace.store import check_vacant
@@ -25,7 +25,7 @@ UNUSED = (  # settings of a run alone
     *("train.", "target.", "grade.", "report.", "model.engine"),
     *(f"data.{name}" for name in DRAWING),
 )
-COLUMNS = (*PROMPT_KEYS, *OPTIONS, "text", "response", "finish_reason", "correct")
+COLUMNS = (*PROMPT_KEYS, "choices", "text", "response", "finish_reason", "correct")
 EXAMPLES = (
     examples(
         "grace fit HuggingFaceTB/SmolLM2-135M-Instruct graded.jsonl fitted",
