@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
@@ -19,6 +21,7 @@ from grace.report import (
     summarize,
     write_report,
 )
+from grace.report.names import label
 from grace.store import is_run, is_study
 from grace.store.inputs import Row, located, read_rows
 
@@ -31,7 +34,16 @@ UNPAIRED = (
     "No question is in all sources, so not all are compared: every line needs the same question_id "
     "in each, or without that the same question or id."
 )
-FIELDS = (*QUESTION, "response", "text", "confidence", "correct", "logprobs", "end_logprob")
+FIELDS = (
+    *QUESTION,
+    "choices",
+    "response",
+    "text",
+    "confidence",
+    "correct",
+    "logprobs",
+    "end_logprob",
+)
 
 
 class GradedAnswer(NamedTuple):
@@ -153,11 +165,16 @@ def _names(sources: Sequence[str | Path | Iterable[Mapping[str, Any]]]) -> list[
                 raise DataError(f"{source} is named twice; name each file once")
             places.add(place)
             long.append(str(source))
-            short.append("stdin" if str(source) == "-" else Path(source).resolve().stem)
+            short.append("stdin" if str(source) == "-" else _stem(Path(source).resolve()))
         else:
             long.append(f"rows {number}")
             short.append(f"rows {number}")
     return short if len(set(short)) == len(short) else long
+
+
+def _stem(file: Path) -> str:
+    """Return a file's name without its ending, unless the report has a label for such a name."""
+    return file.stem if label(file.stem) == file.stem.replace("_", " ") else file.name
 
 
 def _result(name: str, rated: list[GradedAnswer]) -> EstimatorResult:
@@ -285,13 +302,19 @@ def grade_in(fields: dict[str, Any], where: str) -> bool | None:
 
 def _parsed(value: Any) -> Any:
     """Return the JSON value in a CSV cell, such as true or 0.5; any other value as it is."""
-    try:
-        return json.loads(value.lower()) if isinstance(value, str) else value
-    except ValueError:
+    if not isinstance(value, str):
         return value
+    with contextlib.suppress(ValueError):
+        return json.loads(value.lower())
+    with contextlib.suppress(ValueError):  # .5 and +0.5
+        return number if math.isfinite(number := float(value)) else value
+    return value
 
 
 def question_in(fields: dict[str, Any]) -> str:
     """Return the question of a response as a text, empty if the row does not name it."""
-    question = next((fields[key] for key in QUESTION if fields.get(key) is not None), "")
+    key = next((key for key in QUESTION if fields.get(key) is not None), "")
+    question = fields.get(key, "")
+    if key == "question" and (options := fields.get("choices")):  # several may have one wording
+        question = f"{question} {' / '.join(map(str, options))}"
     return question if isinstance(question, str) else json.dumps(question, ensure_ascii=False)

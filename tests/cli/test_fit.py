@@ -15,6 +15,7 @@ import pytest
 
 import grace
 import tiny_run
+from grace.cli.commands import fit
 from grace.engines.transformers import TransformersEngine
 from grace.store import read_card
 
@@ -35,6 +36,26 @@ def graded(file: Path, count: int = 60, **changes: Any) -> Path:
         for n in range(count)
     ]
     return tiny_run.write_lines(file, rows)
+
+
+@pytest.mark.parametrize("columns", [("A", "B"), ("Option A", "Option B"), ("options",)])
+def test_options_of_a_table_are_read(tmp_path: Path, columns: tuple[str, ...]) -> None:
+    table = tmp_path / "graded.csv"
+    options = "4,7" if len(columns) == 2 else '"[""4"", ""7""]"'
+    table.write_text(f"question,{','.join(columns)},response,correct\nPrime?,{options},B,true\n")
+    (answer,) = fit._graded(table)
+    assert (answer.asked, answer.choices, answer.correct) == ("Prime?", ("4", "7"), True)
+
+
+def test_one_wording_with_other_options_is_another_question(
+    model: Path, tmp_path: Path, cli: Any
+) -> None:
+    file = graded(tmp_path / "graded.jsonl", question="Which is true?")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    tiny_run.write_lines(file, [row | {"choices": ["0", f"{n + 1}"]} for n, row in enumerate(rows)])
+    result = cli("fit", model, file, tmp_path / "out", "--json", "--set", "data.prompt=text")
+    found = json.loads(result.out)
+    assert found["brier"][1] < found["brier"][0] < found["brier"][2]
 
 
 def test_it_learns_from_graded_answers_and_the_model_says_what_it_said(

@@ -81,6 +81,19 @@ def test_of_a_model_whose_votes_compare_numbers_an_answer_without_one_casts_none
     assert answers["number"] == {None} and None not in answers["open"]
 
 
+def test_shards_of_another_model_in_the_same_place_are_refused(
+    finished: Path, questions: Path, tmp_path: Path, cli: Any
+) -> None:
+    adapter = Path(shutil.copytree(finished / "run" / "adapter", tmp_path / "adapter"))
+    where = ["label", questions, tmp_path / "out", "--model", adapter, "--shard-size", 2]
+    assert cli(*where).code == 0
+    (tmp_path / "out" / "part-00001.parquet").unlink()
+    card = json.loads((adapter / "grace.json").read_text())
+    (adapter / "grace.json").write_text(json.dumps(card | {"note": "fitted again"}))
+    result = cli(*where)
+    assert result.code == 2 and f"the content of {adapter}" in result.err
+
+
 def test_equal_responses_are_not_made_twice(
     finished: Path, questions: Path, tmp_path: Path, cli: Any
 ) -> None:

@@ -51,6 +51,35 @@ def test_names_of_columns_may_be_in_any_case(tmp_path: Path, cli: Any):
     assert report(cli, table)["rows"] == report(cli, write(tmp_path / "mine.jsonl", ROWS))["rows"]
 
 
+def test_one_wording_with_other_options_is_another_question(tmp_path: Path, cli: Any):
+    rows = [
+        row | {"question": "Which is true?", "choices": ["0", str(n)]} for n, row in enumerate(ROWS)
+    ]
+    (made,) = report(cli, write(tmp_path / "mine.jsonl", rows))["rows"]
+    low, high = made["interval"]["brier"]
+    assert low < made["brier"] < high
+
+
+@pytest.mark.parametrize("name", ["rows", "x@base", "a+b", "evidence"])
+def test_a_file_named_like_an_estimator_keeps_its_name(tmp_path: Path, cli: Any, name: str):
+    shown = cli("measure", write(tmp_path / f"{name}.jsonl", ROWS)).out
+    assert name.partition("@")[0].partition("+")[0] in shown
+    assert "without evidence" not in shown and "backbone" not in shown and "Evidence" not in shown
+
+
+def test_a_name_with_dollar_signs_is_drawn_as_it_is(tmp_path: Path, cli: Any):
+    file = write(tmp_path / "a$_$b.jsonl", ROWS)
+    assert cli("measure", file, "--out", tmp_path / "out").code == 0
+    assert (tmp_path / "out/report.html").exists()
+
+
+@pytest.mark.parametrize("number", [".5", "+0.5", "5e-1"])
+def test_numbers_of_a_table_may_be_written_in_any_way(tmp_path: Path, cli: Any, number: str):
+    table = tmp_path / "mine.csv"
+    table.write_text(f"confidence,correct\n{number},1\n0.5,0\n")
+    assert report(cli, table)["rows"][0]["brier"] == pytest.approx(0.25)
+
+
 def test_without_confidence_is_missing_and_without_grade_is_left_out(tmp_path: Path, cli: Any):
     rows = [dict(row) for row in ROWS]
     for row in rows[:5]:

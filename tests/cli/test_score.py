@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 import grace
 import tiny_run
@@ -167,6 +170,31 @@ def test_options_are_shown_to_the_model_however_they_are_given(
     *given, without = shown
     assert len({rows_of(one.out)[0]["confidence"] for one in given}) == 1
     assert without.code == 2
+
+
+def test_a_question_is_asked_as_a_run_asks_it(finished: Path, tmp_path: Path, cli: Any):
+    rows = [
+        {"question": f"{space}What is 3 and 21?{space}", "response": "3"} for space in ("", " ")
+    ]
+    file = tiny_run.write_lines(tmp_path / "in.jsonl", rows)
+    plain, spaced = rows_of(cli("score", finished / "run", file).out)
+    assert plain["confidence"] == spaced["confidence"]
+    assert spaced["question"].endswith(" ")  # a row is kept as it is
+    asked = [cli("ask", finished / "run", row["question"]).out for row in rows]
+    assert asked[0] == asked[1]
+
+
+def test_a_response_that_spells_a_list_is_a_text_and_what_is_missing_is_null(
+    finished: Path, tmp_path: Path, cli: Any
+):
+    table = tmp_path / "in.csv"
+    table.write_text('question,response\n"[""a""]","[""Paris"", ""London""]"\n')
+    (row,) = rows_of(cli("score", finished / "run", table).out)
+    assert (row["question"], row["response"]) == ('["a"]', '["Paris", "London"]')
+    rows = [{"question": "What is 3?", "response": "3", "score": n} for n in (0.5, math.nan)]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in.parquet")
+    scored = rows_of(cli("score", finished / "run", tmp_path / "in.parquet").out)
+    assert [row["score"] for row in scored] == [0.5, None]
 
 
 def test_a_trace_of_another_model_does_not_stay(finished: Path, tmp_path: Path, cli: Any):

@@ -80,7 +80,7 @@ def _asked(key: str, value: Any, where: str) -> str | list[Message]:
         return value
     if not isinstance(value, str) or not value.strip():
         raise DataError(f"{where}: {key} is {value!r}; write a text that is not empty")
-    return value if key == "question" else [{"role": "user", "content": value}]
+    return value.strip() if key == "question" else [{"role": "user", "content": value}]
 
 
 def _is_message(turn: Any) -> bool:

@@ -58,11 +58,14 @@ class Model:
     def messages(self, question: str, choices: Sequence[str] = ()) -> list[Message]:
         """Return the messages of a question, with the prompt of the training run.
 
+        Space around the question and the choices is left out, as in the training run.
+
         Raises:
             UserInputError: an empty question, or choices that do not suit the task.
         """
         arguments.check_question(question, choices)
-        row = Question("0", self.task.name, question, (), tuple(choices))
+        options = tuple(choice.strip() for choice in choices)
+        row = Question("0", self.task.name, question.strip(), (), options)
         return conversation(self.task, row, self.data, self.shots)
 
     @overload

@@ -27,6 +27,7 @@ BOM = b"\xef\xbb\xbf"
 HUB = "hf:"
 ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 FOREIGN = (".xlsx", ".xls", ".ods", ".zip", ".gz", ".arrow")
+TEXTS = ("question", "prompt", "response", "text")  # columns of a table that hold no lists
 SPLIT_NAMES = ("train", "validation", "test")
 Choose = Callable[[Sequence[str]], Sequence[str]]
 """Returns, of the columns of a table, those to read."""
@@ -192,7 +193,7 @@ def _csv_rows(
                 "holds the separator in double quotes"
             )
         pairs = itertools.zip_longest(names, cells, fillvalue="")
-        yield Row(where, {key: cell(text) for key, text in pairs if key in read})
+        yield Row(where, {key: cell(text, key) for key, text in pairs if key in read})
 
 
 def _records(table: Any, name: str) -> Iterator[tuple[str, list[str]]]:
@@ -211,9 +212,9 @@ def _records(table: Any, name: str) -> Iterator[tuple[str, list[str]]]:
             yield where, cells
 
 
-def cell(text: str) -> str | list[str] | None:
+def cell(text: str, column: str = "") -> str | list[str] | None:
     """Return a text as it is, a list of texts if it spells one in JSON or Python, None if blank."""
-    if not text.startswith("["):
+    if not text.startswith("[") or column.lower() in TEXTS:
         return text if text.strip() else None
     with contextlib.suppress(ValueError, SyntaxError, RecursionError):
         value = json.loads(text) if '"' in text else ast.literal_eval(text)

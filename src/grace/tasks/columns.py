@@ -102,6 +102,11 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     return Question(name, "jsonl", text, answers, choices)
 
 
+def is_option(name: str) -> bool:
+    """Return whether a column of this name may hold options."""
+    return name.strip().lower() in CHOICES or LETTERED.fullmatch(name.strip()) is not None
+
+
 def read_options(row: Row) -> tuple[str, ...]:
     """Return the options of a row's question, () for an open one.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,8 @@ from grace.cli.responses import PROMPT_KEYS, response_row
 from grace.config import override_settings
 from grace.errors import DataError
 from grace.store import check_vacant
-from grace.store.inputs import Row
+from grace.store.inputs import Row, read_rows
+from grace.tasks.columns import is_option
 
 if TYPE_CHECKING:
     from grace.pipeline.stages.graded import Graded
@@ -25,7 +27,7 @@ UNUSED = (  # settings of a run alone
     *("train.", "target.", "grade.", "report.", "model.engine"),
     *(f"data.{name}" for name in DRAWING),
 )
-COLUMNS = (*PROMPT_KEYS, "choices", "text", "response", "finish_reason", "correct")
+COLUMNS = (*PROMPT_KEYS, "text", "response", "finish_reason", "correct")
 EXAMPLES = (
     examples(
         "grace fit HuggingFaceTB/SmolLM2-135M-Instruct graded.jsonl fitted",
@@ -86,10 +88,11 @@ def fit(
     resolved = override_settings(tree, settings or [])
     fitted = fit_graded(resolved, answers, out)
     correct = [answer.correct for answer in answers]
-    questions = [str(answer.asked) for answer in answers]
+    questions = [str((answer.asked, answer.choices)) for answer in answers]
     metrics = _measure(fitted.held_out.tolist(), correct, questions)
     if as_json:
-        print(json.dumps({"out": str(out), "answers": len(answers), **metrics}, indent=2))
+        shown = {name: [None if math.isnan(v) else v for v in vs] for name, vs in metrics.items()}
+        print(json.dumps({"out": str(out), "answers": len(answers), **shown}, indent=2))
         return
     print(f"{len(answers)} graded answers, {100 * sum(correct) / len(answers):.1f}% right")
     folds = int(fitted.fold_N.max()) + 1
@@ -101,10 +104,11 @@ def fit(
 
 def _graded(file: Path) -> Iterator[Graded]:
     """Yield the answers that were graded and not cut."""
-    from grace.measuring import answer_rows, grade_in
+    from grace.measuring import grade_in, in_any_case
     from grace.pipeline.stages.graded import Graded
 
-    for where, fields in answer_rows(file, COLUMNS):
+    for where, written in read_rows(file, choose=_read):
+        fields = in_any_case(written, COLUMNS)
         correct = grade_in(fields, where)
         if correct is None or fields.get("finish_reason") == "length":
             continue
@@ -112,6 +116,11 @@ def _graded(file: Path) -> Iterator[Graded]:
             fields["response"] = fields["text"]  # as `grace label` calls it
         row = response_row(Row(where, fields))
         yield Graded(row.asked, tuple(row.choices), row.response, correct, where)
+
+
+def _read(names: Sequence[str]) -> list[str]:
+    """Return the columns of a table to read: `grace label` also writes large ones."""
+    return [name for name in names if name.strip().lower() in COLUMNS or is_option(name)]
 
 
 def _measure(

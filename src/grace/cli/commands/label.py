@@ -87,8 +87,12 @@ def label(
         ),
     ] = 1,
     engine: Annotated[
-        str, typer.Option(help="What runs the model: transformers, vllm, llama or openai.")
-    ] = "transformers",
+        str,
+        typer.Option(
+            show_default="transformers; llama for an exported GGUF file",
+            help="What runs the model: transformers, vllm, llama or openai.",
+        ),
+    ] = "",
     engine_options: Annotated[
         list[str] | None,
         typer.Option(
@@ -137,6 +141,7 @@ def label(
         )
     folder = adapter_folder(Path(model), None)
     card = read_card(folder or Path(model))
+    engine = engine or ("llama" if card.get("format") == "gguf" else "transformers")
     columns = {"data.question_field": question_field, "data.answer_field": answer_field}
     named = [f"{key}={json.dumps(name)}" for key, name in columns.items()]
     run = _settings(Path(model), card, [*named, *(settings or [])])

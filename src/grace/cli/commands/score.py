@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -215,8 +216,15 @@ def _check_model(model: Model, row: ResponseRow, line: bytes, out: Path, *, trac
 
 
 def _kept(row: ResponseRow) -> dict[str, Any]:
-    """Return the fields of a row without a trace, which another model may have left there."""
-    return {name: value for name, value in row.fields.items() if name != "trace"}
+    """Return the fields of a row without a trace, which another model may have left there.
+
+    A missing number, nan in a table, is null.
+    """
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.fields.items()
+        if name != "trace"
+    }
 
 
 def _is_scored(line: bytes, row: ResponseRow) -> bool:

@@ -136,6 +136,7 @@ def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
     mine: dict[str, Any] = {
         "settings": settings.fixed(),
         "questions": digest_questions(questions, settings.data),
+        "files": settings.digests(),
     }
     begun = path.exists() and any(out.glob("part-*.parquet"))
     stored = read_json(path) if begun else mine
@@ -143,6 +144,8 @@ def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
     changed = [f"{key} ({old!r} -> {new!r})" for key, (old, new) in changes.items()]
     if stored["questions"] != mine["questions"]:
         changed.append(f"the content of {questions}")
+    if stored.get("files", mine["files"]) != mine["files"]:  # older records have none
+        changed.append(f"the content of {settings.adapter or settings.model}")
     if changed:
         raise RunError(
             f"{out} was begun with other values of {', '.join(changed)}; name a new directory, or "

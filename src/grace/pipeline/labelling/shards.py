@@ -26,7 +26,7 @@ from grace.grading import grader_of
 from grace.pipeline.sampling import plan_units
 from grace.pipeline.stages.grade import show_first
 from grace.records import Question, Response, to_json
-from grace.store import digest, writing
+from grace.store import CARD, adapter_weights, digest, writing
 from grace.tasks import graded_task
 from grace.tasks.columns import parse, question_rows
 from grace.tasks.prompts import conversation
@@ -82,6 +82,14 @@ class Labelling:
     def fixed(self) -> dict[str, Any]:
         """Return the settings that the responses depend on, JSON-ready."""
         return {key: value for key, value in to_dict(self).items() if key not in FREE}
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the files that hold the model's confidence, by their names."""
+        folder = Path(self.adapter or self.model)
+        names = ["config.json", CARD]
+        if self.adapter:
+            names.append(adapter_weights(folder).name)
+        return {name: digest(folder / name) for name in names if (folder / name).is_file()}
 
     def without_secret(self) -> dict[str, Any]:
         """Return all settings but a server's key, JSON-ready."""

@@ -122,9 +122,10 @@ def _for_votes(context: Context, wanted: Threshold) -> Threshold:
         accepted_1Q, right_1Q = early_stops(left, budget, OWN, [guarantee.tau])
         test = _tested(accepted_1Q[0], right_1Q[0])
         if dropping:
-            lost = (pool.lowest_right() < drop).mean()
+            lowest_N = pool.lowest_right()
+            lost = f"{(lowest_N < drop).mean():.1%}" if lowest_N.size else "none"
             saved = 1 - left.tokens_QS.sum() / pool.tokens_QS.sum()
-            test["shows"] += f"; {lost:.1%} of the right samples dropped, {saved:.1%} fewer tokens"
+            test["shows"] += f"; {lost} of the right samples dropped, {saved:.1%} fewer tokens"
     chosen = _chosen(context, wanted, guarantee, test)
     promise = f"{chosen.promise}; {dropping}" if dropping else chosen.promise
     return dataclasses.replace(chosen, temperature=temperature, drop=drop, promise=promise)

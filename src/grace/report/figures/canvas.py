@@ -54,6 +54,7 @@ STYLE = {
     "savefig.facecolor": "white",
     "svg.fonttype": "none",
     "svg.hashsalt": "grace",
+    "text.parse_math": False,  # a name may hold dollar signs
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
