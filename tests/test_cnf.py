@@ -125,15 +125,19 @@ def test_an_eos_row_makes_c_equal_to_the_probability_of_eos(tiny):
     torch.testing.assert_close(probs[..., token.id], probs[..., tokenizer.eos_token_id])
 
 
-def test_a_head_with_a_bias_gets_a_bias_for_the_new_row(tiny):
+@pytest.mark.parametrize("init", ["mean", "eos", "scaled_eos"])
+def test_in_a_head_with_a_bias_the_new_row_has_none(tiny, init):
     model, tokenizer = tiny
     head = model.get_output_embeddings()
     head.bias = torch.nn.Parameter(torch.linspace(-1, 1, head.out_features))
-    before = logits_of(model)
-    token = add_cnf(model, tokenizer, init="eos")
+    before, eos_bias = logits_of(model), head.bias[tokenizer.eos_token_id].item()
+    token = add_cnf(model, tokenizer, init=init)
     after = logits_of(model)
     assert torch.equal(before, after[..., : token.id])
-    torch.testing.assert_close(after[..., token.id], after[..., tokenizer.eos_token_id])
+    assert model.get_output_embeddings().bias[token.id] == 0
+    if init == "eos":
+        eos = after[..., tokenizer.eos_token_id]
+        torch.testing.assert_close(after[..., token.id], eos - eos_bias)
 
 
 def test_the_token_is_special_survives_saving_and_is_not_shown(tiny, tmp_path):

@@ -125,6 +125,8 @@ def add_cnf(
       whose EOS row is unusually long or was never trained;
     - `mean`: the mean of the vocabulary's rows; c starts below 1 / V.
 
+    In a head with a bias, the tokens have none (`clear_bias`), so c starts where the row puts it.
+
     `seed` fills the rows between, in a model that has fewer rows than its tokenizer has tokens.
 
     Raises:
@@ -147,6 +149,7 @@ def add_cnf(
     for matrix in _matrices(model):
         for token in readout.ids:
             _set_row(matrix, token, tokenizer.eos_token_id, min(num_tokens, rows), init)
+    clear_bias(model, readout)
     return CnfTokens(readout, spare_row=last < rows, init=init)
 
 
@@ -175,8 +178,17 @@ def set_rows(model: Any, readout: Readout, rows_ED: Any) -> None:
     with torch.no_grad():
         given_ED = torch.as_tensor(rows_ED, dtype=head.weight.dtype, device=head.weight.device)
         head.weight[list(readout.ids)] = given_ED
-        if getattr(head, "bias", None) is not None:
-            head.bias[list(readout.ids)] = 0
+    clear_bias(model, readout)
+
+
+def clear_bias(model: Any, readout: Readout) -> None:
+    """Set the bias of the tokens of a read-out to 0: adapters hold their rows, and no bias."""
+    import torch
+
+    bias = getattr(model.get_output_embeddings(), "bias", None)
+    if bias is not None:
+        with torch.no_grad():
+            bias[list(readout.ids)] = 0
 
 
 class HeadShape(NamedTuple):
@@ -291,15 +303,13 @@ def _set_row(module: Any, token: int, eos: int | None, num_tokens: int, init: In
     import torch
 
     with torch.no_grad():
-        for parameter in (module.weight, getattr(module, "bias", None)):
-            if parameter is not None:
-                parameter[token] = _initial(parameter.data[:num_tokens], eos, init)
+        module.weight[token] = _initial(module.weight.data[:num_tokens], eos, init)
 
 
 def _initial(rows_VD: Tensor, eos: int | None, init: Init) -> Tensor:
     if init == "mean" or eos is None:
         return rows_VD.float().mean(0).to(rows_VD.dtype)
-    if init == "eos" or rows_VD.dim() == 1:
+    if init == "eos":
         return rows_VD[eos]
     lengths_V = rows_VD.float().norm(dim=-1)
     scale = lengths_V.mean() / lengths_V[eos].clamp_min(1e-12)

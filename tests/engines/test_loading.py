@@ -17,6 +17,7 @@ from grace.engines import Sampling
 from grace.engines.local.loading import head_in_float32
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
+from grace.training.lora import light_rows
 
 every_architecture = pytest.mark.parametrize("tiny", tiny_models.ARCHITECTURES, indirect=True)
 quiet_peft = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -25,7 +26,7 @@ RESPONSES = [[30, 31], [40]]
 MODULES = {"phi3": ["down_proj"], "gpt_neox": ["dense_4h_to_h"]}
 
 
-def train(tiny, folder, *, read_at="predict", dtype=torch.float32):
+def train(tiny, folder, *, read_at="predict", dtype=torch.float32, modules=None):
     """Write what training writes: a slim adapter, the tokenizer, and grace.json."""
     import peft
 
@@ -38,7 +39,7 @@ def train(tiny, folder, *, read_at="predict", dtype=torch.float32):
     config = peft.LoraConfig(
         r=2,
         task_type="CAUSAL_LM",
-        target_modules=MODULES.get(model.config.model_type, ["down_proj"]),
+        target_modules=modules or MODULES.get(model.config.model_type, ["down_proj"]),
         trainable_token_indices=trainable_rows(model, token.readout),
     )
     wrapped = peft.get_peft_model(model, config)
@@ -74,6 +75,25 @@ def test_a_loaded_adapter_gives_the_c_of_the_model_that_was_trained(tiny, tmp_pa
     plain = TransformersEngine.load(base)
     assert plain.cnf is None
     assert sum(f.stat().st_size for f in adapter.glob("*.safetensors")) < 20_000
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spare", [0, 7])
+@pytest.mark.parametrize("family", ["phi", "phimoe"])
+@quiet_peft
+def test_a_head_with_a_bias_reads_the_c_that_was_trained(family, spare, dtype, tmp_path):
+    tokenizer = tiny_models.tokenizer()
+    sizes = {**tiny_models.SIZES, **tiny_models.GROUPED, "vocab_size": len(tokenizer) + spare}
+    options = {"tie_word_embeddings": False, "lm_head_bias": True, "eos_token_id": 3}
+    config = transformers.AutoConfig.for_model(family, **sizes, **options)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    torch.nn.init.normal_(model.get_output_embeddings().bias, 3.0)
+    base, adapter, trained = train((model, tokenizer), tmp_path, modules=["q_proj"])
+    loaded = TransformersEngine.load(base, adapter=adapter, dtype=dtype)
+    with light_rows(trained.model, "predict"):
+        wanted = np.log(trained.confidences(PROMPTS, RESPONSES))
+    found = np.log(loaded.confidences(PROMPTS, RESPONSES))
+    assert found == pytest.approx(wanted, abs=1e-4 if dtype == "float32" else 0.3)
 
 
 @pytest.mark.parametrize("tiny", ["llama_tied", "llama_untied", "gemma2"], indirect=True)

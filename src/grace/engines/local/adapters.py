@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grace.cnf import count_rows, find_readout, set_rows
+from grace.cnf import Readout, clear_bias, count_rows, find_readout, set_rows
 from grace.engines.local.layers import LayerRows, mlp_output
 from grace.errors import ModelError, first_line
 from grace.store import AGAIN, CARD, LORA_CONFIG, ROWS, read_object
@@ -79,11 +79,13 @@ def read_layer_rows(adapter: Path, model: Any, layer: int) -> LayerRows:
     return LayerRows(layer, rows_EH.float().to(output.weight.device))
 
 
-def load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
+def load_adapter(
+    model: Any, adapter: Path, manifest: dict[str, Any], readout: Readout | None
+) -> Any:
     """Return the model with an adapter, merged if the weights are float32.
 
-    The vocabulary grows to its size in training. The rows of an adapter without LoRA are put in
-    later (`put_rows`).
+    The vocabulary grows to its size in training, and the tokens that are read have no bias. The
+    rows of an adapter without LoRA are put in later (`put_rows`).
 
     Raises:
         ModelError: the adapter is incomplete or belongs to another model.
@@ -112,6 +114,8 @@ def load_adapter(model: Any, adapter: Path, manifest: dict[str, Any]) -> Any:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             warnings.filterwarnings("error", "Found missing adapter keys")
+            if readout is not None:
+                clear_bias(model, readout)
             model = PeftModel.from_pretrained(model, adapter)
     except Exception as error:  # peft raises many kinds here
         raise ModelError(

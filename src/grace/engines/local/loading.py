@@ -74,11 +74,11 @@ def load(
         adapter or path, trust_remote_code=trust_remote_code, thinking=thinking
     )
     model = _load_weights(path, kind, trust_remote_code)
-    manifest = read_card(Path(adapter or path))
+    manifest, readout = read_card(Path(adapter or path)), find_readout(tokenizer)
     if adapter is not None:
-        model = load_adapter(model, Path(adapter), manifest)
+        model = load_adapter(model, Path(adapter), manifest, readout)
     remedy = "load the adapter that belongs to this tokenizer"
-    check_rows(find_readout(tokenizer), count_rows(model), f"the model in {path}", remedy)
+    check_rows(readout, count_rows(model), f"the model in {path}", remedy)
     if dtype == "auto" and next(model.parameters()).dtype == torch.float16:
         model = model.to(torch.bfloat16)
     model = model.to(where).eval()
@@ -186,7 +186,7 @@ def head_in_float32(model: Any) -> None:
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = base.get_output_embeddings()
     weight_VD = head.weight.detach().to(torch.float32, copy=True)  # peft merges its rows in
-    bias = getattr(head, "bias", None)
+    bias = getattr(getattr(head, "original_module", head), "bias", None)  # peft's has none
     exact = torch.nn.Linear(weight_VD.shape[1], weight_VD.shape[0], bias is not None, device="meta")
     exact.weight = torch.nn.Parameter(weight_VD, requires_grad=False)
     if bias is not None:
