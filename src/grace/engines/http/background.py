@@ -26,10 +26,10 @@ class Background:
         """Start a coroutine on the loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    def settle(self) -> None:
-        """Wait until every cancelled task has ended; does nothing on the loop's own thread."""
+    def settle(self, coroutines: Collection[Coroutine[Any, Any, Any]]) -> None:
+        """Wait until these coroutines have ended; does nothing on the loop's own thread."""
         if self.loop.is_running() and threading.current_thread() is not self._thread:
-            self.start(_cancelled_ended()).result()
+            self.start(_ended(coroutines)).result()
 
     def close(self) -> None:
         """Stop the loop; tasks still running on it never finish."""
@@ -45,7 +45,7 @@ class Calls:
     def __init__(self, background: Background) -> None:
         self._background = background
         self._lock = threading.Lock()
-        self._waiting: set[Future[Any]] = set()
+        self._waiting: dict[Future[Any], Coroutine[Any, Any, Any]] = {}
         self._cancelled = False
 
     def run(self, coroutine: Coroutine[Any, Any, Value]) -> Value:
@@ -86,9 +86,9 @@ class Calls:
         """Cancel all present and future coroutines; return once they have ended."""
         with self._lock:
             self._cancelled = True
-            waiting = list(self._waiting)
-        if any([future.cancel() for future in waiting]):
-            self._background.settle()
+            waiting = dict(self._waiting)
+        if cancelled := [waiting[future] for future in waiting if future.cancel()]:
+            self._background.settle(cancelled)
 
     def _start(self, coroutine: Coroutine[Any, Any, Value]) -> Future[Value]:
         with self._lock:
@@ -96,19 +96,19 @@ class Calls:
                 coroutine.close()
                 raise CancelledError
             future = self._background.start(coroutine)
-            self._waiting.add(future)
+            self._waiting[future] = coroutine
             return future
 
     def _end(self, future: Future[Any]) -> None:
         with self._lock:
-            self._waiting.discard(future)
+            coroutine = self._waiting.pop(future)
         if future.cancel():
-            self._background.settle()
+            self._background.settle([coroutine])
 
 
-async def _cancelled_ended() -> None:
-    """Return once every cancelled task has ended."""
-    while tasks := [task for task in asyncio.all_tasks() if task.cancelling()]:
+async def _ended(coroutines: Collection[Coroutine[Any, Any, Any]]) -> None:
+    """Return once no task runs one of these coroutines."""
+    if tasks := [task for task in asyncio.all_tasks() if task.get_coro() in coroutines]:
         await asyncio.wait(tasks)
 
 
