@@ -15,8 +15,9 @@ import torch
 from grace.engines import Sampling
 from grace.errors import UserInputError
 from grace.model import Model
+from grace.records import Decision, Vote
 from grace.server.errors import ApiError
-from grace.server.jobs.backends import RatingJob, draw
+from grace.server.jobs.backends import RatingJob, VoteJob, draw
 from grace.server.jobs.completion import Completion, CompletionParams, Ended
 from grace.server.jobs.queue import Cancelled, Failed, Finished, Job, Queue
 
@@ -201,6 +202,40 @@ def test_a_small_job_ends_while_a_large_one_runs(
     large.release.set()
     second.release.set()
     assert second.done.wait(30)
+
+
+def test_votes_with_many_samples_leave_a_lane_to_small_jobs(
+    model: Any, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = start(max_together=64)
+    monkeypatch.setattr("grace.server.jobs.queue.PATIENCE_S", 0.01)
+    release, begun = threading.Event(), []
+
+    def vote(**_: Any) -> Decision:
+        begun.append(1)
+        while not release.is_set():
+            model(torch.zeros(1))
+        return Decision(None, None, 0, 0, (), 0, 0)
+
+    voting: Any = SimpleNamespace(vote=vote)
+    votes = [VoteJob(voting, lambda: None, {"budget": 64, "parallel": 1}) for _ in range(4)]
+    for job in votes:
+        job.emit = lambda event: None  # type: ignore[method-assign]
+        worker.submit(job)
+    until(lambda: len(begun) > 0)
+    time.sleep(0.1)
+    assert len(begun) == 1
+    release.set()
+
+
+def test_the_tokens_of_a_vote_have_an_end_for_each_sample_that_ended() -> None:
+    votes = (Vote("a", 0.9, 3), Vote(None, None, 2), Vote(None, 0.4, 5), Vote("b", None, 9))
+    decision = Decision("a", 0.9, 4, 19, votes, 4, 19)  # the second dropped, the last cut
+    voting: Any = SimpleNamespace(vote=lambda **_: decision)
+    job, events = VoteJob(voting, lambda: None, {"budget": 4}), list[Any]()
+    job.emit = events.append  # type: ignore[method-assign]
+    job.run([job])
+    assert events[-1].completion_tokens == 19 + 2
 
 
 def test_what_waits_is_kept_together_as_long_as_patience_lasts(model: Any, start: Start) -> None:

@@ -13,7 +13,7 @@ from grace.engines.http.dialect import Request
 from grace.engines.http.remote import seed_of
 from grace.engines.reading import LOWEST, Step
 from grace.model.calls import for_caller
-from grace.records import Decision, Message, Vote, to_json
+from grace.records import Message, Vote, to_json
 from grace.server.jobs.completion import (
     Choice,
     Completion,
@@ -189,7 +189,7 @@ class VoteJob(Job):
     def __init__(self, model: Model, hang_up: Callable[[], None], options: dict[str, Any]) -> None:
         super().__init__(hang_up)
         self._model, self._options = model, options
-        self.size = min(options["parallel"], options["budget"])
+        self.size = options["budget"]
         self._prompt: list[int] = []
 
     def prepare(self) -> None:
@@ -203,13 +203,9 @@ class VoteJob(Job):
         ended = any(vote.confidence is not None for vote in agreeing)
         self.emit(Piece(0, decision.text))
         self.emit(Ended(0, "stop" if ended else "length", decision.confidence))
-        tokens = decision.issued_tokens + self._count_ends(decision)
+        ends = sum(vote.confidence is not None for vote in decision.votes)  # else cut or dropped
+        tokens = decision.issued_tokens + ends
         self.emit(Finished(len(self._prompt), tokens, to_json(decision)))
-
-    def _count_ends(self, decision: Decision) -> int:
-        """Return the number of end tokens drawn: one per vote below the maximum length."""
-        longest = self._options["max_new_tokens"] or self._model.sample.longest
-        return sum(vote.tokens < longest for vote in decision.votes)
 
     def _voted(self, vote: Vote, leading: str | None) -> None:
         if self.cancelled.is_set():
