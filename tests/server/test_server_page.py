@@ -70,25 +70,93 @@ CHOSEN = [
 ]
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="no node here: install one")
+in_node = pytest.mark.skipif(shutil.which("node") is None, reason="no node here: install one")
+
+
+def in_module(name: str, script: str) -> Any:
+    """Return what a script prints that uses a module of the page."""
+    imported = f'import * as page from "file://{PAGE}/{name}";'
+    command = ["node", "--input-type=module", "-e", imported + script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@in_node
 def test_the_page_shows_a_promise_where_the_server_keeps_it() -> None:
     asked = [(budget, strategy) for budget in (1, 4, 8, 12) for strategy in ("es", "asc")]
     script = f"""
-        import {{ covers, promiseText }} from "file://{PAGE}/promise.js";
         const found = {json.dumps([to_json(one) for one in CHOSEN])}.map((chosen) =>
           {json.dumps(asked)}.map(([budget, strategy]) =>
-            promiseText(chosen, covers(chosen, budget, strategy))));
+            page.promiseText(chosen, page.covers(chosen, budget, strategy))));
         console.log(JSON.stringify(found));
     """
-    command = ["node", "--input-type=module", "-e", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    for chosen, shown in zip(CHOSEN, json.loads(done.stdout), strict=True):
+    for chosen, shown in zip(CHOSEN, in_module("promise.js", script), strict=True):
         for (budget, strategy), said in zip(asked, shown, strict=True):
             kept: Any = voting(strategy, None, chosen, budget, 0.8, None)
             if budget == 1:
                 kept = answering(None, chosen, 0.0, None)
             own = f"The run's own threshold: {chosen.promise}"
             assert (said == own) == bool(kept.promise), (chosen, budget, strategy)
+
+
+@in_node
+def test_a_slider_reaches_every_threshold_to_within_its_steps() -> None:
+    script = """
+        const thousandths = [...Array(1001).keys()].map((number) => number / 1000);
+        const at = (tau) => (step) => page.isAt({ tau }, step / 100);
+        const found = thousandths.map((tau) => [...Array(101).keys()].filter(at(tau)));
+        console.log(JSON.stringify(found));
+    """
+    for number, steps in enumerate(in_module("promise.js", script)):
+        assert steps == [step for step in range(101) if abs(10 * step - number) <= 5]
+
+
+@in_node
+def test_the_confidence_that_decides_is_that_at_which_the_vote_stops() -> None:
+    votes = [("a", 0.6), ("b", 0.7), ("a", None), ("a", 0.97), (None, 0.99)]
+    vote = {"answer": "a", "votes": [{"answer": a, "confidence": c} for a, c in votes]}
+    asked = [
+        ({**vote, "strategy": "es"}, 0.785, 0.97),
+        ({**vote, "strategy": "asc"}, 0.785, 0.785),
+        ({**vote, "strategy": "es", "answer": None}, None, None),
+    ]
+    script = f"""
+        const found = {json.dumps([(grace, mean) for grace, mean, _ in asked])}.map(
+          ([grace, mean]) => page.deciding(grace, mean));
+        console.log(JSON.stringify(found));
+    """
+    assert in_module("promise.js", script) == [expected for *_, expected in asked]
+
+
+@in_browser
+def test_an_answer_of_which_one_sample_is_sure_is_accepted(page: Browser) -> None:
+    votes = [{"answer": "a", "confidence": c, "tokens": 1, "text": "a"} for c in (0.6, 0.97)]
+    decided = {"answer": "a", "votes": votes, "samples": 2, "budget": 8, "strategy": "es"}
+    events = [
+        *({"choices": [], "grace": {"vote": vote, "leading": "a"}} for vote in votes),
+        {"choices": [{"delta": {"content": "a"}}]},
+        {"choices": [{"delta": {}, "finish_reason": "stop", "confidence": 0.785}]},
+        {"choices": [], "grace": decided},
+    ]
+    stream = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    page.run(f"window.fetch = async () => new Response({json.dumps(stream)}); 0")
+    page.type("Which?")
+    page.press(*ENTER)
+    page.wait(f"{ROWS}.length === 1")
+    assert text(page, "verdict").startswith("Confidence of its surest sample 0.97: accepted.")
+    assert text(page, "session-counts") == "This session: 1 accepted, 0 abstained."
+
+
+@pytest.mark.parametrize(("reason", "said"), [("length", "cut before its end"), ("stop", "found")])
+@in_browser
+def test_an_answer_is_said_to_be_cut_only_if_it_was(page: Browser, reason: str, said: str) -> None:
+    end = {"choices": [{"delta": {}, "finish_reason": reason, "confidence": None}]}
+    stream = f"data: {json.dumps(end)}\n\n"
+    page.run(f"window.fetch = async () => new Response({json.dumps(stream)}); 0")
+    page.type("Which?")
+    page.press(*ENTER)
+    page.wait(f"{ROWS}.length === 1")
+    assert said in text(page, "verdict")
 
 
 @in_browser

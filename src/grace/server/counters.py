@@ -37,7 +37,9 @@ class Counters:
             registry=registry,
         )
         self.unrated = Counter(
-            "grace_answers_without_confidence", "Answers cut before their end", registry=registry
+            "grace_answers_without_confidence",
+            "Answers cut before their end, and votes in which no answer was found",
+            registry=registry,
         )
         waiting = Gauge("grace_requests_waiting", "Requests in the queue", registry=registry)
         waiting.set_function(count_waiting)

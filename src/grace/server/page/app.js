@@ -1,7 +1,7 @@
 // Asks the server of this page, and shows its replies. Text of a model is never set as markup.
 
 import { draw } from "/page/diagram.js";
-import { covers, isAt, promiseText } from "/page/promise.js";
+import { covers, deciding, isAt, promiseText } from "/page/promise.js";
 import { showTrace } from "/page/trace.js";
 
 const $ = (id) => document.getElementById(id);
@@ -119,7 +119,7 @@ function showSession() {
   }));
 }
 
-function showVerdict({ text, trace, confidence, calibrated, promise, note, done }) {
+function showVerdict({ text, trace, kind, confidence, reason, calibrated, promise, note, done }) {
   $("answer").textContent = text || (done ? "No answer was found in any sample." : "");
   showTrace(trace, text, threshold(), done && confidence !== null);
   $("gauge-fill").style.width = `${(confidence ?? 0) * 100}%`;
@@ -129,8 +129,9 @@ function showVerdict({ text, trace, confidence, calibrated, promise, note, done 
     $("verdict").textContent = note;
     return;
   }
-  const judgement = confidence === null ? "No confidence: the answer was cut before its end."
-    : `Confidence ${formatted(confidence)}: ${accepted ? "accepted" : "abstained, below the threshold"}.`;
+  const missing = reason === "length" ? "the answer was cut before its end" : "no answer was found";
+  const judgement = confidence === null ? `No confidence: ${missing}.`
+    : `${kind} ${formatted(confidence)}: ${accepted ? "accepted" : "abstained, below the threshold"}.`;
   const warning = calibrated === false && confidence !== null
     ? " The model was not trained on this prompt, so its confidence is not calibrated here." : "";
   const guarantee = promise ? ` Promised: ${promise}.` : "";
@@ -192,8 +193,8 @@ function request(question) {
 
 async function ask(question) {
   const reply = state.current = {
-    question, text: "", trace: [], confidence: null, note: "Asking…", done: false,
-    threshold: threshold(),
+    question, text: "", trace: [], kind: "Confidence", confidence: null, note: "Asking…",
+    done: false, threshold: threshold(),
   };
   const votes = [];
   $("result").hidden = false;
@@ -214,6 +215,7 @@ async function ask(question) {
       reply.text += choice.delta.content ?? "";
       if (choice.finish_reason) {
         reply.confidence = choice.confidence;
+        reply.reason = choice.finish_reason;
         reply.calibrated = choice.calibrated;
       }
     }
@@ -225,6 +227,8 @@ async function ask(question) {
       reply.note = `${votes.length} samples so far.`;
       showVote(votes, event.grace.leading);
     } else if (event.grace?.samples) {
+      reply.confidence = deciding(event.grace, reply.confidence);
+      if (event.grace.strategy === "es") reply.kind = "Confidence of its surest sample";
       reply.note = `It took ${event.grace.samples} of at most ${event.grace.budget} samples.`;
     }
     showVerdict(reply);

@@ -11,7 +11,15 @@ export function covers(threshold, budget, strategy) {
 }
 
 // Returns whether a slider is as close to a threshold as its steps of 0.01 allow.
-export const isAt = (threshold, value) => Math.abs(value - threshold.tau) <= 0.005;
+export const isAt = (threshold, value) => Math.abs(value - threshold.tau) <= 0.005 + 1e-9;
+
+// Returns the confidence that is held against the threshold, given the result of a vote and the
+// mean for its answer: under early stopping one sure sample is enough.
+export function deciding({ strategy, answer, votes }, mean) {
+  if (strategy !== "es" || mean === null) return mean;
+  const agreeing = votes.filter((vote) => vote.answer === answer);
+  return Math.max(...agreeing.map((vote) => vote.confidence ?? 0));
+}
 
 // Returns the sentence about the run's threshold; `covered`: it is in use, and its guarantee holds.
 export function promiseText(threshold, covered) {
