@@ -197,23 +197,13 @@ class HeadShape(NamedTuple):
     Attributes:
         mean_D: the mean of its rows, a NumPy array. As a row it yields the mean of all logits,
             which is far below their log-sum-exp whatever the state.
-        scale: factor by which the model multiplies every logit.
+        scale: factor by which the model multiplies the product of a row and the last state.
         capped: whether the model soft-caps its logits, so that new rows must stay near the others.
     """
 
     mean_D: Any
     scale: float = 1.0
     capped: bool = False
-
-
-def head_shape(model: Any, count: int) -> HeadShape:
-    """Return the properties of a model's output head, whose first `count` rows are tokens."""
-    weight_VD = model.get_output_embeddings().weight.detach()[:count]
-    config = model.config.get_text_config()
-    scale = getattr(config, "logit_scale", None) or 1.0
-    scale /= getattr(config, "logits_scaling", None) or 1.0
-    capped = bool(getattr(config, "final_logit_softcapping", None))
-    return HeadShape(weight_VD.float().mean(0).cpu().numpy(), float(scale), capped)
 
 
 def trainable_rows(model: Any, readout: Readout) -> list[int] | dict[str, list[int]]:

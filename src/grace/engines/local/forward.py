@@ -20,11 +20,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from grace.cnf import HeadShape
 from grace.engines import Ids
 from grace.engines.local.layers import LayerRows, Taps
-from grace.errors import ComputeError
+from grace.errors import ComputeError, ModelError
 
 SHORTEST = 16  # shared tokens that are worth a call of their own
+PROBED = 8  # tokens on which an output head is measured
+NEAR = 64  # products of its rows and their states that are measured, the smallest
+CLOSE = 0.01  # relative difference up to which two of its measures are the same
 
 
 def cache_argument(model: Any) -> str:
@@ -117,6 +121,54 @@ class Forward:
         own = DynamicCache(config=self._base.config).layers
         plain = {type(layer) for layer in own} <= {DynamicLayer, DynamicSlidingWindowLayer}
         return Cache(layer_class_to_replicate=RoomyLayer) if plain else None
+
+
+@torch.inference_mode()
+def head_shape(model: Any, count: int) -> HeadShape:
+    """Return the properties of a model's output head, whose first `count` rows are tokens.
+
+    The scale is measured on a few tokens, since models name it in many ways. Where the measure
+    agrees with the usual names, theirs is taken, which has no rounding.
+
+    Raises:
+        ModelError: the head does not read the last hidden states.
+    """
+    head, forward = model.get_output_embeddings(), Forward(model)
+    place_1L = torch.arange(PROBED, device=head.weight.device)[None]
+    read: list[tuple[Tensor, Tensor]] = []
+    with head.register_forward_hook(lambda _, given, output: read.append((given[0], output))):
+        logits_1LV, _ = forward(place_1L + count // 2, None, place_1L, keep=PROBED)
+    states_1LD = forward.states(place_1L + count // 2, None, place_1L)
+    scale = _scale(states_1LD, *read[-1], logits_1LV)
+    if scale is None:
+        raise ModelError(
+            f"the output head of a {type(model).__name__} reads something other than the last "
+            "hidden states, so c cannot be fitted to these; use train.head=token"
+        )
+    config = model.config.get_text_config()
+    named = float(getattr(config, "logit_scale", None) or 1.0)
+    named /= getattr(config, "logits_scaling", None) or 1.0
+    capped = bool(getattr(config, "final_logit_softcapping", None))
+    mean_D = head.weight[:count].float().mean(0).cpu().numpy()
+    return HeadShape(mean_D, named if abs(scale / named - 1) < CLOSE else scale, capped)
+
+
+def _scale(
+    states_1LD: Tensor, read_1LD: Tensor, products_1LV: Tensor, logits_1LV: Tensor
+) -> float | None:
+    """Return the factor from the product of a row and a state to a logit, None if there is none.
+
+    It may come before the head, which then reads multiples of the states, or after it. Only the
+    smallest products tell, which a soft cap leaves as they are.
+    """
+    states, read = states_1LD.double(), read_1LD.double()
+    before = (read * states).sum() / states.square().sum()
+    if (read - before * states).norm() > CLOSE * read.norm():
+        return None
+    products, logits = products_1LV.flatten().double(), logits_1LV.flatten().double()
+    size = products.abs().where(products != 0, torch.inf)
+    near = size.topk(NEAR, largest=False).indices
+    return float(before * (logits[near] / products[near]).median())
 
 
 def numbers(values: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from grace.cnf import head_shape
 from grace.config import absolute_model, to_dict
 from grace.engines import LAST, Features, LayerStates, StepStates
 from grace.evidence import Evidence
@@ -136,6 +135,8 @@ def fit_rows(
         data: the responses.
         step_NB: the steps of each response whose states are pooled.
     """
+    from grace.engines.local.forward import head_shape
+
     train, base, seed = context.settings.train, context.engines.base, context.settings.seed
     graded = (data.labels_N, data.groups)
     compared = list(layers) if train.layer > LAST else [LAST, *layers]
