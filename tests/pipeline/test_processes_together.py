@@ -46,6 +46,25 @@ def test_a_run_stops_after_the_stage_that_was_named_and_goes_on_later(
         run(path, how, until="tain")
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_where_the_rows_are_copied_no_process_waits_for_the_others_to_train(
+    rank: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear = (
+        "train.head=linear",
+        "train.evidence=likelihood",
+        "train.loss=log",
+        "train.trace=true",
+    )
+    path = tmp_path / "run"
+    run(path, override_settings({}, [*settings(finished), *linear]), until="fit")
+    for module in ("processes", "stages.train"):
+        monkeypatch.setattr(f"grace.pipeline.{module}.train_run_adapter", pytest.fail)
+    monkeypatch.setenv("RANK", rank)
+    train_together(path)
+    assert RunDir(path).done("train") == (rank == "0")
+
+
 @pytest.mark.slow
 def test_two_processes_of_torchrun_train_the_adapter_of_one(finished: Path, tmp_path: Path) -> None:
     how = override_settings({}, settings(finished))

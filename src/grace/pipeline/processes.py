@@ -19,7 +19,7 @@ from typing import TypeVar
 from grace.errors import RunError
 from grace.pipeline import ORDER, STAGES
 from grace.pipeline.context import open_run
-from grace.pipeline.stages.train import train_run_adapter
+from grace.pipeline.stages.train import copies_rows, train_run_adapter
 from grace.store import disk_watched
 
 Chain = TypeVar("Chain")
@@ -95,6 +95,8 @@ class _Prefixed(io.TextIOBase):
 def train_together(path: Path) -> None:
     """Train the adapter of a run in all processes at once; the first one writes. Resumes.
 
+    Where the fitted rows are copied instead, the first one does that alone.
+
     The stages before and after it are done in one process, those before first (`grace run RUN
     --until fit`). Processes on several machines must share the run's directory.
 
@@ -114,7 +116,8 @@ def train_together(path: Path) -> None:
         return
     try:
         if os.environ.get("RANK", "0") != "0":
-            train_run_adapter(context)
+            if not copies_rows(context):
+                train_run_adapter(context)
             return
         with directory.lock(), disk_watched(path):
             STAGES[STAGE].work(context)

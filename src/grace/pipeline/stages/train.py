@@ -31,18 +31,17 @@ def train(context: Context) -> None:
 
     settings, directory = context.settings, context.directory
     split, validation = directory.split("train"), directory.split("validation")
-    linear, lora = settings.train.head == "linear", settings.train.lora
-    layer = read_json(directory.readout).get("layer", LAST)
-    rows_alone = not settings.train.may_train or (linear and layer != LAST)
-    if rows_alone and lora == "auto":
+    auto = settings.train.lora == "auto"
+    if copies_rows(context):
+        layer = _layer(context)
         why = f"c reads the MLP of block {layer} (train.layer=0 trains it)"
-        say(f"no LoRA is trained, since {why if layer != LAST else 'train.trace is set'}")
-    if rows_alone:
+        if auto:
+            say(f"no LoRA is trained, since {why if layer != LAST else 'train.trace is set'}")
         copy_adapter(directory.rows, directory.adapter)
     else:
         with _watched_steps(directory) as on_step:
             train_run_adapter(context, on_step)
-        if linear and lora == "auto":
+        if settings.train.head == "linear" and auto:
             keep_better(context)
     inputs = [
         split.responses.path,
@@ -54,6 +53,18 @@ def train(context: Context) -> None:
     ]
     outputs = sorted(path for path in directory.adapter.iterdir() if path.is_file())
     directory.finish("train", {"train": to_dict(settings.train)}, inputs, outputs)
+
+
+def copies_rows(context: Context) -> bool:
+    """Return whether the stage copies the fitted rows, so that no process trains anything."""
+    train = context.settings.train
+    return not train.may_train or (train.head == "linear" and _layer(context) != LAST)
+
+
+def _layer(context: Context) -> int:
+    """Return the block that c reads; `LAST` is the last state."""
+    layer: int = read_json(context.directory.readout).get("layer", LAST)
+    return layer
 
 
 def train_run_adapter(context: Context, on_step: OnStep | None = None) -> None:
