@@ -45,6 +45,7 @@ def make(folder: Path, *changes: str) -> Context:
         prompt_settings=settings,
         base=base,
         sampling=base,
+        forget_base=lambda: None,
         load_trainable=lambda: SimpleNamespace(
             model=tiny_models.model("llama_untied"), tokenizer=tiny_models.tokenizer()
         ),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import re
+import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from grace.pipeline.stages.choosing import LoraChoice, keep_better
 from grace.pipeline.stages.depth import read_layer
 from grace.pipeline.stages.fit import fit
 from grace.pipeline.stages.score import rated_estimators
-from grace.pipeline.stages.train import training_seconds
+from grace.pipeline.stages.train import train_run_adapter, training_seconds
 from grace.pipeline.study import resolve_study
 from grace.records import Generation
 from grace.store import RunDir
@@ -53,6 +56,21 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(folder / "rows", settings(folder, "train.lora=never"))
     run(folder / "auto", settings(folder, "train.layer=0"))
     return folder
+
+
+def test_training_holds_a_single_backbone_in_memory(made: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(made / "auto", path)
+    shutil.rmtree(RunDir(path).checkpoints, ignore_errors=True)
+    context = open_run(path)
+    base, held = weakref.ref(context.engines.base.model), []
+
+    def look(step: int, steps: int, values: dict[str, float]) -> None:
+        gc.collect()
+        held.append(base())
+
+    train_run_adapter(context, look)
+    assert set(held) == {None}
 
 
 def test_a_trace_leaves_the_answers_as_they_are_and_ends_with_c(made: Path, tmp_path: Path) -> None:

@@ -118,6 +118,11 @@ class Engines:
         if engine is not None and engine is not self.__dict__.get("base"):
             engine.close()
 
+    def forget_base(self) -> None:
+        """Load the backbone again when it is next used: until then its memory is needed."""
+        self.forget_sampling()
+        self.__dict__.pop("base", None)
+
     def forget_tuned(self) -> None:
         """Load the tuned backbone again when it is next used: its adapter has been replaced."""
         self.__dict__.pop("tuned", None)

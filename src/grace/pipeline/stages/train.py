@@ -94,8 +94,10 @@ def train_on(
     from grace.training.trainer import train_adapter
 
     settings, directory = context.settings, context.directory
+    given = context.samples(directory.split("train"))
     held_out = context.samples(directory.split("validation"))
     end_ids = context.engines.base.end_ids
+    context.engines.forget_base()
     loaded = context.engines.load_trainable()
     cnf = add_cnf(
         loaded.model,
@@ -110,7 +112,7 @@ def train_on(
         loaded.model,
         loaded.tokenizer,
         cnf,
-        _examples(context.samples(directory.split("train")), targets),
+        _examples(given, targets),
         _examples(held_out, [float(correct) for correct in held_out.correct]),
         settings.train,
         seed=settings.seed,
