@@ -110,6 +110,17 @@ def test_the_chosen_lambda_beats_the_extremes_of_the_grid() -> None:
         assert chosen < fixed
 
 
+def test_one_odd_row_does_not_choose_the_strongest_penalty() -> None:
+    features, labels, groups = problem(400, 30)
+    odd = int(np.flatnonzero(assign_folds(groups, 10) == 0)[0])  # in a fold that chooses
+    plain = fit_probe(features, labels, groups)
+    features[:, 7] = 0.0
+    features[odd, 7] = 1e6  # constant where the other folds are fitted, and far off in this row
+    features[::50, 7] += 1e-3
+    weights = fit_probe(features, labels, groups).weights
+    assert abs(weights[0]) > 0.8 * abs(plain.weights[0])
+
+
 def test_primal_and_dual_agree_on_the_same_rows() -> None:
     features, labels, groups = problem(100, 60)
     wide = np.concatenate([features, np.ones((100, 60))], axis=1)

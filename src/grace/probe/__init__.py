@@ -104,6 +104,7 @@ def _choose(
             train_N, held_N = ~np.isin(fold_N, (*outer, fold)), fold_N == fold
             probes = _ridge(features_ND[train_N], label_N[train_N], lambdas, blocks)
             score_LN = np.stack([probe.predict(features_ND[held_N]) for probe in probes])
+            score_LN = score_LN.clip(0, 1)  # as they are used; one odd row would decide otherwise
             error_L += np.square(score_LN - label_N[held_N]).sum(axis=1)
         lambdas = [lambdas[int(np.argmin(error_L))]]
     train_N = ~np.isin(fold_N, outer)
