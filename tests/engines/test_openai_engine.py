@@ -258,6 +258,17 @@ def test_a_busy_server_is_asked_again_and_one_that_stays_busy_says_so(
     assert len(server.behaviour.requests) == 3
 
 
+def test_a_server_is_not_asked_again_before_the_time_that_it_asks_for(
+    server: Server, connect: Any, prompts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grace.engines.http.upstream.LONGEST_WAIT_S", 0.1)
+    engine = connect(retries=2)
+    server.behaviour = Behaviour(busy=1, retry_after="2")
+    begun = time.monotonic()
+    assert list(engine.generate(prompts[:1], Sampling(max_new_tokens=2)))
+    assert time.monotonic() - begun >= 2
+
+
 def test_a_caller_with_less_patience_than_the_server_asks_for_hears_at_once(
     server: Server, connect: Any, prompts: Any
 ) -> None:

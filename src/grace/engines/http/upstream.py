@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from httpx2 import AsyncClient, Response
 
 CONNECT_S = 10.0
-LONGEST_WAIT_S = 30.0
+LONGEST_WAIT_S = 30.0  # unless the server asks for more
 HEALTH_S = 2.0  # longest answer of a healthy server to a health check
 FIRST_WAIT_S = 0.5
 REASONS: dict[int, Why] = {  # of a status; all others are `failed`
@@ -173,7 +173,7 @@ class Upstream:
             if attempt == self._retries or failure.why not in ("busy", "unreachable"):
                 raise failure
             wait_s = _wait_s(attempt, failure)
-            if time.monotonic() + max(wait_s, failure.retry_after_s) >= self._deadline:
+            if time.monotonic() + wait_s >= self._deadline:
                 raise failure
             await asyncio.sleep(wait_s)
         raise AssertionError
@@ -304,4 +304,4 @@ def _checked(url: str) -> str:
 def _wait_s(attempt: int, failure: UpstreamError) -> float:
     backoff = FIRST_WAIT_S * 2.0**attempt * random.uniform(0.5, 1.0)
     wanted = failure.retry_after_s if failure.why == "busy" else 0.0
-    return min(max(backoff, wanted), LONGEST_WAIT_S)
+    return max(min(backoff, LONGEST_WAIT_S), wanted)
