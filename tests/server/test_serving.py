@@ -267,6 +267,34 @@ def test_an_answer_that_a_stop_string_may_cut_has_no_promise(live: Live, finishe
             assert (answer["grace"]["promise"], answer["grace"]["threshold"]) == (promise, tau)
 
 
+def test_a_guarantee_is_listed_where_answers_may_be_as_long_as_those_it_was_chosen_for(
+    live: Live, finished: Path
+) -> None:
+    model = copy.copy(live.model)
+    model.promise = Threshold("answer", 1, 0.0, 0.9, 0.05, 0.0, 50, 0.9, "PROMISE")
+    longest = model.sample.longest
+    body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}]}
+    body["grace"] = {"budget": 1}
+    for most, promise in ((longest, "PROMISE"), (longest - 1, "")):
+        with running(model, finished / "run", max_tokens=most) as server:
+            listed = server.client().models.retrieve(NAME).grace["threshold"] or {}
+            _, answer = post(server, "/v1/chat/completions", body)
+            assert listed.get("promise", "") == answer["grace"]["promise"] == promise
+
+
+@pytest.mark.parametrize(("temperature", "promise"), [(0, "PROMISE"), (1e-6, "PROMISE"), (0.1, "")])
+def test_a_guarantee_for_greedy_answers_covers_every_temperature_that_is_greedy(
+    live: Live, finished: Path, temperature: float, promise: str
+) -> None:
+    model = copy.copy(live.model)
+    model.promise = Threshold("answer", 1, 0.0, 0.9, 0.05, 0.0, 50, 0.9, "PROMISE")
+    body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}]}
+    body |= {"grace": {"budget": 1}, "temperature": temperature}
+    with running(model, finished / "run") as server:
+        _, answer = post(server, "/v1/chat/completions", body)
+    assert answer["grace"]["promise"] == promise
+
+
 def test_completions_continue_text(live: Live) -> None:
     answer = live.client().completions.create(
         model=NAME, prompt=["Who wrote", "What is"], temperature=0, logprobs=1, max_tokens=6, n=2
@@ -374,6 +402,8 @@ def test_special_tokens_in_a_prompt_are_characters(live: Live, token: str) -> No
         ({"n": 0}, "n"),
         ({"temperature": 3}, "temperature"),
         ({"max_tokens": 5000}, "max_tokens"),
+        ({"max_completion_tokens": 5000}, "max_completion_tokens"),
+        ({"top_logprobs": 3}, "top_logprobs"),
         ({"stop": ["a"] * 5}, "stop"),
         ({"extra_body": {"top_k": 3}}, "top_k"),
         ({"frequency_penalty": 1}, "frequency_penalty"),
@@ -393,6 +423,15 @@ def test_what_cannot_be_done_is_refused_by_name(
         )
     assert str(refused.value.body["param"]).startswith(param)
     assert refused.value.body["message"]
+
+
+@pytest.mark.parametrize(("options", "param"), [({}, "prompt"), ({"n": 2}, "n")])
+def test_too_many_choices_are_refused_by_the_field_that_asks_for_them(
+    live: Live, options: dict[str, Any], param: str
+) -> None:
+    body = {"model": NAME, "prompt": ["a"] * 65, **options}
+    status, answer = post(live, "/v1/completions", body)
+    assert (status, answer["error"]["param"]) == (400, param)
 
 
 def test_a_request_imports_nothing(
@@ -540,6 +579,33 @@ def test_every_answer_has_a_request_id(live: Live) -> None:
     assert raw.headers["x-request-id"].startswith("req-")
 
 
+def test_an_error_outside_the_queue_is_a_500_that_the_log_names(
+    live: Live, finished: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(live.model.task, name)
+
+        def answer(self, text: str, choices: Any = ()) -> str:
+            raise LookupError("no answer at all")
+
+    model = copy.copy(live.model)
+    model.task = Broken()  # type: ignore[assignment]
+    body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}]}
+    data = json.dumps(body | {"grace": {"budget": 1}, "max_tokens": 2}).encode()
+    head = {"Content-Type": "application/json", "x-request-id": "mine-2"}
+    with running(model, finished / "run") as server:
+        request = urllib.request.Request(f"{server.url}/v1/chat/completions", data, head)
+        with pytest.raises(urllib.error.HTTPError) as failed:
+            urllib.request.urlopen(request, timeout=60)
+        with failed.value as error:
+            assert (error.code, error.headers["x-request-id"]) == (500, "mine-2")
+            assert json.load(error)["error"]["code"] == "internal"
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
+            assert 'path="/v1/chat/completions",status="500"} 1.0' in answer.read().decode()
+    assert "mine-2" in caplog.text and "no answer at all" in caplog.text
+
+
 def test_answers_are_those_of_the_openapi_document(live: Live) -> None:
     with urllib.request.urlopen(f"{live.url}/openapi.json", timeout=60) as answer:
         document = json.load(answer)
@@ -595,6 +661,7 @@ def test_neutral_and_harmless_fields_are_taken(live: Live) -> None:
     answer = chat(
         live, max_tokens=2, frequency_penalty=0, user="me", metadata={"a": "b"},
         response_format={"type": "text"}, logit_bias={}, tool_choice="none", function_call="none",
+        top_logprobs=0, extra_body={"stream_options": {"include_usage": None}},
     )  # fmt: skip
     assert answer.choices
 

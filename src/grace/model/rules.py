@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from grace import strategies
 from grace.config import SampleSettings
-from grace.engines import Sampling
+from grace.engines import GREEDY_BELOW, Sampling
 from grace.errors import UserInputError
 from grace.records import Threshold
 from grace.strategies import BUDGET, EarlyStop, Strategy, check_count
@@ -131,7 +131,9 @@ def _holds(
     """Return whether the guarantee of the run's threshold covers this use."""
     if chosen.tau is None or longest is not None:
         return False
-    return (chosen.mode, chosen.budget, chosen.temperature) == (mode, budget, temperature)
+    is_greedy = max(chosen.temperature, temperature) < GREEDY_BELOW
+    same = is_greedy or chosen.temperature == temperature
+    return same and (chosen.mode, chosen.budget) == (mode, budget)
 
 
 def check_threshold(threshold: float, name: str = "the threshold") -> float:

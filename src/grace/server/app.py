@@ -144,7 +144,9 @@ def _add_monitoring(app: FastAPI, service: Service) -> None:
 
 def _card(model: Model, settings: ServerSettings, path: Path) -> dict[str, Any]:
     """Return the model's entry in `/v1/models`."""
-    row, engine = own_row(path), model.engine
+    row, engine, promise = own_row(path), model.engine, model.promise
+    if settings.max_tokens < model.sample.longest:  # then every answer has another limit
+        promise = None
     return {
         "id": settings.name,
         "object": "model",
@@ -156,7 +158,7 @@ def _card(model: Model, settings: ServerSettings, path: Path) -> dict[str, Any]:
             "read_at": engine.read_at,
             "evidence": engine.evidence is not None,
             "max_tokens": min(model.sample.longest, settings.max_tokens),
-            "threshold": to_json(model.promise) if model.promise else None,
+            "threshold": to_json(promise) if promise else None,
             "measured": {key: row[key] for key in MEASURED if key in row} if row else None,
         },
     }
@@ -208,7 +210,7 @@ def _add_errors(app: FastAPI) -> None:
     async def gone(_: Request, error: Exception) -> Response:
         return Response(status_code=499)
 
-    for kind in (ApiError, GraceError, RequestValidationError, Exception):
+    for kind in (ApiError, GraceError, RequestValidationError):
         app.add_exception_handler(kind, failed)
     app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(ClientGone, gone)

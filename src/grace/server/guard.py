@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grace.server.counters import Counters
-from grace.server.errors import ApiError
+from grace.server.errors import ApiError, as_api_error
 from grace.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -69,6 +69,12 @@ class Guard:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         try:
             await self._answer({**scope, "method": method}, receive, watched)
+        except Exception as error:
+            if status != 499:  # too late for another answer
+                raise
+            log.exception("a request failed")
+            shown = as_api_error(error)
+            await JSONResponse(shown.body, shown.status)(scope, receive, watched)
         finally:
             self._counters.requests.labels(path, status).inc()
             self._counters.seconds.labels(path).observe(time.monotonic() - start)

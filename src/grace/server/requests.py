@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from grace.errors import UserInputError
 from grace.grading import LETTERS
@@ -107,7 +107,7 @@ class ChatMessage(BaseModel):
 class StreamOptions(BaseModel):
     """Options of a stream."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class GraceOptions(_Strict):
@@ -170,6 +170,14 @@ class ChatRequest(_Sampled):
     logprobs: bool = False
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
     grace: GraceOptions | None = None
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _needs_logprobs(cls, count: int | None, info: ValidationInfo) -> int | None:
+        """Refuse a number of tokens to list where none are listed."""
+        if count and not info.data.get("logprobs"):
+            raise ValueError("without logprobs no tokens are listed; set logprobs to true")
+        return count
 
     @property
     def longest(self) -> int | None:

@@ -139,7 +139,8 @@ class Service:
     ) -> Completion:
         choices = num_prompts * body.n
         if choices > MAX_CHOICES:
-            raise _refused("n", f"{choices} choices; ask for at most {MAX_CHOICES}")
+            field = "n" if body.n > 1 else "prompt"
+            raise _refused(field, f"{choices} choices; ask for at most {MAX_CHOICES}")
         if body.top and not self.backend.lists_most_probable:
             name = "top_logprobs" if isinstance(body, ChatRequest) else "logprobs"
             raise _refused(
@@ -204,7 +205,8 @@ class Service:
         self.check_model(body.model)
         most = self.settings.max_tokens
         if body.longest is not None and body.longest > most:
-            raise _refused("max_tokens", f"{body.longest} tokens; ask for at most {most}")
+            field = "max_tokens" if body.longest == body.max_tokens else "max_completion_tokens"
+            raise _refused(field, f"{body.longest} tokens; ask for at most {most}")
 
     def check_model(self, name: str) -> None:
         """Refuse another model's name.
@@ -237,7 +239,7 @@ class Service:
         if not body.stream:
             return JSONResponse(await answer.whole(arriving))
         first = await anext(arriving)
-        lines = answer.lines(first, arriving, usage_wanted=body.stream_options.include_usage)
+        lines = answer.lines(first, arriving, usage_wanted=bool(body.stream_options.include_usage))
         return StreamingResponse(lines, media_type="text/event-stream", headers=STREAM_HEADERS)
 
 
