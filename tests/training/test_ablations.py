@@ -14,10 +14,13 @@ from safetensors.torch import load_file
 
 import grace
 import tiny_models
-from grace.cnf import TOKENS, add_cnf
+from grace.cnf import TOKENS, add_cnf, name_readout
 from grace.config import TrainSettings, from_dict
 from grace.engines import Sampling
+from grace.engines.local.loading import head_in_float32
+from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError
+from grace.evidence import Evidence
 from grace.training.examples import Example, collate
 from grace.training.forward import log_confidences, losses
 from grace.training.lora import add_lora, light_rows
@@ -211,6 +214,18 @@ def test_a_half_precision_model_reads_the_prompt_in_float32_while_training() -> 
     torch.testing.assert_close(cut, exact, atol=1e-5, rtol=0)
     torch.testing.assert_close(read, exact, atol=2e-2, rtol=0)  # the states are bfloat16
     assert (read.bfloat16().float() != read).any()
+
+
+def test_a_half_precision_model_reads_every_step_in_float32_while_training() -> None:
+    peft_model, readout = adapted("llama_untied", "linear", torch.bfloat16)
+    one, evidence = [BATCH[0]], Evidence.none()
+    with light_rows(peft_model, "predict", "linear"):
+        trained = log_confidences(peft_model, one, readout, 0, evidence=evidence, end_ids=(3,))
+    head_in_float32(peft_model)
+    tokenizer, _ = name_readout(tiny_models.tokenizer(), "linear")
+    engine = TransformersEngine(peft_model, tokenizer, evidence=evidence)
+    c = engine.confidences([one[0].prompt_ids], [one[0].response_ids])
+    np.testing.assert_allclose(np.exp(trained), c, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", SIGNS)

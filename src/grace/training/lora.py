@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grace.cnf import CnfTokens, trainable_rows
+from grace.cnf import CnfTokens, Head, trainable_rows
 from grace.config import TrainSettings
 from grace.errors import ConfigError, TrainingError
 
@@ -137,7 +137,7 @@ def is_row(name: str) -> bool:
 
 
 @contextmanager
-def light_rows(peft_model: nn.Module, read_at: str) -> Iterator[None]:
+def light_rows(peft_model: nn.Module, read_at: str, head: Head = "token") -> Iterator[None]:
     """Compute trained vocabulary rows without copying the embedding and the head.
 
     PEFT copies the whole matrix with the trained row in it, so the backward pass computes the
@@ -146,18 +146,20 @@ def light_rows(peft_model: nn.Module, read_at: str) -> Iterator[None]:
 
     Except at `feed` no input holds `<CNF>`, so the embedding is the base's own, and an untied input
     row is frozen (its gradient is zero). The head of a half-precision model computes the last
-    position, where c is read, in float32, as the engines do (at `prompt` all positions, since
-    sequences are read at different ones); for that it keeps a float32 copy of its matrix.
+    position, where c is read, in float32, as the engines do; for that it keeps a float32 copy of
+    its matrix. So it does all positions at `prompt`, since sequences are read at different ones,
+    and for a linear read-out, which is read at every step.
     """
     from peft.tuners.trainable_tokens.layer import TrainableTokensLayer
 
     layers = [item for item in peft_model.modules() if isinstance(item, TrainableTokensLayer)]
     tied = any(layer.tied_adapter for layer in layers)
+    everywhere = read_at == "prompt" or head == "linear"
     for layer in layers:
         if not isinstance(layer.base_layer, nn.Embedding):
             weight_VD = layer.base_layer.weight.detach()
             exact_VD = None if weight_VD.dtype == torch.float32 else weight_VD.float()
-            layer.forward = partial(_head, layer, exact_VD, read_at == "prompt")
+            layer.forward = partial(_head, layer, exact_VD, everywhere)
         elif read_at == "feed":
             layer.forward = partial(_embed, layer)
         else:

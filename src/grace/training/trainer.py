@@ -96,7 +96,7 @@ def train_adapter(
             set_activation_checkpointing(model, True)
         if settings.read_at == "prompt" and settings.head == "token":
             start_even(peft_model, cnf.readout, examples, cnf.id)
-        with light_rows(peft_model, settings.read_at):
+        with light_rows(peft_model, settings.read_at, settings.head):
             pad_id = cnf.id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
             loop = Loop(
                 peft_model,

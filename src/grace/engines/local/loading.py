@@ -179,14 +179,19 @@ def pick_device(device: str) -> torch.device:
 def head_in_float32(model: Any) -> None:
     """Make the output head of a half-precision model compute its logits in float32.
 
-    The head gets a float32 weight of its own, which includes the trained row of `<CNF>`: with
+    The head gets a float32 weight of its own, which includes the trained rows as they are: with
     16-bit logits c would be off by up to 0.015. For inference only, since the head is no longer
     tied or trainable.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = base.get_output_embeddings()
-    weight_VD = head.weight.detach().to(torch.float32, copy=True)  # peft merges its rows in
-    bias = getattr(getattr(head, "original_module", head), "bias", None)  # peft's has none
+    plain = getattr(head, "original_module", head)  # without the rows that peft keeps apart
+    weight_VD = plain.weight.detach().to(torch.float32, copy=True)
+    if plain is not head:
+        rows = head.token_adapter
+        for name in rows.active_adapters:
+            weight_VD[rows.token_indices[name]] = rows.trainable_tokens_delta[name].detach()
+    bias = getattr(plain, "bias", None)
     exact = torch.nn.Linear(weight_VD.shape[1], weight_VD.shape[0], bias is not None, device="meta")
     exact.weight = torch.nn.Parameter(weight_VD, requires_grad=False)
     if bias is not None:
