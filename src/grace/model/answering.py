@@ -56,9 +56,7 @@ class Model:
         self.shots = shots
 
     def messages(self, question: str, choices: Sequence[str] = ()) -> list[Message]:
-        """Return the messages of a question, with the prompt of the training run.
-
-        Space around the question and the choices is left out, as in the training run.
+        """Return the messages of a question, with the prompt (and no outer space) of the run.
 
         Raises:
             UserInputError: an empty question, or choices that do not suit the task.

@@ -20,7 +20,8 @@ from grace.pipeline.context import code_in as code_in
 from grace.pipeline.context import load_run_settings as load_run_settings
 from grace.pipeline.context import read_run_settings as read_run_settings
 from grace.pipeline.environment import describe_environment
-from grace.pipeline.stages import depth, fit, grade, report, sample, score, targets, train
+from grace.pipeline.stages import fit, grade, report, sample, score, targets, train
+from grace.pipeline.stages.depth import check_layer, reads_blocks
 from grace.progress import say
 from grace.store import SPLITS, RunDir, disk_watched, read_json, write_json
 
@@ -132,7 +133,7 @@ def check_start(
     elif "grade" in left:
         grade.check_grader(Context(directory, settings))
     if "features" in left:
-        depth.check_layer(settings)
+        check_layer(settings)
     if "score" in left:
         score.check_estimators(settings)
 
@@ -281,8 +282,6 @@ def _first_stages(one: RunSettings, other: RunSettings) -> dict[str, str]:
     for key in differences(to_dict(one), to_dict(other)):
         prefix = max((p for p in FIRST_STAGE if key == p or key.startswith(p + ".")), key=len)
         stages[key] = FIRST_STAGE[prefix]
-    if depth.reads_blocks(one.train) != depth.reads_blocks(
-        other.train
-    ):  # which stage features keeps
+    if reads_blocks(one.train) != reads_blocks(other.train):  # which stage features keeps
         stages |= dict.fromkeys(stages.keys() & {"train.head", "train.lora"}, "features")
     return stages
