@@ -228,6 +228,10 @@ def test_votes_with_many_samples_leave_a_lane_to_small_jobs(
     release.set()
 
 
+def test_a_rating_of_many_responses_is_a_large_job(model: Any) -> None:
+    assert RatingJob(model, lambda: None, [[]] * 64, ["a"] * 64).size == 64
+
+
 def test_the_tokens_of_a_vote_have_an_end_for_each_sample_that_ended() -> None:
     votes = (Vote("a", 0.9, 3), Vote(None, None, 2), Vote(None, 0.4, 5), Vote("b", None, 9))
     decision = Decision("a", 0.9, 4, 19, votes, 4, 19)  # the second dropped, the last cut

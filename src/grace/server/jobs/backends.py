@@ -225,6 +225,7 @@ class RatingJob(Job):
     ) -> None:
         super().__init__(hang_up)
         self._model, self._prompts, self._responses = model, prompts, responses
+        self.size = max(1, len(responses))
         self._encoded: tuple[list[list[int]], list[list[int]]] = ([], [])
 
     def prepare(self) -> None:

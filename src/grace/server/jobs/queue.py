@@ -48,7 +48,7 @@ class Job(ABC):
     Attributes:
         emit: takes the events, from any thread; whoever waits for them sets it first.
         group: jobs of one group may run together; None: this job runs alone.
-        size: the number of samples that the job draws.
+        size: the number of samples that the job draws, or of responses that it rates.
         cancelled: set once nobody waits for the job.
         arrived: the time at which it was queued, by `time.monotonic`.
         started: an event was shown to the client, so the job cannot run again.
