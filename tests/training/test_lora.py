@@ -66,6 +66,26 @@ def test_experts_and_routers_leave_lora_to_the_attention() -> None:
     assert target_modules(routed, ("mlp",)) == attention
 
 
+@pytest.mark.parametrize(
+    ("family", "options", "layers"),
+    [
+        ("granitemoehybrid", {"mamba_n_heads": 8}, ["input_linear", "output_linear"]),
+        ("granitemoe", {}, ["k_proj", "o_proj", "q_proj", "v_proj"]),
+        ("qwen2_moe", {}, ["down_proj", "gate_proj", "up_proj"]),
+    ],
+)
+def test_shared_experts_are_mlps_and_what_routes_to_them_is_not(
+    family: str, options: dict[str, Any], layers: list[str]
+) -> None:
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "num_experts": 2}
+    sizes = {**tiny_models.SIZES, **tiny_models.GROUPED, "vocab_size": 320, **experts, **options}
+    config = transformers.AutoConfig.for_model(family, **sizes)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    assert target_modules(model, ("mlp",)) == layers
+    chosen = target_modules(model, ("all-linear",))
+    assert not [name for name in chosen if "router" in name or "shared_expert_gate" in name]
+
+
 def test_equal_leaf_names_in_attention_and_mlp_are_told_apart() -> None:
     class Block(torch.nn.Module):
         def __init__(self) -> None:

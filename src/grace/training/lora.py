@@ -20,8 +20,9 @@ from grace.config import TrainSettings
 from grace.errors import ConfigError, TrainingError
 
 ALIASES = ("mlp", "attention", "qv", "all-linear")
-MLP_PARENTS = ("mlp", "feed_forward", "ffn", "ff", "block_sparse_moe")
+MLP_PARENTS = ("mlp", "feed_forward", "ffn", "ff", "block_sparse_moe", "shared_mlp")
 MLP_LEAVES = ("fc1", "fc2", "fc_in", "fc_out", "dense_h_to_4h", "dense_4h_to_h")
+ROUTERS = ("router", "shared_expert_gate")
 QV_LEAVES = ("q_proj", "v_proj", "query", "value", "q_lin", "v_lin")
 FUSED_QKV_LEAVES = ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "wqkv", "in_proj")
 
@@ -61,7 +62,7 @@ def _linear_names(model: Any) -> list[str]:
         for name, module in model.named_modules()
         if (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D")
         and module is not head
-        and name.rpartition(".")[2] != "router"
+        and not set(ROUTERS) & set(name.split("."))
     ]
 
 
