@@ -7,6 +7,7 @@ map fitted on the wrong split falls where it should rise.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -67,6 +68,14 @@ def test_no_validation_answer_is_rated_by_a_fit_that_has_seen_it() -> None:
     assert all(len(ids) == COUNT - COUNT // FOLDS for ids in seen)
     together = platt.fit(KNOWN, ScriptedEngine(), 0).rate(KNOWN.validation)
     assert 1e-4 < np.abs(np.array(values) - np.array(together)).max() < 0.3
+
+
+def test_where_no_other_fold_has_a_value_there_is_no_confidence() -> None:
+    some = samples([ROWS[0], *(response(n, cut=True) for n in range(1, 8))])
+    platt = functools.partial(load_estimator("platt").fit, engine=ScriptedEngine(), seed=0)
+    splits = Splits(some, some)
+    assert platt(splits).rate(some)[0] is not None
+    assert cross_fitted(platt, splits).rate(some) == [None] * 8
 
 
 def test_platt_scales_the_likelihood_with_the_end_token() -> None:

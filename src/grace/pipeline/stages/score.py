@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 from grace import plugins
 from grace.config import RunSettings
 from grace.engines import LAST
-from grace.errors import RunError
+from grace.errors import DataError, RunError
 from grace.estimators import (
     Answers,
     Estimator,
@@ -215,7 +216,10 @@ def _rate_all(
 
 
 def cross_fitted(fit: Callable[[Splits], Fitted], splits: Splits) -> Fitted:
-    """Return a function that rates validation answers by fits that have not seen their question."""
+    """Return a function that rates validation answers by fits that have not seen their question.
+
+    Answers to which the others say too little for a fit are not rated.
+    """
 
     def rate(samples: Samples) -> Values:
         groups = [question.id for question in samples.questions]
@@ -223,9 +227,10 @@ def cross_fitted(fit: Callable[[Splits], Fitted], splits: Splits) -> Fitted:
         values: Values = [None] * len(groups)
         for fold in set(fold_N.tolist()):
             held, rest = ((fold_N == fold).nonzero()[0], (fold_N != fold).nonzero()[0])
-            fitted = fit(GivenSplits(splits.train, samples.part(rest)))
-            for row, value in zip(held, fitted.rate(samples.part(held)), strict=True):
-                values[row] = value
+            with contextlib.suppress(DataError):
+                fitted = fit(GivenSplits(splits.train, samples.part(rest)))
+                for row, value in zip(held, fitted.rate(samples.part(held)), strict=True):
+                    values[row] = value
         return values
 
     return Fitted(rate)
