@@ -10,9 +10,9 @@ from sklearn.linear_model import LogisticRegression
 from grace import metrics
 from grace.cnf import HeadShape
 from grace.engines import Features
-from grace.evidence import confidence, features
+from grace.evidence import Evidence, confidence, features
 from grace.probe import logistic
-from grace.probe.guessing import fit_guessing
+from grace.probe.guessing import Guessing, fit_guessing
 from grace.probe.logistic import fit_logistic
 from grace.probe.readout import fit_evidence, fit_readout, placed
 from grace.probe.rounding import round_rows
@@ -260,12 +260,30 @@ def test_where_wrong_answers_are_right_by_luck_c_has_a_floor_and_stays_calibrate
 def test_held_out_confidences_with_a_floor_have_not_seen_their_fold():
     odds, fold = np.linspace(-4, 4, 600), np.arange(600) % 5
     right = np.random.default_rng(0).random(600) < 0.3 + 0.7 / (1 + np.exp(-2 * odds))
-    made, unseen = fit_guessing(odds, right, range(600), fold)
+    made, unseen = fit_guessing(odds, right, range(600), fold, 6.0)
     assert made.floor == pytest.approx(0.3, abs=0.08)
     other = right.copy()
     other[:50:5] = ~other[:50:5]  # all in fold 0
-    changed = fit_guessing(odds, other, range(600), fold)[1] != unseen
+    changed = fit_guessing(odds, other, range(600), fold, 6.0)[1] != unseen
     assert not changed[fold == 0].any() and changed[fold != 0].all()
+
+
+def test_held_out_confidences_with_a_floor_are_bounded_as_those_that_ship():
+    """The bound holds for the log-odds after slope and bias, as in `Evidence.confidence`."""
+    guessing, odds = Guessing(0.2, 0.6, 0.4), np.linspace(-9, 9, 19)
+    evidence = dataclasses.replace(
+        Evidence.none(), slope=guessing.slope, floor=guessing.floor, limit=3.0
+    )
+    shipped = [evidence.confidence(one, guessing.bias / guessing.slope) for one in odds]
+    assert guessing.confidence(odds, 3.0) == pytest.approx(shipped)
+    right = np.random.default_rng(0).random(600) < 0.3 + 0.7 / (
+        1 + np.exp(-np.linspace(-8, 8, 600))
+    )
+    spread, groups, fold = np.linspace(-20, 20, 600), range(600), np.arange(600) % 5
+    made, unseen = fit_guessing(spread, right, groups, fold, 3.0)
+    assert made == fit_guessing(np.clip(spread, -3, 3), right, groups, fold, 3.0)[0]
+    top = made.floor + (1 - made.floor) / (1 + np.exp(-3.0))
+    assert unseen.max() == pytest.approx(top, abs=0.01)
 
 
 def test_the_evidence_alone_is_compared_with_its_own_floor():

@@ -34,14 +34,15 @@ class Guessing(NamedTuple):
     slope: float = 1.0
     bias: float = 0.0
 
-    def confidence(self, odds_N: Array) -> Array:
-        """Return c of log-odds."""
-        c_N: Array = self.floor + (1 - self.floor) * sigmoid(self.slope * odds_N + self.bias)
+    def confidence(self, odds_N: Array, limit: float) -> Array:
+        """Return c of log-odds, which `limit` bounds after slope and bias, as in `Evidence`."""
+        above_N = sigmoid(np.clip(self.slope * odds_N + self.bias, -limit, limit))
+        c_N: Array = self.floor + (1 - self.floor) * above_N
         return c_N
 
 
 def fit_guessing(
-    odds_N: Array, labels_N: Array, groups_N: Sequence[Hashable], fold_N: Array
+    odds_N: Array, labels_N: Array, groups_N: Sequence[Hashable], fold_N: Array, limit: float
 ) -> tuple[Guessing, Array]:
     """Fit a floor to held-out log-odds; it is 0 unless it clearly lowers their log loss.
 
@@ -50,20 +51,21 @@ def fit_guessing(
         labels_N: 1 or True where the answer is right.
         groups_N: its question.
         fold_N: the fold of each answer.
+        limit: bound on the absolute log-odds, to which those that are fitted to are clipped.
 
     Returns:
         The floor, and c of each answer (N,) by a fit that has not seen its fold.
     """
-    right_N = np.asarray(labels_N, dtype=np.float64)
+    right_N, seen_N = np.asarray(labels_N, dtype=np.float64), np.clip(odds_N, -limit, limit)
     unseen_N = np.empty(len(odds_N))
     for fold in np.unique(fold_N):
         out_N = fold_N == fold
-        unseen_N[out_N] = _fit(odds_N[~out_N], right_N[~out_N]).confidence(odds_N[out_N])
-    plain_N = sigmoid(odds_N)
+        unseen_N[out_N] = _fit(seen_N[~out_N], right_N[~out_N]).confidence(odds_N[out_N], limit)
+    plain_N = Guessing().confidence(odds_N, limit)
     gain_N = log_losses(plain_N, right_N) - log_losses(unseen_N, right_N)
     if gain_N.mean() <= LEAST_GAIN * standard_error(gain_N, groups_N):
         return Guessing(), plain_N
-    return _fit(odds_N, right_N), unseen_N
+    return _fit(seen_N, right_N), unseen_N
 
 
 def _fit(odds_N: Array, right_N: Array) -> Guessing:

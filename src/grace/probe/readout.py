@@ -239,8 +239,7 @@ def _with_floor(
     evidence: Evidence, fit: Logistic, labels_N: Array, groups_N: Sequence[Hashable]
 ) -> tuple[Evidence, Array]:
     """Return the evidence with a floor, if c has one, and c of the held-out log-odds (N,)."""
-    odds_N = np.clip(fit.scores, -evidence.limit, evidence.limit)
-    made, held_out_N = fit_guessing(odds_N, labels_N, groups_N, fit.fold_N)
+    made, held_out_N = fit_guessing(fit.scores, labels_N, groups_N, fit.fold_N, evidence.limit)
     bias = evidence.bias + made.bias / made.slope
     return replace(evidence, slope=made.slope, bias=bias, floor=made.floor), held_out_N
 

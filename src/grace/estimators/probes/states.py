@@ -35,11 +35,11 @@ def fit_on_states(read: Read, splits: Splits, seed: int) -> Fitted:
     questions = [splits.train.questions[row].id for row in rows]
     made = fit_logistic(read(splits.train, rows), label_N, questions, seed=seed)
     weights_W, limit = np.concatenate(made.weights), math.log(len(rows) + 1)
-    guessing, _ = fit_guessing(np.clip(made.scores, -limit, limit), label_N, questions, made.fold_N)
+    guessing, _ = fit_guessing(made.scores, label_N, questions, made.fold_N, limit)
 
     def rate(samples: Samples, rows: Rows) -> list[float]:
         logit_N = np.concatenate(read(samples, rows), axis=1) @ weights_W + made.bias
-        rated: list[float] = guessing.confidence(np.clip(logit_N, -limit, limit)).tolist()
+        rated: list[float] = guessing.confidence(logit_N, limit).tolist()
         return rated
 
     return of_ended(rate, len(weights_W) + 1)
