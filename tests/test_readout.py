@@ -1,6 +1,7 @@
 """The convex fit of the rows and the evidence, on made-up states."""
 
 import dataclasses
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -255,6 +256,16 @@ def test_where_wrong_answers_are_right_by_luck_c_has_a_floor_and_stays_calibrate
     assert values[low].mean() == pytest.approx(right[low].mean(), abs=0.03)
     plain = dataclasses.replace(made.evidence, floor=0.0)
     assert rated(made._replace(evidence=plain), unseen)[low].mean() < right[low].mean() - 0.1
+
+
+def test_a_fit_holds_one_block_at_a_time_in_double_precision():
+    rng, right = np.random.default_rng(0), np.arange(100) % 2 == 0
+    blocks = [rng.normal(size=(100, 3000)).astype(np.float32) for _ in range(6)]
+    tracemalloc.start()
+    logistic.quick_loss(blocks, right, list(range(100)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.5 * sum(block.nbytes for block in blocks)
 
 
 def test_held_out_confidences_with_a_floor_have_not_seen_their_fold():

@@ -149,21 +149,28 @@ class _Problem:
         kind: type[np.floating[Any]],
     ) -> None:
         self.label_N, self.weight_N, self.kind = label_N, weight_N, kind
+        self._blocks, count = blocks, len(label_N)
         self._means = [block.mean(0, dtype=np.float64) for block in blocks]
         self._scales = [_scale(block) for block in blocks]
-        parts = zip(blocks, self._means, self._scales, strict=True)
-        scaled = [(block - mean) / scale for block, mean, scale in parts]
-        self._others, count = scaled[: len(scaled) - free], len(label_N)
-        fixed_NW = np.concatenate([np.ones((count, 1)), *scaled[len(self._others) :]], axis=1)
-        self._fixed_NW = fixed_NW.astype(kind)
-        self._widths = [block.shape[1] for block in self._others]
+        self._widths = [block.shape[1] for block in blocks[: len(blocks) - free]]
+        others = range(len(self._widths))
+        fixed = [self._scaled(place).astype(kind) for place in range(len(others), len(blocks))]
+        self._fixed_NW = np.concatenate([np.ones((count, 1), kind), *fixed], axis=1)
         self._kernels = list[Array]()
         if sum(self._widths) > count:
-            self._kernels = [(block @ block.T).astype(kind) for block in self._others]
+            for place in others:
+                block_ND = self._scaled(place)
+                self._kernels.append((block_ND @ block_ND.T).astype(kind))
         else:
-            self._x_NW = np.concatenate([self._fixed_NW, *self._others], axis=1, dtype=kind)
+            scaled = [self._scaled(place).astype(kind) for place in others]
+            self._x_NW = np.concatenate([self._fixed_NW, *scaled], axis=1)
             self._curved_WW = self._x_NW.T @ self._x_NW / (4 * count)
         self._made: tuple[tuple[float, ...], _Design] | None = None
+
+    def _scaled(self, place: int) -> Array:
+        """Return a standardised block in double precision, made anew so that one is in memory."""
+        scaled_ND: Array = (self._blocks[place] - self._means[place]) / self._scales[place]
+        return scaled_ND
 
     def design(self, penalties: tuple[float, ...]) -> _Design:
         """Return the design matrix for these penalties of the blocks that are not free."""
@@ -236,8 +243,7 @@ class _Problem:
         if self._kernels:
             factor_NN = self.design(penalties).x_NW[:, fixed:]
             dual_N = solve_triangular(factor_NN, beta_W[fixed:], lower=True, trans="T")
-            pairs = zip(self._others, penalties, strict=True)
-            parts = [block.T @ dual_N / penalty for block, penalty in pairs]
+            parts = [self._scaled(place).T @ dual_N / one for place, one in enumerate(penalties)]
         else:
             parts = np.split(beta_W[fixed:], np.cumsum(self._widths)[:-1])
         parts += [beta_W[1:fixed]] if fixed > 1 else []
