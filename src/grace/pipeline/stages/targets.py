@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ from grace.pipeline.stages.depth import layers_to_read, read_array, to_arrays
 from grace.probe.steps import draw_steps
 from grace.progress import progress, say
 from grace.records import Target
-from grace.store import read_json, write_bytes, write_json
+from grace.store import read_json, write_bytes, write_json, writing
+from grace.store.files import sync
 
 if TYPE_CHECKING:
     from grace.training.targets import Targets
@@ -31,7 +33,7 @@ def features(context: Context) -> None:
     With `train.trace` the states at some steps of each response are kept, too, with `train.layer`
     the activations of layers in the middle.
     """
-    from safetensors.numpy import load_file, save
+    from safetensors.numpy import save
 
     split = context.directory.split("train")
     samples = context.samples(split)
@@ -56,14 +58,28 @@ def features(context: Context) -> None:
             # safetensors writes the memory of an array, whatever its strides
             write_bytes(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
             advance(len(responses))
-    shards = [load_file(path) for path in paths]
-    merged = {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]}
-    write_bytes(split.features, save(merged))
+    _merge(paths, split.features)
     shutil.rmtree(folder)
     train = context.settings.train
     settings = {"trace": train.trace, "layer": train.layer}
     inputs = [split.questions.path, split.responses.path]
     context.directory.finish("features", settings, inputs, [split.features])
+
+
+def _merge(paths: Sequence[Path], file: Path) -> None:
+    """Write the arrays of all shards to one file, and hold each number once meanwhile."""
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+
+    with safe_open(paths[0], "np") as first:
+        names = list(first.keys())
+    merged = {name: np.concatenate([read_array(path, name) for path in paths]) for name in names}
+    partial = file.with_name(file.name + ".partial")
+    with writing(file):
+        save_file(merged, partial)  # without a copy of the arrays as bytes
+        partial.chmod(paths[0].stat().st_mode)  # safetensors lets nobody else read it
+        sync(partial)
+        partial.replace(file)
 
 
 def _shards(split: Path, content: dict[str, Any]) -> Path:
