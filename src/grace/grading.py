@@ -56,10 +56,11 @@ _PRONOUN = re.compile(r"\s+[a-z]")
 _IN_PARENTHESES = re.compile(r"\(([A-J])\)")
 _NUMBER = re.compile(
     r"(?P<sign>(?<![\w.)])[-+]\s?)?(?<![\w.])(?:[$€£]\s?)?"
-    r"(?P<value>(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d+)?(?:e[-+]?\d+)?|\.\d+)"
+    r"(?P<value>(?:\d{1,3}(?:,\d{3})+(?!,?\d)|\d+)(?:\.\d+)?(?:e[-+]?\d+)?|\.\d+)"
     r"(?:\s*/\s*(?P<under>\d+(?:\.\d+)?))?",
     re.I,
 )
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}")
 
 
 def load_grader(name: str, threshold: float = 0.3) -> Grader:
@@ -156,9 +157,9 @@ def offered(answer: str | None, choices: Sequence[str]) -> str | None:
 def number(text: str) -> float | None:
     """Return the number after `Answer:` or `Guess:`, else the last number, else None.
 
-    Thousands separators, currency and percent signs are skipped; `3/4` is 0.75.
+    Thousands separators, currency and percent signs are skipped; `3/4` is 0.75, also in LaTeX.
     """
-    text = _spoken(text).replace("\N{MINUS SIGN}", "-")
+    text = _typed(_spoken(text))
     label = _LABELLED.search(text)
     labelled = _NUMBER.search(text, label.end()) if label else None
     numbers = [labelled] if labelled else list(_NUMBER.finditer(text))
@@ -167,8 +168,13 @@ def number(text: str) -> float | None:
 
 def is_number(text: str) -> bool:
     """Return whether a text is a number and nothing else, as `number` reads it."""
-    plain = text.replace("\N{MINUS SIGN}", "-").strip().removesuffix("%")
-    return bool(_NUMBER.fullmatch(plain))
+    return bool(_NUMBER.fullmatch(_typed(text).strip().removesuffix("%")))
+
+
+def _typed(text: str) -> str:
+    """Return a text with a typographic minus, and commas and fractions of LaTeX, as one types."""
+    text = text.replace("\N{MINUS SIGN}", "-").replace("{,}", ",")
+    return _FRACTION.sub(r" \1/\2", text)
 
 
 def _value(match: re.Match[str]) -> float | None:
