@@ -59,6 +59,7 @@ def test_settings_survive_a_round_trip():
         ("target.features=[]", "at least one entry"),
         ('target.features=["median"]', "expected one of"),
         ("data.task=3", "expected a text"),
+        ("data.prompt=long", "expected auto, paper, short or text"),
         ("sample.train_temperature=-1", "at least 0"),
         ("train.epochs", "has no value"),
         ("seed.x=1", "expected a whole number"),

@@ -62,13 +62,6 @@ def test_a_system_prompt_of_ones_own_leaves_the_bare_question() -> None:
     assert load_task("arc_challenge").messages(CHOICE, own)[1]["content"] == OPTIONS
 
 
-def test_an_unknown_prompt_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"data\.prompt is 'long', expected auto, paper, short or text"
-    ):
-        load_task("sciq").messages(OPEN, DataSettings(prompt="long"))
-
-
 def test_the_pocket_model_was_taught_the_prompts_it_is_asked_with() -> None:
     from tools.pocket import prompts
 
@@ -170,3 +163,5 @@ def test_examples_are_never_trained_on_and_do_not_depend_on_how_many_are(tmp_pat
     assert draw_training(task, few, 1)[0] != shots
     with pytest.raises(DataError, match=r"data\.shots takes 5 more than data\.train"):
         draw_training(task, dataclasses.replace(few, train=30), 0)
+    with pytest.raises(DataError, match=r"all 21 training questions are .*; set it to at most 20"):
+        draw_training(task, dataclasses.replace(data, shots=21), 0)

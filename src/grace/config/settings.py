@@ -82,11 +82,15 @@ class DataSettings:
     system: str = setting("", "system prompt of your own, instead of the task's")
 
     def __post_init__(self) -> None:
-        """Refuse a template without a question.
+        """Refuse an unknown prompt, and a template without a question.
 
         Raises:
-            ConfigError: it has no {question}.
+            ConfigError: it says what to write.
         """
+        if self.prompt not in ("auto", "paper", "short", "text"):
+            raise ConfigError(
+                f"data.prompt is {self.prompt!r}, expected auto, paper, short or text"
+            )
         if self.template and "{question}" not in self.template:
             raise ConfigError(
                 f"data.template is {self.template!r}; put {{question}} where the question goes"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from grace.config import DataSettings
-from grace.errors import ConfigError, DataError, ModelError
+from grace.errors import DataError, ModelError
 from grace.grading import lettered
 from grace.records import Message, Question, from_json
 
@@ -54,12 +54,7 @@ def ask(question: Question, data: DataSettings) -> list[Message]:
     choice a system turn with instructions and a user turn with the options. `data.system` and
     `data.template` replace the instructions, `data.prompt` short leaves them out for open
     questions, and `data.prompt` text writes one turn of plain text.
-
-    Raises:
-        ConfigError: `data.prompt` is unknown.
     """
-    if data.prompt not in ("auto", "paper", "short", "text"):
-        raise ConfigError(f"data.prompt is {data.prompt!r}, expected auto, paper, short or text")
     options = lettered(question.choices)
     if data.prompt == "text" or data.template:
         template = data.template or (CHOICE_TEXT if options else OPEN_TEXT)
@@ -104,7 +99,7 @@ def draw_training(
     on the number of training questions.
 
     Raises:
-        DataError: the pool is too small for both.
+        DataError: the pool is too small for both, or all of it are examples.
     """
     shots = max(data.shots, 0)
     wanted = dataclasses.replace(data, train=data.train + shots, shots=0) if data.train else data
@@ -113,6 +108,11 @@ def draw_training(
     except DataError as error:
         less = f"; data.shots takes {shots} more than data.train" if shots else ""
         raise DataError(f"{error}{less}") from None
+    if len(drawn) <= shots:
+        raise DataError(
+            f"all {len(drawn)} training questions are examples in the prompt, as data.shots is "
+            f"{shots}; set it to at most {len(drawn) - 1}"
+        )
     return drawn[:shots], drawn[shots:]
 
 
