@@ -97,6 +97,28 @@ def test_the_samples_for_an_accuracy_lie_on_the_line_between_two_budgets(accurac
     assert (found.accuracy.value, found.reference_samples.value) == (pytest.approx(0.65), 4)
 
 
+def test_an_accuracy_that_is_exactly_reached_is_reached_whatever_the_order_of_the_sum():
+    rng = np.random.default_rng(0)
+    values, full, none = rng.integers(0, 51, (1, 30)) / 50, np.full((1, 30), 4.0), np.zeros((1, 5))
+    for _ in range(50):
+        moved = rng.permuted(values, axis=1)  # binary fractions add up to a little more or less
+        sides = zip(("es", "sc"), (moved, values), strict=True)
+        made = [Curve(name, None, None, (4,), side, full, full, none) for name, side in sides]
+        scaling = Scaling([made])
+        assert scaling.difference("es", "sc", 4).value == 0
+        assert scaling.reach("es", "sc", 4).samples.value == 4
+
+
+def test_an_interval_of_samples_lies_between_one_and_the_budget():
+    parts = []
+    for used in (1.0, 1.02, 1.2):
+        accuracy_BQ, samples_BQ = np.full((1, 10), 0.5), np.full((1, 10), used)
+        one = Curve("es", None, None, (4,), accuracy_BQ, samples_BQ, samples_BQ, np.zeros((1, 5)))
+        parts.append(([f"q{n}" for n in range(10)], Scaling([[one]])))
+    found = joined(parts).estimate("es", 4, "samples")
+    assert 1 == found.low < found.value < found.high <= 4
+
+
 def test_what_is_saved_at_equal_accuracy_has_a_paired_interval():
     _, alone = seed_of(range(300), 0)
     found = alone.reach("grace-es", "sc", 4)

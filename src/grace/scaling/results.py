@@ -133,9 +133,9 @@ class Scaling:
     def estimate(self, policy: str, budget: int, measure: Measure = "accuracy") -> Estimate:
         """Return a mean with its 95% interval."""
         value, low, high = estimate(self.draws(policy, budget, measure))
-        if measure == "accuracy":
-            low, high = max(low, 0.0), min(high, 1.0)
-        return Estimate(value, low, high)
+        ends = {"accuracy": (0.0, 1.0), "samples": (1.0, float(budget)), "tokens": (0.0, np.inf)}
+        least, most = ends[measure]
+        return Estimate(value, max(low, least), min(high, most))
 
     def difference(
         self, policy: str, baseline: str, budget: int, measure: Measure = "accuracy"
@@ -192,7 +192,7 @@ class Scaling:
             drawn_SDF.append(resamples.ratios(questions, top_FQ))
         shape = (-1, len(self.curves), len(self.budgets), len(MEASURES))
         value_SF = np.array([drawn_DF[0] for drawn_DF in drawn_SDF])
-        joint_DF = over_seeds(drawn_SDF)
+        joint_DF = over_seeds(drawn_SDF).round(12)  # equal means are equal, however they add up
         return value_SF.reshape(shape), joint_DF.reshape(shape)
 
 
