@@ -172,7 +172,10 @@ def test_an_accuracy_that_is_not_reached_is_said_and_not_made_up(written):
     }
     jsonschema.validate(written[1] | {"equal_accuracy": [row]}, SCHEMA)
     (shown,) = tables_of(written[1] | {"equal_accuracy": [row]})[1].rows
-    assert (shown[4].text, shown[5].text, shown[5].verdict) == ("never", "-", "worse")
+    assert (shown[4].text, shown[5].text, shown[5].verdict) == ("never", "-", "unclear")
+    for ends in ([None, -0.5], [None, None]):
+        table = tables_of(written[1] | {"equal_accuracy": [row | {"saved_interval": ends}]})[1]
+        assert table.rows[0][5].verdict == "worse"
     sometimes = row | {"samples": 7.9, "saved": 0.1}
     (shown,) = tables_of(written[1] | {"equal_accuracy": [sometimes]})[1].rows
     assert (shown[4].rest, shown[5].rest) == ("[7.50, never]", "[never, +0.50]")

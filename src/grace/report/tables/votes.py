@@ -91,9 +91,12 @@ def _equal_table(rows: Sequence[EqualAccuracy]) -> Table:
 def _saved(row: EqualAccuracy) -> Cell:
     """Show the samples saved; nothing where the curve does not reach the accuracy."""
     low, high = row.saved_interval
+    if high is None or high < 0:
+        verdict = "worse"
+    else:
+        verdict = "unclear" if low is None or low <= 0 else "better"
     if row.saved is None or high is None:
-        return Cell(NONE, verdict="worse")
-    verdict = "unclear" if low is None or low <= 0 <= high else "better" if low > 0 else "worse"
+        return Cell(NONE, verdict=verdict)
     first = "never" if low is None else f"{low:+.2f}"
     return Cell(f"{row.saved:+.2f}", f"[{first}, {high:+.2f}]", verdict, row.saved)
 
