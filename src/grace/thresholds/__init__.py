@@ -80,9 +80,13 @@ class AccuracyGuarantee:
                 f"no threshold can promise {promise} with {self.n} points: at least {self.needed} "
                 "would be needed even if all were right"
             )
+        start = starts(self.n, self.target, self.delta)[0]
+        tested = f"the strictest tested has {seen}, bound {self.bound:.1%}"
+        if self.accepted < start:
+            tested = f"only {self.accepted} reach the loosest threshold, {start} must"
         return (
-            f"no threshold can promise {promise} with {self.n} points: the strictest tested has "
-            f"{seen}, bound {self.bound:.1%}; lower the target, or calibrate on more questions"
+            f"no threshold can promise {promise} with {self.n} points: {tested}; lower the target, "
+            "or calibrate on more questions"
         )
 
 
