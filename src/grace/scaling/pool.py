@@ -57,7 +57,7 @@ class Pool:
                 "give whole numbers, one row per question and one column per sample"
             )
         self.answer_QS = _first_seen(codes.astype(np.intp))
-        self.correct_QS = self._like(correct, "correct").astype(bool) & (self.answer_QS >= 0)
+        self.correct_QS = self._truths(correct) & (self.answer_QS >= 0)
         empty = np.zeros(codes.shape, dtype=np.intp)
         self.tokens_QS = empty if tokens is None else self._like(tokens, "tokens").astype(np.intp)
         self.confidences = {
@@ -219,6 +219,16 @@ class Pool:
                 "give one value per sample"
             )
         return array
+
+    def _truths(self, values: ArrayLike) -> NDArray[np.bool_]:
+        array = self._like(values, "correct")
+        others = array[(array != 0) & (array != 1)]
+        if others.size:
+            raise UserInputError(
+                f"correct has a value of {others[0]}; give true or false for every sample, and "
+                "leave out questions whose samples are not all graded"
+            )
+        return array.astype(bool)
 
     def _probabilities(self, values: ArrayLike, name: str) -> Floats:
         array = self._like(values, name).astype(np.float64)  # None becomes nan
