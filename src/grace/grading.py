@@ -242,7 +242,13 @@ def _number(text: str, question: Question, threshold: float) -> bool:
             "use another grader, e.g. grade.grader=exact"
         )
     value = number(text)
-    return value is not None and any(math.isclose(value, a, rel_tol=1e-6) for a in accepted)
+    return value is not None and any(_is_same(value, other) for other in accepted)
+
+
+def _is_same(value: float, accepted: float) -> bool:
+    """Return whether two numbers are equal, but for rounding if one of them is no whole number."""
+    whole = value.is_integer() and accepted.is_integer()
+    return math.isclose(value, accepted, rel_tol=0.0 if whole else 1e-6)
 
 
 def _auto(text: str, question: Question, threshold: float) -> bool:
