@@ -281,6 +281,11 @@ def test_a_column_of_any_name_can_be_named() -> None:
     assert (found.text, found.answers) == ("Q?", ("a",))
 
 
+def test_a_column_with_our_name_wins_over_the_same_name_in_other_letters() -> None:
+    fields = {"question": "Q?", "Question": "other", "answer": "a", "ANSWER": "other"}
+    assert (one(fields).text, one(fields).answers) == ("Q?", ("a",))
+
+
 @pytest.mark.parametrize(
     ("fields", "data", "message"),
     [
@@ -299,6 +304,16 @@ def test_a_column_of_any_name_can_be_named() -> None:
             {"question": "Q?", "target": "a", "gold": "b"},
             {},
             'both "target" and "gold" could be the answer; choose one: --answer-field target',
+        ),
+        (
+            {"question": "q", "Answer": "of a model", "ANSWER": "a"},
+            {},
+            'both "Answer" and "ANSWER" could be the answer; choose one: --answer-field Answer',
+        ),
+        (
+            {"question": "q", "Options": ["x", "y"], "Choices": ["x", "y"], "answer": "A"},
+            {},
+            'both "Choices" and "Options" could be the choices; rename or remove one',
         ),
         (
             {"question": "Q?", "answer": "a"},

@@ -164,13 +164,15 @@ def _pick(usual: Sequence[str], names: Sequence[str], named: str, kind: str, whe
     """Return the column that the user named, or else the one with a usual name, "" for none."""
     if named:
         return named if named in names else ""
-    spelt = {name.strip().lower(): name for name in names}
-    found = [spelt[name] for name in usual if name in spelt]
+    found = [
+        name for known in usual for name in dict.fromkeys(names) if name.strip().lower() == known
+    ]
     found = [name for name in found if name in OURS] or found
     if len(found) > 1:
+        option = f"choose one: --{kind}-field {found[0]}"
+        remedy = "rename or remove one" if kind == "choices" else option
         raise DataError(
-            f'{where}: both "{found[0]}" and "{found[1]}" could be the {kind}; choose one: '
-            f"--{kind}-field {found[0]}"
+            f'{where}: both "{found[0]}" and "{found[1]}" could be the {kind}; {remedy}'
         )
     return found[0] if found else ""
 
