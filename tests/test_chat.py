@@ -40,6 +40,11 @@ GEMMA = (
     "+ m['content'] | trim + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>model\n' }}{% endif %}"
 )
+PHI3 = (  # leaves a system turn out without a word
+    "{{ bos_token }}{% for m in messages %}{% if m['role'] != 'system' %}"
+    "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 THINK = (  # rewrites what an assistant said, as Qwen3's template does
     "{% for m in messages %}{% set content = m['content'] %}{% if '</think>' in content %}"
     "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
@@ -189,10 +194,11 @@ def test_without_a_template_the_layout_is_plain_with_the_tokenizers_own_bos(toke
     assert encode_chat(tokenizer, chat_of("Be brief.", "Who?")) == [1, *plain]
 
 
-def test_a_template_that_refuses_a_system_turn_gets_it_in_the_user_turn(tokenizer):
+@pytest.mark.parametrize("template", [GEMMA, PHI3])
+def test_a_template_without_a_system_turn_gets_it_in_the_user_turn(template, tokenizer):
     from grace.chat import encode_chat
 
-    tokenizer.chat_template = GEMMA
+    tokenizer.chat_template = template
     merged = encode_chat(tokenizer, chat_of("Be brief.", "Who?", "I", "And?"))
     expected = [
         {"role": "user", "content": "Be brief.\n\nWho?"},

@@ -16,6 +16,7 @@ before it is tokenised.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -55,7 +56,8 @@ def encode_chat(
     With a chat template the ids are those of `apply_chat_template(add_generation_prompt=True)`,
     except that the string of a special token inside a message is plain text. Without a template,
     the layout is BOS (if the tokenizer adds one), system, blank line, user, newline. Where a
-    template refuses a system message, its text is put in front of the first user message.
+    template refuses or leaves out a system message, its text is put in front of the first user
+    message.
 
     A message with the role `text` is a prompt without a template: the chat is laid out as plain
     text, nothing is added after that message, and an answer to it follows after a space.
@@ -162,17 +164,20 @@ def _render(tokenizer: Any, messages: Sequence[Message]) -> str:
 
 
 def _render_any(tokenizer: Any, messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
-    """Render a chat; where the template refuses it, with the system message merged into the next.
+    """Render a chat; the system message is merged into the next where the template has no place.
 
     Returns the messages as they were rendered, and the text.
     """
-    try:
+    merged = _merge_system(messages)
+    if merged == messages:
         return messages, _render(tokenizer, messages)
-    except ModelError:
-        merged = _merge_system(messages)
-        if merged == messages:
-            raise
-        return merged, _render(tokenizer, merged)
+    system, *turns = messages
+    other = Message(role="system", content=system["content"] + PLACEHOLDER)
+    with contextlib.suppress(ModelError):
+        rendered = _render(tokenizer, messages)
+        if rendered != _render(tokenizer, [other, *turns]):
+            return messages, rendered
+    return merged, _render(tokenizer, merged)
 
 
 def _merge_system(messages: Sequence[Message]) -> Sequence[Message]:
