@@ -76,7 +76,7 @@ def test_what_a_vote_saves_is_one_sentence_with_intervals():
     low, high = (100 * end for end in row.gain_interval)
     assert f"on 1 of 1 tasks, clearly less often on none, in points: {100 * row.gain:+.1f} " in said
     assert f"[{low:+.1f}, {high:+.1f}] on sums" in said
-    assert f"for the accuracy of 8 plain votes: {reach.samples:.1f} on sums." in said
+    assert f"with this many samples on average: {reach.samples:.1f} on sums." in said
     never = dataclasses.replace(report, equal_accuracy=(dataclasses.replace(reach, samples=None),))
-    assert samples_saved(never).endswith("for the accuracy of 8 plain votes: nowhere.")
+    assert samples_saved(never).endswith("reaches the accuracy of 8 plain votes nowhere.")
     assert samples_saved(MADE) == ""

@@ -146,15 +146,15 @@ def samples_saved(report: Report) -> str:
         if row.budget == budget
     ]
     clear = [cell.verdict for _, cell in gains]
-    needed = ", ".join(f"{r.samples:.1f} on {r.task}" for r in stops if r.samples is not None)
+    needed = joined([f"{r.samples:.1f} on {r.task}" for r in stops if r.samples is not None])
     never = joined([row.task for row in stops if row.samples is None])
     return (
         f"Over {budget} samples, votes weighted by confidence ({label(OURS)}-SC) are clearly more "
         f"often right than plain ones (SC) on {clear.count('better')} of {len(gains)} tasks, "
         f"clearly less often on {clear.count('worse') or 'none'}, in points: "
         f"{', '.join(f'{cell.plain} on {task}' for task, cell in gains)}. {label(OURS)}-ES, which "
-        f"stops at the first sure sample, needs fewer for the accuracy of {budget} plain votes: "
-        f"{needed or 'nowhere'}"
+        f"stops at the first sure sample, reaches the accuracy of {budget} plain votes "
+        + (f"with this many samples on average: {needed}" if needed else "nowhere")
         + (f"; it does not get there on {never}." if never and needed else ".")
     )
 
