@@ -7,6 +7,7 @@ import pytest
 
 from grace.config import (
     RunSettings,
+    absolute_model,
     describe,
     differences,
     from_dict,
@@ -164,6 +165,20 @@ def test_a_model_that_is_no_hub_id_and_not_there_is_missing(
     Path("runs").mkdir()
     assert is_missing(name) is missing
     assert is_missing(Path("none"))
+
+
+def test_the_path_of_a_model_is_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "blob").write_bytes(b"GGUF")
+    (tmp_path / "tiny.gguf").symlink_to(
+        "blob"
+    )  # as in the Hub's cache: only the link has an ending
+    assert absolute_model("tiny.gguf") == absolute_model("~/tiny.gguf") == f"{tmp_path}/tiny.gguf"
+    assert absolute_model("~nobody-at-all/tiny.gguf") == "~nobody-at-all/tiny.gguf"
+    assert absolute_model("owner/name") == "owner/name"
 
 
 def test_the_defaults_are_those_of_two_rows_and_lora_if_it_helps():

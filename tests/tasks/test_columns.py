@@ -18,7 +18,7 @@ from grace.config import DataSettings
 from grace.errors import DataError
 from grace.pipeline.labelling.shards import count_questions, digest_questions
 from grace.records import Question
-from grace.store.inputs import Row, hub_splits, read_rows
+from grace.store.inputs import Row, hub_splits, located, read_rows
 from grace.tasks import load_task
 from grace.tasks.columns import parse, question_rows
 from grace.tasks.rows import note
@@ -91,6 +91,22 @@ def test_every_file_form_gives_the_same_questions(
     assert [row.fields["id"] for row in some] == ["q4", "q5", "q6"]
     place = f"{file} row 4" if ending == "parquet" else f"{file}:{5 if ending == 'jsonl' else 6}"
     assert some[0].where == place
+
+
+def test_a_link_to_a_file_is_read_by_its_own_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blob, link = tmp_path / "blobs" / "3fa1", tmp_path / "own.csv"  # as the Hub's cache has them
+    blob.parent.mkdir()
+    write(tmp_path, "csv").rename(blob)
+    link.symlink_to(blob)
+    assert located(link) == str(link)
+    assert len(questions(located(link))) == 12
+    blob.rename("~own.csv")  # no user's home
+    assert located("~own.csv") == str(tmp_path / "~own.csv")
+    data = DataSettings(task="jsonl", file="~own.csv", train=1, validation=1, test=1)
+    assert len(load_task("jsonl").questions("test", data, 0)) == 1
 
 
 def test_a_hub_data_set_gives_the_same_questions_by_split(hub: dict[str, Any]) -> None:

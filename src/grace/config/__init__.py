@@ -6,6 +6,7 @@ Order of precedence: defaults, then the recipe (TOML), then `section.key=value` 
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,9 +87,14 @@ def is_missing(model: str | Path) -> bool:
 
 
 def absolute_model(model: str | Path) -> str:
-    """Return the absolute path of a model's directory or file, a Hub id or `pocket` as it is."""
-    known = str(model) != "pocket" and Path(model).exists()
-    return str(Path(model).resolve()) if known else str(model)
+    """Return the absolute path of a model's directory or file, a Hub id or `pocket` as it is.
+
+    A link to a file keeps its name, whose ending says what it is.
+    """
+    path = Path(os.path.expanduser(model))
+    if str(model) == "pocket" or not path.exists():
+        return str(model)
+    return str(path.parent.resolve() / path.name if path.is_file() else path.resolve())
 
 
 def merged(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import csv
 import difflib
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -48,9 +49,11 @@ def is_hub(source: str | Path) -> bool:
 
 
 def located(source: str | Path) -> str:
-    """Return a source with an absolute path, so that it can be read from another folder."""
-    keep = is_hub(source) or str(source) == "-"
-    return str(source) if keep else str(Path(source).expanduser().resolve())
+    """Return a source with an absolute path; a link to a file keeps its name and its ending."""
+    if is_hub(source) or str(source) == "-":
+        return str(source)
+    path = Path(os.path.expanduser(source))
+    return str(path.parent.resolve() / path.name if path.is_file() else path.resolve())
 
 
 def read_rows(

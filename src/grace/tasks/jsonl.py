@@ -9,6 +9,7 @@ a sixth for validation and a third for the test, unless the settings say otherwi
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +102,7 @@ def _source(data: DataSettings) -> str:
     source = data.file or data.dir
     if not source:
         raise ConfigError("task jsonl needs your questions; give --file FILE (data.file)")
-    return source if is_hub(source) else str(Path(source).expanduser())
+    return source if is_hub(source) else os.path.expanduser(source)
 
 
 def _rows(source: str, data: DataSettings, seed: int) -> dict[str, list[Row]]:

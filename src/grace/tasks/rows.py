@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ class Hub:
     def __call__(self, name: str, data: DataSettings) -> Pools:
         """Return the pools of `data.dir/NAME/SPLIT.jsonl`, or of the Hub if no folder is set."""
         if data.dir:
-            return folder_pools(Path(data.dir).expanduser() / name)
+            return folder_pools(Path(os.path.expanduser(data.dir), name))
         read = functools.partial(_read_hub, name, self.path, self.config)
         return _pools(read, "train", self.validation, self.test)
 
