@@ -411,6 +411,13 @@ def test_columns_that_are_not_asked_for_are_not_read(tmp_path: Path, hub: dict[s
         assert list(row.fields) == ["id", "query", "target"]
 
 
+def test_columns_without_a_name_at_the_end_of_a_spreadsheet_are_fine(tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text("question,response,,\nQ?,a,,\n")
+    (row,) = read_rows(file)
+    assert row.fields == {"question": "Q?", "response": "a", "": None}
+
+
 def test_lines_that_were_a_json_list_are_told_how_to_become_lines(tmp_path: Path) -> None:
     file = tmp_path / "own.json"
     for text in ('[{"question": "Q?"}]', '[\n  {"question": "Q?"}\n]'):

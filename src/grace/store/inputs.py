@@ -187,7 +187,7 @@ def _csv_rows(
     records = _records(table, name)
     names = [text.strip() for text in next(records, ("", []))[1]]
     read = set(names if choose is None else choose(names))
-    if twice := [column for column in names if column in read and names.count(column) > 1]:
+    if twice := [column for column in names if column in read - {""} and names.count(column) > 1]:
         raise DataError(f'{name}:1: two columns are named "{twice[0]}"; rename or remove one')
     for where, cells in itertools.islice(records, start, stop):
         if len(cells) > len(names):
