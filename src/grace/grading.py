@@ -48,7 +48,7 @@ _ANSWER = re.compile(r"\banswer[*_]*\s*:[*_]*", re.I)
 _LETTER = re.compile(
     r"(?:(?:the\s+)?(?:correct\s+|right\s+|best\s+)?(?:answer|option|choice)(?:\s+letter)?"
     r"(?:\s+is)?:?\s+)?"
-    r"(?:[*_`\"'\u2018\u201c(\[{$<]|\\boxed|\\text)*"
+    r"(?:[*_`\"'\u2018\u201c(\[{$<]|\\boxed|\\text(?:bf)?|\\(?=[(\[]))*"
     r"(?-i:([A-J])|([a-j])(?=\s*(?:[).,:;\]}*]|\Z)))(?!['\u2019-]?\w)",
     re.I,
 )
