@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace.errors import ConfigError, DataError
-from grace.grading import labels_of, letter, load_grader, normalise, number, short_answer
+from grace.grading import letter, load_grader, normalise, number, short_answer
 from grace.metrics.rouge import rouge_l
+from grace.probe.rows import labels_of
 from grace.records import Question
+from grace.tasks import load_task
 
 CASES = json.loads((Path(__file__).parent / "data" / "grading_cases.json").read_text("utf-8"))
 
@@ -162,3 +164,19 @@ def test_what_is_thought_is_not_graded():
     said = "<think>\nSo Answer: A? Hmm no, B.\n</think>\n\nAnswer: B"
     assert letter(said) == "B"
     assert number("<think>Answer: 5? No, 7.</think>\n\nAnswer: 7") == 7
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["B", "(B)", "b.", "\\boxed{B}", "The answer is B.", "B. Paris", "Paris", "Answer: paris"],
+)
+def test_of_choices_auto_accepts_what_a_vote_counts(text: str) -> None:
+    question = Question("1", "jsonl", "Which?", ("B",), ("Rome", "Paris", "-5", "5"))
+    assert load_grader("auto")(text, question)
+    assert load_task("jsonl").answer(text, question.choices) == "B"
+
+
+@pytest.mark.parametrize("text", ["A Paris trip", "B Rome", "E", "5", "", "Be"])
+def test_of_choices_auto_accepts_nothing_that_names_no_option_or_another(text: str) -> None:
+    question = Question("1", "jsonl", "Which?", ("B",), ("Rome", "Paris", "-5", "5"))
+    assert not load_grader("auto")(text, question)

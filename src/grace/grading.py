@@ -17,9 +17,6 @@ import traceback
 import unicodedata
 from collections.abc import Callable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from grace import plugins
 from grace.config import GradeSettings
 from grace.errors import ConfigError, DataError, GraceError
@@ -154,6 +151,19 @@ def offered(answer: str | None, choices: Sequence[str]) -> str | None:
     return None if answer and len(answer) == 1 and answer.upper() in beyond else answer
 
 
+def chosen(text: str, choices: Sequence[str]) -> str | None:
+    """Return the letter after `Answer:`, or that of a short answer: a letter, or an option."""
+    short, options = short_answer(text), list(map(normalise, choices))
+    said, match, named = normalise(short), _LETTER.match(short), None
+    if match:
+        first = (match[1] or match[2]).upper()
+        rest = normalise(short[match.end() :].strip(string.punctuation + " "))
+        named = first if rest in ("", *options[LETTERS.index(first) :][:1]) else None
+    if not named and said and options.count(said) == 1:
+        named = LETTERS[options.index(said)]
+    return offered(letter(text) or named, choices)
+
+
 def number(text: str) -> float | None:
     """Return the number after `Answer:` or `Guess:`, else the last number, else None.
 
@@ -252,13 +262,14 @@ def _is_same(value: float, accepted: float) -> bool:
 
 
 def _auto(text: str, question: Question, threshold: float) -> bool:
-    """As choice for a question with choices, as number if it accepts only those, else as rouge.
+    """Of choices, the letter that votes count; else as number if it accepts only those, or rouge.
 
     Example: "by George Eliot" is right, "Jane Austen" is wrong; accepted: "George Eliot".
     """
+    if question.choices:
+        return chosen(text, question.choices) == question.answers[0]
     numeric = all(map(is_number, question.answers))
-    grade = _choice if question.choices else _number if numeric else _rouge
-    return grade(text, question, threshold)
+    return (_number if numeric else _rouge)(text, question, threshold)
 
 
 def _own(text: str, question: Question, function: Grader, name: str) -> bool:
@@ -295,21 +306,3 @@ GRADERS: dict[str, Callable[[str, Question, float], bool]] = {
     "number": _number,
     "auto": _auto,
 }
-
-
-def labels_of(correct: Sequence[bool], what: str = "training responses") -> NDArray[np.float64]:
-    """Return 1.0 for right and 0.0 for wrong answers, shape (N,), to fit a confidence to.
-
-    Raises:
-        DataError: all are right, all are wrong, or there are none.
-    """
-    label_N = np.array(correct, dtype=np.float64)
-    if not len(label_N):
-        raise DataError(f"all {what} were cut at the length limit; raise sample.max_new_tokens")
-    if label_N.min() == label_N.max():
-        grade, other = ("right", "harder") if label_N.all() else ("wrong", "easier")
-        raise DataError(
-            f"all {len(label_N)} {what} are {grade}, so there is no confidence to learn; use "
-            f"{other} questions, or another model, prompt or grader"
-        )
-    return label_N

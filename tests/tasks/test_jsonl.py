@@ -323,7 +323,7 @@ def test_a_lone_letter_is_an_answer_only_if_an_option_has_it() -> None:
     assert task.answer("C.", ["x", "y", "z"]) == task.answer("Answer: C", ["x", "y", "z"]) == "C"
     assert task.answer("C.") == "c"
     assert task.answer("C.", ["x", "y"]) is None
-    assert task.answer("Guess: y", ["x", "y"]) == "y"
+    assert task.answer("Guess: y", ["x", "y"]) == task.answer("(B)", ["x", "y"]) == "B"
     assert task.answer("CD", ["x", "y"]) is None
 
 

@@ -36,6 +36,24 @@ class Probe:
         return scores_N
 
 
+def labels_of(correct: Sequence[bool], what: str = "training responses") -> NDArray[np.float64]:
+    """Return 1.0 for right and 0.0 for wrong answers, shape (N,), to fit a confidence to.
+
+    Raises:
+        DataError: all are right, all are wrong, or there are none.
+    """
+    label_N = np.array(correct, dtype=np.float64)
+    if not len(label_N):
+        raise DataError(f"all {what} were cut at the length limit; raise sample.max_new_tokens")
+    if label_N.min() == label_N.max():
+        grade, other = ("right", "harder") if label_N.all() else ("wrong", "easier")
+        raise DataError(
+            f"all {len(label_N)} {what} are {grade}, so there is no confidence to learn; use "
+            f"{other} questions, or another model, prompt or grader"
+        )
+    return label_N
+
+
 def check_several(groups_N: Sequence[Hashable]) -> None:
     """Raise DataError unless there are at least two questions, which cross-validation needs."""
     if len(set(groups_N)) < 2:

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError, UserInputError
-from grace.grading import LETTERS, letter, normalise, number, offered, short_answer
+from grace.grading import chosen, letter, normalise, number, short_answer
 from grace.records import Message, Question
 from grace.store.inputs import ENDINGS, SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
@@ -74,9 +74,8 @@ class Jsonl:
     def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
         """Return what votes count: a letter, a number, or the normalised short answer.
 
-        With choices it is the letter after `Answer:`, or the short answer if that is a letter or
-        an option; a letter that no option has is none. Where answers are numbers, it is the number
-        that the grader reads.
+        With choices it is the letter of the option that is named; a letter that no option has is
+        none. Where answers are numbers, it is the number that the grader reads.
         """
         if self.kind == "number":
             value = number(text)
@@ -85,9 +84,7 @@ class Jsonl:
         if self.kind == "open" and not choices:
             named = letter(text)
             return named if named and short == named.lower() else short or None
-        bare = short.upper() if len(short) == 1 and short.upper() in LETTERS else None
-        option = short if short in map(normalise, choices) else None
-        return offered(letter(text) or bare, choices) or option
+        return chosen(text, choices)
 
 
 TASK = Jsonl()

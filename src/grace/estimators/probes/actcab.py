@@ -20,11 +20,10 @@ from grace.config import setting
 from grace.engines import Engine
 from grace.errors import DataError
 from grace.estimators import Answers, Fitted, Rows, Samples, Splits, ended_rows, of_ended
-from grace.grading import labels_of
 from grace.metrics import brier
 from grace.metrics.samples import bin_index
 from grace.probe import assign_folds
-from grace.probe.rows import Array, check_several, sigmoid, spread
+from grace.probe.rows import Array, check_several, labels_of, sigmoid, spread
 
 
 class Candidate(NamedTuple):

@@ -14,10 +14,9 @@ import numpy as np
 from grace.config import setting
 from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Rows, Samples, Splits, of_ended
-from grace.grading import labels_of
 from grace.probe import fit_probe
 from grace.probe.features import feature_parts
-from grace.probe.rows import Array
+from grace.probe.rows import Array, labels_of
 
 Part = Literal["mean", "last", "likelihood"]
 

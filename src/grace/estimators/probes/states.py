@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from grace.estimators import Fitted, Rows, Samples, Splits, ended_rows, of_ended
-from grace.grading import labels_of
 from grace.probe.guessing import fit_guessing
 from grace.probe.logistic import fit_logistic
-from grace.probe.rows import Array
+from grace.probe.rows import Array, labels_of
 
 Read = Callable[[Samples, Rows], Sequence[Array]]
 

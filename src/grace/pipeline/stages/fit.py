@@ -20,12 +20,12 @@ from grace.config import absolute_model, to_dict
 from grace.engines import LAST, Features, LayerStates, StepStates
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
-from grace.grading import labels_of
 from grace.pipeline.context import Context
 from grace.pipeline.stages.depth import layers_to_read, read_array, read_layer
 from grace.pipeline.stages.targets import STEP
 from grace.probe.penalties import FIRST
 from grace.probe.readout import Fit, fit_evidence, fit_readout, layer_loss
+from grace.probe.rows import labels_of
 from grace.probe.steps import STEPS, Steps, fit_trace
 from grace.progress import say
 from grace.records import Question, to_json

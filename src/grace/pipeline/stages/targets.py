@@ -11,9 +11,9 @@ import numpy as np
 
 from grace.config import to_dict
 from grace.estimators import Samples
-from grace.grading import labels_of
 from grace.pipeline.context import Context
 from grace.pipeline.stages.depth import layers_to_read, read_array, to_arrays
+from grace.probe.rows import labels_of
 from grace.probe.steps import draw_steps
 from grace.progress import progress, say
 from grace.records import Target
