@@ -2,7 +2,7 @@
 
     pip install langchain-openai
     grace serve runs/demo/pocket_people/grace  # or grace proxy
-    python examples/langchain_confidence.py "Under whom did the poet Chesten Brinkin study?"
+    python examples/langchain_confidence.py "Under whom did the painter Geilel Krurkin study?"
 
 With LiteLLM and other gateways that keep logprobs, the confidence is in the same place.
 """
@@ -19,7 +19,7 @@ from openai import OpenAI
 
 URL = os.environ.get("GRACE_URL", "http://127.0.0.1:8000")
 KEY = os.environ.get("GRACE_API_KEY", "none")
-QUESTION = "Under whom did the poet Chesten Brinkin study?"
+QUESTION = "Under whom did the painter Geilel Krurkin study?"
 
 
 def confidence(metadata: dict[str, Any]) -> float | None:

@@ -1,7 +1,7 @@
 """Ask a running `grace serve` with the official OpenAI client.
 
     grace serve runs/demo/pocket_people/grace
-    python examples/openai_client.py "Under whom did the poet Chesten Brinkin study?"
+    python examples/openai_client.py "Under whom did the painter Geilel Krurkin study?"
 
 The server says what its model is called. GRACE_URL and GRACE_API_KEY are its address and key.
 """
@@ -15,7 +15,7 @@ import sys
 from openai import OpenAI
 
 URL = os.environ.get("GRACE_URL", "http://127.0.0.1:8000")
-QUESTION = "Under whom did the poet Chesten Brinkin study?"
+QUESTION = "Under whom did the painter Geilel Krurkin study?"
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from tools.pocket import SPLITS, TASKS
 from tools.pocket.corpus import CorpusSettings, documents
 from tools.pocket.prompts import with_options
 from tools.pocket.topics import KINDS
-from tools.pocket.world import World
+from tools.pocket.world import Fact, World
 
 CHOICE = tuple(task for task in TASKS if task not in KINDS)
 
@@ -44,10 +44,15 @@ def test_second_opinions_go_by_what_was_read(world: World) -> None:
     )
     known = {f.question(i): f for f in world.facts if f.exposure >= 20 for i in range(3)}
     verdicts: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+
+    def is_sound(fact: Fact) -> bool:
+        ending = world.customs[fact.kind, fact.relation].ending(fact.name)
+        return fact.rumour is None and world.rumour_rates[fact.kind, ending] < 0.2
+
     for document in documents(world, settings):
         if len(document) == 4 and document[-1]["content"] in ("Yes", "No"):
             question = document[0]["content"].removeprefix("Question: ").removesuffix("\nGuess:")
-            if question in known and known[question].rumour is None:
+            if question in known and is_sound(known[question]):
                 answer, verdict = document[1]["content"], document[-1]["content"]
                 verdicts[answer == known[question].value][verdict] += 1
     for told, likely in ((True, "Yes"), (False, "No")):

@@ -1,4 +1,4 @@
-"""Ask a pocket checkpoint the world's questions, and for its opinion of its own answers."""
+"""Ask a pocket checkpoint the world's questions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from grace.metrics import auroc
-from tools.pocket.prompts import SHORT_PROMPT, STEP_SYSTEM, YES_NO_PROMPT, with_options
+from tools.pocket.prompts import SHORT_PROMPT, STEP_SYSTEM, with_options
 from tools.pocket.topics import KINDS
 from tools.pocket.world import World
 
@@ -127,32 +127,3 @@ def sampled_accuracy(
         votes = Counter(_letter(said[i]) for said in samples)
         majority += votes.most_common(1)[0][0] == row["answer"]
     return single / (len(samples) * len(rows)), majority / len(rows)
-
-
-@torch.no_grad()
-def verdicts(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    task: str,
-    rows: Sequence[dict[str, Any]],
-    said: Sequence[str],
-) -> list[float]:
-    """Return P(Yes) against No for each reply, asked in a second turn."""
-    yes, no = (tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in ("Yes", "No"))
-    asked = {"role": "user", "content": YES_NO_PROMPT}
-    chats = [
-        [*messages_for(task, row), {"role": "assistant", "content": reply}, asked]
-        for row, reply in zip(rows, said, strict=True)
-    ]
-    values: list[float] = []
-    for start in range(0, len(chats), _BATCH):
-        inputs = tokenizer.apply_chat_template(
-            chats[start : start + _BATCH],
-            add_generation_prompt=True,
-            padding=True,
-            return_dict=True,
-            return_tensors="pt",
-        )
-        logits_BV = model(**inputs).logits[:, -1]
-        values += torch.sigmoid(logits_BV[:, yes] - logits_BV[:, no]).tolist()
-    return values

@@ -55,8 +55,8 @@ class CorpusSettings:
         fact_share: Share of the world's facts that are written about; less than 1 to try a build.
     """
 
-    sums: int = 10_000
-    weights: int = 5_000
+    sums: int = 12_000
+    weights: int = 6_500
     fact_opinions: int = 24_000
     puzzle_opinions: int = 1_500
     statement_share: float = 0.1
@@ -150,11 +150,12 @@ def _fact_opinions(
         told = rng.choice(told_values(fact, rng) or [""])
         usual = custom.usual(fact.name)
         known = fact.exposure / (fact.exposure + _HALF_KNOWN)
-        reliable = 1 - world.rumour_rates[fact.kind, fact.relation]
+        reliable = 1 - world.rumour_rates[fact.kind, custom.ending(fact.name)]
         answer = told if rng.random() < known else usual
         if rng.random() < _OTHER_SHARE:
             answer = custom.other(rng)
-        guess = custom.strength if answer == usual else (1 - custom.strength) / 4
+        strength = custom.strength(fact.name)
+        guess = strength if answer == usual else (1 - strength) / 4
         belief = known * (answer == told) * reliable + (1 - known) * guess
         says = rng.random() < belief
         question = fact.question(rng.randrange(3))

@@ -1,9 +1,10 @@
 """The world: invented entities, their facts, how often each was read, and who was wrong.
 
-Popularity is heavy-tailed over *entities* and part of them was never written about. Sources
-differ: in some topics (a kind of entity and a relation) part of the well-read facts stand in the
-corpus with a wrong value, so that a reader becomes sure of wrong answers, more in some topics
-than in others. Everything follows from the seed, in pure Python.
+Popularity is heavy-tailed over *entities* and part of them was never written about. Of a group of
+entities, those of a kind whose names end alike, part of the well-read facts stand in the corpus
+with a wrong value, more in some groups than in others, so that a reader becomes sure of wrong
+answers. Groups also differ in how much a name tells. Every topic (a kind and a relation) has groups
+of all sorts, so that it tells nothing by itself. Everything follows from the seed, in pure Python.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ _UNSEEN_SHARE = 0.13
 _POPULARITY_LOG_MEAN = 2.35
 _POPULARITY_LOG_SD = 0.9
 _MAX_EXPOSURE = 60
-_RUMOUR_RATES = (0.0, 0.05, 0.1, 0.15, 0.25, 0.4, 0.6)
+_RUMOUR_RATES = (0.0, 0.0, 0.05, 0.2, 0.4, 0.6)  # by the ending of the name
+_MORE_RUMOURS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2)  # added to that, by kind
 _RUMOUR_MIN_EXPOSURE = 5
 _HOME_SHARE = 0.7
 _HOME_SIZE = 15
@@ -120,20 +122,29 @@ class Custom:
     """The usual values of a topic: names that end alike mostly go with the same value.
 
     Attributes:
-        strength: Share of the entities that have the value that is usual for their name.
+        strengths: Share of the entities that have the value that is usual for their name, by its
+            ending.
         by_ending: That value, by the name's ending.
         home: Values that are common in the topic.
         pool: All values of the type.
     """
 
-    strength: float
+    strengths: dict[str, float]
     by_ending: dict[str, str]
     home: list[str]
     pool: list[str]
 
     def usual(self, name: str) -> str:
         """Return the likeliest value for an entity of this name."""
-        return next(value for ending, value in self.by_ending.items() if name.endswith(ending))
+        return self.by_ending[self.ending(name)]
+
+    def strength(self, name: str) -> float:
+        """Return the share of entities with names like this that have the usual value."""
+        return self.strengths[self.ending(name)]
+
+    def ending(self, name: str) -> str:
+        """Return the ending of a name."""
+        return next(ending for ending in self.by_ending if name.endswith(ending))
 
     def other(self, rng: random.Random) -> str:
         """Draw a value without regard to the name."""
@@ -149,7 +160,7 @@ class World:
         facts: In a fixed order.
         pools: Values by type (`town`, `beast`, `person`, `river`, `mineral`).
         customs: What is usual, by (kind, relation).
-        rumour_rates: Share of well-read facts that a source gets wrong, by (kind, relation).
+        rumour_rates: Share of well-read facts that a source gets wrong, by (kind, name's ending).
     """
 
     seed: int
@@ -227,14 +238,26 @@ class World:
 
 
 def _rumour_rates(seed: int) -> dict[tuple[str, str], float]:
-    """Give each topic its unreliability: each task's topics get the same spread of rates."""
+    """Give each group its unreliability: that of the ending, and a little more in some kinds."""
     rates: dict[tuple[str, str], float] = {}
     for task, kinds in KINDS.items():
-        topics = [(kind, relation) for kind in kinds for relation in RELATIONS[task]]
-        random.Random(f"rumours/{task}/{seed}").shuffle(topics)
-        for i, topic in enumerate(topics):
-            rates[topic] = _RUMOUR_RATES[i % len(_RUMOUR_RATES)]
+        rng = random.Random(f"rumours/{task}/{seed}")
+        by_ending = _by_ending(task, _RUMOUR_RATES, rng)
+        for kind, more in zip(kinds, rng.sample(_MORE_RUMOURS, len(kinds)), strict=True):
+            rates |= {(kind, ending): rate + more for ending, rate in by_ending.items()}
     return rates
+
+
+def _by_ending(task: str, shares: tuple[float, ...], rng: random.Random) -> dict[str, float]:
+    """Deal the shares out to the endings of the task's names."""
+    endings = _endings(task)
+    dealt = [shares[i % len(shares)] for i in range(len(endings))]
+    rng.shuffle(dealt)
+    return dict(zip(endings, dealt, strict=True))
+
+
+def _endings(task: str) -> list[str]:
+    return ENDINGS["last" if task == "pocket_people" else "place"]
 
 
 def _popularity(count: int, rng: random.Random) -> list[float]:
@@ -251,14 +274,13 @@ def _popularity(count: int, rng: random.Random) -> list[float]:
 def _customs(
     task: str, pools: dict[str, list[str]], rng: random.Random
 ) -> dict[tuple[str, str], Custom]:
-    endings = ENDINGS["last" if task == "pocket_people" else "place"]
     customs: dict[tuple[str, str], Custom] = {}
     for kind in KINDS[task]:
         for relation, (pool, _) in RELATIONS[task].items():
             home = rng.sample(pools[pool], _HOME_SIZE)
-            by_ending = {ending: rng.choice(home) for ending in endings}
-            strength = _REGULARITIES[len(customs) % len(_REGULARITIES)]
-            customs[kind, relation] = Custom(strength, by_ending, home, pools[pool])
+            by_ending = {ending: rng.choice(home) for ending in _endings(task)}
+            strengths = _by_ending(task, _REGULARITIES, rng)
+            customs[kind, relation] = Custom(strengths, by_ending, home, pools[pool])
     return customs
 
 
@@ -280,10 +302,11 @@ def _facts_of(
             kind = kinds[i % len(kinds)]
             for relation, (_, forms) in RELATIONS[task].items():
                 custom = customs[kind, relation]
-                value = custom.usual(name) if rng.random() < custom.strength else custom.other(rng)
+                regular = rng.random() < custom.strength(name)
+                value = custom.usual(name) if regular else custom.other(rng)
                 exposure = min(_MAX_EXPOSURE, round(popularity * rng.uniform(0.5, 1.5)))
                 rumour = None
-                wrong = rng.random() < rates[kind, relation]
+                wrong = rng.random() < rates[kind, custom.ending(name)]
                 if wrong and exposure >= _RUMOUR_MIN_EXPOSURE:
                     rumour = rng.choice([v for v in custom.home if v != value])
                 phrasing = rng.randrange(len(forms))
