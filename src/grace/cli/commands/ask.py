@@ -206,13 +206,15 @@ def _note_unused_threshold(model: Model, outcome: Reply | Decision) -> None:
     chosen = model.promise
     if chosen is None or chosen.tau is None or outcome.promise:
         return
-    early = chosen.mode == "early-stop"
-    if not isinstance(outcome, Decision) and not early:
+    is_vote = isinstance(outcome, Decision)
+    if is_vote != (chosen.mode == "early-stop"):
+        return
+    if not is_vote:
         _note(
             f"the run's threshold {chosen.tau:g} holds at temperature {chosen.temperature:g} only, "
             "so this answer is shown whatever its confidence"
         )
-    elif isinstance(outcome, Decision) and outcome.threshold is not None and early:
+    elif outcome.threshold is not None:
         _note(
             f"the run's threshold {chosen.tau:g} holds for early stopping with a budget of "
             f"{chosen.budget} at temperature {chosen.temperature:g}; this vote used the threshold "
