@@ -12,10 +12,10 @@ from grace import metrics
 from grace.cnf import HeadShape
 from grace.engines import Features
 from grace.evidence import Evidence, confidence, features
-from grace.probe import logistic
+from grace.probe import logistic, readout
 from grace.probe.guessing import Guessing, fit_guessing
 from grace.probe.logistic import fit_logistic
-from grace.probe.readout import fit_evidence, fit_readout, placed
+from grace.probe.readout import fit_evidence, fit_readout, layer_loss, placed
 from grace.probe.rounding import round_rows
 
 WIDTH = 24
@@ -256,6 +256,27 @@ def test_where_wrong_answers_are_right_by_luck_c_has_a_floor_and_stays_calibrate
     assert values[low].mean() == pytest.approx(right[low].mean(), abs=0.03)
     plain = dataclasses.replace(made.evidence, floor=0.0)
     assert rated(made._replace(evidence=plain), unseen)[low].mean() < right[low].mean() - 0.1
+
+
+def test_a_layer_is_rated_on_whole_questions_of_many_answers(monkeypatch):
+    """The time of a fit grows with their square or cube."""
+    states, phi, right = inputs(made_up(900))
+    groups = [row // 3 for row in range(900)]
+    rated_on = []
+
+    def quick_loss(blocks, labels_N, groups_N, **options):
+        rated_on.append(list(groups_N))
+        assert {len(block) for block in blocks} == {len(labels_N)} == {len(groups_N)}
+        return logistic.quick_loss(blocks, labels_N, groups_N, **options)
+
+    monkeypatch.setattr(readout, "quick_loss", quick_loss)
+    every, _ = layer_loss(states, phi, right, groups)
+    monkeypatch.setattr(readout, "COMPARED", 500)
+    part, _ = layer_loss(states, phi, right, groups)
+    assert [len(groups) for groups in rated_on] == [900, 450]
+    assert all(rated_on[1].count(group) == 3 for group in rated_on[1])
+    noise = Features(*np.random.default_rng(0).normal(size=(3, 900, WIDTH)))
+    assert max(every, part) < layer_loss(noise, phi, right, groups)[0] - 0.03
 
 
 def test_a_fit_holds_one_block_at_a_time_in_double_precision():
