@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/results.md are those that the stored reports give."""
+"""The tables of README.md and of the results pages are those that the stored reports give."""
 
 from __future__ import annotations
 

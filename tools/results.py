@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/results.md from the reports of runs.
+"""Write the tables of README.md and of the results pages from the reports of runs.
 
     python tools/results.py keep runs/study NAME    # store the numbers that the tables need
     python tools/results.py                         # write every table of the pages again
@@ -21,7 +21,7 @@ from typing import Any
 from grace.report.names import as_code, estimator_order, label
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+PAGES = (ROOT / "README.md", ROOT / "docs/results.md", ROOT / "docs/results/methods.md")
 REPORTS = ROOT / "docs" / "reports"
 METRICS = ("ece", "brier", "auroc")
 HEADS = {"ece": "ECE ↓", "brier": "Brier ↓", "auroc": "AUROC ↑", "accuracy": "Accuracy ↑"}
