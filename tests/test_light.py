@@ -246,6 +246,26 @@ def test_what_needs_more_says_in_one_line_which_extra_and_writes_nothing(folder:
     assert not (folder / "new").exists()
 
 
+def test_python_says_in_one_line_which_extra_it_needs(folder: Path) -> None:
+    code = """
+import grace
+for ask in (
+    lambda: grace.load("run"),
+    lambda: grace.run("new", model="pocket"),
+    lambda: grace.measure("graded.jsonl", out="new"),
+    lambda: grace.measure("graded.parquet"),
+):
+    try:
+        ask()
+    except grace.GraceError as error:
+        print(error)
+"""
+    said = light(code, folder).splitlines()
+    assert len(said) == 4
+    assert all(line.endswith("pip install 'grace-confidence[local]'") for line in said)
+    assert not (folder / "new").exists()
+
+
 def test_the_light_install_is_whole(folder: Path) -> None:
     (found,) = grace(folder, ["check"])
     assert found.code == 0 and "pip install 'grace-confidence[local]'" in found.out

@@ -12,7 +12,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.errors import ConfigError, DataError
+from grace.errors import ConfigError, DataError, packages_for
 from grace.report import (
     EstimatorResult,
     RatedAnswer,
@@ -24,6 +24,7 @@ from grace.report import (
 from grace.report.names import label
 from grace.store import is_run, is_study
 from grace.store.inputs import Row, located, read_rows
+from grace.tasks.columns import is_option, read_options
 
 TASK = "given answers"
 DRAWN = 10**8  # responses in all bootstrap resamples; very many responses get fewer resamples
@@ -36,13 +37,7 @@ UNPAIRED = (
 )
 FIELDS = (
     *QUESTION,
-    "choices",
-    "response",
-    "text",
-    "confidence",
-    "correct",
-    "logprobs",
-    "end_logprob",
+    *("choices", "response", "text", "confidence", "correct", "logprobs", "end_logprob"),
 )
 
 
@@ -67,6 +62,7 @@ class Answers(NamedTuple):
     ungraded: int
 
 
+@packages_for("grace.measure")
 def measure(
     *sources: str | Path | Iterable[Mapping[str, Any]],
     out: str | Path | None = None,
@@ -83,7 +79,7 @@ def measure(
 
     Raises:
         DataError: a source cannot be read, a row has no confidence or grade, or none is graded.
-        ConfigError: `out` is a file, or a run, which has a report of its own.
+        ConfigError: `out` is a file or a run, or a package that is needed is not installed.
     """
     folder = None if out is None else Path(out)
     check_report_place(folder)
@@ -102,7 +98,7 @@ def measure(
         notes=notes,
         examples=_examples(*named.values()) if len(named) == 1 else (),
     )
-    most = max((len(answers.rated) for answers in named.values()), default=1)
+    most = max(len(answers.rated) for answers in named.values())
     report = summarize(data, bins=bins, resamples=max(100, min(1000, DRAWN // most)))
     if folder is not None:
         write_report(report, folder)
@@ -127,7 +123,8 @@ def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
             ungraded += 1
             continue
         answer_id = f"{question}#{number}" if question else ""
-        response = str(fields.get("response", fields.get("text", "")))
+        written = (fields.get("response"), fields.get("text"))
+        response = next((str(text) for text in written if text is not None), "")
         logprobs = logprobs_in(fields, where)
         rated.append(GradedAnswer(answer_id, question, response, confidence, correct, logprobs))
     if not rated:
@@ -141,7 +138,8 @@ def _rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     if isinstance(source, str | Path):
         if is_run(Path(source)) or is_study(Path(source)):
             raise DataError(f"{source} is a run, which is measured: see `grace report {source}`")
-        yield from answer_rows(source)
+        for where, row in read_rows(source, choose=_columns):
+            yield Row(where, in_any_case(row, FIELDS))
         return
     for number, fields in enumerate(source):
         if not isinstance(fields, Mapping):
@@ -149,7 +147,14 @@ def _rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]:
                 f"row {number} is {type(fields).__name__}; give each row as a dict, as in "
                 "df.to_dict('records') of a DataFrame, or name a file"
             )
-        yield Row(f"row {number}", in_any_case(dict(fields), FIELDS))
+        plain = {str(name): _plain(value) for name, value in fields.items()}
+        yield Row(f"row {number}", in_any_case(plain, FIELDS))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of NumPy or pandas as JSON has it, None for one that is missing there."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return value if (value == value) is True else None  # nan, NaT and NA do not equal themselves
 
 
 def _names(sources: Sequence[str | Path | Iterable[Mapping[str, Any]]]) -> list[str]:
@@ -195,10 +200,9 @@ def _notes(name: str, answers: Answers) -> Iterator[str]:
     if pairs:
         mean, right = (100 * sum(column) / len(pairs) for column in zip(*pairs, strict=True))
         side = "too sure" if mean > right else "not sure enough"
-        yield (
-            f"{name}: {mean:.1f}% sure on average, {right:.1f}% right: "
-            f"{side} by {abs(mean - right):.1f} points."
-        )
+        gap = f"{abs(mean - right):.1f}"
+        verdict = "" if gap == "0.0" else f": {side} by {gap} points"
+        yield f"{name}: {mean:.1f}% sure on average, {right:.1f}% right{verdict}."
     if answers.ungraded:
         yield f"{name}: {answers.ungraded} responses have no grade and are left out."
 
@@ -212,18 +216,9 @@ def _examples(answers: Answers) -> list[RatedAnswer]:
     ]
 
 
-def answer_rows(file: str | Path, fields: Sequence[str] = FIELDS) -> Iterator[Row]:
-    """Yield the rows of a file of responses; of a table, read only the columns in `fields`.
-
-    Raises:
-        DataError: as `read_rows`.
-    """
-
-    def wanted(names: Sequence[str]) -> list[str]:
-        return [name for name in names if name.strip().lower() in fields]
-
-    for where, row in read_rows(file, choose=wanted):
-        yield Row(where, in_any_case(row, fields))
+def _columns(names: Sequence[str]) -> list[str]:
+    """Return the columns of a table to read: those in `FIELDS`, and those of options."""
+    return [name for name in names if name.strip().lower() in FIELDS or is_option(name)]
 
 
 def check_report_place(out: Path | None) -> None:
@@ -314,7 +309,12 @@ def _parsed(value: Any) -> Any:
 def question_in(fields: dict[str, Any]) -> str:
     """Return the question of a response as a text, empty if the row does not name it."""
     key = next((key for key in QUESTION if fields.get(key) is not None), "")
-    question = fields.get(key, "")
-    if key == "question" and (options := fields.get("choices")):  # several may have one wording
-        question = f"{question} {' / '.join(map(str, options))}"
-    return question if isinstance(question, str) else json.dumps(question, ensure_ascii=False)
+    named = fields.get(key, "")
+    text = named if isinstance(named, str) else json.dumps(named, ensure_ascii=False, default=str)
+    if key != "question":
+        return text
+    try:  # several questions may have one wording, and other options
+        options = read_options(Row("", fields))
+    except DataError:
+        options = (str(fields.get("choices", "")),)
+    return " ".join(filter(None, (text, " / ".join(options))))

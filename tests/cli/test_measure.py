@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
+import math
 import random
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy
+import pandas
 import pytest
-from pyarrow import parquet
+from pyarrow import Table, parquet
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
+import grace
 import tiny_run
+from grace.measuring import read_answers
 
 random.seed(0)
 ROWS = [
@@ -51,13 +57,74 @@ def test_names_of_columns_may_be_in_any_case(tmp_path: Path, cli: Any):
     assert report(cli, table)["rows"] == report(cli, write(tmp_path / "mine.jsonl", ROWS))["rows"]
 
 
-def test_one_wording_with_other_options_is_another_question(tmp_path: Path, cli: Any):
-    rows = [
-        row | {"question": "Which is true?", "choices": ["0", str(n)]} for n, row in enumerate(ROWS)
-    ]
-    (made,) = report(cli, write(tmp_path / "mine.jsonl", rows))["rows"]
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda n: {"choices": ["0", str(n)]},
+        lambda n: {"Options": ["0", str(n)]},
+        lambda n: {"choices": f"0; {n}"},
+        lambda n: {"choices": {"A": "0", "B": str(n)}},
+        lambda n: {"choices": {"text": ["0", str(n)], "label": ["A", "B"]}},
+        lambda n: {"A": "0", "B": str(n)},
+        lambda n: {"option_a": "0", "option_b": str(n)},
+    ],
+)
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_one_wording_with_other_options_is_another_question(
+    options: Any, ending: str, tmp_path: Path, cli: Any
+):
+    rows = [row | {"question": "Which is true?"} | options(n) for n, row in enumerate(ROWS)]
+    file = tmp_path / f"mine.{ending}"
+    if ending == "jsonl":
+        write(file, rows)
+    else:
+        parquet.write_table(Table.from_pylist(rows), file)
+    (made,) = report(cli, file)["rows"]
     low, high = made["interval"]["brier"]
     assert low < made["brier"] < high
+    assert made["wqd"] is None  # no question has two responses
+
+
+def test_rows_of_a_data_frame_are_measured(tmp_path: Path):
+    frame = pandas.DataFrame(ROWS)
+    unknown = [row | {"confidence": None} for row in ROWS[:4]]
+    wanted = grace.measure([*unknown, *ROWS[4:]]).rows
+    frame.loc[:3, "confidence"] = math.nan  # no confidence
+    frame["question_id"], frame["id"] = math.nan, pandas.NA  # no id
+    frame["question"] = frame["question"].astype("string")
+    frame["choices"], frame[0] = [numpy.array(["a", "b"])] * len(ROWS), 1
+    (found,) = grace.measure(frame.to_dict("records")).rows
+    assert (found.n, found.missing) == (196, 4)
+    assert (found.brier, found.interval) == (wanted[0].brier, wanted[0].interval)
+    rows = [series for _, series in frame.assign(id=range(len(ROWS))).iterrows()]  # NumPy's numbers
+    assert grace.measure(row.to_dict() for row in rows).rows[0].brier == found.brier
+
+
+def test_any_value_may_be_the_id_of_a_question(tmp_path: Path, cli: Any):
+    days = [datetime.date(2026, 1, 1) + datetime.timedelta(n) for n in range(len(ROWS))]
+    rows = [row | {"question_id": day} for row, day in zip(ROWS, days, strict=True)]
+    parquet.write_table(Table.from_pylist(rows), tmp_path / "mine.parquet")
+    assert report(cli, tmp_path / "mine.parquet")["rows"][0]["n"] == 200
+
+
+def test_a_response_that_is_null_is_not_shown_as_none(tmp_path: Path, cli: Any):
+    rows = [row | {"response": None, "text": f"is {n}"} for n, row in enumerate(ROWS)]
+    (shown, *_), _ = read_answers(rows)
+    assert shown.response == "is 0"
+    (shown, *_), _ = read_answers([row | {"response": None} for row in ROWS])
+    assert shown.response == ""
+
+
+def test_a_confidence_that_is_right_on_average_is_on_neither_side(tmp_path: Path, cli: Any):
+    rows = [row | {"confidence": 1, "correct": True} for row in ROWS]
+    notes = report(cli, write(tmp_path / "a.jsonl", rows))["notes"]
+    assert notes == ["a: 100.0% sure on average, 100.0% right."]
+
+
+def test_too_many_bins_are_refused(tmp_path: Path, cli: Any):
+    result = cli("measure", write(tmp_path / "a.jsonl", ROWS), "--bins", 10**9)
+    assert (result.code, result.out) == (2, "")
+    assert "bins is 1000000000, expected 1 to 1000" in result.err
 
 
 @pytest.mark.parametrize("name", ["rows", "x@base", "a+b", "evidence"])

@@ -15,6 +15,7 @@ from grace.errors import UserInputError
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
+MOST_BINS = 1000
 
 
 class Sorted(NamedTuple):
@@ -58,8 +59,8 @@ def check(
     if wrong.any():
         at = int(np.argmax(wrong))
         raise UserInputError(f"correct[{at}] is {correct_N[at]}, expected true or false")
-    if bins < 1:
-        raise UserInputError(f"bins is {bins}, expected at least 1")
+    if not 1 <= bins <= MOST_BINS:
+        raise UserInputError(f"bins is {bins}, expected 1 to {MOST_BINS}")
     return confidence_N, correct_N
 
 
