@@ -191,7 +191,7 @@ def _result(name: str, rated: list[GradedAnswer]) -> EstimatorResult:
         seed=0,
         confidence=[row.confidence for row in rated],
         correct=[row.correct for row in rated],
-        ids=[row.id for row in rated] if all(row.id for row in rated) else (),
+        ids=[row.id or f"{name} row {at}#0" for at, row in enumerate(rated)],
     )
 
 

@@ -100,6 +100,15 @@ def test_rows_of_a_data_frame_are_measured(tmp_path: Path):
     assert grace.measure(row.to_dict() for row in rows).rows[0].brier == found.brier
 
 
+def test_a_row_without_a_question_leaves_the_others_with_theirs(tmp_path: Path, cli: Any):
+    """Four equal samples of each question tell no more than one; the intervals must say so."""
+    file, nameless = tmp_path / "mine.jsonl", {"confidence": 0.5, "correct": True}
+    (once,) = report(cli, write(file, ROWS))["rows"]
+    (four,) = report(cli, write(file, [nameless, *(ROWS * 4)]))["rows"]
+    (low, high), (first, last) = once["interval"]["brier"], four["interval"]["brier"]
+    assert last - first == pytest.approx(high - low, rel=0.1)
+
+
 def test_any_value_may_be_the_id_of_a_question(tmp_path: Path, cli: Any):
     days = [datetime.date(2026, 1, 1) + datetime.timedelta(n) for n in range(len(ROWS))]
     rows = [row | {"question_id": day} for row, day in zip(ROWS, days, strict=True)]
