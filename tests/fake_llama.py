@@ -37,6 +37,8 @@ class Llama:
     ) -> None:
         import transformers
 
+        if n_ctx < 0:
+            raise ValueError("Failed to create llama_context")
         file = Path(model_path)
         self._folder = file.parent
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -46,13 +48,15 @@ class Llama:
         self.threads = (n_threads, n_threads_batch)
         self.n_tokens, self.evaluated, self._n_ctx = 0, 0, n_ctx
         self._ids: list[int] = []
+        self.input_ids = np.zeros(n_ctx, np.intc)
 
     @property
     def ctx(self) -> Llama:
         return self
 
     def n_ctx(self) -> int:
-        return self._n_ctx
+        """The real one is rounded up to a multiple of 256."""
+        return -(-self._n_ctx // 256) * 256
 
     def n_vocab(self) -> int:
         return int(self.model.config.vocab_size)
@@ -64,6 +68,7 @@ class Llama:
         if self.recurrent and 0 < self.n_tokens < len(self._ids):
             raise RuntimeError("llama_decode returned -1")
         self._ids = [*self._ids[: self.n_tokens], *tokens]
+        self.input_ids[self.n_tokens : len(self._ids)] = tokens
         self.n_tokens = len(self._ids)
         self.evaluated += len(tokens)
 
@@ -99,7 +104,7 @@ class Llama:
         return found
 
     def close(self) -> None:
-        del self.model
+        self.closed = True
 
 
 def install(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:

@@ -17,6 +17,10 @@ import torch
 VERSION = "0.32.0+cpu"
 
 
+class ValidationError(Exception):
+    """In vLLM 0.32 no ValueError."""
+
+
 @dataclass
 class SamplingParams:
     """The parameters that are used here; another is a TypeError, as it is in vLLM."""
@@ -38,6 +42,8 @@ class SamplingParams:
             raise ValueError(f"n must be 1 when using greedy sampling, got {self.n}.")
         if len(self.logprob_token_ids or ()) > 128:
             raise ValueError("logprob_token_ids is limited to 128 ids")
+        if self.temperature > 2:
+            raise ValidationError(f"temperature must be in [0, 2], got {self.temperature}.")
 
 
 @dataclass

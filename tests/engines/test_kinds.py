@@ -10,7 +10,7 @@ import pytest
 import fake_vllm
 import grace
 import vllm_models
-from grace.engines.kinds import load_engine
+from grace.engines.kinds import load_engine, own_options
 from grace.errors import ConfigError, GraceError
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -72,3 +72,13 @@ def test_what_an_engine_does_not_have_is_refused(
     with pytest.raises(ConfigError, match=words) as refused:
         load_engine(kind, "somewhere", **options)
     assert isinstance(refused.value, GraceError)
+
+
+def test_a_setting_of_every_engine_is_no_option_of_one() -> None:
+    assert own_options(["max_model_len=4096", "url=http://a:1"], "--engine-option") == {
+        "max_model_len": 4096,
+        "url": "http://a:1",
+    }
+    for name in ("dtype", "path", "kind"):
+        with pytest.raises(ConfigError, match=f"--engine-option '{name}' is a setting of every"):
+            own_options([f"{name}=float16"], "--engine-option")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import os
 import sys
@@ -99,6 +100,23 @@ def test_the_cache_is_float32_and_options_are_llama_cpps(folder: Path) -> None:
     assert load_engine("llama", folder / "model.gguf").limit == 256  # the model's own
 
 
+def test_the_context_is_as_long_as_asked_for(folder: Path) -> None:
+    """llama.cpp rounds it up, but llama-cpp-python has no room for more tokens."""
+    engine: Any = load_engine("llama", folder, n_ctx=10)
+    assert len(engine.next_token_probs([[5] * 9], [4])) == 1
+    with pytest.raises(ModelError, match="the model's context is 10"):
+        engine.next_token_probs([[5] * 10], [4])
+
+
+def test_a_forgotten_engine_frees_its_model(folder: Path) -> None:
+    """Before the process ends, where the library's own destructor prints a traceback."""
+    engine: Any = load_engine("llama", folder)
+    llama = engine._llama
+    del engine
+    gc.collect()
+    assert llama.closed
+
+
 def test_the_limit_of_threads_is_pytorchs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     limited: Any = load_engine("llama", folder)
@@ -116,7 +134,8 @@ def test_what_is_no_export_for_llama_cpp_is_refused(
     refused(ModelError, "is an adapter", folder, adapter=folder)
     refused(ConfigError, "n_gpu_layers=-1", folder, device="cuda")
     refused(ConfigError, "leave device and dtype", folder, dtype="float16")
-    refused(ModelError, "llama.cpp cannot load", folder, no_such_option=1)
+    refused(ModelError, "llama.cpp cannot load", folder, n_ctx=-5)
+    refused(ConfigError, "no option 'n_thread'", folder, n_thread=1)
     (empty / "model.gguf").write_bytes((folder / "model.gguf").read_bytes())
     refused(ModelError, "no tokenizer.json", empty)
     monkeypatch.setitem(sys.modules, "llama_cpp", None)

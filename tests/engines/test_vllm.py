@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,32 @@ def test_prompts_that_do_not_fit_are_refused_by_name() -> None:
         list(both.fast.generate([[5] * 10], GREEDY, keys=["long"]))
     with pytest.raises(DataError, match="no tokens"):
         both.fast.next_token_probs([[]], [5])
+
+
+def test_a_temperature_that_vllm_does_not_take_is_refused_in_one_line() -> None:
+    both = Both()
+    with pytest.raises(ConfigError, match=r"temperature must be in \[0, 2\].*transformers engine"):
+        list(both.fast.generate([[5]], Sampling(2, 3.0)))
+
+
+def test_an_engine_that_dies_is_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(_: Any) -> Any:
+        raise RuntimeError("EngineCore encountered an issue.\nSee stack trace (above)")
+
+    both = Both()
+    monkeypatch.setattr(fake_vllm.Engine, "step", die)
+    with pytest.raises(ModelError, match="EngineCore encountered an issue") as told:
+        list(both.fast.generate([[5]], GREEDY))
+    assert "\n" not in str(told.value)
+
+
+def test_vllms_log_is_not_among_the_results(
+    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_LOGGING_STREAM", "")
+    del os.environ["VLLM_LOGGING_STREAM"]
+    load_engine("vllm", write_export(tmp_path / "merged", {"read_at": "predict"}))
+    assert os.environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr"
 
 
 def test_given_responses_that_do_not_fit_are_refused_by_name_before_any_is_scored() -> None:

@@ -7,11 +7,17 @@ An engine is a file of this folder that assigns `ENGINE`, a class with the metho
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from grace import plugins
+from grace.config import key_values
 from grace.engines import ModelEngine, Opening
+from grace.errors import ConfigError
+
+COMMON = frozenset(field.name for field in dataclasses.fields(Opening))
+"""The settings of all engines."""
 
 
 def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
@@ -26,8 +32,7 @@ def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
         ConfigError: there is no such engine, or it does not have one of the settings.
         ModelError: the model cannot be loaded; the message says what to do.
     """
-    common = {field.name for field in dataclasses.fields(Opening)} & settings.keys()
-    named = {name: settings.pop(name) for name in common}
+    named = {name: settings.pop(name) for name in COMMON & settings.keys()}
     return engine_class(kind).open(Opening(path=path, **named, options=settings))
 
 
@@ -39,3 +44,18 @@ def engine_class(kind: str) -> type[ModelEngine]:
     """
     engine: type[ModelEngine] = plugins.load("grace.engines", kind)
     return engine
+
+
+def own_options(pairs: Iterable[str], where: str) -> dict[str, Any]:
+    """Return the `KEY=VALUE` pairs that are options of one engine.
+
+    Raises:
+        ConfigError: a pair without a name or a value, or with the name of a setting of all engines.
+    """
+    options = key_values(pairs, where)
+    if common := sorted((COMMON | {"kind"}) & options.keys()):
+        raise ConfigError(
+            f"{where} {common[0]!r} is a setting of every engine; use --model, --device, --dtype "
+            "or --set, e.g. model.dtype or sample.batch_size"
+        )
+    return options

@@ -9,9 +9,11 @@ Shapes: V vocabulary.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import operator
 import os
+import weakref
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +70,8 @@ class LlamaEngine(StepEngine):
     ) -> None:
         self.tokenizer = tokenizer
         self.reader = Reader.of(tokenizer, card or {}, ends, needs_cnf=needs_cnf)
-        self.limit: int = llama.n_ctx()
+        # llama.cpp rounds its context up, but llama-cpp-python keeps the tokens in a list of n_ctx.
+        self.limit: int = min(llama.n_ctx(), len(llama.input_ids))
         self._llama, self._rows = llama, llama.n_vocab()
         self._held: list[int] = []  # the context in llama.cpp's KV cache
         read_ids = self.readout.ids if self.readout else ()
@@ -84,7 +87,8 @@ class LlamaEngine(StepEngine):
         `n_gpu_layers`.
 
         Raises:
-            ConfigError: llama-cpp-python is not installed, or a device or dtype is set.
+            ConfigError: llama-cpp-python is not installed or lacks an option, or a device or dtype
+                is set.
             ModelError: there is an adapter, the file does not belong to the grace.json beside it,
                 or llama.cpp cannot load it.
         """
@@ -111,7 +115,9 @@ class LlamaEngine(StepEngine):
         _check_file(file, header, tokenizer, card)
         llama = _load(file, header, dict(opening.options))
         ends = (*named_ends(folder), *stop_ids(tokenizer, opening.stop))
-        return cls(llama, tokenizer, card, ends=ends, needs_cnf=opening.needs_cnf)
+        engine = cls(llama, tokenizer, card, ends=ends, needs_cnf=opening.needs_cnf)
+        weakref.finalize(engine, llama.close)  # its own destructor fails at the end of a process
+        return engine
 
     def close(self) -> None:
         """Free the model and its memory."""
@@ -268,6 +274,9 @@ def _load(file: Path, header: Header, options: dict[str, Any]) -> Any:
             f"the llama engine needs llama-cpp-python ({first_line(error)}); pip install "
             "llama-cpp-python"
         ) from None
+    known = inspect.signature(llama_cpp.Llama).parameters
+    if unknown := sorted(options.keys() - known):
+        raise ConfigError(f"llama-cpp-python has no option {unknown[0]!r}; check its name")
     trained = header.number(f"{header.text('general.architecture')}.context_length") or LONGEST
     exact = {"type_k": 0, "type_v": 0, "swa_full": True}  # a float32 KV cache of all positions
     cores = os.environ.get("OMP_NUM_THREADS", "")  # the limit of PyTorch holds for llama.cpp, too

@@ -22,7 +22,7 @@ from grace.engines.responses import Watch, dropped, read
 from grace.engines.stops import stop_ids
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
 from grace.engines.vllm_requests import Requests
-from grace.errors import ConfigError, ModelError
+from grace.errors import ConfigError, ModelError, first_line
 from grace.records import Generation
 from grace.store import LORA_CONFIG, read_card
 
@@ -252,18 +252,27 @@ def _params(
     """Return vLLM's parameters for a request that returns the log-probabilities of these ids.
 
     `in_full`: the request returns its output when it is finished, not after every step.
+
+    Raises:
+        ConfigError: vLLM does not take a value; its temperatures end at 2.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    return SamplingParams(
-        temperature=temperature,
-        max_tokens=max_tokens,
-        logprob_token_ids=list(ids),
-        detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY if in_full else RequestOutputKind.CUMULATIVE,
-        **more,
-    )
+    try:
+        return SamplingParams(
+            temperature=temperature,
+            max_tokens=max_tokens,
+            logprob_token_ids=list(ids),
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY if in_full else RequestOutputKind.CUMULATIVE,
+            **more,
+        )
+    except Exception as error:  # its type depends on vLLM's version
+        raise ConfigError(
+            f"vLLM does not sample like this ({first_line(error)}); use another value, or the "
+            "transformers engine"
+        ) from error
 
 
 def _last(output: Any) -> Mapping[int, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values of max_lora_rank 
 
 
 def check_version() -> None:
-    """Refuse a vLLM that is missing or too old.
+    """Import vLLM, whose log goes to standard error; refuse one that is missing or too old.
 
     Raises:
         ConfigError: vLLM is not installed.
         ModelError: it is older than 0.22.
     """
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # stdout is for results
     try:
         import vllm
     except ImportError as error:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from grace.engines import Ids
-from grace.errors import ModelError
+from grace.errors import ComputeError, ModelError, first_line
+
+LOG = "its own log says why"
 
 
 class Requests:
@@ -60,16 +62,19 @@ class Requests:
         """Run the engine until some of these requests have an output; return (name, output) pairs.
 
         Raises:
-            ModelError: the engine has finished and none of them has an output.
+            ModelError: the engine has failed, or finished without an output of any of them.
         """
         while True:
             outputs = [(name, self._outputs.pop(name)) for name in names if name in self._outputs]
             if outputs:
                 return outputs
             if not self._engine.has_unfinished_requests():
-                raise ModelError("vLLM has lost a request; its own log says why")
-            for output in self._engine.step():
-                self._outputs[output.request_id] = output
+                raise ModelError(f"vLLM has lost a request; {LOG}")
+            try:
+                made = self._engine.step()
+            except Exception as error:  # also of the process that runs the model, if it has died
+                raise ComputeError(f"vLLM failed ({first_line(error)}); {LOG}") from error
+            self._outputs |= {output.request_id: output for output in made}
 
     def abort(self, names: Collection[str]) -> None:
         """Stop requests and drop their outputs."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grace import plugins
 from grace.chat import encode_chat, has_chat_template
-from grace.config import DataSettings, RunSettings, from_dict, key_values
+from grace.config import DataSettings, RunSettings, from_dict
 from grace.engines.gguf import resolve_model
 from grace.errors import RunError
 from grace.estimators import Answers, Draws, Samples
@@ -67,12 +67,12 @@ class Engines:
     @functools.cached_property
     def sampling(self) -> ModelEngine:
         """The engine that samples the backbone's answers: `base`, unless `model.engine` differs."""
-        from grace.engines.kinds import load_engine
+        from grace.engines.kinds import load_engine, own_options
 
         model = self._settings.model
         if model.engine == "transformers":
             return self.base
-        options = key_values(model.engine_options, "model.engine_options")
+        options = own_options(model.engine_options, "model.engine_options")
         return load_engine(
             model.engine,
             resolve_model(model.path),

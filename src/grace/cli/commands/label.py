@@ -21,7 +21,7 @@ from grace.cli.options import (
     listed,
     refuse_unused,
 )
-from grace.config import RunSettings, absolute_model, key_values, override_settings, to_dict
+from grace.config import RunSettings, absolute_model, override_settings, to_dict
 from grace.errors import ConfigError
 from grace.store import is_run, read_card
 
@@ -120,7 +120,7 @@ def label(
 
     An interrupted command resumes when you repeat it.
     """
-    from grace.engines.kinds import engine_class
+    from grace.engines.kinds import engine_class, own_options
     from grace.model.loading import adapter_folder, recorded_base
     from grace.pipeline.labelling import SECRET, Labelling
     from grace.pipeline.labelling import label as label_all
@@ -153,7 +153,7 @@ def label(
             "leave data.shots out"
         )
     thought = THOUGHT if run.model.thinking and not run.sample.max_new_tokens else 0
-    options = key_values(engine_options or [], "--engine-option")
+    options = own_options(engine_options or [], "--engine-option")
     if upstream_key and "relay" in engine_class(engine).gives:
         options[SECRET] = upstream_key
     how = Labelling(
