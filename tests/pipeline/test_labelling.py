@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import labelling_trials as trials
@@ -27,12 +28,13 @@ from grace.errors import ConfigError, DataError, ModelError, RunError
 from grace.export import export_model
 from grace.grading import load_grader
 from grace.pipeline import labelling
-from grace.pipeline.labelling import label
+from grace.pipeline.labelling import cluster, label
 from grace.pipeline.labelling.shards import Labeller, count_questions, read_questions
 from grace.records import Question, Response
 from grace.tasks import load_task
 
 DATA = DataSettings(task="jsonl")
+TWO = {"tensor_parallel_size": 2}
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
 
@@ -205,7 +207,10 @@ def test_a_slice_is_the_same_rows_wherever_the_row_groups_end(
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([{"id": "a", "question": "Q?"}, {"id": "a", "question": "R?"}], "rows 0 and 1"),
+        (
+            [{"id": "a", "question": "Q?"}, {"id": "a", "question": "R?"}],
+            r"q\.parquet row 0 and .*q\.parquet row 1",
+        ),
         ([{"question": "Q?"}, {"question": "Q?"}], "same id"),
         ([{"question": "Q?"}, {"question": " "}], "row 1"),
         ([{"text": "Q?"}], r'"question" is missing among the fields text; .*--question-field text'),
@@ -254,10 +259,22 @@ def test_a_directory_that_holds_something_else_is_refused(
 
 
 def test_a_question_that_is_too_long_is_named_by_its_row(run: Path, tmp_path: Path) -> None:
-    rows = [{"question": text} for text in ("What is 1?", "why " * 300)]
+    rows = [{"question": text} for text in ("What is 1?", "what " * 45, "why " * 300)]
     questions = trials.write_questions(tmp_path / "q.parquet", rows)
-    with pytest.raises(ModelError, match=rf"{questions} row 1 has \d+ tokens"):
-        label(questions, tmp_path / "out", trials.settings(run))
+    for new in (250, 12):
+        settings = trials.settings(run, shard_size=1, max_new_tokens=new)
+        with pytest.raises(ModelError, match=rf"{questions} row 2 has \d+ tokens"):
+            label(questions, tmp_path / "out", settings)
+    trials.write_questions(questions, rows[:2])  # before there are shards, questions may change
+    assert label(questions, tmp_path / "out", trials.settings(run, shard_size=1)).made == 2
+
+
+def test_a_torn_record_binds_a_directory_to_nothing(
+    run: Path, questions: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "_label.json.partial").write_text('{"settings"')
+    assert label(questions, tmp_path / "out", trials.settings(run, samples=1)).made == 5
 
 
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
@@ -274,6 +291,33 @@ def test_several_workers_without_ray_say_what_to_install(
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"grace-confidence\[ray\]"):
         label(questions, tmp_path / "out", trials.settings(run), workers=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "machines", "wanted"),
+    [
+        ({"device": "cpu"}, [{"CPU": 8.0, "GPU": 1.0}], {"num_cpus": 4}),
+        ({}, [{"CPU": 2.0}] * 4, {"num_cpus": 2}),  # none has a half of all eight
+        ({}, [{"CPU": 1.0}], {"num_cpus": 1}),
+        ({}, [{"CPU": 8.0, "GPU": 4.0}], {"num_gpus": 1}),
+        ({"engine": "vllm", "engine_options": TWO}, [{"CPU": 8.0, "GPU": 4.0}], {"num_gpus": 2}),
+        ({"engine": "vllm", "engine_options": TWO}, [{"CPU": 8.0, "GPU": 1.0}] * 4, None),
+    ],
+)
+def test_a_worker_gets_what_one_machine_has(
+    options: Any, machines: Any, wanted: Any, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = {kind: sum(one.get(kind, 0) for one in machines) for kind in ("CPU", "GPU")}
+    nodes = [{"Alive": True, "Resources": one} for one in machines]
+    dead = {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}
+    ray = SimpleNamespace(cluster_resources=lambda: total, nodes=lambda: [*nodes, dead])
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    settings = trials.settings(run, **options)
+    if wanted:
+        assert cluster._resources(settings, 2) == wanted
+    else:
+        with pytest.raises(ConfigError, match="needs 2 GPUs, and no machine has more than 1"):
+            cluster._resources(settings, 2)
 
 
 def test_a_killed_process_loses_nothing(run: Path, questions: Path, tmp_path: Path) -> None:

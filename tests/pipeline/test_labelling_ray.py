@@ -87,6 +87,35 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(
     assert trials.rows(out) == alone
 
 
+def test_questions_at_which_every_worker_dies_end_the_command(
+    place: Any, tmp_path: Path, started: Any
+) -> None:
+    run, questions, _ = place
+    deadly = ("--set", "grade.grader=tiny_run:deadly")
+    process = started(trials.command(questions, tmp_path / "out", run, *WORKERS, *deadly))
+    said = process.communicate()[1].decode().strip().splitlines()[-1]
+    assert process.returncode == 2
+    assert "5 workers died while they made" in said and "part-00003.parquet; if they lacked" in said
+
+
+def test_a_terminated_driver_says_that_it_resumes(place: Any, tmp_path: Path, started: Any) -> None:
+    run, questions, _ = place
+    process = started(trials.command(questions, tmp_path / "out", run, *WORKERS))
+    wait(lambda: shards(tmp_path / "out") >= 1, process)
+    process.terminate()
+    said = process.communicate()[1].decode()
+    assert (process.returncode, said.count("the same command resumes where it was")) == (143, 1)
+
+
+def test_a_cluster_that_is_none_is_one_line(place: Any, tmp_path: Path, started: Any) -> None:
+    run, questions, _ = place
+    command = trials.command(questions, tmp_path / "out", run, *WORKERS)
+    process = started(["env", "RAY_ADDRESS=nonsense", *command])
+    said = process.communicate()[1].decode().strip().splitlines()[-1]
+    assert process.returncode == 2
+    assert "Ray cannot be started or reached (Invalid address format: nonsense)" in said
+
+
 def test_a_killed_driver_loses_nothing_and_leaves_no_process(
     place: Any, tmp_path: Path, started: Any
 ) -> None:

@@ -131,7 +131,8 @@ def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
         ConfigError: it holds something else.
     """
     path = out / RECORD
-    if not path.exists() and any(file.name != ".lock" for file in out.iterdir()):
+    ours = (".lock", f"{RECORD}.partial")
+    if not path.exists() and any(file.name not in ours for file in out.iterdir()):
         raise ConfigError(f"{out} is not empty; name a new directory")
     mine: dict[str, Any] = {
         "settings": settings.fixed(),

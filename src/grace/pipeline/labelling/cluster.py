@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from grace.engines.kinds import engine_class
-from grace.errors import ConfigError, GraceError
-from grace.pipeline.labelling.shards import Labeller, Labelling
+from grace.errors import ConfigError, GraceError, RunError
+from grace.pipeline.labelling.shards import Labeller, Labelling, shard_path
+from grace.store import writing
 
 QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
+TRIES = 5  # of a shard whose worker dies each time; Ray itself would try for ever
 
 
 def label_shards(
@@ -24,8 +28,8 @@ def label_shards(
     paths must be on a file system that they share.
 
     Raises:
-        ConfigError: Ray is not installed.
-        GraceError: what a worker raised.
+        ConfigError: Ray is not installed or cannot be reached, or no machine has GPUs enough.
+        GraceError: what a worker raised, or workers died at one shard again and again.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -39,7 +43,7 @@ def label_shards(
         ) from None
     started = not ray.is_initialized()
     if started:
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
+        _connect()
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
@@ -59,6 +63,31 @@ def label_shards(
             ray.shutdown()
 
 
+def _connect() -> None:
+    """Join the cluster at RAY_ADDRESS, or start one; SIGTERM stays what it was.
+
+    Raises:
+        ConfigError: that fails.
+    """
+    import ray
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"Ray cannot be started or reached ({_reason(error)}); check the cluster and "
+            "RAY_ADDRESS, or use --workers 1"
+        ) from error
+    finally:
+        with contextlib.suppress(ValueError, TypeError):  # not the main thread: Ray set none
+            signal.signal(signal.SIGTERM, before)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 class _Worker:
     """A Ray worker: it loads the model once and labels one shard after the other."""
 
@@ -70,18 +99,50 @@ class _Worker:
         """Label the one shard of a batch; return a `GraceError` as text, as Ray retries others."""
         (shard,) = batch["item"].tolist()
         try:
-            self._labeller = self._labeller or Labeller(*self._arguments)
-            return {"count": [self._labeller(shard)], "error": [""]}
+            with _tried(shard_path(self._arguments[1], shard)):
+                self._labeller = self._labeller or Labeller(*self._arguments)
+                return {"count": [self._labeller(shard)], "error": [""]}
         except GraceError as error:
             return {"count": [0], "error": [str(error)]}
 
 
+@contextlib.contextmanager
+def _tried(path: Path) -> Iterator[None]:
+    """Count the tries of a shard in a file beside it, which stays where a worker dies.
+
+    Raises:
+        RunError: there were too many.
+    """
+    tries = path.with_name(f".{path.stem}-tries.partial")
+    with writing(tries), tries.open("ab") as file:
+        file.write(b".")
+    if tries.stat().st_size > TRIES:
+        raise RunError(
+            f"{TRIES} workers died while they made {path}; if they lacked memory, use fewer "
+            "--workers or a smaller sample.batch_size, and repeat the command: it resumes"
+        )
+    yield
+    tries.unlink(missing_ok=True)
+
+
 def _resources(settings: Labelling, workers: int) -> dict[str, Any]:
-    """Return the resources of a worker: GPUs where there are some, else an equal share of cores."""
+    """Return the resources of a worker: GPUs where there are some, else an equal share of cores.
+
+    Raises:
+        ConfigError: no machine has as many GPUs as a worker needs; Ray would wait for one.
+    """
     import ray
 
-    cluster = ray.cluster_resources()
+    total = ray.cluster_resources()
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    most = {kind: max(int(node.get(kind, 0)) for node in alive) for kind in ("CPU", "GPU")}
     remote = "relay" in engine_class(settings.engine).gives  # the model is on a server
-    if cluster.get("GPU", 0) and settings.device != "cpu" and not remote:
-        return {"num_gpus": int(settings.engine_options.get("tensor_parallel_size", 1))}
-    return {"num_cpus": max(1, int(cluster.get("CPU", 1)) // workers)}
+    if most["GPU"] and settings.device != "cpu" and not remote:
+        needed = int(settings.engine_options.get("tensor_parallel_size", 1))
+        if needed > most["GPU"]:
+            raise ConfigError(
+                f"a worker needs {needed} GPUs, and no machine has more than {most['GPU']}; lower "
+                "--engine-option tensor_parallel_size"
+            )
+        return {"num_gpus": needed}
+    return {"num_cpus": max(1, min(most["CPU"], int(total.get("CPU", 1)) // workers))}

@@ -25,7 +25,7 @@ from grace.errors import DataError, ModelError
 from grace.grading import grader_of
 from grace.pipeline.sampling import plan_units
 from grace.pipeline.stages.grade import show_first
-from grace.records import Question, Response, to_json
+from grace.records import Message, Question, Response, to_json
 from grace.store import CARD, adapter_weights, digest, writing
 from grace.tasks import graded_task
 from grace.tasks.columns import parse, question_rows
@@ -120,6 +120,7 @@ class Labeller:
             stop=settings.stop,
             **settings.engine_options,
         )
+        self._check_lengths()
 
     def __call__(self, shard: int) -> int:
         """Label a shard, write its file, and return the number of its questions."""
@@ -133,21 +134,42 @@ class Labeller:
 
     def preview(self) -> None:
         """Show the first prompt, its answer and the grade."""
-        settings = self._settings
-        (question,) = read_questions(self._questions, settings.data, 0, 1)
-        chat = conversation(self._task, question, settings.data, settings.shots)
-        show_first(self._engine, question, chat, self._sampling, self._grade)
+        (question,) = read_questions(self._questions, self._settings.data, 0, 1)
+        show_first(self._engine, question, self._chat(question), self._sampling, self._grade)
 
     def close(self) -> None:
         """Close the engine."""
         self._engine.close()
 
+    def _chat(self, question: Question) -> list[Message]:
+        settings = self._settings
+        return conversation(self._task, question, settings.data, settings.shots)
+
+    def _check_lengths(self) -> None:
+        """Refuse a prompt that is too long before there are shards: then no question may change.
+
+        A token has a byte or more, so a text with few bytes is not encoded.
+        """
+        data, engine, new = self._settings.data, self._engine, self._sampling.max_new_tokens
+        if engine.limit is None:
+            return
+        template = 0  # at most as many tokens as the first prompt
+        long: dict[str, Sequence[int]] = {}
+        for row in question_rows(self._questions, data):
+            chat = self._chat(parse(row, data, graded=False))
+            size = sum(len(turn["content"].encode()) for turn in chat)
+            if not template or template + size + new > engine.limit:
+                prompt = encode_chat(engine.tokenizer, chat)
+                template = template or len(prompt)
+                if len(prompt) + new > engine.limit:
+                    long[row.where] = prompt
+        check_contexts(list(long.values()), engine.limit, new, list(long))
+
     def _label(self, questions: Sequence[Question], places: Sequence[str]) -> pyarrow.Table:
         import pyarrow
 
-        data, shots, engine = self._settings.data, self._settings.shots, self._engine
-        chats = [conversation(self._task, question, data, shots) for question in questions]
-        prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]
+        engine = self._engine
+        prompts = [encode_chat(engine.tokenizer, self._chat(question)) for question in questions]
         check_contexts(prompts, engine.limit, self._sampling.max_new_tokens, places)
         units = plan_units(engine, questions, prompts, self._sampling)
         place = {question.id: row for row, question in enumerate(questions)}
@@ -241,13 +263,15 @@ def count_questions(source: str | Path, data: DataSettings) -> int:
             no question at all; the message names the row.
     """
     seen: dict[str, int] = {}
-    for number, question in enumerate(read_questions(source, data)):
-        if question.id in seen:
+    for number, row in enumerate(question_rows(source, data)):
+        name = parse(row, data, graded=False).id
+        if name in seen:
+            (other,) = question_rows(source, data, seen[name], seen[name] + 1)
             raise DataError(
-                f"{source}: rows {seen[question.id]} and {number} have the same id "
-                f"{question.id!r}; give every question an id of its own, and ask each once"
+                f"{other.where} and {row.where} have the same id {name!r}; give every question an "
+                "id of its own, and ask each once"
             )
-        seen[question.id] = number
+        seen[name] = number
     if not seen:
         raise DataError(f"{source} has no rows; write one question per row")
     return len(seen)
