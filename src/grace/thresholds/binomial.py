@@ -63,7 +63,7 @@ def _share_of(a_N: Indices, b_N: Indices, delta: float) -> Floats:
         log_tail_N = _log_incomplete_beta(a_N, b_N, x_N)
         log_slope_N = _log_power(a_N, b_N, x_N) - np.log1p(-x_N) - log_tail_N
         step_N = (log_tail_N - math.log(delta)) * np.exp(-log_slope_N)
-        x_N = np.minimum(x_N * np.exp(-step_N), np.nextafter(1.0, 0.0))
+        x_N = np.clip(x_N * np.exp(-step_N), np.finfo(float).tiny, np.nextafter(1.0, 0.0))
         if np.all(np.abs(step_N) < 1e-9):  # the next step is its square
             break
     return x_N
