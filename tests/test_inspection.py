@@ -51,6 +51,17 @@ def test_tools_are_refused(finished: Path) -> None:
         answer(finished / "run", "Hello", tools=[tool])
 
 
+def test_an_image_that_would_not_be_seen_is_refused(finished: Path) -> None:
+    from inspect_ai.model import ChatMessageUser, ContentImage, ContentText
+
+    from grace.errors import UserInputError
+
+    parts = [ContentText(text="What is in it?"), ContentImage(image="data:image/png;base64,AA==")]
+    with pytest.raises(UserInputError, match="text only, and a message has image"):
+        answer(finished / "run", [ChatMessageUser(content=parts)])
+    assert answer(finished / "run", [ChatMessageUser(content=parts[:1])]).completion is not None
+
+
 def test_an_evaluation_reads_the_confidence_in_a_scorer(finished: Path, tmp_path: Path) -> None:
     from inspect_ai import Task, eval
     from inspect_ai.dataset import Sample

@@ -73,7 +73,7 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
         """Return the answers to a conversation, with their confidences as metadata.
 
         Raises:
-            UserInputError: there are tools, or `ask` is set and there is no user turn.
+            UserInputError: there are tools or images, or `ask` is set and there is no user turn.
         """
         if tools:
             raise UserInputError("grace models call no tools; use a task without tools")
@@ -85,6 +85,12 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
         return 1
 
     def _chat(self, turns: Sequence[ChatMessage]) -> list[Message]:
+        parts = [part for turn in turns for part in turn.content if not isinstance(part, str)]
+        if others := {part.type for part in parts} - {"text", "reasoning"}:
+            raise UserInputError(
+                f"grace models read text only, and a message has {', '.join(sorted(others))}; "
+                "use a task without"
+            )
         if not self._ask:
             return [Message(role=turn.role, content=turn.text) for turn in turns]
         questions = [turn.text for turn in turns if turn.role == "user"]
@@ -106,7 +112,7 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
         )
         prompt = encode_chat(model.engine.tokenizer, chat)
         with self._turn:
-            ((_, samples),) = model.engine.generate([prompt], sampling, keys=["0"])
+            ((_, samples),) = model.engine.generate([prompt], sampling)
         return self._output(samples, len(prompt))
 
     def _output(self, samples: Sequence[Generation], read: int) -> ModelOutput:
