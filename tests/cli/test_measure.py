@@ -174,6 +174,12 @@ def test_it_says_on_which_side_the_error_lies(tmp_path: Path, cli: Any):
     assert "a: 90.0% sure on average, 75.0% right: too sure by 15.0 points." in shown
 
 
+def test_every_file_has_its_note_where_no_report_is_written(tmp_path: Path, cli: Any):
+    files = [write(tmp_path / f"{name}.jsonl", ROWS) for name in "abcde"]
+    shown = cli("measure", *files).out
+    assert all(f"{name}: " in shown for name in "abcde") and "report.md" not in shown
+
+
 @pytest.mark.parametrize("name", ["question", "id", "question_id"])
 def test_files_are_compared_question_by_question_whatever_their_order(
     name: str, tmp_path: Path, cli: Any

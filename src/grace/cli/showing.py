@@ -22,9 +22,11 @@ def show_report(result: Any, path: Path | None, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result, indent=2, ensure_ascii=False))
         return
-    Console().print(render_table(report))
-    if path and (path / "report.html").exists():
-        print(f"report: {path / 'report.html'}")
+    page = path / "report.html" if path else None
+    written = page is not None and page.exists()
+    Console().print(render_table(report, written=written))
+    if written:
+        print(f"report: {page}")
 
 
 def show_next(path: Path, question: str = "your question", options: str = "") -> None:

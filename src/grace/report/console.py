@@ -33,8 +33,11 @@ NAME_LINES = 2
 """Lines that a name takes before a cost is left out: a row has two anyway, with its intervals."""
 
 
-def render_table(report: Report) -> RenderableType:
-    """Return the main tables, one per task, for a console of any width."""
+def render_table(report: Report, *, written: bool = True) -> RenderableType:
+    """Return the main tables, one per task, for a console of any width.
+
+    `written`: there is a report.md, which has what does not fit here.
+    """
     from rich.console import Group as Together
     from rich.text import Text
 
@@ -42,9 +45,10 @@ def render_table(report: Report) -> RenderableType:
     tables = [_Fitted(_with_fewer_costs(group, costs)) for group in groups(report)]
     legend = [line.replace("[a, b]", "a-b") for line in how_to_read(report, spread=False)]
     meanings = "; ".join(f"{c.short}: {c.meaning}" for c in costs)
-    legend += [f"{meanings}. Costs that do not fit here are in report.md."] if meanings else []
+    place = "report.md" if written else "the report that --out writes"
+    legend += [f"{meanings}. Costs that do not fit here are in {place}."] if meanings else []
     below = notes(report)
-    if len(below) > MOST_NOTES:
+    if written and len(below) > MOST_NOTES:
         below = [f"{len(below)} notes, such as on bins with few answers, are in report.md."]
     first = [Text(line, style="bold") for line in (report.name, *headlines(report))]
     last = [Text(line, style="dim") for line in (*legend, *below)]
