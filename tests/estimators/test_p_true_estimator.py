@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
-from grace.chat import encode_text
+from grace.chat import encode_text, with_thinking
 from grace.engines import Sampling
 from grace.errors import DataError, ModelError
 from grace.estimators import Samples, load_estimator
@@ -68,6 +68,20 @@ def test_a_cut_response_is_not_asked_about(tokenizer: Any):
 def test_the_prompts_are_those_that_the_pocket_model_was_taught():
     assert TEMPLATES["true_false"].prompt.text == TRUE_FALSE_PROMPT
     assert TEMPLATES["yes_no"].prompt.text == YES_NO_PROMPT
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_model_that_reasons_is_asked_for_its_verdict_at_once(tokenizer: Any, template: str):
+    plain = tokenizer.chat_template
+    switch = "{% if not enable_thinking %}{{ '(no thoughts)' }}{% endif %}"
+    asked = []
+    for thinking in (True, False):
+        tokenizer.chat_template = with_thinking(plain + switch, thinking)
+        engine = ScriptedEngine(tokenizer, probs=letters(tokenizer))
+        rate(samples([response()]), engine, template=template)
+        asked.append(tokenizer.decode(engine.asked[0]))
+        assert tokenizer.chat_template == with_thinking(plain + switch, thinking)
+    assert asked[0] == asked[1] and asked[0].endswith("(no thoughts)")
 
 
 def test_one_turn_names_the_question_its_options_and_the_answer(tokenizer: Any):

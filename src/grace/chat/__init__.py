@@ -17,6 +17,7 @@ before it is tokenised.
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -46,6 +47,20 @@ def with_thinking(template: str, thinking: bool) -> str:
     switches = [name for name in SWITCHES if re.search(rf"\b{name}\b", template)]
     choice = "true" if thinking else "false"
     return "".join(f"{{% set {name} = {choice} %}}" for name in switches) + template
+
+
+def answering_at_once(tokenizer: Any) -> Any:
+    """Return a tokenizer like this one, whose chat template has reasoning switched off.
+
+    For questions about an answer, of whose reply the first tokens count.
+    """
+    template = getattr(tokenizer, "chat_template", None) or ""
+    switched_on = with_thinking(template, True).removesuffix(template)
+    if not switched_on or not template.startswith(switched_on):
+        return tokenizer
+    quick = copy.copy(tokenizer)
+    quick.chat_template = with_thinking(template.removeprefix(switched_on), False)
+    return quick
 
 
 def encode_chat(

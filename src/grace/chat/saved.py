@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -91,17 +91,13 @@ class SavedTokenizer:
         Raises:
             jinja2.TemplateError: the template refuses the chat.
         """
-        return self._template.render(
+        return _compiled(self.chat_template or "").render(
             messages=chat,
             tools=None,
             documents=None,
             add_generation_prompt=add_generation_prompt,
             **self._named,
         )
-
-    @cached_property
-    def _template(self) -> Template:
-        return _compiled(self.chat_template or "")
 
 
 def _text(token: Any) -> str:
@@ -120,6 +116,7 @@ def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
     return template
 
 
+@cache
 def _compiled(template: str) -> Template:
     """Compile a chat template in a sandbox, with the extensions and names of transformers."""
     import jinja2

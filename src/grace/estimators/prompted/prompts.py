@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace.chat import encode_chat, has_chat_template, is_text
+from grace.chat import answering_at_once, encode_chat, has_chat_template, is_text
 from grace.engines import Engine
 from grace.errors import DataError
 from grace.estimators import Rows, Samples, Splits, ended_rows
@@ -50,11 +50,15 @@ class Shots(NamedTuple):
     def contexts(
         self, tokenizer: Any, prompt: Prompt, samples: Samples, rows: Rows
     ) -> list[list[int]]:
-        """Return the token ids of the prompt about each response, after the shots."""
+        """Return the token ids of the prompt about each response, after the shots.
+
+        A model that reasons before it answers replies at once here.
+        """
         chats = [
             joined(self.turns, prompt.turns(samples, row, bare=bool(self.turns))) for row in rows
         ]
-        return [encode_chat(tokenizer, as_text(c) if self.text else c) for c in chats]
+        quick = answering_at_once(tokenizer)
+        return [encode_chat(quick, as_text(c) if self.text else c) for c in chats]
 
 
 class Verdicts(NamedTuple):
