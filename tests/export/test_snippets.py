@@ -84,6 +84,15 @@ def test_the_lines_of_a_card_read_what_grace_reads(
     assert cut < len(QUESTIONS)
 
 
+@pytest.mark.parametrize("said", ["Fill in {question}.", "Fill in {options}."])
+def test_a_prompt_that_says_what_stands_for_the_question_is_not_written(
+    said: str, tmp_path: Path
+) -> None:
+    made = train("qwen2", tmp_path, data={"task": "trivia_qa", "system": said})
+    export(made, tmp_path / "out", "merged")
+    assert "def ask" not in code_of(tmp_path / "out", "def confidence")
+
+
 def test_an_empty_answer_and_an_impossible_token_have_the_same_confidence(tmp_path: Path) -> None:
     made = train("qwen2", tmp_path)
     export(made, tmp_path / "out", "merged")

@@ -77,8 +77,8 @@ def snippet(
 def prompt_of(record: dict[str, Any], directory: Path) -> str:
     """Return the prompt of the training run as text, with `{question}` and `{options}` in it.
 
-    It is "" if the task is not built in, or if the tokenizer does not turn the text of the prompt
-    back into the same tokens.
+    It is "" if the task is not built in, if the prompt itself says one of these, or if the
+    tokenizer does not turn its text back into the same tokens.
     """
     data = from_dict(DataSettings, record.get("data", {}))
     if not data.task or ":" in data.task:
@@ -89,7 +89,8 @@ def prompt_of(record: dict[str, Any], directory: Path) -> str:
     question = Question("0", task.name, QUESTION, (), choices)
     ids = encode_chat(tokenizer, conversation(task, question, data, recorded_shots(record)))
     text: str = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-    if tokenizer(text, add_special_tokens=False)["input_ids"] != ids:
+    has_fields = any(field in text for field in ("{question}", "{options}"))  # of its own
+    if has_fields or tokenizer(text, add_special_tokens=False)["input_ids"] != ids:
         return ""
     text = text.replace(QUESTION, "{question}")
     return text.replace("\n".join(lettered(choices)), "{options}") if choices else text
