@@ -6,7 +6,9 @@ import datetime
 import io
 import json
 import math
+import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -172,6 +174,17 @@ def test_it_says_on_which_side_the_error_lies(tmp_path: Path, cli: Any):
     rows = [row | {"confidence": 0.9, "correct": n % 4 > 0} for n, row in enumerate(ROWS)]
     shown = cli("measure", write(tmp_path / "a.jsonl", rows)).out
     assert "a: 90.0% sure on average, 75.0% right: too sure by 15.0 points." in shown
+
+
+def test_output_is_utf8_whatever_the_locale_writes(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", "from grace.cli import main; main()", "measure", "\u6f22.jsonl"],
+        cwd=write(tmp_path / "\u6f22.jsonl", ROWS).parent,
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "\u6f22" in done.stdout.decode() and "ECE \u2193" in done.stdout.decode()
 
 
 def test_every_file_has_its_note_where_no_report_is_written(tmp_path: Path, cli: Any):

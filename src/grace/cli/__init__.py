@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import io
 import logging
 import os
 import signal
@@ -29,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = _command(words)
     _silence_libraries()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # UTF-8 everywhere, as Python 3.15 writes
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     # Importing torch makes very many objects that stay. Looking for garbage among them takes most
     # of a second while they come, and another one at the end.
     gc.set_threshold(200_000)
