@@ -71,6 +71,14 @@ def fitted(estimator: Estimator, splits: Splits, backbone: Engine) -> Fitted:
     return estimator.fit(splits, backbone, 0)
 
 
+@dataclasses.dataclass
+class Silent:
+    """An estimator without `answers`."""
+
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        return Fitted(lambda samples: [])
+
+
 def samples(split: str, size: int, tokenizer: Any) -> Samples:
     dice = random.Random(split)
     asked = [
@@ -171,6 +179,7 @@ def test_the_truth_about_the_rated_answers_is_not_used(fitted: Fitted, tiny: Any
         ("likelihood+plat", {}, "unknown recalibration 'plat'; choose from platt"),
         ("likelihood", {"with_ends": True}, "estimators.likelihood: unknown setting 'with_ends'"),
         ("json:loads", {}, "'json:loads' is not an estimator"),
+        (f"{__name__}:Silent", {}, "does not say whose answers it rates"),
     ],
 )
 def test_what_is_no_estimator_is_refused_by_name(name: str, options: dict[str, Any], says: str):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 from grace import plugins
 from grace.config import from_dict
@@ -140,6 +140,11 @@ def load_estimator(name: str, options: Mapping[str, Any] | None = None) -> Estim
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "fit")):
         raise ConfigError(f"{plain!r} is not an estimator: it must be a dataclass with fit()")
     estimator: Any = from_dict(kind, options or {}, where=f"estimators.{plain}")
+    if getattr(estimator, "answers", None) not in get_args(Answers):
+        raise ConfigError(
+            f"{plain!r} does not say whose answers it rates: add answers: ClassVar[Answers] = "
+            '"base" (or "tuned")'
+        )
     return recalibrate(estimator, how) if plus else cast(Estimator, estimator)
 
 
