@@ -16,17 +16,23 @@ class LlamaServer(Handler):
     """`/completion` of llama-server (July 2026): its sampling does not change what it lists.
 
     `Behaviour.fails`: `speculative` lists nothing but zeros, `truncates` half of the vocabulary,
-    `underflow` a pair of improbable tokens.
+    `underflow` a pair of improbable tokens. Older ones do not name their context among the models.
     """
+
+    names_context = True
+    slots: Any = 4
 
     def do_GET(self) -> None:
         rows = self.server.model.config.vocab_size
         if self.path == "/v1/models":
-            meta = {"n_vocab": rows, "n_ctx": self.server.behaviour.context}
+            context = self.server.behaviour.context if self.names_context else None
+            meta = {"n_vocab": rows, "n_ctx": context}
             card = {"id": MODEL, "object": "model", "owned_by": "llamacpp", "meta": meta}
             self._json({"object": "list", "data": [card]})
         elif self.path == "/props":
-            self._json({"model_path": self.server.behaviour.root, "total_slots": 4})
+            slot = {"n_ctx": self.server.behaviour.context}
+            props = {"model_path": self.server.behaviour.root, "total_slots": self.slots}
+            self._json({**props, "default_generation_settings": slot})
         else:
             self._error(404, "File Not Found")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,24 @@ def test_a_llama_server_gets_as_many_requests_at_a_time_as_it_has_slots(
     """More connections than it has threads would wait for each other."""
     with engine(llama, folder) as made:
         assert made._upstream.max_in_flight == 4
+
+
+def test_the_context_of_a_llama_server_is_that_of_a_slot(
+    llama: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llama.behaviour.context = 40
+    for named in (True, False):
+        monkeypatch.setattr(LlamaServer, "names_context", named)
+        with engine(llama, folder) as made:
+            assert made.limit == 40
+
+
+def test_a_llama_server_that_describes_itself_otherwise_is_refused(
+    llama: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for slots in ("many", math.inf):
+        monkeypatch.setattr(LlamaServer, "slots", slots)
+        refused(llama, folder, "in another form than llama-server's")
 
 
 def test_a_llama_server_of_another_export_is_refused(

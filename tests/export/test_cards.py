@@ -109,6 +109,7 @@ def test_the_command_says_what_to_do_next(
         ([run, tmp_path / "x", "--format", "onnx"], 2, "use merged, vllm-lora, gguf, adapter"),
         ([run, tmp_path / "x", "--format", "vllm-lora"], 2, "none to spare"),
         ([tmp_path, tmp_path / "x"], 2, "neither a run nor an adapter"),
+        ([out, tmp_path / "x"], 2, "is an export already (merged); name the run"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(["export", *map(str, arguments)])

@@ -218,6 +218,11 @@ def test_a_lora_alone_on_the_stock_base_has_the_same_numbers(
     engine = TransformersEngine(model, tokenizer, read_at, evidence=evidence)
     expected = made.engine.confidences(PROMPTS, RESPONSES)
     same(engine.confidences(PROMPTS, RESPONSES), expected)
+    again = tmp_path / "again"  # an export of the export
+    export_model(out, out, str(made.base), again)
+    same(TransformersEngine.load(again).confidences(PROMPTS, RESPONSES), expected)
+    digests = [json.loads((at / "grace.json").read_text())["adapter_digest"] for at in (out, again)]
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize("name", ["llama_tied", "llama_untied"])

@@ -67,8 +67,8 @@ class Source(NamedTuple):
 
     @property
     def adapter_digest(self) -> str:
-        """The digest of the adapter's weights."""
-        return digest(adapter_weights(self.adapter))
+        """The digest of the adapter's weights; an export names those that it was made from."""
+        return str(self.record.get("adapter_digest") or digest(adapter_weights(self.adapter)))
 
 
 def write_adapter(source: Source, out: Path) -> None:

@@ -199,6 +199,11 @@ def export(
 
     folder = adapter_folder(path, None)
     if folder is None:
+        if written := read_card(path).get("format"):
+            raise ConfigError(
+                f"{path} is an export already ({written}); name the run or the adapter that it was "
+                "made from"
+            )
         raise ConfigError(f"{path} is neither a run nor an adapter; train one: grace run {path}")
     backbone = base or recorded_base(folder, read_card(folder))
     written = export_model(

@@ -55,7 +55,7 @@ def parsing(failure: str) -> Iterator[None]:
     """Turn an answer of an unexpected form into an `UpstreamError` with this message."""
     try:
         yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         raise UpstreamError(failure, "malformed", detail=short(str(error))) from None
 
 

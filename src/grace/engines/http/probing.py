@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grace.cnf import CNF_TOKEN
-from grace.engines.http.answers import UpstreamError
+from grace.engines.http.answers import UpstreamError, parsing
 from grace.engines.http.dialect import NO_LOGPROB, Json
 from grace.engines.http.llama_server import LlamaServer
 from grace.engines.http.remote import Remote, Served
@@ -149,16 +149,18 @@ async def _of_llama_server(upstream: Upstream, found: Json) -> Json:
     """Return llama-server's description of its file, with vLLM's keys; `root` is its folder.
 
     llama-server handles as many requests at a time as it has slots. More connections would starve
-    each other, so the client's limit is lowered.
+    each other, so the client's limit is lowered. Older ones name a slot's context in /props only.
     """
     meta, props = found.get("meta") or {}, await upstream.json("/props")
-    file = str(props.get("model_path") or "")
-    upstream.at_most(int(props.get("total_slots") or 1))
-    return {
-        "max_model_len": meta.get("n_ctx"),
-        "n_vocab": meta.get("n_vocab", 0),
-        "root": str(Path(file).parent) if Path(file).is_file() else "",
-    }
+    with parsing("the upstream describes its model in another form than llama-server's"):
+        file = str(props.get("model_path") or "")
+        upstream.at_most(int(props.get("total_slots") or 1))
+        slot = props.get("default_generation_settings") or {}
+        return {
+            "max_model_len": meta.get("n_ctx") or slot.get("n_ctx"),
+            "n_vocab": int(meta.get("n_vocab") or 0),
+            "root": str(Path(file).parent) if Path(file).is_file() else "",
+        }
 
 
 def _check_raw(steps: list[Step], vocabulary: int, remedy: str) -> None:
