@@ -191,7 +191,9 @@ class ReportSettings:
         (), "other tasks whose test questions are rated too (out of domain)", low=0
     )
     name: str = setting("grace", "name of the trained confidence in the table")
-    bins: int = setting(10, "equal-width bins of ECE and of the reliability diagram", low=1)
+    bins: int = setting(
+        10, "equal-width bins of ECE and of the reliability diagram", low=1, high=1000
+    )
     bootstrap: int = setting(1000, "bootstrap resamples behind each interval", low=10)
 
 
