@@ -98,6 +98,9 @@ def test_hidden_states_that_say_nothing_of_these_questions_are_turned_down(
     tiny_run.write_lines(graded, [row | {"logprobs": None} for row in rows])
     shown = cli("recalibrate", adapter, graded, tmp_path / "one").out
     assert "graded.jsonl has no log-probabilities (`grace label` writes them): one" in shown
+    tiny_run.write_lines(graded, [rows[0] | {"end_logprob": None}, *rows[1:]])
+    shown = cli("recalibrate", adapter, graded, tmp_path / "few").out
+    assert "graded.jsonl has no log-probabilities of 1 answers (" in shown
 
 
 def test_each_part_of_the_log_odds_gets_its_slope():

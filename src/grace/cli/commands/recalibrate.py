@@ -77,7 +77,12 @@ def recalibrate(
         if evidence is None:
             print(f"{path} does not use log-probabilities (train.evidence=none): one slope for all")
         else:
-            print(f"{file} has no log-probabilities (`grace label` writes them): one slope for all")
+            without = sum(row.logprobs is None for row in rated)
+            which = f" of {without} answers" if without < len(rated) else ""
+            print(
+                f"{file} has no log-probabilities{which} (`grace label` writes them): "
+                "one slope for all"
+            )
     else:
         print(
             f"log-odds of c: {fitted.rows:.2f} times what the hidden states say, "
