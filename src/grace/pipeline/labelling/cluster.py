@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grace.engines.kinds import engine_class
-from grace.errors import ConfigError, GraceError, RunError
+from grace.errors import ConfigError, GraceError, RunError, first_line
 from grace.pipeline.labelling.shards import Labeller, Labelling, shard_path
 from grace.store import writing
 
@@ -76,16 +76,12 @@ def _connect() -> None:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"Ray cannot be started or reached ({_reason(error)}); check the cluster and "
+            f"Ray cannot be started or reached ({first_line(error)}); check the cluster and "
             "RAY_ADDRESS, or use --workers 1"
         ) from error
     finally:
         with contextlib.suppress(ValueError, TypeError):  # not the main thread: Ray set none
             signal.signal(signal.SIGTERM, before)
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 class _Worker:
