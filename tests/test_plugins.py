@@ -82,11 +82,18 @@ def test_module_and_name_load_what_lives_outside(
     assert plugins.load(package, f"{package}.food:FOOD") == "hay"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "beast_of_tests.py").write_text("YETI = 'Yeti'\n")
+    (elsewhere / "beast_of_tests.py").write_text(
+        "def call():\n    from cave_of_tests import YETI\n    return YETI\n"
+    )
+    (elsewhere / "cave_of_tests.py").write_text("YETI = 'Yeti'\n")
     monkeypatch.chdir(elsewhere)
-    before = list(sys.path)
-    assert plugins.load(package, "beast_of_tests:YETI") == "Yeti"
+    before = [path for path in sys.path if path]  # "" stands for the current directory
+    monkeypatch.setattr(sys, "path", list(before))
+    with pytest.raises(ConfigError, match="nowhere_of_tests"):
+        plugins.load(package, "nowhere_of_tests:YETI")
     assert sys.path == before
+    assert plugins.load(package, "beast_of_tests:call")() == "Yeti"
+    assert sys.path == [*before, str(elsewhere)]
 
 
 def test_what_cannot_be_loaded_from_outside_is_said_in_one_line(

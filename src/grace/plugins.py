@@ -73,6 +73,8 @@ def load(package: str, name: str) -> Any:
 def load_object(reference: str) -> Any:
     """Return the object at `module:NAME`; modules of the current directory are found too.
 
+    That directory then stays at the end of `sys.path`, for what the module imports when it runs.
+
     Raises:
         ConfigError: the module cannot be imported, or has no such name.
     """
@@ -125,13 +127,12 @@ def _import(module_name: str, reference: str) -> Any:
     try:
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
+        if added:
+            sys.path.remove(here)
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ConfigError(
             f"{reference!r} cannot be loaded: {reason}; run from the module's folder or install it"
         ) from error
-    finally:
-        if added:
-            sys.path.remove(here)
 
 
 def _attribute(package: str) -> str:
