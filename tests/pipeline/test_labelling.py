@@ -269,6 +269,21 @@ def test_a_question_that_is_too_long_is_named_by_its_row(run: Path, tmp_path: Pa
     assert label(questions, tmp_path / "out", trials.settings(run, shard_size=1)).made == 2
 
 
+def test_a_damaged_shard_is_named_and_made_again(
+    run: Path, questions: Path, tmp_path: Path
+) -> None:
+    settings, out = trials.settings(run, samples=1), tmp_path / "out"
+    label(questions, out, settings)
+    shard = out / "part-00001.parquet"
+    shard.write_bytes(shard.read_bytes()[:500])
+    with pytest.raises(
+        RunError, match=r"part-00001.parquet is damaged \(.*; delete it, and repeat"
+    ):
+        label(questions, out, settings)
+    shard.unlink()
+    assert label(questions, out, settings).made == 1
+
+
 def test_a_torn_record_binds_a_directory_to_nothing(
     run: Path, questions: Path, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.config import differences
-from grace.errors import ConfigError, RunError
+from grace.errors import ConfigError, RunError, first_line
 from grace.pipeline.labelling.shards import (
     SECRET,
     Feature,
@@ -92,12 +92,22 @@ def label(questions: str | Path, out: Path, settings: Labelling, *, workers: int
 
 
 def _count(files: Iterable[Path]) -> dict[str, int]:
-    """Return the number of graded, right, cut and empty responses in some shards."""
+    """Return the number of graded, right, cut and empty responses in some shards.
+
+    Raises:
+        RunError: a shard is damaged.
+    """
     from pyarrow import parquet
 
     counts = dict.fromkeys(("graded", "right", "cut", "empty"), 0)
     for file in files:
-        table = parquet.read_table(file, columns=["correct", "finish_reason", "text"])
+        try:
+            table = parquet.read_table(file, columns=["correct", "finish_reason", "text"])
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"{file} is damaged ({first_line(error)}); delete it, and repeat the command, "
+                "which makes it again"
+            ) from error
         for correct, reason, text in zip(*table.to_pydict().values(), strict=True):
             counts["graded"] += correct is not None
             counts["right"] += bool(correct)
