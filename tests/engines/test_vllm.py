@@ -204,6 +204,21 @@ def test_two_iterators_at_a_time_each_get_their_own() -> None:
     )
 
 
+def test_a_stream_reads_each_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An output has all tokens so far, so reading all of it would take the square of the length."""
+    both, read = Both(), list[int]()
+    plain = both.fast._step
+
+    def noted(token: int, logprobs: Any) -> Any:
+        read.append(token)
+        return plain(token, logprobs)
+
+    monkeypatch.setattr(both.fast, "_step", noted)
+    made = [one for _, one in both.fast.stream(both.prompts[0], SAMPLED).start(range(4))]
+    ended = sum(one.finish_reason == "stop" for one in made)
+    assert len(read) == sum(len(one.token_ids) for one in made) + ended
+
+
 @pytest.mark.parametrize("version", ["0.21.2", "0.9.1"])
 def test_a_vllm_whose_c_would_depend_on_the_temperature_is_refused(
     version: str, monkeypatch: pytest.MonkeyPatch
@@ -381,8 +396,11 @@ def test_an_adapter_as_trained_is_refused_with_the_command_that_helps(
     started: Started, tmp_path: Path
 ) -> None:
     folder = write_export(tmp_path / "adapter", {"base_model": "org/base"}, 8)
-    with pytest.raises(ModelError, match="grace export"):
-        load_engine("vllm", folder)
+    rows = write_export(tmp_path / "rows", {"base_model": "org/base"})
+    (rows / "rows.safetensors").touch()  # of an adapter without LoRA
+    for adapter in (folder, rows):
+        with pytest.raises(ModelError, match="grace export"):
+            load_engine("vllm", "org/base", adapter=adapter)
     assert not started
 
 
@@ -390,7 +408,7 @@ def test_what_vllm_says_of_a_model_that_it_cannot_load_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fail(**options: Any) -> Any:
-        raise ValueError("no room for the KV cache\nand a long story")
+        raise ValueError("1 validation error for CacheConfig\n  no room for the KV cache")
 
     fake_vllm.install(monkeypatch, make=fail)
     folder = write_export(tmp_path / "merged", {})

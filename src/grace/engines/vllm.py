@@ -24,7 +24,7 @@ from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
 from grace.engines.vllm_requests import Requests
 from grace.errors import ConfigError, ModelError, first_line
 from grace.records import Generation
-from grace.store import LORA_CONFIG, read_card
+from grace.store import LORA_CONFIG, ROWS, read_card
 
 MOST_IDS = 128  # ids whose log-probabilities vLLM returns per step
 BANNED = -100.0  # the lowest logit bias that vLLM accepts
@@ -89,9 +89,9 @@ class VllmEngine(StepEngine):
         path, code = opening.adapter or opening.path, opening.trust_remote_code
         folder, card = Path(path), read_card(Path(path))
         lora = (folder / LORA_CONFIG).is_file()
-        if lora and card.get("format") != "vllm-lora":
+        if (lora and card.get("format") != "vllm-lora") or (folder / ROWS).is_file():
             raise ModelError(
-                f"{path} is an adapter with a trained row, which vLLM cannot load; export it "
+                f"{path} is an adapter with trained rows, which vLLM cannot load; export it "
                 "first: grace export RUN DIR (or with --format vllm-lora)"
             )
         tokenizer = load_tokenizer(path, trust_remote_code=code, thinking=opening.thinking)
@@ -216,14 +216,15 @@ class VllmStream:
         """
         engine, reader, requests = self._engine, self._engine.reader, self._engine._requests
         waiting = {requests.add(self._prompt, self._params(n)): n for n in numbers}
-        written = dict.fromkeys(waiting, 0)
+        written, drawn = dict.fromkeys(waiting, 0), {name: list[Step]() for name in waiting}
         watches = {name: Watch(reader.evidence, self._sampling.drop) for name in waiting}
         try:
             while waiting:
                 for name, output in requests.wait(waiting):
                     (sample,) = output.outputs
-                    written[name] = len(sample.token_ids)
-                    steps = list(map(engine._step, sample.token_ids, sample.logprobs))
+                    written[name], steps = len(sample.token_ids), drawn[name]
+                    new = slice(len(steps), None)  # an output has all tokens so far
+                    steps += map(engine._step, sample.token_ids[new], sample.logprobs[new])
                     if count := watches[name].falls(steps, reader):
                         generation = dropped(steps[:count], reader, engine.tokenizer)
                         requests.abort([] if output.finished else [name])

@@ -14,6 +14,7 @@ from grace.store import LORA_CONFIG, read_json
 OLDEST = (0, 22)  # older ones return log-probabilities that depend on the temperature
 # On a CPU vLLM 0.32 dies in a seeded sample whose prompt it splits between two steps.
 WHOLE_PROMPTS = 32_768  # tokens of a step
+SAID = 300  # characters of its errors, whose first lines say little
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values of max_lora_rank that vLLM accepts
 
 
@@ -88,9 +89,8 @@ def start(
     try:
         return LLM(model=model, **options), request
     except Exception as error:  # vLLM raises many kinds here
-        raise ModelError(
-            f"vLLM cannot load {model} ({first_line(error)}); its own log says more"
-        ) from error
+        said = " ".join(str(error).split())[:SAID] or type(error).__name__
+        raise ModelError(f"vLLM cannot load {model} ({said}); its own log says more") from error
 
 
 def max_lora_rank(folder: Path) -> int:
