@@ -114,19 +114,18 @@ def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
     """
     rated: list[GradedAnswer] = []
     count: Counter[str] = Counter()
-    ungraded = 0
     for where, fields in _rows(source):
         confidence, correct = confidence_in(fields, where), grade_in(fields, where)
         question = question_in(fields)
         number, count[question] = count[question], count[question] + 1
         if correct is None:
-            ungraded += 1
             continue
         answer_id = f"{question}#{number}" if question else ""
         written = (fields.get("response"), fields.get("text"))
         response = next((str(text) for text in written if text is not None), "")
         logprobs = logprobs_in(fields, where)
         rated.append(GradedAnswer(answer_id, question, response, confidence, correct, logprobs))
+    ungraded = count.total() - len(rated)
     if not rated:
         name = str(source) if isinstance(source, str | Path) else "the rows"
         problem = f"{ungraded} responses, none of them graded" if ungraded else "no responses"
@@ -147,13 +146,14 @@ def _rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]:
                 f"row {number} is {type(fields).__name__}; give each row as a dict, as in "
                 "df.to_dict('records') of a DataFrame, or name a file"
             )
-        plain = {str(name): _plain(value) for name, value in fields.items()}
-        yield Row(f"row {number}", in_any_case(plain, FIELDS))
+        yield Row(f"row {number}", in_any_case(_plain(fields), FIELDS))
 
 
 def _plain(value: Any) -> Any:
     """Return a value of NumPy or pandas as JSON has it, None for one that is missing there."""
     value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
     return value if (value == value) is True else None  # nan, NaT and NA do not equal themselves
 
 
@@ -308,7 +308,7 @@ def _parsed(value: Any) -> Any:
 
 def question_in(fields: dict[str, Any]) -> str:
     """Return the question of a response as a text, empty if the row does not name it."""
-    key = next((key for key in QUESTION if fields.get(key) is not None), "")
+    key = next((key for key in QUESTION if _plain(fields.get(key)) is not None), "")
     named = fields.get(key, "")
     text = named if isinstance(named, str) else json.dumps(named, ensure_ascii=False, default=str)
     if key != "question":

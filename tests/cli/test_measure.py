@@ -98,7 +98,8 @@ def test_rows_of_a_data_frame_are_measured(tmp_path: Path):
     (found,) = grace.measure(frame.to_dict("records")).rows
     assert (found.n, found.missing) == (196, 4)
     assert (found.brier, found.interval) == (wanted[0].brier, wanted[0].interval)
-    rows = [series for _, series in frame.assign(id=range(len(ROWS))).iterrows()]  # NumPy's numbers
+    frame["choices"] = [{"text": numpy.array(["a", "b"]), "label": numpy.array(["A", "B"])}] * 200
+    rows = [series for _, series in frame.assign(id=range(200)).iterrows()]  # NumPy's numbers
     assert grace.measure(row.to_dict() for row in rows).rows[0].brier == found.brier
 
 
@@ -109,6 +110,11 @@ def test_a_row_without_a_question_leaves_the_others_with_theirs(tmp_path: Path, 
     (four,) = report(cli, write(file, [nameless, *(ROWS * 4)]))["rows"]
     (low, high), (first, last) = once["interval"]["brier"], four["interval"]["brier"]
     assert last - first == pytest.approx(high - low, rel=0.1)
+
+
+def test_an_id_that_is_no_number_is_none(tmp_path: Path, cli: Any):
+    rows = [row | {"question_id": math.nan} for row in ROWS]
+    assert report(cli, write(tmp_path / "a.jsonl", rows))["rows"][0]["wqd"] is None
 
 
 def test_any_value_may_be_the_id_of_a_question(tmp_path: Path, cli: Any):
