@@ -108,6 +108,19 @@ def test_the_context_is_as_long_as_asked_for(folder: Path) -> None:
         engine.next_token_probs([[5] * 10], [4])
 
 
+@pytest.mark.parametrize(("answer", "context"), [(0, 4096), (3000, 6000), (9000, 8192)])
+def test_the_context_has_room_for_the_longest_answer(
+    answer: int, context: int, tmp_path: Path
+) -> None:
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    add_cnf(model, tokenizer, init="eos")
+    model.config.max_position_embeddings = 8192
+    write_weights(tmp_path / "model.gguf", model, tokenizer, np.float32, [3], "abc")
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "grace.json").write_text(json.dumps({"sample": {"max_new_tokens": answer}}))
+    assert load_engine("llama", tmp_path).limit == context
+
+
 def test_a_forgotten_engine_frees_its_model(folder: Path) -> None:
     """Before the process ends, where the library's own destructor prints a traceback."""
     engine: Any = load_engine("llama", folder)

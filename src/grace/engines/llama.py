@@ -24,6 +24,7 @@ import torch
 from scipy.special import log_softmax
 
 from grace.cnf import find_readout
+from grace.config import SampleSettings, from_dict
 from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import StepEngine, check_contexts
 from grace.engines.gguf.header import Header, read_header
@@ -36,7 +37,9 @@ from grace.errors import ComputeError, ConfigError, ModelError, first_line
 from grace.records import Generation
 from grace.store import read_card
 
-LONGEST = 4096  # default of n_ctx at most, since llama.cpp allocates the whole context at once
+# Default of n_ctx, since llama.cpp allocates the whole context at once. It is more if the answers
+# could be longer than half of it, and less if the model's own context is.
+LONGEST = 4096
 DIGEST = "grace.adapter_digest"  # key in the file: the digest of the adapter with its rows
 CPU = torch.device("cpu")
 
@@ -113,7 +116,9 @@ class LlamaEngine(StepEngine):
             folder, trust_remote_code=opening.trust_remote_code, thinking=opening.thinking
         )
         _check_file(file, header, tokenizer, card)
-        llama = _load(file, header, dict(opening.options))
+        sample = from_dict(SampleSettings, card.get("sample", {}), f"{folder}/grace.json")
+        longest = max(LONGEST, 2 * sample.longest)
+        llama = _load(file, header, longest, dict(opening.options))
         ends = (*named_ends(folder), *stop_ids(tokenizer, opening.stop))
         engine = cls(llama, tokenizer, card, ends=ends, needs_cnf=opening.needs_cnf)
         weakref.finalize(engine, llama.close)  # its own destructor fails at the end of a process
@@ -266,7 +271,7 @@ def _check_file(file: Path, header: Header, tokenizer: Any, card: dict[str, Any]
         )
 
 
-def _load(file: Path, header: Header, options: dict[str, Any]) -> Any:
+def _load(file: Path, header: Header, longest: int, options: dict[str, Any]) -> Any:
     try:
         import llama_cpp
     except (ImportError, OSError, RuntimeError) as error:
@@ -277,12 +282,12 @@ def _load(file: Path, header: Header, options: dict[str, Any]) -> Any:
     known = inspect.signature(llama_cpp.Llama).parameters
     if unknown := sorted(options.keys() - known):
         raise ConfigError(f"llama-cpp-python has no option {unknown[0]!r}; check its name")
-    trained = header.number(f"{header.text('general.architecture')}.context_length") or LONGEST
+    trained = header.number(f"{header.text('general.architecture')}.context_length") or longest
     exact = {"type_k": 0, "type_v": 0, "swa_full": True}  # a float32 KV cache of all positions
     cores = os.environ.get("OMP_NUM_THREADS", "")  # the limit of PyTorch holds for llama.cpp, too
     threads = int(cores) if cores.isdecimal() else os.cpu_count()
     usual = {
-        "n_ctx": min(trained, LONGEST),
+        "n_ctx": min(trained, longest),
         "n_threads": threads,
         "n_threads_batch": threads,
         "verbose": False,
