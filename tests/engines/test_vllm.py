@@ -9,6 +9,7 @@ import math
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -240,6 +241,17 @@ def test_an_engine_that_would_return_other_numbers_is_refused(
 ) -> None:
     with pytest.raises(ModelError, match=words):
         Both(**config)
+
+
+def test_a_configuration_need_not_name_an_end_token() -> None:
+    """That of GLM-4.1V's text model does not."""
+    both = Both()
+    engine = both.llm.llm_engine
+    engine.model_config.hf_text_config = SimpleNamespace()
+    tokenizer = both.fast.tokenizer
+    assert VllmEngine(both.llm, tokenizer).reader.eos == (tokenizer.eos_token_id,)
+    engine.model_config.try_get_generation_config = lambda: {"eos_token_id": [3, 5]}
+    assert VllmEngine(both.llm, tokenizer).reader.eos == (3, 5)
 
 
 def test_a_model_without_cnf_is_refused() -> None:
