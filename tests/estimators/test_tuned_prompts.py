@@ -11,7 +11,7 @@ import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.calibration import Platt, log_odds
-from grace.errors import ModelError
+from grace.errors import ComputeError, ModelError
 from grace.estimators import Fitted, load_estimator
 from grace.estimators.prompted.tuning import MOST, candidates, tuned
 
@@ -28,14 +28,14 @@ class Says:
     """Gives response n the n-th of its values, and counts what it is asked."""
 
     values: Any
-    refuses: bool = False
+    refuses: type[ModelError] | None = None
     asked: int = 0
     answers = "base"
 
     def fit(self, known: Any, engine: Any, seed: int) -> Fitted:
         def rate(rated: Any) -> Any:
             if self.refuses:
-                raise ModelError("too long")
+                raise self.refuses("too long")
             self.asked += len(rated.responses)
             return [self.values[one.token_ids[0]] for one in rated.responses]
 
@@ -74,10 +74,15 @@ def test_where_no_reply_can_be_read_there_is_no_value():
 
 
 def test_prompts_that_are_too_long_are_left_out_unless_all_are():
-    long = Says(INFORMED, refuses=True)
+    long = Says(INFORMED, refuses=ModelError)
     assert rated(long, Says(INFORMED)) == pytest.approx(through_a_logistic(INFORMED).tolist())
     with pytest.raises(ModelError, match="too long"):
         rated(long)
+
+
+def test_a_prompt_at_which_memory_runs_out_is_not_quietly_left_out():
+    with pytest.raises(ComputeError):
+        rated(Says(INFORMED, refuses=ComputeError), Says(INFORMED))
 
 
 def test_there_are_no_more_shots_than_training_answers():

@@ -10,7 +10,7 @@ import numpy as np
 
 from grace.calibration import Platt, log_losses
 from grace.engines import Engine
-from grace.errors import ModelError
+from grace.errors import ComputeError, ModelError
 from grace.estimators import Estimator, Fitted, Samples, Splits, Values, ended_rows
 from grace.estimators.recalibrated import logistic
 
@@ -36,6 +36,7 @@ def tuned(
 
     Raises:
         ModelError: the model can take none of the prompts.
+        ComputeError: memory ran out, or the values are no numbers.
     """
     few = splits.validation.part(range(min(MOST, len(splits.validation.responses))))
     losses: list[tuple[float, int]] = []
@@ -45,6 +46,8 @@ def tuned(
         try:
             fitted = choice.fit(splits, engine, seed)
             scores = _scored(fitted, score)(few)
+        except ComputeError:  # says nothing about the prompt
+            raise
         except ModelError as error:
             refused = error
             continue
