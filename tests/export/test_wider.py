@@ -173,8 +173,10 @@ def test_a_gguf_base_that_cannot_get_wider_is_refused(
 def test_without_llama_cpp_one_is_told_how_to_quantize_all_but_that_layer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Before the model is loaded and written, which may take minutes."""
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     adapter, base = fitted("llama_tied", tmp_path, 2), str(tmp_path / "base")
+    monkeypatch.delattr("grace.export.gguf.load")
     with pytest.raises(ConfigError, match=r"--tensor-type blk\.1\.ffn_down=f32 IN OUT q8_0"):
         export_model(adapter, adapter, base, tmp_path / "out", form="gguf", dtype="q8_0")
 

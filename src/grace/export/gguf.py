@@ -71,18 +71,20 @@ def write_gguf(source: Source, out: Path) -> None:
 
 def _write_weights(source: Source, file: Path) -> tuple[Any, list[int]]:
     """Write a model that is merged in float32; return its tokenizer and its end tokens."""
+    layer, quantized = source.record.get("layer", 0), source.dtype.startswith("q")
+    exact = f"blk.{layer - 1}.ffn_down" if layer else ""
+    if quantized:
+        _quantization(source.dtype, exact)  # fails before all is loaded and written
     loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
     more = added_dimensions(loaded.model.config.hidden_size, source.dtype)
     model, carrier = carry_layer(loaded, more=more)
     ends = end_ids(model, loaded.tokenizer, source.record)
     named = [end for end in ends if end not in source.record.get("stop_ids", ())]
-    quantized = source.dtype.startswith("q")
     kind = np.float32 if quantized or source.dtype == "float32" else np.float16
     whole = file.with_name(f"whole-{file.name}") if quantized else file
     digest = source.adapter_digest
     write_weights(whole, model, loaded.tokenizer, kind, named, digest, carrier)
     if quantized:
-        exact = "" if carrier is None else f"blk.{source.record['layer'] - 1}.ffn_down"
         _quantize(whole, file, source.dtype, exact)
         whole.unlink()
     return loaded.tokenizer, ends
@@ -180,13 +182,25 @@ def _per_token(reader: Any, name: str, count: int, default: Any) -> list[Any]:
 
 
 def _quantize(file: Path, out: Path, kind: str, exact: str) -> None:
-    """Let llama.cpp quantize all but the head and the embedding, which stay in float16.
-
-    A matrix `exact` stays in float32: what carries a layer in the middle is very small.
+    """Let llama.cpp quantize a file (see `_quantization`).
 
     Raises:
         ConfigError: llama-cpp-python is not installed.
         ModelError: llama.cpp fails.
+    """
+    llama_cpp, params = _quantization(kind, exact)
+    if llama_cpp.llama_model_quantize(str(file).encode(), str(out).encode(), params) != 0:
+        raise ModelError(f"llama.cpp cannot quantize the model as {kind}; use --dtype float16")
+
+
+def _quantization(kind: str, exact: str) -> tuple[Any, Any]:
+    """Return the module of llama.cpp, and how it quantizes all but the head and the embedding.
+
+    These stay in float16, and a matrix `exact` in float32: what carries a layer in the middle is
+    very small.
+
+    Raises:
+        ConfigError: llama-cpp-python is not installed.
     """
     kept = f"--tensor-type {exact}=f32 " if exact else ""
     try:
@@ -206,5 +220,4 @@ def _quantize(file: Path, out: Path, kind: str, exact: str) -> None:
         params.tt_overrides = (override * 2)(
             override(re.escape(exact).encode(), llama_cpp.GGML_TYPE_F32), override(None, 0)
         )
-    if llama_cpp.llama_model_quantize(str(file).encode(), str(out).encode(), params) != 0:
-        raise ModelError(f"llama.cpp cannot quantize the model as {kind}; use --dtype float16")
+    return llama_cpp, params
