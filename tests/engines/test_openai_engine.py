@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fake_upstream
 import tiny_models
 from fake_upstream import MODEL, Behaviour, Server, serving
 from grace.chat import encode_chat
@@ -365,13 +366,23 @@ def test_what_cannot_be_connected_to_says_why(
         ({"retries": -1}, "retries is -1; use 0 or more"),
         ({"timeout_s": 0}, "timeout_s is 0; use more than 0"),
         ({"tensor_parallel_size": 2}, "has no tensor_parallel_size; it has url, model, api_key"),
+        ({"api_key": 12345}, "the API key is no text; put it into GRACE_UPSTREAM_KEY"),
+        ({"url": 8000}, "8000 is not a server address"),
     ],
 )
 def test_options_that_a_client_cannot_have_are_refused(
     options: dict[str, Any], words: str, server: Server, folder: Path
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        load_engine("openai", folder, url=server.url, **options)
+        load_engine("openai", folder, **{"url": server.url, **options})
+
+
+def test_a_model_may_have_a_number_for_a_name(
+    connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An option is read as TOML, so it comes as a number."""
+    monkeypatch.setattr(fake_upstream, "MODEL", "7")
+    assert connect(model=7).served.model == "7"
 
 
 def test_a_lora_that_is_not_loaded_is_noticed(

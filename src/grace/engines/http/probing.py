@@ -117,7 +117,7 @@ async def model_of(upstream: Upstream, name: str | None, card: Json) -> Json:
     lora = card.get("format") == "vllm-lora"
     fitting = adapters if lora and adapters else models
     if name is not None:
-        fitting = [model for model in models if model["id"] == name]
+        fitting = [model for model in models if str(model["id"]) == str(name)]
     if len(fitting) != 1:
         have = ", ".join(str(model["id"]) for model in models) or "none"
         which = f"does not have {name!r}" if name is not None else "has several models"

@@ -263,11 +263,13 @@ def check_number(name: str, value: Any, *, least: int) -> None:
 
 
 def check_key(key: str) -> None:
-    """Check that an API key fits into a header.
+    """Check that an API key is text that fits into a header.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: it does not, or is another TOML value than text.
     """
+    if not isinstance(key, str):
+        raise ConfigError("the API key is no text; put it into GRACE_UPSTREAM_KEY, or in quotes")
     if not (key.isascii() and key.isprintable()):
         raise ConfigError(
             "the API key has a line break or a character outside ASCII, which no header can "
@@ -294,7 +296,7 @@ def _checked(url: str) -> str:
     try:
         parts, port = URL(url), urlsplit(url).port  # either refuses what the other one takes
         usable = parts.scheme in ("http", "https") and parts.host and port != 0
-    except (InvalidURL, ValueError):
+    except (AttributeError, InvalidURL, TypeError, ValueError):  # the option may be a number
         usable = False
     if not usable:
         raise ConfigError(f"{url!r} is not a server address; give e.g. http://127.0.0.1:8000")
