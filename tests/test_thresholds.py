@@ -134,13 +134,13 @@ def test_a_promise_is_never_rounded_up(delta: float, sure: str):
 def test_where_too_few_have_a_confidence_no_test_is_claimed():
     found = selective([0.9] * 40 + [np.nan] * 160, [True] * 200, target=0.9)
     assert found.tau is None
-    assert "with 200 points: only 40 reach the loosest threshold, 100 must;" in str(found)
+    assert "with 200 questions: only 40 reach the loosest threshold, 100 must;" in str(found)
 
 
-def test_too_few_points_are_said_to_be_too_few():
+def test_too_few_questions_are_said_to_be_too_few():
     found = selective([0.9] * 28, [True] * 28, target=0.9)
     assert found.tau is None
-    assert "28 points: at least 29 would be needed even if all were right" in str(found)
+    assert "28 questions: at least 29 would be needed even if all answers were right" in str(found)
     assert selective([0.9] * 29, [True] * 29, target=0.9).tau is not None
 
 

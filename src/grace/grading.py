@@ -196,7 +196,7 @@ def _value(match: re.Match[str]) -> float | None:
 
 
 def _rouge(text: str, question: Question, threshold: float) -> bool:
-    """ROUGE-L F1 of at least the threshold against the best accepted answer, or equal to one.
+    """ROUGE-L F1 with an accepted answer of at least `grade.rouge_threshold`, or equal to one.
 
     Example: "by George Eliot" is right, "Jane Austen" is wrong; accepted: "George Eliot".
     Source: arXiv 2509.09438 section 4.1.1 and Appendix A.
@@ -212,7 +212,7 @@ def _rouge(text: str, question: Question, threshold: float) -> bool:
 
 
 def _rouge_or_substring(text: str, question: Question, threshold: float) -> bool:
-    """As rouge, or the first accepted answer occurs verbatim in the short answer.
+    """As `rouge`, or the first accepted answer occurs verbatim in the short answer.
 
     Example: "7 of all those I know" is right, "8 of all those I know" is wrong; accepted: "7".
     Source: Apricot, arXiv 2403.05973, published code.
@@ -262,7 +262,7 @@ def _is_same(value: float, accepted: float) -> bool:
 
 
 def _auto(text: str, question: Question, threshold: float) -> bool:
-    """Of choices, the letter that votes count; else as number if it accepts only those, or rouge.
+    """The right letter or option; for open questions as `number` if it fits, else as `rouge`.
 
     Example: "by George Eliot" is right, "Jane Austen" is wrong; accepted: "George Eliot".
     """

@@ -112,11 +112,12 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
     assert list(losses) == ([] if layer == 1 else [0, 1, 2])
     chosen = json.loads((deep / "adapter" / "grace.json").read_text())["layer"]
     assert losses.get(chosen) == min(losses.values(), default=None)
-    assert f"c reads {f'the MLP of block {chosen}' if chosen else 'the last state'}, fitted" in said
+    place = f"the MLP of block {chosen}" if chosen else "the last state"
+    assert f"the confidence reads {place}, fitted" in said
     rated = rated_estimators(open_run(deep))
     assert (rated["rows"].layer, rated["grace"].answers) == (chosen, "tuned")  # type: ignore[attr-defined]
     notes = json.loads((deep / "report.json").read_text())["notes"]
-    assert (f"questions, seed 0: c reads the MLP of block {chosen}" in notes) == (chosen > 0)
+    assert (f"questions, seed 0: the confidence reads {place}" in notes) == (chosen > 0)
     model = grace.load(deep)
     ended = [one for one in ours if one.finish_reason == "stop"]
     assert len({one.confidence for one in ended}) > 1
@@ -128,7 +129,7 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
 @pytest.mark.parametrize(
     ("changes", "layer", "why"),
     [
-        (["train.layer=1"], 1, "c reads the MLP of block 1 (train.layer=0 trains it)"),
+        (["train.layer=1"], 1, "the confidence reads the MLP of block 1 (train.layer=0 trains it)"),
         (["train.layer=0", "train.trace=true"], 0, "train.trace is set"),
         (["train.lora=always"], 0, None),
     ],

@@ -68,12 +68,12 @@ def check_traces(model: Model, path: str) -> None:
         ConfigError: says how to get one.
     """
     if not model.traces:
-        remedy = "--set train.trace=true"
+        remedy = "grace fit --trace, or grace run --set train.trace=true"
         if is_run(Path(path)):
-            remedy = f"grace run {path} {remedy} --redo features"
+            remedy = f"grace run {path} --set train.trace=true --redo features"
         raise ConfigError(
-            f"{path} has a confidence at the end of an answer only; for one at every token, train "
-            f"it with {remedy}"
+            f"{path} has a confidence at the end of an answer only; to fit one at every token: "
+            f"{remedy}"
         )
 
 

@@ -44,7 +44,9 @@ class DataSettings:
 
     task: str = setting("", "name of a task (see `grace list tasks`), or module:NAME")
     dir: str = setting(
-        "", "folder with TASK/SPLIT.jsonl, in the columns of the Hub's data set; empty: the Hub"
+        "",
+        "folder from which to read the task's questions: TASK/SPLIT.jsonl, with the columns of its "
+        "data set on the Hub; empty: the Hub",
     )
     file: str = setting(
         "",
@@ -65,18 +67,18 @@ class DataSettings:
     test: int = setting(0, "number of test questions; 0: all, up to 1,000", low=0)
     prompt: str = setting(
         "auto",
-        "paper, short: chat turns with or without instructions; text: plain text, the only one "
-        "without a chat template; auto: the one that answers most training questions right",
+        "paper: chat turns with instructions; short: chat turns without; text: plain text, the "
+        "only one without a chat template; auto: whichever answers most training questions right",
     )
     template: str = setting(
         "",
-        "text of one question, instead of the prompt's own: with {question} and, for multiple "
-        "choice, {options}",
+        "how one question is written, instead of the prompt's own way: a text with {question} and, "
+        "for multiple choice, {options}",
     )
     shots: int = setting(
         -1,
-        "training questions shown with their answers before each question; -1: chosen with "
-        "data.prompt=auto, else none",
+        "number of training questions shown with their answers before each question; -1: chosen "
+        "with data.prompt=auto, else none",
         low=-1,
     )
     system: str = setting("", "system prompt of your own, instead of the task's")
@@ -111,12 +113,15 @@ class SampleSettings:
         1.0, "nucleus sampling: probability mass of the tokens to draw from", low=1e-6, high=1
     )
     draw_temperature: float = setting(
-        0.8, "sampling temperature of the further samples that some estimators compare", low=0
+        0.8,
+        "sampling temperature of further samples: those of `grace scale`, and those that some "
+        "estimators compare",
+        low=0,
     )
     max_new_tokens: int = setting(
         0,
-        "longest response, in tokens; 0: 512 for multiple choice, else 50 or what twice the "
-        "longest accepted answer takes, and 2,048 more with model.thinking",
+        "longest response, in tokens; 0: 512 for multiple choice, else 50 or twice the longest "
+        "accepted answer, whichever is more; with model.thinking 2,048 more",
         low=0,
     )
     stop: tuple[str, ...] = setting(
@@ -175,7 +180,7 @@ class TargetSettings:
         "labels",
         "labels: right or wrong; bins: accuracy of the bin (paper); scores: those of the probe",
     )
-    min_count: int = setting(20, "responses below which a bin causes a warning", low=1)
+    min_count: int = setting(20, "smallest number of responses in a bin without a warning", low=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

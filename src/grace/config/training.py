@@ -22,53 +22,57 @@ class TrainSettings:
         "linear",
         "linear: the logits of <CNF> and two more tokens minus that of <NOC>, none of which is "
         "ever sampled; token: the probability of <CNF> (paper); bins: the likeliest of <B1> to "
-        "<B10>, SFT only",
+        "<B10>, trained by SFT only (GrACE-Disc)",
     )
     lora: Literal["auto", "always", "never"] = setting(
         "auto",
-        "with head=linear. auto: train LoRA if c reads the last state, keep it if validation "
-        "answers confirm it; always: keep it; never: only fit the rows, which changes no answer",
+        "with head=linear. auto: train LoRA if the confidence reads the last state, and keep it if "
+        "validation answers confirm it; always: keep it; never: only fit the rows, which changes "
+        "no answer",
     )
     gamma: float = setting(
-        0.1, "weight of the SFT term, which keeps the answers as they are", low=0
+        0.1, "weight of the SFT term (supervised fine-tuning on the model's own answers)", low=0
     )
     cnf_in_sft: bool = setting(False, "<CNF> is one more label of the SFT term (GrACE-SFT)")
     loss: Literal["mse", "log"] = setting("log", "calibration loss: log, or mse (paper)")
     init: Literal["mean", "eos", "scaled_eos"] = setting(
         "eos",
-        "row from which <CNF> starts, with head=token: eos, scaled_eos, or the mean of all; with "
-        "read_at=prompt one with c of about 1/2",
+        "with head=token, the row that <CNF> starts from: eos, scaled_eos (of mean norm) "
+        "or mean (of all rows); read_at=prompt has a start of its own",
     )
     read_at: Literal["predict", "feed", "prompt"] = setting(
         "predict",
-        "where c is read. predict: last response token, at no cost; feed: <CNF>, with one more "
-        "forward pass; prompt: last prompt token",
+        "where the confidence is read. predict: last response token, at no cost; feed: <CNF>, with "
+        "one more forward pass; prompt: last prompt token",
     )
     evidence: Literal["none", "likelihood"] = setting(
         "likelihood",
-        "likelihood: c also uses the probabilities of the response's own tokens; none: it does not "
-        "(paper)",
+        "likelihood: the confidence also uses the probabilities of the response's own tokens; "
+        "none: it does not (paper)",
     )
     trace: bool = setting(
-        False, "also fit c at every token of an answer, with head=linear; LoRA is then not trained"
+        False,
+        "also fit the confidence at every token of an answer, with head=linear; LoRA is then not "
+        "trained",
     )
     layer: int = setting(
         -1,
-        "what c reads, with head=linear. 0: the last hidden state; N: the MLP of block N, counted "
-        "from 1; -1: whichever of the last state and some blocks is best on held-out folds. Where "
-        "it is a block, LoRA is not trained; with lora=always it is the last state",
+        "what the confidence reads, with head=linear. 0: the last hidden state; N: the MLP of "
+        "block N, counted from 1; -1: the last state or one of four blocks, whichever is best on "
+        "held-out folds. Where it is a block, LoRA is not trained; with lora=always it is the last "
+        "state",
         low=-1,
     )
     balance: Literal["none", "cap", "sampler"] = setting(
         "none",
-        "balance the target's intervals: none; cap, at most the mean size of each; or sampler, "
-        "equally often",
+        "how training examples are balanced over intervals of their target. none: not at all; cap: "
+        "at most the mean number from each; sampler: from each equally often",
     )
     rank: int = setting(16, "LoRA rank", low=1)
     alpha: float = setting(16.0, "LoRA scaling factor", low=0)
     dropout: float = setting(0.05, "LoRA dropout", low=0, high=1)
     target_modules: tuple[str, ...] = setting(
-        ("mlp",), "mlp, attention, qv, all-linear, or module names"
+        ("mlp",), "layers that LoRA adapts: mlp, attention, qv, all-linear, or module names"
     )
     weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
     schedule: Literal["constant", "linear", "cosine"] = setting(

@@ -77,16 +77,16 @@ class AccuracyGuarantee:
             )
         if self.n < self.needed:
             return (
-                f"no threshold can promise {promise} with {self.n} points: at least {self.needed} "
-                "would be needed even if all were right"
+                f"no threshold can promise {promise} with {self.n} questions: at least "
+                f"{self.needed} would be needed even if all answers were right"
             )
         start = starts(self.n, self.target, self.delta)[0]
         tested = f"the strictest tested has {seen}, bound {self.bound:.1%}"
         if self.accepted < start:
             tested = f"only {self.accepted} reach the loosest threshold, {start} must"
         return (
-            f"no threshold can promise {promise} with {self.n} points: {tested}; lower the target, "
-            "or calibrate on more questions"
+            f"no threshold can promise {promise} with {self.n} questions: {tested}; lower the "
+            "target, or calibrate on more"
         )
 
 

@@ -116,7 +116,7 @@ def label(
     settings: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Let a model answer many questions, rate and grade the answers, and write them as Parquet.
+    """Answer many questions with a model, and write the rated and graded answers as Parquet.
 
     An interrupted command resumes when you repeat it.
     """

@@ -130,7 +130,8 @@ def _strategies() -> Rows:
         about = [_first_line(plugin.file), f"Settings: {', '.join(settings)}." if settings else ""]
         rows.append({"name": shown, "about": " ".join(about).strip()})
     for name, base in DROPPING.items():
-        rows.append({"name": name, "about": f"{base},{DROP}: also abort samples on the way."})
+        dropping = f"{base},{DROP}: also abort samples whose confidence falls below 0.1."
+        rows.append({"name": name, "about": dropping})
     return rows
 
 

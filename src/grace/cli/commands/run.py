@@ -31,7 +31,7 @@ RUN_EXAMPLES = (
         "grace run runs/own --set grade.grader=exact --redo grade",
     )
     + "\n\nThe second command only prints what would be done; the third grades the answers of a"
-    " finished run again, with another grader, and does what follows from it."
+    " finished run again, with another grader, and repeats the stages after that."
 )
 REPORT_EXAMPLES = examples(
     "grace report runs/qwen",
@@ -67,7 +67,7 @@ def run(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder with TASK/SPLIT.jsonl, from which to read the task."),
+        typer.Option(help="Folder from which to read the task's questions (TASK/SPLIT.jsonl)."),
     ] = None,
     file: Annotated[
         str | None,
@@ -101,13 +101,17 @@ def run(
         ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="STAGE", help="Last stage to do, one of those of --redo.")
+        str | None,
+        typer.Option(metavar="STAGE", help="Stop after this stage, one of those of --redo."),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Tasks and seeds to run side by side.")
+        int, typer.Option(min=1, metavar="N", help="Number of runs (tasks, seeds) to do at a time.")
     ] = 1,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print the stages to do and their tokens.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Only print the stages left to do, and how many tokens they take."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:

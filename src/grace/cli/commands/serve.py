@@ -126,7 +126,7 @@ def proxy(
     max_running: Annotated[
         int,
         typer.Option(
-            min=1, metavar="N", help="Largest number of requests sent there at the same time."
+            min=1, metavar="N", help="Largest number of requests sent to that server at a time."
         ),
     ] = 256,
     max_waiting: MaxWaiting = 64,

@@ -27,7 +27,7 @@ class RowsAlone:
 
     layer: int = setting(
         LAST,
-        "0: the last hidden state, N: the MLP of block N; unless set, what c reads in the run",
+        "0: the last hidden state; N: the MLP of block N; unless set, what `grace` reads",
         low=0,
     )
     answers: ClassVar[Answers] = "base"

@@ -189,8 +189,8 @@ def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Pol
     for one in named.values():
         if getattr(one.strategy, "drop", 0) and not context.settings.train.trace:
             raise ConfigError(
-                f"strategy {one.name!r} reads c before the end of an answer, which the run was not "
-                "trained for; train it with train.trace=true"
+                f"strategy {one.name!r} needs a confidence before the end of an answer, which the "
+                "run does not have; train it with train.trace=true"
             )
         if one.estimator is None:
             policies["base"].append(one)

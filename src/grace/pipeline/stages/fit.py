@@ -162,11 +162,13 @@ def fit_rows(
         seed=seed,
     )
     say(
-        f"c reads {_named(chosen)}, fitted on {len(readout.losses)} answers: held-out log loss "
-        f"{readout.losses.mean():.3f} (evidence alone {readout.alone.mean():.3f})"
+        f"the confidence reads {_named(chosen)}, fitted on {len(readout.losses)} answers: "
+        f"held-out log loss {readout.losses.mean():.3f} (evidence alone {readout.alone.mean():.3f})"
     )
     if floor := readout.evidence.floor:
-        say(f"c has a floor of {floor:.2f}: the chance that an answer is right by luck")
+        say(
+            f"the confidence has a floor of {floor:.2f}: the chance that an answer is right by luck"
+        )
     if along is None:
         return readout
     traced = fit_trace(readout, along, *graded, seed=seed)

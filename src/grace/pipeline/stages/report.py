@@ -53,7 +53,8 @@ def report_input(context: Context) -> ReportInput:
     table = read_json(directory.target_table)
     estimators, task = rated_estimators(context), context.about["task"]
     layer = read_json(directory.readout).get("layer")
-    notes = [*table["warnings"], *([f"c reads the MLP of block {layer}"] if layer else [])]
+    reads = [f"the confidence reads the MLP of block {layer}"] if layer else []
+    notes = [*table["warnings"], *reads]
     return ReportInput(
         name=directory.path.resolve().name,
         created=config["created"],

@@ -34,7 +34,7 @@ def train(context: Context) -> None:
     auto = settings.train.lora == "auto"
     if copies_rows(context):
         layer = _layer(context)
-        why = f"c reads the MLP of block {layer} (train.layer=0 trains it)"
+        why = f"the confidence reads the MLP of block {layer} (train.layer=0 trains it)"
         if auto:
             say(f"no LoRA is trained, since {why if layer != LAST else 'train.trace is set'}")
         copy_adapter(directory.rows, directory.adapter)
