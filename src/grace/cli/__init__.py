@@ -31,8 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     command = _command(words)
     _silence_libraries()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # UTF-8 everywhere, as Python 3.15 writes
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+        # UTF-8 everywhere, as Python 3.15 writes. The position of a file that was replaced by a
+        # pipe cannot be read, which comes last and is not needed.
+        if isinstance(stream, io.TextIOWrapper):
+            with contextlib.suppress(OSError):
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     # Importing torch makes very many objects that stay. Looking for garbage among them takes most
     # of a second while they come, and another one at the end.
     gc.set_threshold(200_000)
