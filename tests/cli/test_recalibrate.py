@@ -74,6 +74,15 @@ def test_it_finds_the_map_and_says_what_it_gains(
     assert "run does not use log-probabilities (train.evidence=none): one slope" in shown
 
 
+def test_where_nothing_clearly_changes_the_model_may_stay_as_it_is(
+    finished: Path, tmp_path: Path, cli: Any
+):
+    graded = tiny_run.write_lines(tmp_path / "graded.jsonl", answers(100, 1.0, 0.0))
+    shown = cli("recalibrate", finished / "run", graded, tmp_path / "out").out
+    assert "Brier score: no clear change (5 folds" in shown
+    assert "keep using the model as it is for these questions, or grade more answers" in shown
+
+
 def test_hidden_states_that_say_nothing_of_these_questions_are_turned_down(
     finished: Path, tmp_path: Path, cli: Any
 ):

@@ -130,4 +130,5 @@ def _show(compared: dict[str, dict[str, list[float]]], title: str) -> None:
     change = "clearly better" if high < 0 else "clearly worse" if low > 0 else "no clear change"
     print(f"Brier score: {change} (5 folds: each answer rated by a fit without its question)")
     if high >= 0:
-        print("recalibration is not needed: keep using the model as it is for these questions")
+        more = "" if low > 0 else ", or grade more answers"
+        print(f"keep using the model as it is for these questions{more}")
