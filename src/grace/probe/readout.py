@@ -98,10 +98,12 @@ def layer_loss(
     `COMPARED` answers it takes a half, a third or so on, by question. The arguments are those of
     `fit_readout`.
     """
-    part_N = assign_folds(groups_N, -(-len(labels_N) // COMPARED), seed) == 0
-    read = [block[part_N] for block in (*placed(states), *_blocks(features_NF))]
-    groups = [group for group, kept in zip(groups_N, part_N, strict=True) if kept]
-    return quick_loss(read, labels_N[part_N], groups, free=True, first=first, seed=seed)
+    read, parts = [*placed(states), *_blocks(features_NF)], -(-len(labels_N) // COMPARED)
+    if parts > 1:
+        kept = np.flatnonzero(assign_folds(groups_N, parts, seed) == 0).tolist()
+        read, labels_N = [block[kept] for block in read], labels_N[kept]
+        groups_N = [groups_N[row] for row in kept]
+    return quick_loss(read, labels_N, groups_N, free=True, first=first, seed=seed)
 
 
 def placed(features: Features) -> list[Array]:
