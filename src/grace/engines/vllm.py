@@ -216,13 +216,13 @@ class VllmStream:
         """
         engine, reader, requests = self._engine, self._engine.reader, self._engine._requests
         waiting = {requests.add(self._prompt, self._params(n)): n for n in numbers}
-        written, drawn = dict.fromkeys(waiting, 0), {name: list[Step]() for name in waiting}
+        drawn = {name: list[Step]() for name in waiting}
         watches = {name: Watch(reader.evidence, self._sampling.drop) for name in waiting}
         try:
             while waiting:
                 for name, output in requests.wait(waiting):
                     (sample,) = output.outputs
-                    written[name], steps = len(sample.token_ids), drawn[name]
+                    steps = drawn[name]
                     new = slice(len(steps), None)  # an output has all tokens so far
                     steps += map(engine._step, sample.token_ids[new], sample.logprobs[new])
                     if count := watches[name].falls(steps, reader):
@@ -232,10 +232,10 @@ class VllmStream:
                         generation = read(steps, reader, engine.tokenizer)
                     else:
                         continue
-                    written[name] = len(generation.token_ids)
+                    self.tokens += len(generation.token_ids)
                     yield waiting.pop(name), generation
         finally:
-            self.tokens += sum(written.values())
+            self.tokens += sum(len(drawn[name]) for name in waiting)
             requests.abort(waiting)
 
     def _params(self, number: int) -> Any:
