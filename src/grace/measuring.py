@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import json
 import math
 from collections import Counter
@@ -24,7 +25,7 @@ from grace.report import (
 from grace.report.names import label
 from grace.store import is_run, is_study
 from grace.store.inputs import Row, located, read_rows
-from grace.tasks.columns import is_option, read_options
+from grace.tasks.columns import columns_to_read, read_options
 
 TASK = "given answers"
 DRAWN = 10**8  # responses in all bootstrap resamples; very many responses get fewer resamples
@@ -137,7 +138,8 @@ def _rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     if isinstance(source, str | Path):
         if is_run(Path(source)) or is_study(Path(source)):
             raise DataError(f"{source} is a run, which is measured: see `grace report {source}`")
-        for where, row in read_rows(source, choose=_columns):
+        choose = functools.partial(columns_to_read, fields=FIELDS)
+        for where, row in read_rows(source, choose=choose):
             yield Row(where, in_any_case(row, FIELDS))
         return
     for number, fields in enumerate(source):
@@ -214,11 +216,6 @@ def _examples(answers: Answers) -> list[RatedAnswer]:
         for row in answers.rated
         if row.question and row.response
     ]
-
-
-def _columns(names: Sequence[str]) -> list[str]:
-    """Return the columns of a table to read: those in `FIELDS`, and those of options."""
-    return [name for name in names if name.strip().lower() in FIELDS or is_option(name)]
 
 
 def check_report_place(out: Path | None) -> None:

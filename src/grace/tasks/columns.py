@@ -13,7 +13,7 @@ import difflib
 import itertools
 import re
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,9 +102,12 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     return Question(name, "jsonl", text, answers, choices)
 
 
-def is_option(name: str) -> bool:
-    """Return whether a column of this name may hold options."""
-    return name.strip().lower() in CHOICES or LETTERED.fullmatch(name.strip()) is not None
+def columns_to_read(names: Sequence[str], fields: Collection[str]) -> list[str]:
+    """Return the columns of a table that are in `fields`, in any case, or may hold options."""
+    known = {*fields, *CHOICES}
+    return [
+        name for name in names if name.strip().lower() in known or LETTERED.fullmatch(name.strip())
+    ]
 
 
 def read_options(row: Row) -> tuple[str, ...]:

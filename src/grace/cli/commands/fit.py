@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from grace.config import override_settings
 from grace.errors import DataError
 from grace.store import check_vacant
 from grace.store.inputs import Row, read_rows
-from grace.tasks.columns import is_option
+from grace.tasks.columns import columns_to_read
 
 if TYPE_CHECKING:
     from grace.pipeline.stages.graded import Graded
@@ -107,7 +108,9 @@ def _graded(file: Path) -> Iterator[Graded]:
     from grace.measuring import grade_in, in_any_case
     from grace.pipeline.stages.graded import Graded
 
-    for where, written in read_rows(file, choose=_read):
+    # `grace label` also writes large columns
+    choose = functools.partial(columns_to_read, fields=COLUMNS)
+    for where, written in read_rows(file, choose=choose):
         fields = in_any_case(written, COLUMNS)
         correct = grade_in(fields, where)
         if correct is None or fields.get("finish_reason") == "length":
@@ -116,11 +119,6 @@ def _graded(file: Path) -> Iterator[Graded]:
             fields["response"] = fields["text"]  # as `grace label` calls it
         row = response_row(Row(where, fields))
         yield Graded(row.asked, tuple(row.choices), row.response, correct, where)
-
-
-def _read(names: Sequence[str]) -> list[str]:
-    """Return the columns of a table to read: `grace label` also writes large ones."""
-    return [name for name in names if name.strip().lower() in COLUMNS or is_option(name)]
 
 
 def _measure(
