@@ -325,8 +325,8 @@ def test_a_part_of_a_study_is_reported_alone(study: Path):
         ("[study.variant.'..']\ntrain.epochs = 1\n", "'..' names no folder"),
         ("[study.variant.'']\ntrain.epochs = 1\n", "'' names no folder"),
         (
-            "[report]\nname = '/tmp/x'\n[study.variant.b]\ntrain.epochs = 1\n",
-            "'/tmp/x' names no folder",
+            "[report]\nname = '/other/x'\n[study.variant.b]\ntrain.epochs = 1\n",
+            "'/other/x' names no folder",
         ),
     ],
 )
