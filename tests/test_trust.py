@@ -147,6 +147,31 @@ def test_a_models_own_code_needs_the_users_word(copy: Path, finished: Path, mark
     assert not mark.exists()
 
 
+def test_a_model_named_in_the_environment_runs_its_own_code(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/serving.md says; `grace ask`, `grace serve` and `grace export` have no --set."""
+    model = shutil.copytree(finished / "model", tmp_path / "model")
+    spoil(model / "config.json", "", "model_type", "own")
+    own = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Model"}
+    spoil(model / "config.json", "", "auto_map", own)
+    (model / "own.py").write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "class Own(LlamaConfig):\n    model_type = 'own'\n"
+        "class Model(LlamaForCausalLM):\n    config_class = Own\n"
+    )
+    adapter = shutil.copytree(finished / "run" / "adapter", tmp_path / "adapter")
+    spoil(adapter / "grace.json", "", "base_model", str(model))
+    with pytest.raises(ModelError, match=f"code of its own; .*GRACE_TRUST={model} in the"):
+        grace.load(adapter)
+    monkeypatch.setenv("GRACE_TRUST", f"tiny_run,{model}")
+    wanted = grace.load(finished / "run").ask("Who wrote Middlemarch?")
+    assert grace.load(adapter).ask("Who wrote Middlemarch?") == wanted
+    with pytest.raises(SystemExit) as stopped:
+        main(["export", str(adapter), str(tmp_path / "out")])
+    assert stopped.value.code == 0
+
+
 def test_a_chat_template_reaches_no_python(finished: Path) -> None:
     from transformers import AutoTokenizer
 

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 
 from grace.errors import ConfigError, packages_for
 
-TRUSTED = "GRACE_TRUST"  # environment variable: modules that files may name, separated by commas
+TRUSTED = "GRACE_TRUST"
+"""Environment variable: modules that files may name, and models whose own code may run."""
 
 
 class Plugin(NamedTuple):
@@ -113,6 +114,11 @@ def refuse_code(code: Iterable[str], where: object) -> None:
                 f"{where} wants to run Python code: {name}; if you know what it does, allow it: "
                 f"{TRUSTED}={name} in the environment"
             )
+
+
+def trusts(model: str | Path) -> bool:
+    """Return whether the user has allowed this model's own code, by its path or Hub id."""
+    return str(model) in _trusted()
 
 
 def _trusted() -> list[str]:

@@ -24,6 +24,7 @@ from grace.engines.local.loading import (
     load,
     load_tokenizer,
     no_progress_bar,
+    read_config,
 )
 from grace.errors import ConfigError, ModelError
 from grace.export.wider import FAINT, FAINT_HALF, Carried, widen
@@ -121,9 +122,7 @@ def carry_layer(loaded: Loaded, faint: float = FAINT, more: int = 0) -> Carried:
 
 
 def _base_dtype(base: str) -> torch.dtype:
-    from transformers import AutoConfig
-
-    dtype: Any = getattr(AutoConfig.from_pretrained(base), "dtype", None)
+    dtype: Any = getattr(read_config(base), "dtype", None)
     return dtype if dtype in DTYPES.values() else torch.float32
 
 

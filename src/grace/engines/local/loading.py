@@ -6,12 +6,12 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from grace import plugins
 from grace.chat import with_thinking
 from grace.cnf import count_rows, find_readout
 from grace.config import is_missing
@@ -24,11 +24,7 @@ from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
 from grace.store import ROWS, is_run, read_card
 
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Loaded(NamedTuple):
@@ -66,6 +62,7 @@ def load(
     Raises:
         ModelError: something is missing or cannot be used; the message names it.
     """
+    trust_remote_code = trust_remote_code or plugins.trusts(path)
     where = pick_device(device)
     kind = _pick_dtype(dtype, where)
     _check_directory(path)
@@ -107,6 +104,7 @@ def load_tokenizer(
     """
     from transformers import AutoTokenizer
 
+    trust_remote_code = trust_remote_code or plugins.trusts(path)
     _check_directory(path, config=False)
     remedy = f"give a directory with tokenizer.json, e.g. copy the base model's into {path}"
     try:
@@ -144,6 +142,7 @@ def read_config(path: str | Path, *, trust_remote_code: bool = False) -> Any:
     """
     from transformers import AutoConfig
 
+    trust_remote_code = trust_remote_code or plugins.trusts(path)
     _check_directory(path)
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -287,8 +286,9 @@ def _name_own_code(path: str | Path, error: Exception) -> None:
     """
     if "trust_remote_code" in str(error):
         raise ModelError(
-            f"{path} comes with Python code of its own, which is not run unless you trust it: "
-            "--set model.trust_remote_code=true, or trust_remote_code=True in Python"
+            f"{path} comes with Python code of its own; if you know what it does, allow it: "
+            f"{plugins.TRUSTED}={path} in the environment, --set model.trust_remote_code=true of "
+            "grace run, fit and label, or trust_remote_code=True in Python"
         ) from error
 
 
@@ -306,7 +306,7 @@ def _causal_model(path: str | Path, **options: Any) -> Any:
         raise
 
 
-@contextmanager
+@contextlib.contextmanager
 def no_progress_bar() -> Iterator[None]:
     """Hide the progress bars of transformers while it reads or writes weights."""
     from transformers.utils import logging
