@@ -17,7 +17,7 @@ from grace.estimators import Answers, Draws, Samples
 from grace.pipeline.prompting import choose, explained_length, settled
 from grace.progress import say
 from grace.records import Message, Question
-from grace.store import RowFile, RunDir, Split, read_json
+from grace.store import RowFile, RunDir, Split, is_run, read_json, runs_in
 from grace.tasks import Task, graded_task, load_task, title_of
 from grace.tasks.prompts import conversation
 
@@ -254,12 +254,15 @@ def read_run_settings(path: Path) -> RunSettings:
     """Return the settings of a run to look at; code that they name is not checked.
 
     Raises:
-        RunError: there is no run at this path.
+        RunError: there is no run at this path, or there are several.
     """
     config = RunDir(path).config
-    if not config.exists():
-        raise RunError(f"{path} is not a run (no config.json); see `grace list runs`")
-    return from_dict(RunSettings, read_json(config)["settings"], where=str(config))
+    stored = read_json(config) if config.exists() else {}
+    if not is_run(path):
+        runs = runs_in(path)
+        which = f"holds several runs; name one of them, e.g. {runs[0]}" if runs else "is not a run"
+        raise RunError(f"{path} {which}; see `grace list runs`")
+    return from_dict(RunSettings, stored["settings"], where=str(config))
 
 
 def code_in(settings: RunSettings) -> list[str]:

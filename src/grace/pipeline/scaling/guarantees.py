@@ -15,7 +15,7 @@ from grace.pipeline.scaling.pools import OWN, draw_pool, read_pool
 from grace.records import Threshold, to_json
 from grace.scaling import Pool, accuracy_threshold
 from grace.scaling.guarantees import early_stops
-from grace.store import is_run, runs_in, write_json
+from grace.store import write_json
 from grace.strategies import BUDGET
 from grace.thresholds import AccuracyGuarantee, check_level, few_dropped, selective
 
@@ -51,10 +51,6 @@ def choose_threshold(
         RunError: there is no such run, or its model is not trained yet.
     """
     wanted = _wanted(mode, target, delta, budget, alpha)
-    if not is_run(path):
-        runs = runs_in(path)
-        which = f"holds several runs; name one of them, e.g. {runs[0]}" if runs else "is not a run"
-        raise RunError(f"{path} {which}; see `grace list runs`")
     context = open_run(path, device)
     if not context.directory.done("answer"):
         raise RunError(f"{path} has no trained model yet; finish it first: grace run {path}")
