@@ -2,17 +2,19 @@ import dataclasses
 import re
 import typing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grace.config import (
     RunSettings,
-    absolute_model,
+    assignment,
     describe,
     differences,
     from_dict,
     is_missing,
     override_settings,
+    parse_value,
     read_recipe,
     shipped_recipes,
     to_dict,
@@ -37,6 +39,11 @@ def test_the_settings_of_an_estimator_in_a_module_with_dots_can_be_reached():
         "p_true": {"shots": 2},
         "a:B": {"x": 1},
     }
+
+
+@pytest.mark.parametrize("value", ["Frage 😀", 'a "b"\n', "1", "", 0.1, True, ["a,b", "c"]])
+def test_an_assignment_is_read_as_the_value_that_it_was_made_of(value: Any) -> None:
+    assert parse_value(assignment("data.system", value).partition("=")[2]) == value
 
 
 def test_settings_survive_a_round_trip():
@@ -165,20 +172,6 @@ def test_a_model_that_is_no_hub_id_and_not_there_is_missing(
     Path("runs").mkdir()
     assert is_missing(name) is missing
     assert is_missing(Path("none"))
-
-
-def test_the_path_of_a_model_is_made_absolute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "blob").write_bytes(b"GGUF")
-    (tmp_path / "tiny.gguf").symlink_to(
-        "blob"
-    )  # as in the Hub's cache: only the link has an ending
-    assert absolute_model("tiny.gguf") == absolute_model("~/tiny.gguf") == f"{tmp_path}/tiny.gguf"
-    assert absolute_model("~nobody-at-all/tiny.gguf") == "~nobody-at-all/tiny.gguf"
-    assert absolute_model("owner/name") == "owner/name"
 
 
 def test_the_defaults_are_those_of_two_rows_and_lora_if_it_helps():

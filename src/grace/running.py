@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from grace.config import RunSettings, is_missing
+from grace.config import RunSettings, assignment, is_missing
 from grace.errors import LOCAL, ConfigError, MissingError
 from grace.pipeline.study import Study, resolve_study, run_study
 from grace.report import Report, checked_report
@@ -75,14 +74,14 @@ def run(
 
 
 def _override(key: str, value: Any) -> str:
-    """Return KEY=VALUE, the value as TOML writes it.
+    """Return KEY=VALUE.
 
     Raises:
         ConfigError: the value is None, which no setting is.
     """
     if value is None:
         raise ConfigError(f"{key} is None; leave it out for its default")
-    return f"{key}={json.dumps(value, default=str, ensure_ascii=False)}"
+    return assignment(key, value)
 
 
 def resolve(

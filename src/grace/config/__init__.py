@@ -6,12 +6,12 @@ Order of precedence: defaults, then the recipe (TOML), then `section.key=value` 
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from grace.config.fields import assignment as assignment
 from grace.config.fields import describe as describe
 from grace.config.fields import differences as differences
 from grace.config.fields import flatten as flatten
@@ -84,17 +84,6 @@ def is_missing(model: str | Path) -> bool:
     owner, slash, name = str(model).partition("/")
     inside = slash != "" and (name == "" or "/" in name or Path(owner).exists())
     return inside or isinstance(model, Path) or model.startswith((".", "~", "/"))
-
-
-def absolute_model(model: str | Path) -> str:
-    """Return the absolute path of a model's directory or file, a Hub id or `pocket` as it is.
-
-    A link to a file keeps its name, whose ending says what it is.
-    """
-    path = Path(os.path.expanduser(model))
-    if str(model) == "pocket" or not path.exists():
-        return str(model)
-    return str(path.parent.resolve() / path.name if path.is_file() else path.resolve())
 
 
 def merged(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -76,6 +76,11 @@ def parse_value(text: str) -> Any:
         return text
 
 
+def assignment(key: str, value: Any) -> str:
+    """Return `KEY=VALUE` as `parse_value` reads it; what is no value of JSON becomes its text."""
+    return f"{key}={json.dumps(value, default=str, ensure_ascii=False)}"
+
+
 def describe(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield (dotted key, default, help text) of every setting, in order."""
     hints = typing.get_type_hints(kind)

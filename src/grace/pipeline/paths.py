@@ -5,12 +5,20 @@ A relative path starts from the current directory, in a recipe as in a command.
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from grace.config import absolute_model, merged, parse_value
+from grace.config import assignment, merged, parse_value
 from grace.store.inputs import located
+
+
+def absolute_model(model: str | Path) -> str:
+    """Return the absolute path of a model's directory or file, a Hub id or `pocket` as it is."""
+    is_path = str(model) != "pocket" and Path(os.path.expanduser(model)).exists()
+    return located(model) if is_path else str(model)
+
 
 PLACES: dict[str, dict[str, Callable[[str], str]]] = {
     "model": {"path": absolute_model},
@@ -42,4 +50,4 @@ def absolute_override(override: str) -> str:
     if not equals or not isinstance(value, str):
         return override
     path = absolute({section: {key: value}})[section][key]
-    return override if path == value else f"{name}={json.dumps(path)}"
+    return override if path == value else assignment(name, path)

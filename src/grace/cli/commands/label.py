@@ -21,7 +21,7 @@ from grace.cli.options import (
     listed,
     refuse_unused,
 )
-from grace.config import RunSettings, absolute_model, override_settings, to_dict
+from grace.config import RunSettings, assignment, override_settings, to_dict
 from grace.errors import ConfigError
 from grace.store import is_run, read_card
 
@@ -121,9 +121,10 @@ def label(
     An interrupted command resumes when you repeat it.
     """
     from grace.engines.kinds import engine_class, own_options
-    from grace.model.loading import adapter_folder, recorded_base
+    from grace.model.loading import adapter_folder, backbone
     from grace.pipeline.labelling import SECRET, Labelling
     from grace.pipeline.labelling import label as label_all
+    from grace.pipeline.paths import absolute_model
     from grace.pipeline.prompting import THOUGHT
     from grace.running import check_packages
     from grace.strategies import TEMPERATURE
@@ -143,7 +144,7 @@ def label(
     card = read_card(folder or Path(model))
     engine = engine or ("llama" if card.get("format") == "gguf" else "transformers")
     columns = {"data.question_field": question_field, "data.answer_field": answer_field}
-    named = [f"{key}={json.dumps(name)}" for key, name in columns.items()]
+    named = [assignment(key, name) for key, name in columns.items()]
     run = _settings(Path(model), card, [*named, *(settings or [])])
     kept = _features(listed(features), engine)
     shots = recorded_shots(card)
@@ -157,7 +158,7 @@ def label(
     if upstream_key and "relay" in engine_class(engine).gives:
         options[SECRET] = upstream_key
     how = Labelling(
-        model=absolute_model(base or (model if folder is None else recorded_base(folder, card))),
+        model=absolute_model(backbone(model, folder, card, base)),
         adapter=str(folder.resolve()) if folder else "",
         engine=engine,
         engine_options=options,

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from grace.config import absolute_model, to_dict
+from grace.config import to_dict
 from grace.engines import LAST, Features, LayerStates, StepStates
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
 from grace.pipeline.context import Context
+from grace.pipeline.paths import absolute_model
 from grace.pipeline.stages.depth import layers_to_read, read_array, read_layer
 from grace.pipeline.stages.targets import STEP
 from grace.probe.penalties import FIRST
