@@ -227,6 +227,14 @@ def test_a_stream_aborts_what_falls_below_drop_where_the_whole_sample_says_so(
     assert {"dropped", "stop"} <= reasons
 
 
+def test_a_whole_batch_is_finished_whatever_its_drop(
+    engine: Any, sampled: Any, prompts: Any
+) -> None:
+    dropping = dataclasses.replace(SAMPLED, drop=0.42)
+    made = [(prompts[i], one) for i, some in engine.generate(prompts, dropping) for one in some]
+    assert made == sampled
+
+
 def test_probabilities_of_next_tokens_are_those_of_the_model(
     engine: Any, reference: TransformersEngine, prompts: Any
 ) -> None:

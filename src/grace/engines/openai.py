@@ -30,7 +30,7 @@ from grace.engines.reading import Reader, Scored
 from grace.engines.stops import named_ends, named_rows, stop_ids
 from grace.errors import ConfigError, ModelError
 from grace.records import Generation
-from grace.store import read_card
+from grace.store import adapter_weights, digest, read_card
 
 Value = TypeVar("Value")
 OPTIONS = ("model", "api_key", "timeout_s", "retries", "max_in_flight")
@@ -53,8 +53,8 @@ class OpenAIEngine(StepEngine):
         options: further arguments of `Upstream`.
 
     Raises:
-        ModelError: there is no tokenizer with `<CNF>`, or the server would return other numbers
-            than c.
+        ModelError: there is no tokenizer with `<CNF>`, the server's model was made from another
+            adapter, or its log-probabilities would not give c.
         UpstreamError: the server cannot be reached or does not have the model.
     """
 
@@ -93,12 +93,13 @@ class OpenAIEngine(StepEngine):
             self.remote: Remote = self._calls.run(
                 probe(self._upstream, self.reader, rows, self.tokenizer, card, model)
             )
+            self.served: Served = self.remote.served
+            _refuse_other(self._upstream.url, self.served.root, place)
         except BaseException as error:
             self.close()
             if isinstance(error, UpstreamError):
                 raise UpstreamError(f"{self._upstream.url}: {error}", error.why) from None
             raise
-        self.served: Served = self.remote.served
         self.limit = self.served.context
 
     @classmethod
@@ -199,6 +200,27 @@ class OpenAIEngine(StepEngine):
         )
         async with aclosing(in_order(work, sampling.num_samples)) as arriving:
             return [generation async for generation in arriving]
+
+
+def _refuse_other(url: str, root: str, folder: Path) -> None:
+    """Refuse a server whose model, if it is in a directory here, has another adapter.
+
+    Raises:
+        ModelError: it was made from another adapter than `folder`.
+    """
+    here, there = _adapter_digest(folder), _adapter_digest(Path(root)) if root else ""
+    if here and there and here != there:
+        raise ModelError(
+            f"{url} serves {root}, which was made from another adapter than {folder}, so c would "
+            "be wrong; name the export that it serves, or its run"
+        )
+
+
+def _adapter_digest(folder: Path) -> str:
+    """Return the digest of the adapter that a directory was made from, empty if unknown."""
+    weights = adapter_weights(folder)
+    recorded = str(read_card(folder).get("adapter_digest", ""))
+    return recorded or (digest(weights) if weights.is_file() else "")
 
 
 ENGINE = OpenAIEngine

@@ -12,7 +12,7 @@ from grace.engines.openai import OpenAIEngine
 from grace.errors import ModelError
 from grace.model import Model, described
 from grace.model.loading import adapter_folder
-from grace.store import adapter_weights, digest, read_card
+from grace.store import read_card
 
 
 def connect(
@@ -45,22 +45,7 @@ def connect(
             f"directory {path} does not exist; give a run, or a directory that `grace export` wrote"
         )
     engine = OpenAIEngine(url, folder, model=model, api_key=api_key, **options)
-    root = engine.served.root
-    here, there = _adapter_digest(folder), _adapter_digest(Path(root)) if root else ""
-    if here and there and here != there:
-        engine.close()
-        raise ModelError(
-            f"{url} serves {root}, which was made from another adapter than {path}, so c would be "
-            "wrong; name the export that it serves, or its run"
-        )
     return described(engine, Path(path), folder, read_card(folder))
-
-
-def _adapter_digest(folder: Path) -> str:
-    """Return the digest of the adapter that a directory was made from, empty if unknown."""
-    weights = adapter_weights(folder)
-    recorded = str(read_card(folder).get("adapter_digest", ""))
-    return recorded or (digest(weights) if weights.is_file() else "")
 
 
 def served_directory(url: str, *, model: str | None = None, api_key: str = "") -> Path:
