@@ -91,6 +91,8 @@ def test_a_merged_export_needs_no_backbone(
     merged = grace.load(tmp_path)
     assert merged.ask(question).confidence == pytest.approx(response.confidence, abs=1e-5)
     assert merged.task.name == "jsonl"
+    with pytest.raises(ModelError, match="is no run and no adapter, so it has no backbone"):
+        grace.load(tmp_path, base=finished / "model")
     (tmp_path / "grace.json").unlink()
     with pytest.raises(ModelError, match=r"has <CNF> but no grace\.json.*copy that file too"):
         grace.load(tmp_path)
@@ -101,17 +103,28 @@ def test_a_model_on_the_hub_comes_with_its_grace_json(
 ):
     copy = finished / "run" / "adapter"
 
+    class Missing(huggingface_hub.errors.RemoteEntryNotFoundError):
+        def __init__(self) -> None:
+            """Be made without the reply of a server."""
+
     def download(name: str, file: str) -> str:
+        if name == "someone/cached":
+            raise huggingface_hub.errors.LocalEntryNotFoundError("not here, and no connection")
         if not (copy / file).exists() or name != "someone/model":
-            raise huggingface_hub.errors.EntryNotFoundError("404")
+            raise Missing
         return str(copy / file)
 
     monkeypatch.setattr(huggingface_hub, "model_info", lambda name, timeout: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name: str(copy))
     question, response = first(recorded)
-    found = grace.load("someone/model").ask(question)
-    assert found.confidence == pytest.approx(response.confidence, abs=1e-5)
+    for loaded in (
+        grace.load("someone/model"),
+        grace.load(finished / "model", adapter="someone/model"),
+    ):
+        assert loaded.ask(question).confidence == pytest.approx(response.confidence, abs=1e-5)
+    with pytest.raises(ModelError, match=r"someone/cached cannot be .* \(not here, and no conn"):
+        grace.load("someone/cached")
     with pytest.raises(ModelError, match=r"someone/base on the Hub has no grace\.json.*grace run"):
         grace.load("someone/base")
 
@@ -257,6 +270,7 @@ def test_every_field_of_a_result_is_documented(type_: Any):
         (lambda m: m.vote("A?", parallel="2"), "parallel is '2'; use a whole number"),
         (lambda m: m.vote("A?", parallel=True), "parallel is True; use a whole number"),
         (lambda m: m.vote("A?", strategy=3), "strategy is 3; give a strategy or its name"),
+        (lambda m: m.vote("A?", strategy=EarlyStop), "strategy is <class .*; give a strategy"),
         (lambda m: m.ask("A?", choices=None), "choices is None; give a list"),
         (lambda m: m.ask(["A?"], choices=3), "choices is 3; give one list"),
         (lambda m: m.score(None, None), "prompts and responses are lists"),

@@ -83,8 +83,6 @@ def check_question(question: str, choices: Sequence[str]) -> None:
     Raises:
         UserInputError: a text is empty or malformed, or the number of choices is out of range.
     """
-    if isinstance(choices, str):
-        raise UserInputError("choices is one text; give a list of texts, one per option")
     if not is_many(choices) or not isinstance(choices, Sized):
         raise UserInputError(f"choices is {choices!r}; give a list of texts, one per option")
     for text, what in ((question, "question"), *((choice, "choice") for choice in choices)):

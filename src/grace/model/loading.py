@@ -9,7 +9,7 @@ from grace import plugins
 from grace.config import DataSettings, SampleSettings, from_dict, is_missing
 from grace.engines import ModelEngine
 from grace.engines.gguf import resolve_model
-from grace.errors import ModelError
+from grace.errors import ModelError, first_line
 from grace.model.answering import Model
 from grace.store import CARD, LORA_CONFIG, ROWS, RunDir, is_run, read_card, runs_in
 from grace.tasks import load_task
@@ -32,7 +32,7 @@ def load(
 
     Args:
         path: a run directory, an adapter directory, an exported model, a GGUF file, or a Hub id.
-        adapter: an adapter or run directory for the model at `path`.
+        adapter: an adapter or a run for the model at `path`.
         base: where the backbone is now, if it was moved after training.
         device: auto, cpu, cuda or cuda:N.
         dtype: auto, float32, bfloat16 or float16.
@@ -47,12 +47,10 @@ def load(
 
     if not isinstance(path, str | Path) or not str(path):
         raise ModelError("no model is named; give a run, a model directory or a Hub id")
-    if is_missing(path):
-        raise ModelError(
-            f"{path} does not exist: no run and no model is there; check the path, or give a Hub id"
-        )
-    if adapter is None and not Path(path).exists() and path != "pocket":
-        path = _from_hub(str(path))
+    if adapter is None:
+        path = _local(path)
+    else:
+        adapter = _local(adapter)
     if Path(path).is_file() and adapter is None and (Path(path).parent / CARD).is_file():
         raise ModelError(
             f"{path} is one file of a model whose grace.json has the confidence; give the "
@@ -60,13 +58,13 @@ def load(
         )
     folder = adapter_folder(Path(path), Path(adapter) if adapter else None)
     card = read_card(folder or Path(path))
-    model = base or (path if adapter or folder is None else recorded_base(folder, card))
+    model = backbone(path, folder, card, base or (path if adapter else None))
     if trust_remote_code:
         plugins.trust(code_in(card))
     plugins.refuse_code(code_in(card), f"{folder or path}/grace.json")
     loaded: Any = load_engine(
         "llama" if card.get("format") == "gguf" else engine,
-        resolve_model(str(model)),
+        resolve_model(model),
         adapter=folder,
         device=device,
         dtype=dtype,
@@ -85,23 +83,35 @@ def load(
     return described(loaded, Path(path), folder or Path(path), card)
 
 
-def _from_hub(name: str) -> str:
-    """Return the local copy of a model or adapter on the Hub, with its grace.json.
+def _local(path: str | Path) -> str | Path:
+    """Return a path, or the local copy of a model or adapter on the Hub, with its grace.json.
 
     Raises:
-        ModelError: the Hub does not have it, cannot be reached, or has no grace.json for it.
+        ModelError: there is none here, and the Hub does not have it, cannot be reached, or has no
+            grace.json for it.
     """
+    if is_missing(path):
+        raise ModelError(
+            f"{path} does not exist: no run and no model is there; check the path, or give a Hub id"
+        )
+    if Path(path).exists() or path == "pocket":
+        return path
     import huggingface_hub
 
-    resolve_model(name)  # says so if the Hub does not have it
+    name = resolve_model(str(path))  # says so if the Hub does not have it
     try:
         huggingface_hub.hf_hub_download(name, CARD)  # before gigabytes of weights
         return str(huggingface_hub.snapshot_download(name))
-    except huggingface_hub.errors.EntryNotFoundError:
+    except huggingface_hub.errors.RemoteEntryNotFoundError:
         raise ModelError(
             f"{name} on the Hub has no {CARD}, so it has no confidence; train it with `grace run`, "
             "or name its adapter"
         ) from None
+    except Exception as error:  # many kinds, of the network and of the cache
+        raise ModelError(
+            f"{name} cannot be downloaded from the Hub ({first_line(error)}); try again, or give "
+            "a local copy"
+        ) from error
 
 
 def described(engine: ModelEngine, path: Path, folder: Path, card: dict[str, Any]) -> Model:
@@ -139,8 +149,29 @@ def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
     return path if any((path / name).exists() for name in (LORA_CONFIG, ROWS)) else None
 
 
-def recorded_base(folder: Path, card: dict[str, Any]) -> str:
-    """Return the backbone that an adapter was trained on: a path or a Hub id."""
+def backbone(
+    path: str | Path, folder: Path | None, card: dict[str, Any], base: str | Path | None
+) -> str:
+    """Return the model that `path` needs: a directory or a Hub id.
+
+    Args:
+        path: what the user named.
+        folder: the adapter directory in it, None for a whole model (see `adapter_folder`).
+        card: the content of its grace.json.
+        base: where the backbone of the adapter is now, if the user says so.
+
+    Raises:
+        ModelError: a whole model needs no backbone, or that of the adapter is unknown or gone.
+    """
+    if folder is None:
+        if base:
+            raise ModelError(
+                f"{path} is no run and no adapter, so it has no backbone to look for in {base}; "
+                "leave --base (or base=) out"
+            )
+        return str(path)
+    if base:
+        return str(base)
     if "base_model" not in card:
         raise ModelError(
             f"{folder} has no grace.json that names its backbone, so GrACE did not train it; name "

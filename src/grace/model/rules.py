@@ -92,7 +92,9 @@ def voting(
     loaded: Any = strategy
     if strategy is None or isinstance(strategy, str):
         loaded = strategies.load(strategy or "es")
-    elif not (hasattr(strategy, "stops") and hasattr(strategy, "chooses")):
+    elif isinstance(strategy, type) or not (
+        hasattr(strategy, "stops") and hasattr(strategy, "chooses")
+    ):
         raise UserInputError(f"strategy is {strategy!r}; give a strategy or its name, such as 'es'")
     if threshold is not None:
         if not hasattr(loaded, "threshold"):

@@ -195,7 +195,7 @@ def export(
 ) -> None:
     """Export a trained model for Transformers, vLLM or llama.cpp."""
     from grace.export import export_model
-    from grace.model.loading import adapter_folder, recorded_base
+    from grace.model.loading import adapter_folder, backbone
 
     folder = adapter_folder(path, None)
     if folder is None:
@@ -205,10 +205,8 @@ def export(
                 "made from"
             )
         raise ConfigError(f"{path} is neither a run nor an adapter; train one: grace run {path}")
-    backbone = base or recorded_base(folder, read_card(folder))
-    written = export_model(
-        path, folder, backbone, out, form=format, dtype=dtype, license_id=license_
-    )
+    model = backbone(path, folder, read_card(folder), base)
+    written = export_model(path, folder, model, out, form=format, dtype=dtype, license_id=license_)
     print(f"exported {format} to {out} ({written.size / 2**20:.1f} MiB)")
     print(f"next:   {written.hint}")
 
