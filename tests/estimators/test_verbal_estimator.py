@@ -44,6 +44,10 @@ def rate(texts: list[str], engine: ScriptedEngine, **options: Any) -> list[Any]:
         ("8 out of 10", 0.8),
         ("I give it 85/100.", 0.85),
         ("0 to 1000", 0.0),
+        ("0,9", 0.9),
+        ("87,5 %", 0.875),
+        ("9,5/10", 0.95),
+        ("1,000", 0.01),
     ],
 )
 def test_a_reply_to_the_percent_prompt_is_read_in_percent(reply: str, value: float | None):
@@ -64,6 +68,8 @@ def test_a_reply_to_the_percent_prompt_is_read_in_percent(reply: str, value: flo
         ("85", None),
         ("1.2", None),
         ("-0.3", None),
+        ("Probability: 0,85", 0.85),
+        ("1,0", 1.0),
     ],
 )
 def test_a_reply_to_the_probability_prompt_is_read_as_a_fraction(reply: str, value: float | None):

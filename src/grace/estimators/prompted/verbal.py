@@ -29,6 +29,7 @@ PROMPTS: Mapping[str, Prompt] = {
     "probability": Prompt(PROBABILITY, second_turn=True),
 }
 
+DECIMAL_COMMA = re.compile(r"(?<=\d),(?=\d\d?\b)")  # three digits after it are thousands
 NUMBER = re.compile(
     r"(?P<sign>[-\N{MINUS SIGN}])?(?P<value>\d+(?:\.\d+)?|\.\d+)(?P<percent>\s*(?:%|percent))?",
     re.I,
@@ -90,9 +91,9 @@ def stated_confidence(reply: str, *, percent: bool) -> float | None:
 
     A number with a percent sign is divided by 100. Without one, the prompt says the scale, except
     that a bare decimal fraction of at most 1, such as "0.9", is a probability also where percent
-    were asked for: nobody means 0.9%. (Apricot's code parses it as 0.009.)
+    were asked for: nobody means 0.9%. (Apricot's code parses it as 0.009.) "0,9" counts as "0.9".
     """
-    reply = SCALE.sub(" ", reply)
+    reply = SCALE.sub(" ", DECIMAL_COMMA.sub(".", reply))
     if parts := SHARE.search(reply):
         value = float(parts[1]) / float(parts[2])
         return value if value <= 1 else None
