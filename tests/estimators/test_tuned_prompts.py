@@ -80,6 +80,10 @@ def test_prompts_that_are_too_long_are_left_out_unless_all_are():
         rated(long)
 
 
+def test_a_prompt_that_is_too_long_does_not_matter_where_no_reply_can_be_read():
+    assert rated(Says([None] * COUNT), Says([], refuses=ModelError)) == [None] * COUNT
+
+
 def test_a_prompt_at_which_memory_runs_out_is_not_quietly_left_out():
     with pytest.raises(ComputeError):
         rated(Says(INFORMED, refuses=ComputeError), Says(INFORMED))

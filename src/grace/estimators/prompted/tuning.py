@@ -39,26 +39,23 @@ def tuned(
         ComputeError: memory ran out, or the values are no numbers.
     """
     few = splits.validation.part(range(min(MOST, len(splits.validation.responses))))
-    losses: list[tuple[float, int]] = []
-    fits: list[Fitted] = []
+    tried: list[tuple[Fitted, Values]] = []
     refused: ModelError | None = None
     for choice in choices:
         try:
             fitted = choice.fit(splits, engine, seed)
-            scores = _scored(fitted, score)(few)
+            tried.append((fitted, _scored(fitted, score)(few)))
         except ComputeError:  # says nothing about the prompt
             raise
         except ModelError as error:
             refused = error
-            continue
-        if any(value is not None for value in scores):
-            losses.append((_log_loss(scores, few.correct), len(fits)))
-            fits.append(fitted)
-    if not fits and refused is not None:
+    if refused is not None and not tried:
         raise refused
-    if not fits:
+    useful = [one for one in tried if any(value is not None for value in one[1])]
+    if not useful:
         return Fitted(lambda samples: [None] * len(samples.responses))
-    return logistic(_scored(fits[min(losses)[1]], score), splits)
+    best, _ = min(useful, key=lambda one: _log_loss(one[1], few.correct))
+    return logistic(_scored(best, score), splits)
 
 
 def _scored(fitted: Fitted, score: Score) -> Callable[[Samples], Values]:
