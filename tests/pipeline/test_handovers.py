@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import grace.training.trainer
 from grace.engines import LAST, Features, LayerStates, Sampling, StepStates
-from grace.errors import RunError
+from grace.errors import ModelError, RunError
 from grace.estimators import Fitted
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import draw_further, sample_split, sampling_for
@@ -285,6 +285,19 @@ def test_an_estimator_rates_the_answers_of_its_own_model_with_that_model(
     ((rated, tokenizer),) = recorder.seen
     assert rated == ids and tokenizer is getattr(context.engines, who).tokenizer
     assert [row.id for row in own.confidences("platt").read()] == ids
+
+
+def test_a_model_that_cannot_take_a_prompt_is_told_with_the_estimator_that_wrote_it(tmp_path):
+    context = made_up_run.make(tmp_path, "report.estimators=p_true")
+
+    def refuse(*_: Any) -> Any:
+        raise ModelError("prompt 3 has 300 tokens, but the model's context is 256; shorten it")
+
+    context.engines.base.next_token_probs = refuse
+    made_up_run.write(context.directory.split("test"), "test", 4, 1)
+    wanted = r"estimator p_true: prompt 3 .* shorten it, or leave p_true out of report\.estimators"
+    with pytest.raises(ModelError, match=wanted):
+        score.score(context)
 
 
 def test_a_threshold_is_chosen_on_validation_answers_and_checked_on_test_answers(

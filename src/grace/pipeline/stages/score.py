@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from grace import plugins
 from grace.config import RunSettings
 from grace.engines import LAST
-from grace.errors import DataError, RunError
+from grace.errors import DataError, ModelError, RunError
 from grace.estimators import (
     Answers,
     Estimator,
@@ -117,7 +117,11 @@ def score(context: Context) -> None:
         for name, estimator in every.items():
             rated = [*sets] if name in estimators else []
             rated += [validation] if name in compared else []
-            outputs += _rate_all(context, name, estimator, rated)
+            try:
+                outputs += _rate_all(context, name, estimator, rated)
+            except ModelError as error:  # a prompt is too long for the model, for example
+                told = f"estimator {name}: {error}, or leave {name} out of report.estimators"
+                raise type(error)(told) from error
             advance(1, name)
     inputs = [path for split in splits for path in (split.responses.path, split.grades.path)]
     inputs += [directory.split(name).grades.path for name in ("train", "validation")]
