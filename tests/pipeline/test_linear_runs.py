@@ -131,6 +131,7 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
     [
         (["train.layer=1"], 1, "the confidence reads the MLP of block 1 (train.layer=0 trains it)"),
         (["train.layer=0", "train.trace=true"], 0, "train.trace is set"),
+        (["train.layer=1", "train.trace=true"], 1, "train.trace is set"),
         (["train.lora=always"], 0, None),
     ],
 )
