@@ -253,6 +253,16 @@ def test_the_adapter_directory_is_complete_and_names_what_it_needs(train: Any) -
     assert rows[-1]["epoch"] == 1
 
 
+@pytest.mark.parametrize("lora", ["auto", "never"])
+def test_the_card_of_the_papers_head_names_its_lora_whatever_train_lora_is(
+    lora: str, train: Any
+) -> None:
+    """`train.lora` is about `train.head=linear`: another head is always trained with LoRA."""
+    card = (train(epochs=1, lora=lora).adapter / "README.md").read_text()
+    assert "library_name: peft" in card and "tags: [lora, " in card
+    assert "- LoRA rank 4 on mlp" in card and "No LoRA" not in card
+
+
 def test_training_makes_no_noise(train: Any, capfd: pytest.CaptureFixture[str]) -> None:
     train(epochs=1)
     assert capfd.readouterr() == ("", "")

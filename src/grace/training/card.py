@@ -14,7 +14,8 @@ def task_in(record: Mapping[str, Any]) -> str:
 
 def model_card(record: Mapping[str, Any]) -> str:
     """Return the model card of an adapter."""
-    base, lora = record["base_model"], record["train"]["lora"] != "never"
+    base, train = record["base_model"], record["train"]
+    lora = train["head"] != "linear" or train["lora"] != "never"
     shown = f"- Task: {task_in(record)}\n" if "data" in record else ""
     for fitted in record.get("recalibrated", []):
         shown += f"- Recalibrated on {fitted['answers']} graded answers to other questions\n"
@@ -31,7 +32,7 @@ tags: [{"lora, " if lora else ""}calibration, confidence, grace]
 response is correct, in [0, 1] (GrACE, arXiv 2509.09438).
 
 {shown}- Read position: {record["read_at"]}
-- {_trained(record)}
+- {_trained(record, lora)}
 
 ```python
 import grace
@@ -66,10 +67,10 @@ def _reading(record: Mapping[str, Any], lora: bool) -> str:
     )
 
 
-def _trained(record: Mapping[str, Any]) -> str:
-    train = record["train"]
-    if train["lora"] == "never":
-        layer = record.get("layer")
-        read = f"; c reads the MLP of block {layer}" if layer else ""
-        return f"No LoRA: answers are those of the base model{read}"
-    return f"LoRA rank {train['rank']} on {', '.join(train['target_modules'])}"
+def _trained(record: Mapping[str, Any], lora: bool) -> str:
+    if lora:
+        train = record["train"]
+        return f"LoRA rank {train['rank']} on {', '.join(train['target_modules'])}"
+    layer = record.get("layer")
+    read = f"; c reads the MLP of block {layer}" if layer else ""
+    return f"No LoRA: answers are those of the base model{read}"
