@@ -302,6 +302,15 @@ def test_a_model_that_can_think_does_as_it_is_told(tokenizer, switch):
     assert with_thinking(CHATML, False) == CHATML
 
 
+def test_of_several_templates_the_default_asks(tokenizer):
+    from grace.chat import answering_at_once, encode_chat
+
+    wanted = encode_chat(tokenizer, chat_of("Who?"))
+    tokenizer.chat_template = {"default": CHATML, "tool_use": "{{ tools }}"}
+    assert encode_chat(tokenizer, chat_of("Who?")) == wanted
+    assert encode_chat(answering_at_once(tokenizer), chat_of("Who?")) == wanted
+
+
 def test_a_special_string_across_the_edge_of_a_content_stays_text(tokenizer):
     from grace.chat import encode_chat
 

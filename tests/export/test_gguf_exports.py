@@ -30,6 +30,7 @@ from grace.engines.stops import named_ends
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
 from grace.export import export_model
+from grace.export.gguf_weights import write_weights
 from grace.pipeline.stages.fit import write_rows_adapter
 
 pytestmark = [
@@ -93,6 +94,15 @@ def test_llama_cpp_stops_where_an_answer_ends(tmp_path: Path) -> None:
     assert not set(ids) & set(named_ends(out))
     assert [found["tokenizer.ggml.tokens"][i] for i in ids] == [*TOKENS["linear"]]
     assert {found["tokenizer.ggml.token_type"][i] for i in ids} == {tiny_gguf.CONTROL}
+
+
+def test_a_file_has_all_chat_templates(tmp_path: Path) -> None:
+    model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
+    tokenizer.chat_template = {"default": "usual", "tool_use": "with tools"}
+    write_weights(tmp_path / "model.gguf", model, tokenizer, np.float32, [3], "")
+    found = fields(tmp_path / "model.gguf")
+    assert found["tokenizer.chat_template"] == "usual"
+    assert found["tokenizer.chat_template.tool_use"] == "with tools"
 
 
 def test_an_export_asks_like_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

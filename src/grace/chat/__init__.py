@@ -54,7 +54,9 @@ def answering_at_once(tokenizer: Any) -> Any:
 
     For questions about an answer, of whose reply the first tokens count.
     """
-    template = getattr(tokenizer, "chat_template", None) or ""
+    template = tokenizer.chat_template
+    if not isinstance(template, str):  # there is none, or there are several
+        return tokenizer
     switched_on = with_thinking(template, True).removesuffix(template)
     if not switched_on or not template.startswith(switched_on):
         return tokenizer

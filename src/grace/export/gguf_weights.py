@@ -166,8 +166,10 @@ def _add_vocabulary(writer: Any, tokenizer: Any, rows: int) -> None:
         writer.add_bos_token_id(tokenizer.bos_token_id)
     if tokenizer.pad_token_id is not None:
         writer.add_pad_token_id(tokenizer.pad_token_id)
-    if tokenizer.chat_template:
-        writer.add_chat_template(tokenizer.chat_template)
+    if templates := tokenizer.chat_template:
+        if isinstance(templates, dict):  # by name
+            templates = [{"name": name, "template": text} for name, text in templates.items()]
+        writer.add_chat_template(templates)
 
 
 def _pre_tokenizer(backend: dict[str, Any]) -> str | None:
