@@ -11,6 +11,7 @@ from grace.cnf import (
     end_log_prob,
     find_readout,
     trainable_rows,
+    without,
 )
 from grace.errors import ModelError
 
@@ -249,3 +250,11 @@ def test_a_linear_read_out_compares_logits_with_that_of_noc_and_ends_nothing():
     assert linear.readings(logits, torch.tensor([5.0, -5.0])).tolist() == readings
     assert (linear.head, linear.cnf, linear.ends) == ("linear", 7, ())
     assert Readout((7,)).ends == (7,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_logits_without_the_tokens_lack_these_alone_in_any_precision(dtype):
+    ids = (151665, 151666, 151667, 151668)  # which half precision cannot tell apart
+    left = without(torch.zeros(1, 151680, dtype=dtype), Readout(ids))
+    assert left.dtype == dtype
+    assert left[0].isinf().nonzero()[:, 0].tolist() == list(ids)

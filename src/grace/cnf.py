@@ -252,8 +252,10 @@ def log1mexp(log_c: Tensor) -> Tensor:
 
 def without(logits: Tensor, readout: Readout) -> Tensor:
     """Return logits with -inf at the tokens of the read-out (last axis), as if there were none."""
-    ids = logits.new_tensor(readout.ids).long()
-    return logits.index_fill(-1, ids, -float("inf"))
+    import torch
+
+    ids = torch.tensor(readout.ids, device=logits.device)
+    return logits.index_fill(-1, ids, -torch.inf)
 
 
 def _known(tokenizer: Any, head: Head) -> Readout | None:
