@@ -235,6 +235,7 @@ def test_grace_run_names_the_runs_that_are_left_and_the_first_run_of_a_study(
         return capsys.readouterr()
 
     assert str(left) in typed("--dry-run").out
+    assert "stage grade is done" in typed("--until", "grade").out  # though others are finished
     shown = typed()
     assert shown.err.splitlines()[:2] == [f"run {copy / left}", "stage report"]
     assert shown.out.splitlines()[-1].startswith(f"next:   grace ask {copy / PEOPLE / 'grace'} ")

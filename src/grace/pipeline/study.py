@@ -258,7 +258,7 @@ def run_study(
         path: the directory of the study, or of its only run.
         study: its runs, from `resolve_study`.
         redo: a stage to do again in every run, with all that follow it.
-        until: the last stage to do in every run; without the report, nothing is returned.
+        until: the last stage to do in every run; an empty report is returned if one has none yet.
         jobs: tasks and seeds at a time, in processes of their own.
         scored: called with the folder of each task and seed's main run before its report.
 
@@ -280,7 +280,7 @@ def run_study(
             chains.setdefault(name, []).append((path / folder, settings))
         work = functools.partial(_run_chain, until=until, scored=scored)
         side_by_side(work, list(chains.values()), list(map(str, chains)), jobs)
-        if until is not None and not RunDir(next(iter(paths))).done("report"):
+        if not all(RunDir(run_path).done("report") for run_path in paths):
             return {}
         return report_runs(list(paths), path)
 
