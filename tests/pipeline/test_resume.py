@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import made_up_run
 import pytest
 import trials
 
@@ -356,6 +357,41 @@ def test_every_file_of_a_run_belongs_to_one_stage(reference: Any) -> None:
     files = {str(p.relative_to(reference.run)) for p in reference.run.rglob("*") if p.is_file()}
     assert files - set(owners) == {"config.json", ".lock"}
     assert [name for name, stages in owners.items() if len(stages) > 1] == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "folder", "owner"),
+    [
+        ("base", "test", "sample"),
+        ("tuned", "test/tuned", "answer"),
+        ("base", "transfer/sciq", "answer"),
+        ("tuned", "transfer/sciq/tuned", "answer"),
+    ],
+)
+def test_the_time_of_samples_is_known_as_long_as_they_are_kept(
+    answers: Any, folder: str, owner: str, tmp_path: Path
+) -> None:
+    from grace.engines import Sampling
+    from grace.pipeline import ORDER, STAGES
+    from grace.pipeline.sampling import sample_split
+    from grace.records import Generation, Question
+
+    context = made_up_run.make(tmp_path)
+    engine: Any = context.engines.base
+    context.engines.tuned = engine
+    engine.plan = lambda prompts, *_: [list(range(len(prompts)))]
+    engine.generate = lambda prompts, *_, **__: (
+        (place, [Generation("so", (9,), "stop", (-1,), -1, None)]) for place in range(len(prompts))
+    )
+    directory = context.directory
+    pool = directory.split(folder).pool(1, 0.8)
+    pool.questions.write([Question("q", "jsonl", "Why?", ("so",))])
+    sample_split(context, answers, pool, Sampling(), stage="score")
+    for stage in reversed(ORDER):
+        kept = ORDER.index(stage) >= ORDER.index(owner)
+        assert pool.responses.path.exists() == kept
+        assert (directory.seconds_per_answer(pool) is not None) == kept
+        directory.forget(stage, STAGES[stage].writes)
 
 
 def test_tables_do_not_depend_on_where_the_run_is(

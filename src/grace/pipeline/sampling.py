@@ -87,7 +87,7 @@ def answer(
         context: the run.
         answers: the model.
         split: the questions, and where the responses are kept.
-        stage: the name for progress and recorded times.
+        stage: the name for progress.
         sampling: None: the sampling of test questions.
     """
     sampling = sampling or sampling_for(context, "test")
@@ -160,12 +160,14 @@ def sample_split(
 ) -> None:
     """Let a model answer a split's questions, one unit at a time; resumes.
 
-    The model is loaded only if a response is missing.
+    The model is loaded only if a response is missing. The seconds are recorded under the stage
+    whose repetition removes the responses: they are known as long as the responses are kept.
     """
     if is_sampled(split, sampling.num_samples):
         return
     engine, questions = context.sampler(answers), split.questions.read()
     label = context.directory.label(split)
+    owner = "answer" if answers == "tuned" or label.startswith("transfer/") else "sample"
     units = plan_units(engine, questions, context.prompts(questions), sampling)
     left = units[split.responses.resume([unit.ids for unit in units]) :]
     done = len(questions) - sum(len(unit.keys) for unit in left)
@@ -174,7 +176,7 @@ def sample_split(
             start = time.perf_counter()
             rows = unit.answer(engine)
             seconds = time.perf_counter() - start
-            context.directory.add_time(stage, f"{label}/{unit.number}", seconds, len(rows))
+            context.directory.add_time(owner, f"{label}/{unit.number}", seconds, len(rows))
             split.responses.append(rows)
             advance(len(unit.keys))
 
