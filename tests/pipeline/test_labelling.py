@@ -90,10 +90,11 @@ def test_a_letter_that_no_option_has_is_no_answer() -> None:
 
 
 def test_done_shards_are_kept_and_missing_ones_are_made_again_byte_for_byte(
-    run: Path, questions: Path, tmp_path: Path
+    run: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, out = trials.settings(run, features=("mean",)), tmp_path / "out"
     label(questions, out, settings)
+    monkeypatch.setattr(Labeller, "_check_lengths", None)  # all were checked before the first
     whole = files(out)
     kept = (out / "part-00002.parquet").stat().st_mtime_ns
     (out / "part-00000.parquet").unlink()

@@ -24,6 +24,7 @@ from grace.pipeline.labelling.shards import (
     Labelling,
     count_questions,
     digest_questions,
+    has_shards,
     shard_path,
 )
 from grace.progress import progress
@@ -124,7 +125,7 @@ def _work(
         return
     if workers == 1:
         with contextlib.closing(Labeller(questions, out, settings)) as labeller:
-            if not any(out.glob("part-*.parquet")):
+            if not has_shards(out):
                 labeller.preview()
             yield from map(labeller, shards)
         return
@@ -149,7 +150,7 @@ def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
         "questions": digest_questions(questions, settings.data),
         "files": settings.digests(),
     }
-    begun = path.exists() and any(out.glob("part-*.parquet"))
+    begun = path.exists() and has_shards(out)
     stored = read_json(path) if begun else mine
     changes = differences(stored["settings"], mine["settings"])
     changed = [f"{key} ({old!r} -> {new!r})" for key, (old, new) in changes.items()]
