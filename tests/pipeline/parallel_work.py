@@ -7,6 +7,11 @@ import time
 from pathlib import Path
 
 
+def write_threads(file: Path) -> None:
+    """Say how many threads this process may use."""
+    file.write_text(os.environ["OMP_NUM_THREADS"])
+
+
 def write_pid_and_stay(file: Path) -> None:
     """Say which process this is, then stay until killed."""
     file.write_text(str(os.getpid()))

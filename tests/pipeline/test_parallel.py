@@ -10,6 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from parallel_work import write_threads
+
+from grace.pipeline.processes import side_by_side
 
 PARENT = """
 import sys
@@ -28,6 +31,16 @@ def alive(pid: int) -> bool:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]
     except OSError:
         return False
+
+
+def test_no_core_is_kept_for_a_process_that_there_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    files = [tmp_path / "a", tmp_path / "b"]
+    side_by_side(write_threads, files, ["a", "b"], jobs=8)
+    assert [file.read_text() for file in files] == ["4", "4"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

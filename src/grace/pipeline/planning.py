@@ -1,7 +1,8 @@
 """`grace run --dry-run`: the stages, answers and tokens that a run has left.
 
-Tokens are exact for prompts and upper bounds for responses, which may end before
-`sample.max_new_tokens`. The cost of estimators is not included; the report has it.
+Tokens of prompts are estimated from the first questions of each split; those of responses are
+upper bounds, because a response may end before `sample.max_new_tokens`. The cost of estimators is
+not included; the report has it.
 """
 
 from __future__ import annotations

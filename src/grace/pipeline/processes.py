@@ -34,14 +34,15 @@ def side_by_side(
     Each process gets an equal share of the processor's cores and puts its chain's name before
     every line of progress.
     """
-    if jobs == 1 or len(chains) == 1:
+    jobs = min(jobs, len(chains))
+    if jobs == 1:
         for chain in chains:
             work(chain)
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # for the processes to come
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(chains)), context, _end_with_parent) as pool:
+    with ProcessPoolExecutor(jobs, context, _end_with_parent) as pool:
         futures = [
             pool.submit(_named, work, chain, name)
             for chain, name in zip(chains, names, strict=True)
