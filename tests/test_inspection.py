@@ -41,6 +41,30 @@ def test_every_choice_has_a_confidence_and_a_seed_repeats_them(finished: Path) -
     assert first.usage.total_tokens == first.usage.input_tokens + first.usage.output_tokens
 
 
+def test_a_stop_string_cuts_an_answer_whose_confidence_is_that_of_what_is_left(
+    finished: Path,
+) -> None:
+    import grace
+
+    config = {"temperature": 1.0, "seed": 1, "max_tokens": 12}
+    whole = answer(finished / "run", "Hello", **config).completion
+    stop = whole[len(whole) // 2]
+    left, _, rest = whole.partition(stop)
+    assert left and rest
+    found = answer(finished / "run", "Hello", stop_seqs=["never written", stop], **config)
+    assert (found.completion, found.stop_reason) == (left.strip(), "stop")
+    chat = [{"role": "user", "content": "Hello"}]
+    (wanted,) = grace.load(finished / "run").score([chat], [left])
+    assert found.metadata["confidence"] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_an_option_that_the_model_does_not_have_is_refused(finished: Path) -> None:
+    from grace.errors import UserInputError
+
+    with pytest.raises(UserInputError, match="no top_k; leave it out"):
+        answer(finished / "run", "Hello", top_k=5)
+
+
 def test_tools_are_refused(finished: Path) -> None:
     from inspect_ai.tool import ToolInfo
 

@@ -32,6 +32,7 @@ from grace.errors import UserInputError
 from grace.records import Generation, Message
 
 STOPS = {"stop": "stop", "length": "max_tokens"}
+UNUSED = ("top_k", "frequency_penalty", "presence_penalty", "logit_bias", "response_schema")
 
 
 @modelapi(name="grace")  # type: ignore[untyped-decorator]
@@ -73,10 +74,13 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
         """Return the answers to a conversation, with their confidences as metadata.
 
         Raises:
-            UserInputError: there are tools or images, or `ask` is set and there is no user turn.
+            UserInputError: there are tools, images or options that the model does not have, or
+                `ask` is set and there is no user turn.
         """
         if tools:
             raise UserInputError("grace models call no tools; use a task without tools")
+        if unused := [name for name in UNUSED if getattr(config, name)]:
+            raise UserInputError(f"grace models take no {unused[0]}; leave it out")
         chat = self._chat(input)
         return await anyio.to_thread.run_sync(functools.partial(self._answer, chat, config))
 
@@ -113,7 +117,19 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
         prompt = encode_chat(model.engine.tokenizer, chat)
         with self._turn:
             ((_, samples),) = model.engine.generate([prompt], sampling)
+            samples = [self._cut(prompt, one, config.stop_seqs or ()) for one in samples]
         return self._output(samples, len(prompt))
+
+    def _cut(self, prompt: Sequence[int], sample: Generation, stops: Sequence[str]) -> Generation:
+        """Return a sample up to the first stop string, with the confidence of that text."""
+        from grace.chat import encode_text
+
+        text = min((sample.text.partition(stop)[0] for stop in stops), key=len, default=sample.text)
+        if text == sample.text:
+            return sample
+        engine = self._model.engine
+        (c,) = engine.confidences([prompt], [encode_text(engine.tokenizer, text)])
+        return sample._replace(text=text, finish_reason="stop", confidence=c)
 
     def _output(self, samples: Sequence[Generation], read: int) -> ModelOutput:
         written = sum(len(one.token_ids) + (one.finish_reason == "stop") for one in samples)
