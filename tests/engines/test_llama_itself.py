@@ -23,7 +23,7 @@ from grace.engines.llama import LlamaEngine
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence
 from grace.export import export_model
-from grace.export.gguf import _quantize
+from grace.export.gguf import _quantizer
 from grace.export.gguf_weights import PRE_TOKENIZERS, write_weights
 from grace.pipeline.stages.fit import write_rows_adapter
 from grace.store import read_card
@@ -215,7 +215,12 @@ def test_the_lines_of_the_card_give_the_same_answer_and_c(
 @pytest.mark.parametrize(("dtype", "within"), [("float16", 0.02), ("q8_0", 0.3), ("q4_k_m", 0.3)])
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 def test_a_gguf_base_that_carries_a_layer_is_widened_as_it_is_stored(
-    kind: str, dtype: str, within: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    dtype: str,
+    within: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """The heads of a Qwen 2 have the size that its hidden size gives, so it becomes a Llama."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -227,7 +232,9 @@ def test_a_gguf_base_that_carries_a_layer_is_widened_as_it_is_stored(
     else:
         file = tmp_path / "whole.gguf"
         write_weights(file, whole.model, whole.tokenizer, np.float32, ends, "")
-        _quantize(file, base, dtype, "")
+        capfd.readouterr()
+        _quantizer(dtype, 0)(file, base)
+        assert capfd.readouterr() == ("", "")
     engine = TransformersEngine.load(resolve_model(str(base)))
     hidden = engine.model.config.hidden_size
     rows = np.random.default_rng(0).normal(size=(4, hidden)).astype(np.float32) / 10

@@ -10,7 +10,9 @@ Shapes: V vocabulary, D hidden size, E tokens that are read.
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,21 +73,19 @@ def write_gguf(source: Source, out: Path) -> None:
 
 def _write_weights(source: Source, file: Path) -> tuple[Any, list[int]]:
     """Write a model that is merged in float32; return its tokenizer and its end tokens."""
-    layer, quantized = source.record.get("layer", 0), source.dtype.startswith("q")
-    exact = f"blk.{layer - 1}.ffn_down" if layer else ""
-    if quantized:
-        _quantization(source.dtype, exact)  # fails before all is loaded and written
+    layer = source.record.get("layer", 0)  # the quantizer first: it may be missing
+    quantize = _quantizer(source.dtype, layer) if source.dtype.startswith("q") else None
     loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
     more = added_dimensions(loaded.model.config.hidden_size, source.dtype)
     model, carrier = carry_layer(loaded, more=more)
     ends = end_ids(model, loaded.tokenizer, source.record)
     named = [end for end in ends if end not in source.record.get("stop_ids", ())]
-    kind = np.float32 if quantized or source.dtype == "float32" else np.float16
-    whole = file.with_name(f"whole-{file.name}") if quantized else file
+    kind = np.float32 if quantize or source.dtype == "float32" else np.float16
+    whole = file.with_name(f"whole-{file.name}") if quantize else file
     digest = source.adapter_digest
     write_weights(whole, model, loaded.tokenizer, kind, named, digest, carrier)
-    if quantized:
-        _quantize(whole, file, source.dtype, exact)
+    if quantize:
+        quantize(whole, file)
         whole.unlink()
     return loaded.tokenizer, ends
 
@@ -181,27 +181,17 @@ def _per_token(reader: Any, name: str, count: int, default: Any) -> list[Any]:
     return [default] * count if field is None else list(field.contents())
 
 
-def _quantize(file: Path, out: Path, kind: str, exact: str) -> None:
-    """Let llama.cpp quantize a file (see `_quantization`).
+def _quantizer(kind: str, layer: int) -> Callable[[Path, Path], None]:
+    """Return a function that lets llama.cpp quantize a file into another.
+
+    The head and the embedding stay in float16, and the matrix that carries the MLP of a block
+    `layer` in float32, because its numbers are very small.
 
     Raises:
         ConfigError: llama-cpp-python is not installed.
-        ModelError: llama.cpp fails.
+        ModelError: from the function: llama.cpp fails.
     """
-    llama_cpp, params = _quantization(kind, exact)
-    if llama_cpp.llama_model_quantize(str(file).encode(), str(out).encode(), params) != 0:
-        raise ModelError(f"llama.cpp cannot quantize the model as {kind}; use --dtype float16")
-
-
-def _quantization(kind: str, exact: str) -> tuple[Any, Any]:
-    """Return the module of llama.cpp, and how it quantizes all but the head and the embedding.
-
-    These stay in float16, and a matrix `exact` in float32: what carries a layer in the middle is
-    very small.
-
-    Raises:
-        ConfigError: llama-cpp-python is not installed.
-    """
+    exact = f"blk.{layer - 1}.ffn_down" if layer else ""
     kept = f"--tensor-type {exact}=f32 " if exact else ""
     try:
         import llama_cpp
@@ -213,6 +203,7 @@ def _quantization(kind: str, exact: str) -> tuple[Any, Any]:
             "llama-cpp-python, or export with --dtype float32 and run llama-quantize "
             f"--output-tensor-type f16 --token-embedding-type f16 {kept}IN OUT {kind}"
         ) from None
+    logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)  # else a line for every tensor
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
     params.output_tensor_type = params.token_embedding_type = llama_cpp.GGML_TYPE_F16
@@ -220,4 +211,9 @@ def _quantization(kind: str, exact: str) -> tuple[Any, Any]:
         params.tt_overrides = (override * 2)(
             override(re.escape(exact).encode(), llama_cpp.GGML_TYPE_F32), override(None, 0)
         )
-    return llama_cpp, params
+
+    def quantize(file: Path, out: Path) -> None:
+        if llama_cpp.llama_model_quantize(str(file).encode(), str(out).encode(), params) != 0:
+            raise ModelError(f"llama.cpp cannot quantize the model as {kind}; use --dtype float16")
+
+    return quantize
