@@ -194,6 +194,7 @@ def test_a_text_for_a_list_is_split_at_commas_unless_they_may_be_part_of_it():
     settings = override_settings({}, ["report.estimators=grace, platt", "sample.stop=a,b"])
     assert settings.report.estimators == ("grace", "platt")
     assert settings.sample.stop == ("a,b",)
+    assert override_settings({}, ["report.transfer="]).report.transfer == ()
 
 
 def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):

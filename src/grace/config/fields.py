@@ -125,8 +125,8 @@ def _check(hint: Any, value: Any, metadata: Mapping[str, Any], where: str) -> An
     if origin is tuple:
         items = value
         if isinstance(value, str):
-            whole = metadata.get("texts") or not value
-            items = [value] if whole else [item.strip() for item in value.split(",")]
+            named = filter(None, map(str.strip, value.split(",")))
+            items = [value] if metadata.get("texts") else list(named)
         if not isinstance(items, list | tuple) or (not items and metadata.get("low") != 0):
             raise ConfigError(f"{where} is {value!r}, expected a list with at least one entry")
         return tuple(_check(typing.get_args(hint)[0], item, metadata, where) for item in items)
