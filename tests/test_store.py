@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -100,6 +102,15 @@ def test_only_one_process_works_on_a_run(tmp_path):
     with first.lock(), pytest.raises(RunError, match="another process"), second.lock():
         pass
     with second.lock():
+        pass
+
+
+def test_a_file_system_without_locks_is_told_as_such(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(RunError, match="cannot be locked .Function not"), RunDir(tmp_path).lock():
         pass
 
 

@@ -57,7 +57,7 @@ class RunDir:
         """Hold the run for this process.
 
         Raises:
-            RunError: another process is working on it.
+            RunError: another process is working on it, or it cannot be locked.
         """
         path = self.path / ".lock"
         with writing(path):
@@ -65,9 +65,14 @@ class RunDir:
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise RunError(
                     f"another process is working on {self.path}; wait for it, or stop it first"
+                ) from None
+            except OSError as error:
+                raise RunError(
+                    f"{self.path} cannot be locked ({error.strerror}); use a directory on another "
+                    "file system, or one that is mounted with locks"
                 ) from None
             shutil.rmtree(self._trash, ignore_errors=True)
             yield
