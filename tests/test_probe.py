@@ -149,12 +149,6 @@ def test_a_constant_feature_changes_nothing() -> None:
     )
 
 
-def test_equal_columns_without_penalty_still_give_finite_scores() -> None:
-    features, labels, groups = problem(100, 5)
-    twice = np.concatenate([features, features], axis=1).astype(np.float32)
-    assert np.isfinite(kfold_scores(twice, labels, groups, lambdas=(0.0,))).all()
-
-
 def test_a_fitted_probe_scores_new_rows_with_training_statistics() -> None:
     features, labels, groups = problem(400, 8)
     probe = fit_probe(features[:300], labels[:300], groups[:300])

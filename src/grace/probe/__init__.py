@@ -37,7 +37,7 @@ def kfold_scores(
         labels_N: 1 or True where the response is right.
         groups_N: question of each row.
         folds: number of folds; fewer if there are fewer questions.
-        lambdas: ridge penalties per training row; with more than one, each outer fold chooses
+        lambdas: ridge penalties per training row, positive; with several, each outer fold chooses
             its own on `INNER` folds that are held out of its training set.
         blocks: sizes of consecutive feature parts; several should weigh the same in total.
         seed: seed of the folds.
@@ -114,7 +114,7 @@ def _choose(
 def _inner_folds(folds: int, outer: tuple[int, ...]) -> list[int]:
     rest = [fold for fold in range(folds) if fold not in outer]
     start = (outer[0] if outer else 0) % len(rest)
-    return (rest[start:] + rest[:start])[: max(1, min(INNER, len(rest) - 1))]
+    return (rest[start:] + rest[:start])[: min(INNER, len(rest) - 1)]
 
 
 def _ridge(
@@ -137,8 +137,6 @@ def _ridge(
 def _solve(gram: Array, penalty: float, target: Array) -> Array:
     from scipy import linalg
 
-    if not penalty:  # the matrix may be singular
-        return np.asarray(np.linalg.lstsq(gram, target)[0])
     shifted = gram.copy()
     shifted[np.diag_indices_from(shifted)] += penalty
     return np.asarray(linalg.solve(shifted, target, assume_a="pos", overwrite_a=True))

@@ -88,7 +88,7 @@ def fit_logistic(
         penalties,
         np.logaddexp(0, scores_N) - problem.label_N * scores_N,
         scores_N,
-        np.unique(fold_N, return_inverse=True)[1],
+        fold_N,
         [weights for weights, _ in held_out],
     )
 

@@ -34,7 +34,7 @@ def _descend(
     """
     for step in (1, -1):
         moved = False
-        while blocks:
+        while True:
             place = PENALTIES.index(best[min(blocks)]) + step
             if not 0 <= place < len(PENALTIES):
                 break

@@ -156,7 +156,7 @@ def fit_readout(
     weights_F = both @ [np.concatenate(made.weights[count:]), np.concatenate(alone.weights)]
     bias = float(both @ [made.bias, alone.bias])
     evidence = _evidence(features_NF, weights_F, bias)
-    alone_N = _with_floor(evidence, alone, labels_N, groups_N)[1]
+    _, alone_N = fit_guessing(alone.scores, labels_N, groups_N, alone.fold_N, evidence.limit)
     mixed = made._replace(scores=both @ [made.scores, alone.scores])
     evidence, held_out_N = _with_floor(evidence, mixed, labels_N, groups_N)
     layer_rows = None

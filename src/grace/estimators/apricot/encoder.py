@@ -70,8 +70,6 @@ class TextModel(NamedTuple):
         self, texts: Sequence[Text], advance: Callable[[int], None] = lambda count: None
     ) -> NDArray[np.float64]:
         """Return the output for every text, shape (N, D), without dropout."""
-        if not texts:
-            return np.empty((0, 0))
         self.network.eval()
         rows = self.tokens(texts)
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
