@@ -13,7 +13,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import torch
@@ -81,6 +81,11 @@ def collate(examples: Sequence[Example], readout: Readout, pad_id: int) -> Train
         target=torch.tensor([example.target for example in examples], dtype=torch.float32),
         weight=torch.tensor([example.weight for example in examples], dtype=torch.float32),
     )
+
+
+def to_device(batch: Any, device: torch.device) -> TrainingBatch:
+    """Return a batch on a device."""
+    return cast(TrainingBatch, {name: tensor.to(device) for name, tensor in batch.items()})
 
 
 @dataclass(frozen=True, slots=True)

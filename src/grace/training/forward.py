@@ -23,7 +23,7 @@ from grace import metrics
 from grace.cnf import Readout, log1mexp, log_odds, unread_end, without
 from grace.engines.local.forward import Forward, read, shared
 from grace.evidence import Evidence
-from grace.training.examples import IGNORED, Example, TrainingBatch, collate
+from grace.training.examples import IGNORED, Example, TrainingBatch, collate, to_device
 
 LossKind = Literal["mse", "log"]
 ReadAt = Literal["predict", "feed", "prompt"]
@@ -252,11 +252,10 @@ def log_confidences(
     with torch.no_grad():
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            batch: Any = collate([examples[row] for row in rows], readout, pad_id)
-            moved: Any = {name: value.to(device) for name, value in batch.items()}
+            batch = collate([examples[row] for row in rows], readout, pad_id)
             terms = losses(
                 model,
-                moved,
+                to_device(batch, device),
                 readout,
                 read_at=read_at,
                 with_sft=False,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from grace.errors import ConfigError, TrainingError
 from grace.evidence import Evidence
 from grace.training import checkpoints
 from grace.training.adapter import load_weights, save_weights
-from grace.training.examples import Example, TrainingBatch, collate, make_plan
+from grace.training.examples import Example, TrainingBatch, collate, make_plan, to_device
 from grace.training.forward import calibration_of, log_confidences, losses
 from grace.training.lora import is_row
 
@@ -173,14 +173,12 @@ class Loop:
         self.optimizer.zero_grad()
         return values
 
-    def _loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    def _loss(self, batch: TrainingBatch) -> tuple[Tensor, Tensor]:
         """Return the weighted loss of a micro-batch, and its parts for the log, shape (P,)."""
-        device = self.accelerator.device
-        moved: Any = {name: value.to(device) for name, value in batch.items()}
-        settings = self.settings
+        batch, settings = to_device(batch, self.accelerator.device), self.settings
         terms = losses(
             self.wrapped,
-            moved,
+            batch,
             self.readout,
             loss=settings.loss,
             with_sft=settings.gamma > 0,
@@ -189,8 +187,8 @@ class Loop:
         )
         loss_B = terms.calibration + settings.gamma * terms.sft
         shown = (loss_B, terms.calibration, terms.sft, terms.log_c.exp(), terms.log_c)
-        columns_PB = torch.stack([*shown, moved["target"]]).detach()
-        return (loss_B * moved["weight"]).sum(), columns_PB @ moved["weight"]
+        columns_PB = torch.stack([*shown, batch["target"]]).detach()
+        return (loss_B * batch["weight"]).sum(), columns_PB @ batch["weight"]
 
     def _checked(self, parts: Sequence[Tensor], norm: Any) -> dict[str, float]:
         """Return a step's values for the log, as means over the processes; refuse infinite ones."""
@@ -247,8 +245,7 @@ class Loop:
         if folder is not None:
             load_weights(self.model, folder)
             progress = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
-            self.step = progress["global_step"]
-            self.log = [{"step": row["step"], **row} for row in progress["log_history"]]
+            self.step, self.log = progress["global_step"], progress["log_history"]
         mine: Any = self.plan.indices(self.step, self.accelerator.process_index)
         collated: Any = partial(collate, readout=self.readout, pad_id=self.pad_id)
         batches = iter(DataLoader(self.plan, None, sampler=mine, collate_fn=collated))  # type: ignore[arg-type]

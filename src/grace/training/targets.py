@@ -89,29 +89,22 @@ def _small_bins(rows: Sequence[BinRow], min_count: int) -> list[str]:
     ]
 
 
-def balance(
-    target_N: Array,
-    kind: BalanceKind,
-    *,
-    seed: int = 0,
-    epoch: int = 0,
-) -> Array:
+def balance(target_N: Array, kind: BalanceKind, *, seed: int = 0, epoch: int = 0) -> Array:
     """Return the indices of one epoch's examples, balanced over the intervals of the target.
 
     `none` keeps all. `cap` keeps at most the mean size of the occupied intervals from each, the
     same choice in every epoch and no repeats (the cap of Self-Calibration). `sampler` draws N
     with replacement, every occupied interval equally often on average, anew in every epoch.
     """
-    target_N = np.asarray(target_N, dtype=np.float64)
-    interval_N = bin_index(target_N, INTERVALS)
-    size_M = np.bincount(interval_N, minlength=INTERVALS)
     if kind == "none":
         return np.arange(len(target_N))
+    interval_N = bin_index(target_N, INTERVALS)
+    size_M = np.bincount(interval_N, minlength=INTERVALS)
     if kind == "sampler":
         weight_N = 1.0 / size_M[interval_N]
         rng = np.random.default_rng((seed, epoch))
         return rng.choice(len(target_N), size=len(target_N), p=weight_N / weight_N.sum())
-    cap = math.ceil(len(target_N) / max(int((size_M > 0).sum()), 1))
+    cap = math.ceil(len(target_N) / int((size_M > 0).sum()))
     rng = np.random.default_rng(seed)
     kept = [rng.permutation(np.flatnonzero(interval_N == m))[:cap] for m in np.flatnonzero(size_M)]
-    return np.sort(np.concatenate(kept)) if kept else np.arange(0)
+    return np.sort(np.concatenate(kept))

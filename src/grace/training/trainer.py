@@ -21,7 +21,7 @@ from grace.errors import ConfigError, TrainingError
 from grace.evidence import Evidence
 from grace.training import checkpoints
 from grace.training.adapter import adapter_record, load_weights, save_adapter
-from grace.training.examples import Example, collate
+from grace.training.examples import Example, TrainingBatch, collate, to_device
 from grace.training.forward import forward_logits
 from grace.training.loop import Loop, OnStep
 from grace.training.lora import add_lora, light_rows, set_activation_checkpointing
@@ -200,12 +200,12 @@ def _ridge(states_BD: Tensor, logits_B: Tensor) -> Tensor:
     return row_D
 
 
-def _last_logits(peft_model: Any, batches: Sequence[Any]) -> Tensor:
+def _last_logits(peft_model: Any, batches: Sequence[TrainingBatch]) -> Tensor:
     peft_model.eval()
     device = next(peft_model.parameters()).device
     logits = []
     for batch in batches:
         length = batch["input_ids"].shape[1] - 1  # without <CNF>
-        moved: Any = {name: value.to(device) for name, value in batch.items()}
-        logits.append(forward_logits(peft_model, moved, length, 1)[:, -1].float())
+        logits_B1V = forward_logits(peft_model, to_device(batch, device), length, 1)
+        logits.append(logits_B1V[:, -1].float())
     return torch.cat(logits)

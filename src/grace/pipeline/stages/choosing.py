@@ -14,6 +14,7 @@ import numpy as np
 
 from grace.calibration import log_losses, standard_error
 from grace.config import to_dict
+from grace.estimators import ended_rows
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import answer
 from grace.progress import say
@@ -75,12 +76,10 @@ def compare(context: Context) -> LoraChoice:
     """Rate the backbone's validation answers with both; if LoRA is better, answer with it."""
     directory, split = context.directory, context.directory.split("validation")
     samples = context.samples(split)
-    ended = [i for i, one in enumerate(samples.responses) if one.finish_reason == "stop"]
-    prompts = [samples.prompts[i] for i in ended]
-    responses = [samples.responses[i].token_ids for i in ended]
-    correct = [samples.correct[i] for i in ended]
+    ended = ended_rows(samples)
+    asked, correct = samples.token_ids(ended), [samples.correct[i] for i in ended]
     rows, lora = (
-        log_losses(context.engines.load(adapter).confidences(prompts, responses), correct)
+        log_losses(context.engines.load(adapter).confidences(*asked), correct)
         for adapter in (directory.rows, directory.adapter)
     )
     better = rows - lora
