@@ -13,12 +13,13 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.errors import ConfigError, DataError, packages_for
+from grace.errors import DataError, packages_for
 from grace.report import (
     EstimatorResult,
     RatedAnswer,
     Report,
     ReportInput,
+    check_report_place,
     summarize,
     write_report,
 )
@@ -45,11 +46,13 @@ FIELDS = (
 class GradedAnswer(NamedTuple):
     """One graded response; `id` is QUESTION#k for its k-th response, empty without a question.
 
+    `question` names the question, `asked` is its text (the name, where the row has no text).
     `logprobs` are those of its tokens and, last, of its end; None where the file has none.
     """
 
     id: str
     question: str
+    asked: str
     response: str
     confidence: float | None
     correct: bool
@@ -117,7 +120,7 @@ def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
     count: Counter[str] = Counter()
     for where, fields in _rows(source):
         confidence, correct = confidence_in(fields, where), grade_in(fields, where)
-        question = question_in(fields)
+        question, asked = question_in(fields)
         number, count[question] = count[question], count[question] + 1
         if correct is None:
             continue
@@ -125,7 +128,8 @@ def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
         written = (fields.get("response"), fields.get("text"))
         response = next((str(text) for text in written if text is not None), "")
         logprobs = logprobs_in(fields, where)
-        rated.append(GradedAnswer(answer_id, question, response, confidence, correct, logprobs))
+        about = (answer_id, question, asked, response)
+        rated.append(GradedAnswer(*about, confidence, correct, logprobs))
     ungraded = count.total() - len(rated)
     if not rated:
         name = str(source) if isinstance(source, str | Path) else "the rows"
@@ -212,24 +216,10 @@ def _notes(name: str, answers: Answers) -> Iterator[str]:
 def _examples(answers: Answers) -> list[RatedAnswer]:
     """Return the responses that have a question and a text, to show on the page."""
     return [
-        RatedAnswer(row.question, row.response, row.correct, row.confidence, TASK)
+        RatedAnswer(row.asked, row.response, row.correct, row.confidence, TASK)
         for row in answers.rated
-        if row.question and row.response
+        if row.asked and row.response
     ]
-
-
-def check_report_place(out: Path | None) -> None:
-    """Refuse to write a report over that of a run.
-
-    Raises:
-        ConfigError: `out` is a file, a run or a study.
-    """
-    if out is None:
-        return
-    if out.is_file():
-        raise ConfigError(f"{out} is a file; name a directory for the report")
-    if is_run(out) or is_study(out):
-        raise ConfigError(f"{out} is a run with a report of its own; name another directory")
 
 
 def in_any_case(fields: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -303,15 +293,25 @@ def _parsed(value: Any) -> Any:
     return value
 
 
-def question_in(fields: dict[str, Any]) -> str:
-    """Return the question of a response as a text, empty if the row does not name it."""
-    key = next((key for key in QUESTION if _plain(fields.get(key)) is not None), "")
-    named = fields.get(key, "")
-    text = named if isinstance(named, str) else json.dumps(named, ensure_ascii=False, default=str)
-    if key != "question":
-        return text
-    try:  # several questions may have one wording, and other options
-        options = read_options(Row("", fields))
-    except DataError:
-        options = (str(fields.get("choices", "")),)
-    return " ".join(filter(None, (text, " / ".join(options))))
+def question_in(fields: dict[str, Any]) -> tuple[str, str]:
+    """Return the name of a response's question, and its text; both are empty if the row has none.
+
+    The name is the first of `QUESTION` that is there; the text leaves out `question_id`, if it can.
+    """
+    key = next((key for key in QUESTION[1:] if _as_text(fields.get(key))), "")
+    named, asked = _as_text(fields.get(QUESTION[0])), _as_text(fields.get(key))
+    if key == "question":
+        try:  # several questions may have one wording, and other options
+            options = read_options(Row("", fields))
+        except DataError:
+            options = (str(fields.get("choices", "")),)
+        asked = " ".join(filter(None, (asked, " / ".join(options))))
+    return named or asked, asked or named
+
+
+def _as_text(value: Any) -> str:
+    """Return a field as a text, empty where it is missing."""
+    value = _plain(value)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False, default=str)

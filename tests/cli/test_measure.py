@@ -124,6 +124,26 @@ def test_any_value_may_be_the_id_of_a_question(tmp_path: Path, cli: Any):
     assert report(cli, tmp_path / "mine.parquet")["rows"][0]["n"] == 200
 
 
+def test_an_id_that_is_empty_is_none(tmp_path: Path, cli: Any):
+    """Two responses to each question tell no more than one; the intervals must know that."""
+    twice = [row | {"question_id": ""} for row in ROWS * 2]
+    (row,) = report(cli, write(tmp_path / "a.jsonl", twice))["rows"]
+    (known,) = report(cli, write(tmp_path / "b.jsonl", ROWS * 2))["rows"]
+    assert row["interval"] == known["interval"]
+
+
+def test_an_example_shows_the_question_and_not_its_id(tmp_path: Path, cli: Any):
+    rows = [row | {"question_id": f"q-{n}"} for n, row in enumerate(ROWS)]
+    shown = [
+        example["question"]
+        for example in report(cli, write(tmp_path / "a.jsonl", rows))["examples"]
+    ]
+    assert shown and all(text.startswith("What is ") for text in shown)
+    named = [{k: v for k, v in row.items() if k != "question"} for row in rows]
+    made = report(cli, write(tmp_path / "b.jsonl", named))["examples"]
+    assert all(example["question"].startswith("q-") for example in made)
+
+
 def test_a_response_that_is_null_is_not_shown_as_none(tmp_path: Path, cli: Any):
     rows = [row | {"response": None, "text": f"is {n}"} for n, row in enumerate(ROWS)]
     (shown, *_), _ = read_answers(rows)

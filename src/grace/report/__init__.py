@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from grace.errors import ConfigError
 from grace.report.console import render_table as render_table
 from grace.report.inputs import EstimatorResult as EstimatorResult
 from grace.report.inputs import RatedAnswer as RatedAnswer
@@ -29,7 +30,21 @@ from grace.report.rows.answers import TargetRow as TargetRow
 from grace.report.rows.answers import Validation as Validation
 from grace.report.stored import checked_report as checked_report
 from grace.report.summary import summarize as summarize
-from grace.store import write_bytes, write_json
+from grace.store import is_run, is_study, write_bytes, write_json
+
+
+def check_report_place(out: Path | None) -> None:
+    """Refuse to write a report over that of a run.
+
+    Raises:
+        ConfigError: `out` is a file, a run or a study.
+    """
+    if out is None:
+        return
+    if out.is_file():
+        raise ConfigError(f"{out} is a file; name a directory for the report")
+    if is_run(out) or is_study(out):
+        raise ConfigError(f"{out} is a run with a report of its own; name another directory")
 
 
 def write_report(report: Report, directory: Path) -> list[Path]:

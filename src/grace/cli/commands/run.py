@@ -148,8 +148,8 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Show the report of a run, or of several runs side by side."""
-    from grace.measuring import check_report_place
     from grace.pipeline.stages.report import report_runs
+    from grace.report import check_report_place
 
     check_report_place(out)
     page = out or (paths[0] if len(paths) == 1 else None)
