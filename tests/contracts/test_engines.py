@@ -96,6 +96,7 @@ def engine(
     tokenizer.save_pretrained(folder)
     card = {"read_at": "predict", "evidence": evidence and evidence.to_dict()}
     (folder / "grace.json").write_text(json.dumps(card))
+    (folder / "generation_config.json").write_text('{"eos_token_id": [3, -1, 99999]}')
     served = fake_upstream.serving(model, tokenizer, [3], SERVERS.get(request.param))
     if request.param == "openai-itself":
         served = real_llama_server.serving(folder / "model.gguf")
@@ -139,6 +140,7 @@ def test_every_engine_says_how_it_is_read(
     engine: Any, reference: TransformersEngine, head: str
 ) -> None:
     assert (engine.read_at, engine.readout) == ("predict", reference.readout)
+    assert engine.reader.eos == (3,)  # of the three in generation_config.json, two are no tokens
     assert engine.evidence == {"token": None, "evidence": EVIDENCE, "linear": TRACED}[head]
 
 

@@ -10,9 +10,8 @@ import torch
 
 import tiny_models
 from grace.cnf import TOKENS, Readout, add_cnf
-from grace.engines import Sampling, vllm
-from grace.engines.http import remote
-from grace.engines.reading import LISTED_ENDS, Reader, Step
+from grace.engines import Sampling
+from grace.engines.reading import LISTED_ENDS, MOST_IDS, Reader, Step
 from grace.engines.responses import read
 from grace.engines.stops import stop_ids
 from grace.engines.transformers import TransformersEngine
@@ -103,7 +102,7 @@ def test_an_engine_is_asked_for_no_more_ids_than_it_lists(head: Any) -> None:
     readout = Readout(tuple(range(300, 300 + len(TOKENS[head]))))
     reader = Reader(readout, tuple(range(20, 250)))
     scored = 1  # the token of a given response
-    assert len(reader.requested) + scored <= min(vllm.MOST_IDS, remote.MOST_IDS)
+    assert len(reader.requested) + scored <= MOST_IDS
 
 
 def test_stop_tokens_do_not_move_c(engine: TransformersEngine) -> None:

@@ -72,15 +72,14 @@ class LlamaEngine(StepEngine):
         needs_cnf: bool = True,
     ) -> None:
         self.tokenizer = tokenizer
-        self.reader = Reader.of(tokenizer, card or {}, ends, needs_cnf=needs_cnf)
-        # llama.cpp rounds its context up, but llama-cpp-python keeps the tokens in a list of n_ctx.
-        self.limit: int = min(llama.n_ctx(), len(llama.input_ids))
         self._llama, self._rows = llama, llama.n_vocab()
-        self._held: list[int] = []  # the context in llama.cpp's KV cache
-        read_ids = self.readout.ids if self.readout else ()
-        self._requested = [i for i in (*self.reader.eos, *read_ids) if i < self._rows]
+        self.reader = Reader.of(tokenizer, card or {}, ends, rows=self._rows, needs_cnf=needs_cnf)
         remedy = "give what `grace export --format gguf` wrote"
         check_rows(self.readout, self._rows, "the file", remedy)
+        # llama.cpp rounds its context up, but llama-cpp-python keeps the tokens in a list of n_ctx.
+        self.limit: int = min(llama.n_ctx(), len(llama.input_ids))
+        self._held: list[int] = []  # the context in llama.cpp's KV cache
+        self._requested = (*self.reader.eos, *(self.readout.ids if self.readout else ()))
 
     @classmethod
     def open(cls, opening: Opening) -> LlamaEngine:

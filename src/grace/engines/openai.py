@@ -82,10 +82,10 @@ class OpenAIEngine(StepEngine):
         template = self.tokenizer.chat_template
         if isinstance(template, str) and not card:
             self.tokenizer.chat_template = with_thinking(template, thinking)
-        stops = stop_ids(self.tokenizer, stop)
-        self.reader = Reader.of(self.tokenizer, card, (*ends, *stops), needs_cnf=needs_cnf)
         known = 1 + max(self.tokenizer.get_vocab().values(), default=-1)
         rows = max(known, named_rows(place) or named_rows(base))
+        ends = (*ends, *stop_ids(self.tokenizer, stop))
+        self.reader = Reader.of(self.tokenizer, card, ends, rows=rows, needs_cnf=needs_cnf)
         self._upstream = Upstream(url, **options)
         self._background = Background("grace-upstream")
         self._calls = Calls(self._background)

@@ -7,6 +7,7 @@ that of all end tokens together. This module does not need torch.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,9 +19,10 @@ from grace.evidence import Evidence, Reading, confidence, reading, traced
 
 LOWEST = -9999.0  # log-probability of 0 in JSON, which has no infinity
 NO_CNF = "the model has no <CNF>, so it has no confidence; load a trained adapter or an export"
-# End tokens that are asked for; the others hardly count. Engines list 128 ids: besides these, four
-# that are read, and the token that is scored.
-LISTED_ENDS = 123
+MOST_IDS = 128  # ids whose log-probabilities vLLM lists per step
+# End tokens that are asked for, besides four ids that are read and the token that is scored; all
+# other end tokens hardly count.
+LISTED_ENDS = MOST_IDS - 5
 
 
 class Step(NamedTuple):
@@ -95,6 +97,7 @@ class Reader:
         card: Mapping[str, Any],
         eos: Ids = (),
         *,
+        rows: int = sys.maxsize,
         needs_cnf: bool = True,
     ) -> Reader:
         """Return the reader of a model, from its tokenizer and its grace.json.
@@ -104,6 +107,7 @@ class Reader:
             card: the content of grace.json.
             eos: ids that end a response besides the tokenizer's EOS and the stop ids of `card`,
                 `<CNF>` perhaps among them.
+            rows: size of the model's vocabulary; ids outside it end nothing.
             needs_cnf: refuse a tokenizer without `<CNF>`.
 
         Raises:
@@ -123,7 +127,8 @@ class Reader:
                 f"the confidence is read from {how}, which only the transformers engine can do"
             )
         ends = dict.fromkeys((tokenizer.eos_token_id, *eos, *card.get("stop_ids", ())))
-        unread = tuple(i for i in ends if i not in (None, *(readout.ids if readout else ())))
+        read = readout.ids if readout else ()
+        unread = tuple(i for i in ends if i is not None and 0 <= i < rows and i not in read)
         if not unread:
             raise ModelError("neither tokenizer nor model names an end token; set eos_token")
         return cls(readout, unread, read_at, Evidence.in_card(card))

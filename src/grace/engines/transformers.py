@@ -114,7 +114,6 @@ class TransformersEngine(LocalScorer):
         self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str]
     ) -> list[list[Generation]]:
         """Return the samples of each prompt of a batch of `plan`, in parts if memory runs out."""
-        check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
         count, rows = sampling.num_samples, len(prompts) * sampling.num_samples
         if rows <= self.batch_size:
             result = attempt(lambda: self._decode(Part(prompts, sampling, keys)))

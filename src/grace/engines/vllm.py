@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from grace.engines import Capability, Ids, Opening, Sampling, seed_from
 from grace.engines.base import StepEngine, check_contexts
 from grace.engines.local.loading import load_tokenizer
-from grace.engines.reading import Reader, Scored, Step, check_rows
+from grace.engines.reading import MOST_IDS, Reader, Scored, Step, check_rows
 from grace.engines.responses import Watch, dropped, read
 from grace.engines.stops import stop_ids
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
@@ -26,7 +26,6 @@ from grace.errors import ConfigError, ModelError, first_line
 from grace.records import Generation
 from grace.store import LORA_CONFIG, ROWS, read_card
 
-MOST_IDS = 128  # ids whose log-probabilities vLLM returns per step
 BANNED = -100.0  # the lowest logit bias that vLLM accepts
 
 
@@ -61,10 +60,9 @@ class VllmEngine(StepEngine):
         check_raw(llm)
         config = llm.llm_engine.model_config
         self.tokenizer = tokenizer
-        ends = (*ends_of(config), *stops)
-        self.reader = Reader.of(tokenizer, card or {}, ends, needs_cnf=needs_cnf)
-        remedy = "give what `grace export` wrote"
-        check_rows(self.readout, config.get_vocab_size(), "the model", remedy)
+        ends, rows = (*ends_of(config), *stops), config.get_vocab_size()
+        self.reader = Reader.of(tokenizer, card or {}, ends, rows=rows, needs_cnf=needs_cnf)
+        check_rows(self.readout, rows, "the model", "give what `grace export` wrote")
         self.limit: int = config.max_model_len
         self._requests = Requests(llm.llm_engine, lora)
 

@@ -64,8 +64,7 @@ def check_raw(llm: Any) -> None:
 def ends_of(config: Any) -> tuple[int, ...]:
     """Return the end tokens that a model's configurations name."""
     named = config.try_get_generation_config().get("eos_token_id")
-    ends = ids_in(named, getattr(config.hf_text_config, "eos_token_id", None))
-    return tuple(dict.fromkeys(i for i in ends if 0 <= i < config.get_vocab_size()))
+    return tuple(ids_in(named, getattr(config.hf_text_config, "eos_token_id", None)))
 
 
 def start(

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grace.engines import Ids, Sampling
-from grace.engines.http.answers import UpstreamError, parsing, short
+from grace.engines.http.answers import Json, UpstreamError, parsing, short
 from grace.engines.reading import Reader, Step
 
 PREFIX = "token_id:"
 NO_LOGPROB = "the upstream sent a value that is no log-probability"
 ROUNDING = 1e-3  # how far rounding may put a log-probability above 0
-Json = dict[str, Any]
 
 
 class Request(NamedTuple):

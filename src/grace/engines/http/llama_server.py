@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grace.engines import Ids, Sampling
-from grace.engines.http.answers import UpstreamError, parsing
-from grace.engines.http.dialect import Json, Request
+from grace.engines.http.answers import Json, UpstreamError, parsing
+from grace.engines.http.dialect import Request
 from grace.engines.http.remote import Remote
 from grace.engines.reading import LOWEST, Step
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from grace.cnf import CNF_TOKEN
-from grace.engines.http.answers import UpstreamError, parsing
-from grace.engines.http.dialect import NO_LOGPROB, Json
+from grace.engines.http.answers import Json, UpstreamError, parsing
+from grace.engines.http.dialect import NO_LOGPROB
 from grace.engines.http.llama_server import LlamaServer
 from grace.engines.http.remote import Remote, Served
 from grace.engines.http.sglang import SGLang

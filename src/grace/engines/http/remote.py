@@ -9,10 +9,9 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 from grace.engines import Ids, Sampling, seed_from
-from grace.engines.http.answers import UpstreamError
+from grace.engines.http.answers import Json, UpstreamError
 from grace.engines.http.background import Calls, as_finished, in_order
 from grace.engines.http.dialect import (
-    Json,
     Request,
     listing,
     only,
@@ -21,12 +20,11 @@ from grace.engines.http.dialect import (
     sample_body,
 )
 from grace.engines.http.upstream import Upstream
-from grace.engines.reading import Reader, Scored, Step
+from grace.engines.reading import MOST_IDS, Reader, Scored, Step
 from grace.engines.responses import Watch, dropped, read
 from grace.records import Generation
 
 AHEAD = 16  # requests in flight for the tokens of one response
-MOST_IDS = 128  # ids that vLLM lists per step
 
 
 @dataclass(frozen=True, slots=True)
