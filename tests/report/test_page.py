@@ -195,6 +195,13 @@ def test_names_beside_the_time_figure_never_overlap(count):
         assert all(-1e-9 <= place <= 1 for place in places)
 
 
+def test_methods_without_any_error_are_drawn():
+    sure = {"confidence": [1.0] * 60, "correct": [True] * 60}
+    perfect = [dataclasses.replace(result(name), **sure) for name in ("grace", "platt")]
+    names = [figure.name for figure in draw(summarize(study(perfect), resamples=10))]
+    assert "time-capitals" in names
+
+
 def test_tasks_with_the_same_short_name_get_their_own_files():
     report = summarize(study([result(task="a b"), result(task="a/b")], targets=()), resamples=10)
     names = [figure.name for figure in draw(report)]

@@ -143,11 +143,11 @@ def draw_time(rated: Sequence[Rated]) -> Any:
         color, marker = ACCESS_LOOK.get(str(s.cost("access")), UNKNOWN_LOOK)
         axis.plot([x, x], end, color=color, linewidth=1, alpha=0.6)
         axis.plot(x, y, marker=marker, color=color, markersize=7, markeredgecolor="white")
-    top = float(np.nanmax([*percent, *(high for _, high in ends)]))
-    axis.set(xlabel="Seconds per answer (log scale)", ylabel="ECE (%)", ylim=(0, 1.06 * top))
+    top = 1.06 * (float(np.nanmax([*percent, *(high for _, high in ends)])) or 1.0)
+    axis.set(xlabel="Seconds per answer (log scale)", ylabel="ECE (%)", ylim=(0, top))
     axis.set_xlim(min(seconds) / 1.6, max(seconds) * 1.6)
     _plain_log_ticks(axis)
-    places = _apart([y / (1.06 * top) for y in percent])
+    places = _apart([y / top for y in percent])
     for s, x, y, place in zip(shown, seconds, percent, places, strict=True):
         where = {"xytext": (1.03, place), "textcoords": "axes fraction", "va": "center"}
         axis.annotate(s.label, (x, y), **where, arrowprops=LEADER)
@@ -156,11 +156,9 @@ def draw_time(rated: Sequence[Rated]) -> Any:
 
 
 def _whisker(rated: Rated) -> tuple[float, float]:
-    """Return the interval of ECE in percent; without one the spread over seeds, or nan."""
-    mean, spread, interval = rated.mean("ece"), rated.spread("ece"), rated.interval("ece")
-    if interval is None and mean is not None and spread is not None:
-        interval = (mean - spread, mean + spread)
-    return (100 * interval[0], 100 * interval[1]) if interval else (math.nan, math.nan)
+    """Return the interval of ECE in percent, nan without one."""
+    low, high = rated.interval("ece") or (math.nan, math.nan)
+    return 100 * low, 100 * high
 
 
 def _plain_log_ticks(axis: Any) -> None:
