@@ -222,7 +222,7 @@ def test_the_grid_goes_from_strict_to_loose():
     ("arguments", "message"),
     [
         ({"target": 1.0}, "target is 1.0"),
-        ({"target": 0.9, "delta": 0}, "delta is 0"),
+        ({"target": 0.9, "delta": 0}, "delta is 0; .*, e.g. 0.05"),
         ({"target": 0.9, "grid": (0.1, 0.2)}, "strict to loose"),
         ({"target": 0.9, "grid": ()}, "grid of 0 thresholds"),
     ],

@@ -82,11 +82,11 @@ def load(name: str, **settings: Any) -> Strategy:
     Raises:
         ConfigError: as for `policy`, or another estimator's confidences would be needed.
     """
-    _, strategy, estimator = policy(name, **settings)
+    full, strategy, estimator = policy(name, **settings)
     if estimator not in (OWN, None):
         raise ConfigError(
             f"strategy {name!r} needs the confidences of {estimator!r}, which a live answer "
-            f"lacks; use {name.replace(estimator, OWN, 1)!r}, or replay a finished run with "
+            f"lacks; use {full.replace(estimator, OWN, 1)!r}, or replay a finished run with "
             "`grace scale`"
         )
     return strategy

@@ -176,7 +176,7 @@ def pick(
         UserInputError: a target or delta that is not allowed.
     """
     check_level(target, "target")
-    check_level(delta, "delta")
+    check_level(delta, "delta", 0.05)
     accepted_DG, begun = np.asarray(accepted_DG), starts(n, target, delta)
     passes_DG = p_value(right_DG, accepted_DG, target) <= delta / len(begun)
     picked = [_walk(passes_DG, (accepted_DG < count).sum(axis=1)) for count in begun]
@@ -256,8 +256,8 @@ def few_dropped(lowest_N: ArrayLike, alpha: float, delta: float = 0.05) -> DropG
     Raises:
         UserInputError: an alpha or delta that is not allowed.
     """
-    check_level(alpha, "--drop")
-    check_level(delta, "delta")
+    check_level(alpha, "alpha", 0.05)
+    check_level(delta, "delta", 0.05)
     low_N = np.sort(np.asarray(lowest_N, dtype=np.float64))
     n = len(low_N)
     dropped_G = np.searchsorted(low_N, DROPS, side="left")
