@@ -113,6 +113,11 @@ def asked_by(estimator: Estimator) -> Answers:
     return getattr(estimator, "asks", estimator.answers)
 
 
+def draws_further(estimator: Estimator) -> bool:
+    """Return whether an estimator calls `Samples.draw`: its `draws`, if it has that."""
+    return getattr(estimator, "draws", False)
+
+
 def check_estimator(estimator: Estimator) -> None:
     """Call the estimator's `check`, if it has one, which raises when it cannot be fitted here.
 

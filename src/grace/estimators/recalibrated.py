@@ -21,6 +21,7 @@ from grace.estimators import (
     Values,
     asked_by,
     check_estimator,
+    draws_further,
 )
 
 MAPS: Mapping[str, Any] = {"platt": Platt, "isotonic": Isotonic, "temperature": Temperature}
@@ -42,6 +43,11 @@ class RecalibratedEstimator:
     def asks(self) -> Answers:
         """The model that the inner estimator calls."""
         return asked_by(self.inner)
+
+    @property
+    def draws(self) -> bool:
+        """Whether the inner estimator draws further samples."""
+        return draws_further(self.inner)
 
     def check(self) -> None:
         """Check the inner estimator."""

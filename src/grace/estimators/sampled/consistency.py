@@ -28,6 +28,7 @@ class Consistency:
     )
 
     answers: ClassVar[Answers] = "base"
+    draws: ClassVar[bool] = True
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Nothing is fitted."""

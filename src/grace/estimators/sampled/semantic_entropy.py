@@ -37,6 +37,7 @@ class SemanticEntropy:
     )
 
     answers: ClassVar[Answers] = "base"
+    draws: ClassVar[bool] = True
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Nothing is fitted."""

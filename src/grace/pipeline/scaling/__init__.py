@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.errors import ConfigError
-from grace.estimators import Answers
+from grace.estimators import Answers, draws_further
 from grace.pipeline import stages_alike
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.replays import VERSION, write_replay
@@ -133,7 +133,7 @@ class _Side(NamedTuple):
 def _draw(context: Context, answers: Answers, samples: int) -> Split:
     split = context.directory.split("test").by(answers)
     temperature = context.settings.sample.draw_temperature
-    return draw_pool(context, answers, split, samples, temperature, "scale")
+    return draw_pool(context, answers, split, samples, temperature)
 
 
 def _side(
@@ -179,9 +179,16 @@ def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Pol
     """Return the strategies that vote over each model's samples.
 
     Raises:
-        ConfigError: an unknown estimator or strategy, or one whose estimator is not named.
+        ConfigError: an unknown estimator or strategy, one whose estimator is not named, or one
+            that the run's samples do not serve.
     """
     estimators = (OWN, *chosen.estimators)
+    for name in chosen.estimators:
+        if draws_further(estimator_of(context.settings, name)):
+            raise ConfigError(
+                f"estimator {name} compares a response with further samples of its question, which "
+                "the samples of a vote do not have; leave it out"
+            )
     names = [*COUNTING, f"{OWN}-cisc", f"{OWN}-best"]
     names += [f"{name}-{rule}" for name in estimators for rule in READING]
     policies: dict[Answers, list[Policy]] = {"base": [], "tuned": []}
@@ -189,8 +196,8 @@ def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Pol
     for one in named.values():
         if getattr(one.strategy, "drop", 0) and not context.settings.train.trace:
             raise ConfigError(
-                f"strategy {one.name!r} needs a confidence before the end of an answer, which the "
-                "run does not have; train it with train.trace=true"
+                f"strategy {one.name!r} needs a confidence at every token; fit one: grace run "
+                f"{context.directory.path} --set train.trace=true --redo features"
             )
         if one.estimator is None:
             policies["base"].append(one)
