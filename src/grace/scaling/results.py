@@ -49,9 +49,6 @@ class Reach(NamedTuple):
     curve reaches it.
     """
 
-    policy: str
-    reference: str
-    budget: int
     accuracy: Estimate
     reference_samples: Estimate
     samples: Estimate
@@ -155,9 +152,6 @@ class Scaling:
         curve_DBM = self._values[1][:, place]
         needed_D = _first_reach(curve_DBM[:, :, 0], curve_DBM[:, :, 1], target_D)
         return Reach(
-            policy=policy,
-            reference=reference,
-            budget=budget,
             accuracy=self.estimate(reference, budget),
             reference_samples=self.estimate(reference, budget, "samples"),
             samples=estimate(needed_D),

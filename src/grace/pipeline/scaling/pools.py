@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from grace.estimators import Answers, asked_by
-from grace.metrics import evaluate, wqd
+from grace.metrics import evaluate
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import answer, further
 from grace.pipeline.stages.cost import Meter, MeteredEngine
@@ -20,7 +20,7 @@ from grace.pipeline.stages.score import KnownSplits, checked, fitted_to
 from grace.progress import progress
 from grace.records import Confidence
 from grace.report.rows.votes import Pooled, PooledConfidence
-from grace.scaling import Pool
+from grace.scaling import Pool, pair_wins
 from grace.store import Split
 
 UNIT = 16  # questions whose samples are rated together
@@ -29,7 +29,7 @@ METRICS = ("accuracy", "ece", "brier", "auroc")
 
 
 def draw_pool(
-    context: Context, answers: Answers, split: Split, count: int, temperature: float, stage: str
+    context: Context, answers: Answers, split: Split, count: int, temperature: float
 ) -> Split:
     """Return `count` graded samples of each question of a split, drawn and graded once per run.
 
@@ -39,11 +39,10 @@ def draw_pool(
         split: that model's responses; the pool is kept beside them.
         count: samples per question.
         temperature: sampling temperature.
-        stage: the name for progress and recorded times.
     """
     pool = split.pool(count, temperature)
     sampling = further(context, count, temperature)
-    answer(context, answers, pool, stage=stage, sampling=sampling)
+    answer(context, answers, pool, sampling)
     return pool
 
 
@@ -102,17 +101,17 @@ def describe(pool: Pool, row_name: Callable[[str], str], **about: Any) -> Pooled
     whether the right samples of a question are surer than its wrong ones. That is what helps a
     vote.
     """
-    number_QS = np.broadcast_to(np.arange(pool.num_questions)[:, None], pool.answer_QS.shape)
     confidences = []
     for name, value_QS in pool.confidences.items():
         rated_QS = ~np.isnan(value_QS)
         if not rated_QS.any():
             continue
-        value_N, correct_N = value_QS[rated_QS], pool.correct_QS[rated_QS]
-        values = evaluate(value_N, correct_N, METRICS)
-        values["wqd"] = wqd(value_N, correct_N, number_QS[rated_QS].tolist())
+        values = evaluate(value_QS[rated_QS], pool.correct_QS[rated_QS], METRICS)
+        wins_Q, pairs_Q = pair_wins(pool, name)
+        values["wqd"] = float(wins_Q.sum() / pairs_Q.sum()) if pairs_Q.any() else math.nan
         defined = {key: None if math.isnan(value) else value for key, value in values.items()}
-        confidences.append(PooledConfidence(estimator=row_name(name), n=len(value_N), **defined))
+        count = int(rated_QS.sum())
+        confidences.append(PooledConfidence(estimator=row_name(name), n=count, **defined))
     return Pooled(
         **about,
         n=pool.num_questions,

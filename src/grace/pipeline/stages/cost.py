@@ -16,6 +16,7 @@ from grace.estimators import Draws, Estimator, Samples, asked_by
 from grace.pipeline.stages.depth import read_layer, stores
 from grace.pipeline.stages.train import training_seconds
 from grace.records import Generation, Response
+from grace.report.names import ACCESS
 
 if TYPE_CHECKING:
     from grace.pipeline.context import Context
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 Ids = Sequence[int]
 Access = Literal["text", "logprobs", "hidden states", "weights"]
 StoredStates = Callable[[Sequence[Ids], Sequence[Ids], int], Features | None]
-LEVELS: tuple[Access, ...] = ("text", "logprobs", "hidden states", "weights")
 
 
 class Meter:
@@ -42,7 +42,7 @@ class Meter:
 
     def saw(self, access: Access) -> None:
         """Count that this level was read."""
-        self.access = max(self.access, access, key=LEVELS.index)
+        self.access = max(self.access, access, key=ACCESS.index)
 
     def sent(self, requests: int, tokens: int) -> None:
         """Count prompts sent to the model and the tokens that went through it."""
