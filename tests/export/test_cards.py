@@ -109,6 +109,11 @@ def test_the_command_says_what_to_do_next(
         ([run, tmp_path / "x", "--format", "onnx"], 2, "use merged, vllm-lora, gguf, adapter"),
         ([run, tmp_path / "x", "--format", "vllm-lora"], 2, "none to spare"),
         ([tmp_path, tmp_path / "x"], 2, "neither a run nor an adapter"),
+        (
+            [run, tmp_path / "x", "--format", "adapter", "--base", tmp_path / "gone"],
+            2,
+            f"adapter is not at {tmp_path}/gone; say where it is now: --base DIR",
+        ),
         ([out, tmp_path / "x"], 2, "is an export already (merged); name the run"),
     ):
         with pytest.raises(SystemExit) as stopped:

@@ -170,18 +170,17 @@ def backbone(
                 "leave --base (or base=) out"
             )
         return str(path)
-    if base:
-        return str(base)
-    if "base_model" not in card:
+    if not base and "base_model" not in card:
         raise ModelError(
             f"{folder} has no grace.json that names its backbone, so GrACE did not train it; name "
             "a run, or train one: grace run"
         )
-    model = str(card["base_model"])
-    if Path(model).is_absolute() and not Path(model).exists():
+    model = str(base or card["base_model"])
+    gone = is_missing(base) if base else Path(model).is_absolute() and not Path(model).exists()
+    if gone:
         raise ModelError(
-            f"the backbone of {folder} is no longer at {model}; say where it is now: --base DIR, "
-            "or base= in Python"
+            f"the backbone of {folder} is not at {model}; say where it is now: --base DIR, or "
+            "base= in Python"
         )
     return model
 

@@ -119,8 +119,8 @@ def recalibratable(path: Path) -> Path:
     folder = adapter_folder(path, None)
     if folder is None:
         raise ModelError(
-            f"{path} is neither a run nor an adapter; recalibrate the run it was exported from, "
-            "then export the result"
+            f"{path} is neither a run nor an adapter; give one of them (instead of an export the "
+            "run that it was made from, and then export the result)"
         )
     card = read_card(folder)
     if "rows" not in card:

@@ -204,7 +204,10 @@ def export(
                 f"{path} is an export already ({written}); name the run or the adapter that it was "
                 "made from"
             )
-        raise ConfigError(f"{path} is neither a run nor an adapter; train one: grace run {path}")
+        raise ConfigError(
+            f"{path} is neither a run nor an adapter; name one of them, which grace run and "
+            "grace fit make"
+        )
     model = backbone(path, folder, read_card(folder), base)
     written = export_model(path, folder, model, out, form=format, dtype=dtype, license_id=license_)
     print(f"exported {format} to {out} ({written.size / 2**20:.1f} MiB)")
