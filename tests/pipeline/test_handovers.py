@@ -211,7 +211,7 @@ def test_every_answer_is_stored_and_graded_under_the_question_that_was_asked(tmp
 
     context.engines.base.plan = lambda *_: [[2, 0], [3, 1]]
     context.engines.base.generate = generate
-    sample_split(context, "base", split, Sampling(num_samples=2), stage="sample")
+    sample_split(context, "base", split, Sampling(num_samples=2))
     grade_split(context, split)
     responses = split.responses.read()
     assert [r.id for r in responses] == [f"train{q}#{k}" for q in (2, 0, 3, 1) for k in (0, 1)]

@@ -386,7 +386,7 @@ def test_the_time_of_samples_is_known_as_long_as_they_are_kept(
     directory = context.directory
     pool = directory.split(folder).pool(1, 0.8)
     pool.questions.write([Question("q", "jsonl", "Why?", ("so",))])
-    sample_split(context, answers, pool, Sampling(), stage="score")
+    sample_split(context, answers, pool, Sampling())
     for stage in reversed(ORDER):
         kept = ORDER.index(stage) >= ORDER.index(owner)
         assert pool.responses.path.exists() == kept

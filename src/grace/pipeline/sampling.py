@@ -77,8 +77,6 @@ def answer(
     context: Context,
     answers: Answers,
     split: Split,
-    *,
-    stage: str,
     sampling: Sampling | None = None,
 ) -> None:
     """Let a model answer a split's questions, and grade the answers; done once.
@@ -87,25 +85,24 @@ def answer(
         context: the run.
         answers: the model.
         split: the questions, and where the responses are kept.
-        stage: the name for progress.
         sampling: None: the sampling of test questions.
     """
     sampling = sampling or sampling_for(context, "test")
     if not is_answered(split, sampling.num_samples):
-        sample_split(context, answers, split, sampling, stage=stage)
+        sample_split(context, answers, split, sampling)
         grade_split(context, split)
 
 
-def answer_tuned(context: Context, split: Split, *, stage: str) -> None:
+def answer_tuned(context: Context, split: Split) -> None:
     """Let the tuned model answer a split's questions, and grade the answers; done once.
 
     Without LoRA these are the backbone's answers, which are answered first if they are missing;
     one forward pass over each gives its confidence.
     """
     if context.directory.frozen:
-        answer(context, "base", split, stage=stage)
+        answer(context, "base", split)
         _rate_split(context, split)
-    answer(context, "tuned", split.tuned, stage=stage)
+    answer(context, "tuned", split.tuned)
 
 
 def _rate_split(context: Context, split: Split) -> None:
@@ -155,9 +152,7 @@ def rounded(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(round(value, 6) for value in values)
 
 
-def sample_split(
-    context: Context, answers: Answers, split: Split, sampling: Sampling, *, stage: str
-) -> None:
+def sample_split(context: Context, answers: Answers, split: Split, sampling: Sampling) -> None:
     """Let a model answer a split's questions, one unit at a time; resumes.
 
     The model is loaded only if a response is missing. The seconds are recorded under the stage
@@ -171,7 +166,7 @@ def sample_split(
     units = plan_units(engine, questions, context.prompts(questions), sampling)
     left = units[split.responses.resume([unit.ids for unit in units]) :]
     done = len(questions) - sum(len(unit.keys) for unit in left)
-    with progress(f"{stage} {label}", len(questions), done=done, unit="questions") as advance:
+    with progress(f"sample {label}", len(questions), done=done, unit="questions") as advance:
         for unit in left:
             start = time.perf_counter()
             rows = unit.answer(engine)
@@ -198,7 +193,7 @@ def draw_further(context: Context, answers: Answers, split: Split, count: int) -
     """
     temperature = context.settings.sample.draw_temperature
     pool = split.pool(count, temperature)
-    sample_split(context, answers, pool, further(context, count, temperature), stage="score")
+    sample_split(context, answers, pool, further(context, count, temperature))
     choices = {question.id: question.choices for question in split.questions.read()}
     by_question = defaultdict(list)
     for row in pool.responses.read():

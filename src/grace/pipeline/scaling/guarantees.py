@@ -20,7 +20,6 @@ from grace.strategies import BUDGET
 from grace.thresholds import AccuracyGuarantee, check_level, few_dropped, selective
 
 MODES = ("answer", "early-stop")
-STAGE = "threshold"
 
 
 def choose_threshold(
@@ -158,9 +157,9 @@ def _greedy_answers(context: Context, name: str) -> tuple[np.ndarray, np.ndarray
     questions, usual = context.directory.split(name), sampling_for(context, name)
     split = questions.tuned
     if (usual.temperature, usual.num_samples) == (0, 1):
-        answer_tuned(context, questions, stage=STAGE)
+        answer_tuned(context, questions)
     else:
-        split = draw_pool(context, "tuned", split, 1, 0.0, STAGE)
+        split = draw_pool(context, "tuned", split, 1, 0.0)
     confidence = [response.confidence for response in split.responses.read()]
     correct = [grade.correct for grade in split.grades.read()]
     return np.array(confidence, dtype=np.float64), np.array(correct, dtype=bool)
@@ -168,7 +167,7 @@ def _greedy_answers(context: Context, name: str) -> tuple[np.ndarray, np.ndarray
 
 def _votes(context: Context, name: str, budget: int, temperature: float) -> Pool:
     split = context.directory.split(name).tuned
-    return read_pool(draw_pool(context, "tuned", split, budget, temperature, STAGE), [OWN])
+    return read_pool(draw_pool(context, "tuned", split, budget, temperature), [OWN])
 
 
 def _tries(earlier: Threshold | None, chosen: Threshold) -> int:

@@ -88,7 +88,7 @@ def compare(context: Context) -> LoraChoice:
     before = float(np.mean(samples.correct))
     if gain <= LEAST_GAIN * error:
         return LoraChoice(False, gain, error, len(ended), before, None)
-    answer(context, "tuned", split.tuned, stage="train")
+    answer(context, "tuned", split.tuned)
     after = float(np.mean([grade.correct for grade in split.tuned.grades.read()]))
     # 1e-9: two accuracies that are a point apart may differ by a little more in binary
     kept = abs(after - before) <= MOST_MOVED + 1e-9

@@ -32,7 +32,7 @@ def sample(context: Context) -> None:
     for name in SPLITS:
         split = context.directory.split(name)
         sampling = sampling_for(context, name)
-        sample_split(context, "base", split, sampling, stage="sample")
+        sample_split(context, "base", split, sampling)
         outputs += [split.questions.path, split.responses.path]
     context.engines.forget_sampling()
     if settings.data.shots:

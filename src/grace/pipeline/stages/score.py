@@ -79,7 +79,7 @@ class KnownSplits:
         """The validation responses of the model whose answers are rated."""
         split = self._context.directory.split("validation")
         if self._answers == "tuned":
-            answer_tuned(self._context, split, stage="score")
+            answer_tuned(self._context, split)
         return samples_of(self._context, self._answers, split.by(self._answers))
 
 
@@ -93,7 +93,7 @@ def answer_tests(context: Context) -> None:
             draw_questions(test.context, test.split, "test")
             outputs.append(test.split.questions.path)
             outputs += [test.context.shots.path] if context.settings.data.shots else []
-        answer_tuned(test.context, test.split, stage="answer")
+        answer_tuned(test.context, test.split)
         outputs += [test.split.tuned.responses.path, test.split.tuned.grades.path]
     tree = {"transfer": list(context.settings.report.transfer)}
     context.directory.finish("answer", tree, inputs, outputs)
@@ -108,7 +108,7 @@ def score(context: Context) -> None:
     outputs = []
     if "base" in models:
         for test in sets[1:]:  # stage `sample` has answered the run's own test set
-            answer(test.context, "base", test.split, stage="score")
+            answer(test.context, "base", test.split)
             outputs += [test.split.responses.path, test.split.grades.path]
     validation = TestSet(context, directory.split("validation"))
     compared = COMPARED if TRAINED in estimators else ()
