@@ -80,3 +80,6 @@ def test_what_a_vote_saves_is_one_sentence_with_intervals():
     never = dataclasses.replace(report, equal_accuracy=(dataclasses.replace(reach, samples=None),))
     assert samples_saved(never).endswith("reaches the accuracy of 8 plain votes nowhere.")
     assert samples_saved(MADE) == ""
+    another = dataclasses.replace(made_up_replay(), backbone="other")
+    both = samples_saved(summarize(study(replays=[made_up_replay(), another]), resamples=10))
+    assert all(both.count(f" on sums with {name}") == 2 for name in ("pocket", "other"))

@@ -11,7 +11,7 @@ from grace.metrics.resampling import SEEDS_FOR_SPREAD
 from grace.report.groups import comparisons, groups
 from grace.report.names import BASELINE, OURS, estimator_order, label
 from grace.report.rows import Report, group_by
-from grace.report.rows.answers import Validation
+from grace.report.rows.answers import Sampled, Validation
 from grace.report.tables import points
 from grace.report.tables.answers import DAGGER, change, quality
 
@@ -139,21 +139,26 @@ def samples_saved(report: Report) -> str:
     votes = [row for row in report.scaling_joint if row.strategy == f"{OURS}-sc"]
     if not votes or not stops:
         return ""
+    several = len({row.backbone for row in votes}) > 1
+
+    def where(row: Sampled) -> str:
+        return f"{row.task} with {row.backbone}" if several else row.task
+
     budget = stops[0].budget
     gains = [
-        (row.task, points("accuracy", row.gain, row.gain_interval))
+        (where(row), points("accuracy", row.gain, row.gain_interval))
         for row in votes
         if row.budget == budget
     ]
     clear = [cell.verdict for _, cell in gains]
-    needed = joined([f"{r.samples:.1f} on {r.task}" for r in stops if r.samples is not None])
-    never = joined([row.task for row in stops if row.samples is None])
+    needed = joined([f"{r.samples:.1f} on {where(r)}" for r in stops if r.samples is not None])
+    never = joined([where(row) for row in stops if row.samples is None])
     return (
         f"Over {budget} samples, votes weighted by confidence ({label(OURS)}-SC) are clearly more "
         f"often right than plain ones (SC) on {clear.count('better')} of {len(gains)} tasks, "
         f"clearly less often on {clear.count('worse') or 'none'}, in points: "
-        f"{', '.join(f'{cell.plain} on {task}' for task, cell in gains)}. {label(OURS)}-ES, which "
-        f"stops at the first sure sample, reaches the accuracy of {budget} plain votes "
+        f"{', '.join(f'{cell.plain} on {place}' for place, cell in gains)}. {label(OURS)}-ES, "
+        f"which stops at the first sure sample, reaches the accuracy of {budget} plain votes "
         + (f"with this many samples on average: {needed}" if needed else "nowhere")
         + (f"; it does not get there on {never}." if never and needed else ".")
     )
