@@ -194,6 +194,7 @@ def starts(n: int, target: float, delta: float) -> list[int]:
     return [early, half] if early < half else [half]
 
 
+@functools.cache
 def _start_with_errors(target: float, delta: float, most: int) -> int:
     """Return the fewest answers, at most `most`, that pass with half of the allowed errors."""
     errors = 0

@@ -103,8 +103,8 @@ def panels(
 
 
 def outer_labels(axes: Sequence[Any], x: str, y: str) -> None:
-    """Label the panels at the left and at the bottom of a figure with rows of at most 4."""
-    columns = math.ceil(len(axes) / math.ceil(len(axes) / 4))
+    """Label the panels at the left and at the bottom of a figure."""
+    columns = axes[0].get_gridspec().ncols
     for at, axis in enumerate(axes):
         if at + columns >= len(axes):
             axis.set_xlabel(x)
