@@ -133,7 +133,7 @@ def add_cnf(
         ModelError: an EOS row is asked for and the tokenizer has no EOS token, or the tokenizer
             has the tokens of the other head.
     """
-    rows = model.get_input_embeddings().weight.shape[0]
+    rows = count_rows(model)
     known = _known(tokenizer, head)
     if known is not None and max(known.ids) < rows:
         return CnfTokens(known, spare_row=rows > max(known.ids) + 1, init=init)
@@ -211,12 +211,11 @@ def trainable_rows(model: Any, readout: Readout) -> list[int] | dict[str, list[i
 
     That is a plain list for tied embeddings, and a dict by module name for untied ones.
     """
-    ids = sorted(readout.ids)
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    if head is None or head.weight is embedding.weight:
+    ids, matrices = sorted(readout.ids), _matrices(model)
+    if len(matrices) == 1:
         return ids
     names = {id(module): name for name, module in model.named_modules()}
-    return {names[id(module)].rpartition(".")[2]: ids for module in (embedding, head)}
+    return {names[id(module)].rpartition(".")[2]: ids for module in matrices}
 
 
 def end_log_prob(logits_BV: Tensor, end_ids: Sequence[int]) -> Tensor:
@@ -287,6 +286,7 @@ def _grow(model: Any, num_rows: int, seed: int) -> None:
 
 
 def _matrices(model: Any) -> list[Any]:
+    """Return the modules with a row per token: the embedding, and the head unless it is tied."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     return [embedding] if head is None or head.weight is embedding.weight else [embedding, head]
 

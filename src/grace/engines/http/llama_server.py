@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncGenerator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from grace.engines import Ids, Sampling
-from grace.engines.http.answers import Json, UpstreamError, parsing
+from grace.engines.http.answers import UpstreamError, parsing
 from grace.engines.http.dialect import Request
 from grace.engines.http.remote import Remote
 from grace.engines.reading import LOWEST, Step
@@ -35,8 +35,7 @@ class LlamaServer(Remote):
 
     async def first(self, prompt: Ids, temperature: float) -> Step:
         """Return the step after a prompt."""
-        step, _ = await self._next(prompt, self.reader.requested)
-        return step
+        return await self._next(prompt, self.reader.requested)
 
     async def steps(self, request: Request) -> AsyncGenerator[list[Step], None]:
         """Yield the steps of one sample, one request each; closing this stops the requests.
@@ -56,9 +55,9 @@ class LlamaServer(Remote):
                 return
             context.append(token)
 
-    async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
+    async def _next(self, context: Ids, ids: Ids) -> Step:
         logprobs_V = await self._logprobs(context)
-        return self._step(int(logprobs_V.argmax()), logprobs_V, ids), {}
+        return self._step(int(logprobs_V.argmax()), logprobs_V, ids)
 
     def _step(self, token: int, logprobs_V: np.ndarray, ids: Ids) -> Step:
         """Return a step that chose a token.

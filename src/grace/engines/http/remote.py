@@ -130,7 +130,7 @@ class Remote:
         logprobs: list[float] = []
         for start in range(0, len(ids), MOST_IDS):
             part = ids[start : start + MOST_IDS]
-            step, _ = await self._next(context, part)
+            step = await self._next(context, part)
             logprobs += [step.listed[i] for i in part]
         return logprobs
 
@@ -146,24 +146,29 @@ class Remote:
         """
         context, requested = [*prompt, *response], self.reader.requested
         if response and not (self.stepwise or self.served.lora or self.reader.every_step):
-            step, choice = await self._next(context, requested, prompt_logprobs=0)
+            choice = await self._answer(self._one_more(context, requested) | {"prompt_logprobs": 0})
             logprobs = prompt_logprobs(choice, context, len(response))
-            return self.reader.scored([step], logprobs)
+            return self.reader.scored([only(self._read(choice, 0, requested))], logprobs)
         tokens = [*response, self.reader.eos[0]]
         work = (
             self._next(context[: len(prompt) + place], [*dict.fromkeys([*requested, token])])
             for place, token in enumerate(tokens)
         )
         async with aclosing(in_order(work, AHEAD)) as arriving:
-            drawn = [step async for step, _ in arriving]
+            drawn = [step async for step in arriving]
         chosen = [
             Step(token, step.listed[token], step.logprobs)
             for step, token in zip(drawn, tokens, strict=True)
         ]
         return self.reader.scored(chosen)
 
-    async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
-        body = {
+    async def _next(self, context: Ids, ids: Ids) -> Step:
+        """Return the step after a context, which lists these ids."""
+        return only(self._read(await self._answer(self._one_more(context, ids)), 0, ids))
+
+    def _one_more(self, context: Ids, ids: Ids) -> Json:
+        """Return the body of a request for the most probable next token."""
+        return {
             "model": self.served.model,
             "prompt": list(context),
             "max_tokens": 1,
@@ -171,10 +176,7 @@ class Remote:
             "return_tokens_as_token_ids": True,
             "return_token_ids": True,
             **listing(ids),
-            **options,
         }
-        choice = await self._answer(body)
-        return only(self._read(choice, 0, ids)), choice
 
     def _body(self, request: Request) -> Json:
         return sample_body(self.served.model, self.reader, request)

@@ -28,9 +28,9 @@ class SGLang(Remote):
     remedy: ClassVar[str] = "start the server with SGLANG_RETURN_ORIGINAL_LOGPROB=1"
     stepwise: ClassVar[bool] = True
 
-    async def _next(self, context: Ids, ids: Ids, **options: Any) -> tuple[Step, Json]:
+    async def _next(self, context: Ids, ids: Ids) -> Step:
         answer = await self._answer(self._generate_body(Request(context, GREEDY), ids))
-        return only(self._steps(answer, 0, ids)), answer
+        return only(self._steps(answer, 0, ids))
 
     async def _answer(self, body: Json) -> Json:
         return await self.upstream.json("/generate", body)
