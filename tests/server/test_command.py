@@ -20,6 +20,7 @@ from fake_upstream import Behaviour, Server
 from grace.cli import main
 from grace.errors import ConfigError
 from grace.server import ServerSettings
+from grace.server.requests import ChatRequest
 from grace.server.running import _example
 
 
@@ -217,8 +218,12 @@ def test_a_key_is_stripped_of_the_space_around_it(
 
 @pytest.mark.parametrize("name", ["qwen", "it's", 'a "b" $(c)'])
 def test_the_example_can_be_pasted_whatever_the_model_is_called(name: str) -> None:
-    command = shlex.split(_example("http://127.0.0.1:8000", name, protected=False))
-    assert json.loads(command[-1])["model"] == name
+    url, made = "http://127.0.0.1:8000", []
+    for has_choices in (False, True):
+        command = shlex.split(_example(url, name, protected=False, has_choices=has_choices))
+        made.append(ChatRequest.model_validate_json(command[-1]))
+    assert [request.model for request in made] == [name, name]
+    assert [len(request.grace.choices) for request in made if request.grace] == [0, 2]
 
 
 def test_impossible_limits_are_refused() -> None:

@@ -38,6 +38,7 @@ def load(
         dtype: auto, float32, bfloat16 or float16.
         trust_remote_code: run Python code that comes with the model or that its grace.json names.
         engine: transformers, or vllm for an export. A GGUF export always uses the engine llama.
+            For a model on a server, call `grace.model.connecting.connect` instead.
 
     Raises:
         ModelError: there is no model at `path`, or it has no <CNF>.

@@ -196,7 +196,9 @@ def room_for_connections() -> int:
     )
 
 
-def serve(app: FastAPI, *, host: str, port: int, name: str, protected: bool) -> None:
+def serve(
+    app: FastAPI, *, host: str, port: int, name: str, protected: bool, has_choices: bool
+) -> None:
     """Serve until SIGINT or SIGTERM; then answer the requests that have arrived, for `DRAIN_S`.
 
     Args:
@@ -205,6 +207,7 @@ def serve(app: FastAPI, *, host: str, port: int, name: str, protected: bool) -> 
         port: the port; 0 takes a free one.
         name: the model's name for clients.
         protected: clients need an API key.
+        has_choices: its questions are multiple-choice questions.
 
     Raises:
         ConfigError: the server cannot listen on the address.
@@ -224,7 +227,7 @@ def serve(app: FastAPI, *, host: str, port: int, name: str, protected: bool) -> 
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)  # uvicorn raises it again when it stops
     print(f"serving {name} on {url} (page) and {url}/v1 (API); Ctrl-C ends it", flush=True)
-    print(f"next:   {_example(url, name, protected)}", flush=True)
+    print(f"next:   {_example(url, name, protected, has_choices)}", flush=True)
     with listening:
         Server(app).run(sockets=[listening])
 
@@ -257,8 +260,9 @@ def _url(host: str, port: int) -> str:
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
 
 
-def _example(url: str, name: str, protected: bool) -> str:
+def _example(url: str, name: str, protected: bool, has_choices: bool) -> str:
     key = ' -H "Authorization: Bearer $GRACE_API_KEY"' if protected else ""
-    asked = {"messages": [{"role": "user", "content": "your question"}], "grace": {"budget": 8}}
+    options = {"budget": 8} | ({"choices": ["one option", "another"]} if has_choices else {})
+    asked = {"messages": [{"role": "user", "content": "your question"}], "grace": options}
     body = shlex.quote(json.dumps({"model": name, **asked}, ensure_ascii=False))
     return f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d {body}"

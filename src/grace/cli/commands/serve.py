@@ -218,7 +218,14 @@ def _run(model: Model, path: str | Path, settings: ServerSettings, host: str, po
     from grace.server import create_app, leave, serve
 
     app = create_app(model, settings, Path(path))
-    serve(app, host=host, port=port, name=settings.name, protected=bool(settings.api_key))
+    serve(
+        app,
+        host=host,
+        port=port,
+        name=settings.name,
+        protected=bool(settings.api_key),
+        has_choices=model.task.kind == "choice",
+    )
     leave()
 
 
