@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace.errors import ConfigError, DataError
-from grace.grading import letter, load_grader, normalise, number, short_answer
+from grace.grading import is_number, letter, load_grader, normalise, number, short_answer
 from grace.metrics.rouge import rouge_l
 from grace.probe.rows import labels_of
 from grace.records import Question
@@ -111,6 +111,7 @@ def test_a_grader_of_ones_own_is_called_with_text_and_question(
     (tmp_path / "own_grader_module.py").write_text(
         "def loud(text, question):\n    return text == question.answers[0].upper()\n"
         "def odd(text, question):\n    return 0.7\n"
+        "import numpy\ndef many(text, question):\n    return numpy.array([True, False])\n"
     )
     monkeypatch.chdir(tmp_path)
     loud = load_grader("own_grader_module:loud")
@@ -118,6 +119,16 @@ def test_a_grader_of_ones_own_is_called_with_text_and_question(
     assert loud("Paris", ask(["Paris"])) is False
     with pytest.raises(ConfigError, match=r"returned 0\.7; it must return True or False"):
         load_grader("own_grader_module:odd")("x", ask(["Paris"]))
+    with pytest.raises(ConfigError, match=r"'own_grader_module:many' failed on question"):
+        load_grader("own_grader_module:many")("x", ask(["Paris"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [("3/4", True), ("$1,200", True), ("5%", True), ("1/0", False), ("5 kg", False)],
+)
+def test_a_text_is_a_number_if_it_has_the_value_of_one(text: str, whole: bool) -> None:
+    assert is_number(text) is whole
 
 
 def test_an_unknown_grader_is_answered_with_the_closest_and_the_list() -> None:

@@ -178,7 +178,8 @@ def number(text: str) -> float | None:
 
 def is_number(text: str) -> bool:
     """Return whether a text is a number and nothing else, as `number` reads it."""
-    return bool(_NUMBER.fullmatch(_typed(text).strip().removesuffix("%")))
+    match = _NUMBER.fullmatch(_typed(text).strip().removesuffix("%"))
+    return match is not None and _value(match) is not None
 
 
 def _typed(text: str) -> str:
@@ -275,6 +276,8 @@ def _auto(text: str, question: Question, threshold: float) -> bool:
 def _own(text: str, question: Question, function: Grader, name: str) -> bool:
     try:
         verdict = function(text, question)
+        if verdict in (True, False):
+            return bool(verdict)
     except GraceError:
         raise
     except Exception as error:  # a user's own code raises whatever it likes
@@ -284,9 +287,7 @@ def _own(text: str, question: Question, function: Grader, name: str) -> bool:
             f"({type(error).__name__}: {error}, at {place.filename}:{place.lineno}); "
             "correct it: it is called with (text, question)"
         ) from error
-    if verdict not in (True, False):
-        raise ConfigError(f"grader {name!r} returned {verdict!r}; it must return True or False")
-    return bool(verdict)
+    raise ConfigError(f"grader {name!r} returned {verdict!r}; it must return True or False")
 
 
 def _expect(question: Question, grader: str, *, choices: bool) -> None:
