@@ -103,7 +103,11 @@ def test_asking_it_loads_torch_and_transformers_alone_and_ends_at_once(
 
 
 @pytest.mark.parametrize(
-    "setting", ["train.epochs=3", "data.shots=3", "data.question_field=q", "model.engine=vllm"]
+    "setting",
+    [
+        *("train.epochs=3", "data.shots=3", "data.question_field=q"),
+        *("model.engine=vllm", "model.path=other"),
+    ],
 )
 def test_a_setting_that_no_fit_reads_is_a_mistake(setting: str, tmp_path: Path, cli: Any) -> None:
     result = cli("fit", "model", "graded.jsonl", tmp_path / "out", "--set", setting)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FEWEST = 20  # graded answers
 DRAWING = ("dir", "file", "question_field", "answer_field", "train", "validation", "test", "shots")
 UNUSED = (  # settings of a run alone
-    *("train.", "target.", "grade.", "report.", "model.engine"),
+    *("train.", "target.", "grade.", "report.", "model.engine", "model.path"),
     *(f"data.{name}" for name in DRAWING),
 )
 COLUMNS = (*PROMPT_KEYS, "text", "response", "finish_reason", "correct")
