@@ -139,14 +139,14 @@ def fit_rows(
     from grace.engines.local.forward import head_shape
 
     train, base, seed = context.settings.train, context.engines.base, context.settings.seed
-    graded = (data.labels_N, data.groups)
+    phi_NF, graded = data.features_NF, (data.labels_N, data.groups)
     compared = list(layers) if train.layer > LAST else [LAST, *layers]
     chosen, first = compared[0], FIRST
     if len(compared) > 1:
         tried: dict[int, tuple[float, float]] = {}  # the loss of each layer, and the penalty
         for layer in compared:
             states = read(layer).features
-            tried[layer] = layer_loss(states, data.features_NF, *graded, first=first, seed=seed)
+            tried[layer] = layer_loss(states, phi_NF, *graded, first=first, seed=seed)
             loss, first = tried[layer]
             say(f"read-out of {_named(layer)}: held-out log loss {loss:.3f}")
         chosen = min(tried, key=tried.__getitem__)
@@ -154,7 +154,7 @@ def fit_rows(
     along = data.steps(*read(chosen), step_NB) if train.trace else None
     readout = fit_readout(
         read(LAST).features,
-        data.features_NF,
+        phi_NF,
         *graded,
         head_shape(base.model, len(base.tokenizer)),
         middle=None if chosen == LAST else (chosen, read(chosen).features),
