@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import LAST, Sampling
-from grace.engines.local.layers import LayerRows, candidates, mlp_output
+from grace.engines.local.layers import LayerRows, blocks, candidates, mlp_output, skeleton
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
 from grace.evidence import Evidence, confidence
@@ -158,6 +159,18 @@ def test_a_block_that_is_not_there_is_named(tiny):
     assert candidates(model) == [1, 2]
     with pytest.raises(ModelError, match=r"train\.layer is 3, but LlamaForCausalLM has 2 blocks"):
         mlp_output(model, 3)
+
+
+def test_the_blocks_are_those_of_the_text_where_a_model_has_more_for_images() -> None:
+    sizes = {**tiny_models.SIZES, "num_attention_heads": 4}
+    turns = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+    config = transformers.Qwen2_5_VLConfig(
+        text_config={**sizes, "vocab_size": 320, "rope_parameters": turns},
+        vision_config={"depth": 3, "hidden_size": 32, "out_hidden_size": 32, "num_heads": 4},
+    )
+    model = skeleton(config)
+    assert [type(one).__name__ for one in blocks(model)] == 2 * ["Qwen2_5_VLDecoderLayer"]
+    assert mlp_output(model, 2).in_features == sizes["intermediate_size"]
 
 
 def test_a_block_is_chosen_only_where_an_export_can_carry_it(tiny):

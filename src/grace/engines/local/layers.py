@@ -33,8 +33,11 @@ class LayerRows(NamedTuple):
 
 
 def blocks(model: Any) -> nn.ModuleList:
-    """Return the blocks of a decoder, which are its longest list of modules."""
-    lists = [one for one in model.modules() if isinstance(one, nn.ModuleList)]
+    """Return the blocks of a decoder, which are its longest list of modules.
+
+    A model that also takes images may have more blocks for these, which text does not pass.
+    """
+    lists = [one for one in model.get_decoder().modules() if isinstance(one, nn.ModuleList)]
     if not lists:
         raise ModelError(f"a {type(model).__name__} has no list of blocks; use train.layer=0")
     return max(lists, key=len)
