@@ -102,7 +102,8 @@ class Opening:
     """The settings with which an engine loads a model (see `grace.engines.kinds.load_engine`).
 
     Attributes:
-        path: a model directory or Hub id; for openai, the export that the server serves.
+        path: a model directory or Hub id; for llama, a GGUF file or its directory; for openai, the
+            export that the server serves.
         adapter: an adapter directory; for vllm, an export with format vllm-lora; not for llama.
         device: auto, cpu, cuda or cuda:N; vLLM chooses by itself.
         dtype: auto, float32, bfloat16 or float16.

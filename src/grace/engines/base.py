@@ -133,11 +133,7 @@ class StepEngine(BaseEngine):
     def features(
         self, prompts: Sequence[Ids], responses: Sequence[Ids], layer: int = LAST
     ) -> Features:
-        """Refuse: there are no hidden states.
-
-        Raises:
-            ModelError: always.
-        """
+        """Raise a ModelError: there are no hidden states."""
         raise ModelError(
             "this engine gives no hidden states; use the transformers engine for features"
         )

@@ -25,7 +25,7 @@ def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
 
     Args:
         kind: name of the engine, see `grace list engines`; or `module:NAME`.
-        path: a model directory or Hub id; for openai, the export that the server serves.
+        path: what `Opening.path` says.
         settings: those of `grace.engines.Opening`; all others are the engine's own options.
 
     Raises:

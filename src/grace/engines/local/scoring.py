@@ -42,7 +42,7 @@ class LocalScorer(BaseEngine):
         read_at: where c is read: `predict` at the end step, `feed` at `<CNF>`'s own position (one
             more forward per response), `prompt` at the first step, before the response, which is
             then drawn as if there were no `<CNF>`. The trace has c at every step in any case.
-        evidence: how the response's own probabilities shift the logit of `<CNF>`, if at all.
+        evidence: how the response's own probabilities shift c, if at all.
         batch_size: rows in flight; None: a default for the device.
         stops: ids that end a response besides those that model and tokenizer name.
         layer_rows: what the logits of the tokens that are read gain from a layer in the middle.
