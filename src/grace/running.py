@@ -167,8 +167,9 @@ def check_names(settings: RunSettings) -> None:
 
     Raises:
         ConfigError: with the closest name and the list; the task does not read `data.file`; or two
-            rows of the report would have one name.
+            rows of the report would have one name, or one that is read as another's.
     """
+    from grace import plugins
     from grace.engines.kinds import engine_class
     from grace.grading import grader_of
     from grace.pipeline.stages.score import estimator_of
@@ -193,10 +194,11 @@ def check_names(settings: RunSettings) -> None:
         rated.add(other)
     for name in report.estimators:
         estimator_of(settings, name)
-    taken = {*report.estimators, "rows", "evidence", "base"} - {"grace"}
-    if not report.name or report.name in taken:
+    taken = {*report.estimators, *plugins.find("grace.strategies"), "rows", "evidence", "base"}
+    if not report.name or report.name in taken - {"grace"} or set(report.name) & set("@+,/"):
         raise ConfigError(
-            f"report.name is {report.name!r}; choose a name that no other row of the report has"
+            f"report.name is {report.name!r}; choose a name that no other row of the report and no "
+            "strategy has, without @ + , /"
         )
 
 
