@@ -507,7 +507,7 @@ def test_private_characters_make_no_copy_and_no_quadratic_search(tokenizer):
     with_cnf(tokenizer)
     copy = plain_tokenizer(tokenizer)
     for text in ("\ue0f0" * 2**20, "\ue0f0\ue0f0", f"\ue0f0{'0' * 32}0\ue0f0"):
-        encode_chat(tokenizer, chat_of(text), context=10**9)
+        encode_chat(tokenizer, chat_of(text))
         assert plain_tokenizer(tokenizer) is copy
 
 
@@ -523,98 +523,6 @@ def test_special_tokens_are_found_in_time_linear_in_the_text():
     found = pattern.findall("a<unused17><unused1>x<unused1><unusedab")
     assert found == ["<unused17>", "<unused1>x", "<unused1>", "<un", "ab"]
     assert re.compile(_any_of([]) or "(?!)").search("text") is None
-
-
-@pytest.mark.parametrize("template", ["chatml", "none"])
-def test_what_certainly_exceeds_the_context_is_refused_before_it_is_tokenised(tokenizer, template):
-    from grace.chat import encode_chat, encode_text
-    from grace.chat.plain import plain_tokenizer
-
-    tokenizer.chat_template = TEMPLATES[template]
-    longest = plain_tokenizer(tokenizer).bound.longest
-    assert longest == max(map(len, tokenizer.get_vocab()))
-    for text in ("x" * 10**7, "x " * 10**7, " " * 10**7):
-        with pytest.raises(ModelError, match=r"at least .* tokens, but the model's context is 64"):
-            encode_chat(tokenizer, chat_of(text), context=64)
-    with pytest.raises(ModelError, match="10000000 characters"):
-        encode_text(tokenizer, "x" * 10**7, context=64)
-
-
-def test_no_text_that_fits_is_refused(tokenizer):
-    from grace.chat import encode_text
-
-    word = max(tokenizer.get_vocab(), key=len)
-    text = tokenizer.decode([tokenizer.get_vocab()[word]]) * 5
-    texts = [*tiny_models.SENTENCES, *QUIET, text, "e\u0301" * 20, " " * 90, "\n" * 90, "🙂" * 9]
-    for text in texts:
-        assert encode_text(tokenizer, text, context=len(encode_text(tokenizer, text))) is not None
-
-
-@pytest.mark.parametrize("strip", ["lstrip", "rstrip"])
-def test_white_space_that_a_token_swallows_counts_for_nothing(tokenizer, strip):
-    from grace.chat import encode_chat
-
-    tokenizer.add_tokens([AddedToken("<|turn|>", special=True, normalized=False, **{strip: True})])
-    tokenizer.chat_template = (
-        "{% for m in messages %}{{ '<|turn|>' + m['content'] + '<|turn|>' }}{% endfor %}"
-    )
-    assert len(encode_chat(tokenizer, chat_of(" " * 10_000), context=2)) == 2
-    with pytest.raises(ModelError, match="shorten it"):
-        encode_chat(tokenizer, chat_of("x" * 10_000), context=2)
-
-
-BYTES = pre_tokenizers.ByteLevel.alphabet()
-FALLBACK = {f"<0x{byte:02X}>": byte for byte in range(256)}
-
-
-@pytest.mark.parametrize(
-    ("model", "splitter", "normalizer", "known"),
-    [
-        (models.BPE({c: i for i, c in enumerate(BYTES)}, []), "bytes", None, True),
-        (models.BPE({"a": 0}, []), "bytes", None, False),  # drops all other bytes
-        (models.BPE(FALLBACK, [], byte_fallback=True), None, None, True),
-        (models.BPE({"a": 0}, [], byte_fallback=True), None, None, False),
-        (models.BPE({"a": 0, "?": 1}, [], unk_token="?"), None, None, True),
-        (models.BPE({"a": 0, "?": 1}, [], unk_token="?", fuse_unk=True), None, None, False),
-        (models.BPE(FALLBACK, [], byte_fallback=True), "drops", None, False),
-        (models.BPE(FALLBACK, [], byte_fallback=True), None, normalizers.NFC(), True),
-        (models.BPE(FALLBACK, [], byte_fallback=True), None, normalizers.Strip(), False),
-        (models.WordPiece({"a": 0, "?": 1}, unk_token="?"), None, None, False),
-    ],
-)
-def test_a_tokenizer_that_can_drop_text_has_no_bound(model, splitter, normalizer, known):
-    from grace.chat.plain import bound
-
-    backend = Tokenizer(model)
-    splitters = {
-        "bytes": pre_tokenizers.ByteLevel(add_prefix_space=False),
-        "drops": pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit()]),
-    }
-    if splitter:
-        backend.pre_tokenizer = splitters[splitter]
-    if normalizer:
-        backend.normalizer = normalizer
-    assert (bound(backend) is not None) == known
-
-
-def test_characters_without_a_token_count_for_nothing():
-    from grace.chat.plain import bound
-
-    vocabulary = [byte for byte in BYTES if byte != "a"]
-    backend = Tokenizer(models.BPE({c: i for i, c in enumerate(vocabulary)}, []))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    for text in ("aaaa", "banana", "\u00e1\u00e1", "\U0001f642"):
-        tokens = len(backend.encode(text, add_special_tokens=False).ids)
-        assert bound(backend).least_tokens(backend, text) <= tokens
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("name", REAL)
-def test_real_tokenizers_have_a_bound(shared, name):
-    from grace.chat.plain import plain_tokenizer
-
-    limit = plain_tokenizer(_real(shared / "tokenizers" / name)).bound
-    assert limit is not None and limit.longest < 1000
 
 
 def test_an_empty_response_to_a_plain_text_has_no_tokens(tokenizer):

@@ -140,9 +140,7 @@ def test_of_unfinished_bodies_the_largest_goes(
 
 
 @pytest.mark.parametrize("kind", ["live", "proxy"])
-def test_a_text_that_cannot_fit_is_refused_at_once(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_text_that_cannot_fit_is_refused(kind: str, request: pytest.FixtureRequest) -> None:
     server: Live = request.getfixturevalue(kind)
     text = "\ue0f0" * 300_000
     bodies = {
@@ -161,7 +159,6 @@ def test_a_text_that_cannot_fit_is_refused_at_once(
         with refused.value as answer:
             error = json.load(answer)["error"]
             assert (answer.code, error["code"]) == (400, "context_length_exceeded")
-            assert "at least" in error["message"]
 
 
 def test_text_is_not_tokenised_on_the_models_thread(

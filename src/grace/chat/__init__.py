@@ -65,9 +65,7 @@ def answering_at_once(tokenizer: Any) -> Any:
     return quick
 
 
-def encode_chat(
-    tokenizer: Any, messages: Sequence[Message], *, context: int | None = None
-) -> list[int]:
+def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     """Return the token ids of a chat, up to where the assistant's answer starts.
 
     With a chat template the ids are those of `apply_chat_template(add_generation_prompt=True)`,
@@ -81,15 +79,14 @@ def encode_chat(
 
     Raises:
         DataError: there is no message, or a role is not system, user, assistant or text.
-        ModelError: the template refuses the messages or leaves out what the user says last, the
-            tokenizer cannot split special tokens, or the chat is longer than the context.
+        ModelError: the template refuses the messages or leaves out what the user says last, or the
+            tokenizer cannot split special tokens.
     """
     _check(messages)
     plain = plain_tokenizer(tokenizer)
     if is_text(messages) or not has_chat_template(tokenizer):
-        return encode_prompt(tokenizer, _without_template(messages), context=context)
+        return encode_prompt(tokenizer, _without_template(messages))
     messages, rendered = _render_any(tokenizer, messages)
-    plain.refuse_longer(rendered, context)
     marked = _with_placeholders(messages)
     skeleton = _render(tokenizer, marked)
     _refuse_dropping(tokenizer, marked, skeleton)
@@ -103,41 +100,26 @@ def is_text(messages: Sequence[Message]) -> bool:
     return any(message["role"] == "text" for message in messages)
 
 
-def encode_response(
-    tokenizer: Any, messages: Sequence[Message], text: str, *, context: int | None = None
-) -> list[int]:
+def encode_response(tokenizer: Any, messages: Sequence[Message], text: str) -> list[int]:
     """Return the token ids of a response to a chat, which follow those of `encode_chat`.
 
     After a message with the role `text`, a response begins with a space, unless it is empty.
-
-    Raises:
-        ModelError: the response is longer than the context.
     """
     space = _space_after(messages[-1]["content"]) if messages[-1]["role"] == "text" else ""
     spaced = text if not text or text[0].isspace() else space + text
-    return encode_text(tokenizer, spaced, context=context)
+    return encode_text(tokenizer, spaced)
 
 
-def encode_text(tokenizer: Any, text: str, *, context: int | None = None) -> list[int]:
-    """Return the token ids of plain text, without BOS and without special tokens.
-
-    Raises:
-        ModelError: the text is longer than the context.
-    """
-    plain = plain_tokenizer(tokenizer)
-    plain.refuse_longer(text, context)
-    return plain.encode([(text, False)])
+def encode_text(tokenizer: Any, text: str) -> list[int]:
+    """Return the token ids of plain text, without BOS and without special tokens."""
+    return plain_tokenizer(tokenizer).encode([(text, False)])
 
 
-def encode_prompt(tokenizer: Any, text: str, *, context: int | None = None) -> list[int]:
-    """Return the token ids of a prompt without a template: BOS, if the tokenizer adds it, and text.
-
-    Raises:
-        ModelError: the text is longer than the context.
-    """
+def encode_prompt(tokenizer: Any, text: str) -> list[int]:
+    """Return the token ids of a prompt without a template: BOS, if it is added, and the text."""
     added = tokenizer("", add_special_tokens=True)["input_ids"]
     bos = [tokenizer.bos_token_id] if tokenizer.bos_token_id in added else []
-    return bos + encode_text(tokenizer, text, context=context)
+    return bos + encode_text(tokenizer, text)
 
 
 def _check(messages: Sequence[Message]) -> None:

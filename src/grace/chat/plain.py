@@ -8,12 +8,11 @@ tokenizers drop characters, or fuse any number of unknown ones; they have no suc
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grace.errors import ModelError
@@ -34,7 +33,6 @@ class PlainTokenizer(NamedTuple):
         aliases: the alias of each special token's string.
         real_ids: the id of the special token behind each alias's id.
         forbidden: ids of special tokens, which plain text must not be encoded as.
-        bound: the least number of tokens of a text, None if there is no bound.
     """
 
     backend: Tokenizer
@@ -42,7 +40,6 @@ class PlainTokenizer(NamedTuple):
     aliases: dict[str, str]
     real_ids: dict[int, int]
     forbidden: frozenset[int]
-    bound: Bound | None
 
     def encode(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
         """Encode the parts of one text; special tokens are encoded as such in trusted parts only.
@@ -61,21 +58,6 @@ class PlainTokenizer(NamedTuple):
             else:
                 ids.append(self.real_ids.get(token, token))
         return ids
-
-    def refuse_longer(self, text: str, context: int | None) -> None:
-        """Refuse a text that certainly has more tokens than the context, without tokenising it.
-
-        Raises:
-            ModelError: it has more.
-        """
-        if context is None or self.bound is None:
-            return
-        least = self.bound.least_tokens(self.backend, text)
-        if least > context:
-            raise ModelError(
-                f"the text has {len(text)} characters, so at least {least} tokens, but the "
-                f"model's context is {context}; shorten it"
-            )
 
     def _ids(self, text: str) -> list[int]:
         # A batch of one, since only batches let other threads run meanwhile.
@@ -123,7 +105,6 @@ def _copy(tokenizer: Any) -> PlainTokenizer:
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
-    least = bound(backend)  # before the aliases are added, which are long
     special = {i: t for i, t in tokenizer.added_tokens_decoder.items() if t.special}
     aliases = {token.content: f"{ALIAS}{i}\ue0f0" for i, token in special.items()}
     backend.add_tokens(
@@ -146,7 +127,6 @@ def _copy(tokenizer: Any) -> PlainTokenizer:
         aliases,
         {vocabulary[aliases[token.content]]: i for i, token in special.items()},
         frozenset(special) - {tokenizer.unk_token_id},
-        least,
     )
 
 
@@ -166,83 +146,3 @@ def _any_of(strings: Iterable[str]) -> str:
     if len(branches) == 1 and not ends:
         return branches[0]
     return f"(?:{'|'.join(branches)})" + "?" * ends if branches else ""
-
-
-# Normalizers that map characters one by one, or by their neighbours alone.
-NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Prepend", "Replace"}
-NORMALIZERS |= {"ByteLevel", "Sequence"}
-# Pre-tokenizers that split a text and keep all of it, unless their `behavior` is "removed".
-SPLITTERS = {"ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "UnicodeScripts"}
-SPLITTERS |= {"Sequence"}
-
-
-class Bound(NamedTuple):
-    """The least number of tokens that a tokenizer needs for a text.
-
-    Attributes:
-        longest: most characters of one token.
-        strips: whether some token absorbs the white space around it.
-        lost: characters without a token, which are dropped.
-    """
-
-    longest: int
-    strips: bool
-    lost: str = ""
-
-    def least_tokens(self, backend: Tokenizer, text: str) -> int:
-        """Return a lower bound of the number of tokens of a text."""
-        if len(text) > self.longest and backend.normalizer is not None:
-            text = backend.normalizer.normalize_str(text)
-        kept = "".join(text.split()) if self.strips else text
-        count = len(kept) - sum(kept.count(character) for character in self.lost)
-        return -(-count // self.longest)
-
-
-def bound(backend: Tokenizer) -> Bound | None:
-    """Return the bound of a tokenizer, None if it has none."""
-    normalizers = list(_parts(backend.normalizer, "normalizers"))
-    splitters = list(_parts(backend.pre_tokenizer, "pretokenizers"))
-    maps, splits = ({part["type"] for part in parts} for parts in (normalizers, splitters))
-    drops = any(str(part.get("behavior")).lower() == "removed" for part in splitters)
-    if drops or not maps <= NORMALIZERS or not splits <= SPLITTERS:
-        return None
-    vocabulary = backend.get_vocab()
-    lost = _lost(backend, vocabulary, in_bytes="ByteLevel" in maps | splits)
-    if lost is None:
-        return None
-    added = backend.get_added_tokens_decoder().values()
-    strips = any(token.lstrip or token.rstrip for token in added)
-    return Bound(max(map(len, vocabulary)), strips, lost)
-
-
-def _lost(backend: Tokenizer, vocabulary: dict[str, int], *, in_bytes: bool) -> str | None:
-    """Return the characters that have no token and are dropped, None if they cannot be listed."""
-    from tokenizers import models
-
-    model = backend.model
-    if not isinstance(model, models.BPE):
-        return None
-    if in_bytes:
-        lost = "".join(c for c in map(chr, range(0xC0)) if _last_byte(c) not in vocabulary)
-        return lost if lost.isascii() else None  # all others end with a byte from 0x80 to 0xBF
-    if model.byte_fallback:
-        return "" if all(f"<0x{byte:02X}>" in vocabulary for byte in range(256)) else None
-    return "" if model.unk_token in vocabulary and not model.fuse_unk else None
-
-
-def _last_byte(character: str) -> str:
-    """Return the last byte of a character, as byte-level tokenizers spell it."""
-    from tokenizers import pre_tokenizers
-
-    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    ((written, _),) = splitter.pre_tokenize_str(character)
-    return str(written[-1])
-
-
-def _parts(component: Any, children: str) -> Iterator[Json]:
-    """Yield the settings of a normalizer or pre-tokenizer, and of each one in a sequence."""
-    waiting: list[Json] = [] if component is None else [json.loads(component.__getstate__())]
-    while waiting:
-        part = waiting.pop()
-        waiting += part.get(children, [])
-        yield part

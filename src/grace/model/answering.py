@@ -254,10 +254,9 @@ class Model:
 
         Raises:
             UserInputError: as for `messages`.
-            ModelError: the question is longer than the model's context.
+            ModelError: the chat template refuses it.
         """
-        engine = self.engine
-        return encode_chat(engine.tokenizer, self.messages(question, choices), context=engine.limit)
+        return encode_chat(self.engine.tokenizer, self.messages(question, choices))
 
     def encode_all(
         self, prompts: Sequence[Prompt], responses: Sequence[str]
@@ -268,13 +267,12 @@ class Model:
             UserInputError, ModelError: as for `score`.
         """
         arguments.check_pairs(prompts, responses)
-        tokenizer, context = self.engine.tokenizer, self.engine.limit
         asked, written = [], []
         for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
             with arguments.located(f"prompt {number}" if len(prompts) > 1 else ""):
                 chat = self.messages(prompt) if isinstance(prompt, str) else prompt
-                asked.append(encode_chat(tokenizer, chat, context=context))
-                written.append(encode_response(tokenizer, chat, response, context=context))
+                asked.append(encode_chat(self.engine.tokenizer, chat))
+                written.append(encode_response(self.engine.tokenizer, chat, response))
         return asked, written
 
     def _asked(self, question: str, choices: Sequence[str]) -> Asked:

@@ -78,7 +78,7 @@ class Service:
         engine = self.model.engine
 
         def encode() -> list[list[int]]:
-            return [encode_prompt(engine.tokenizer, p, context=engine.limit) for p in body.prompts]
+            return [encode_prompt(engine.tokenizer, prompt) for prompt in body.prompts]
 
         job = self._completion(body, encode, body.temperature, body.top_p, len(body.prompts))
         envelope = Envelope(False, self.settings.name, calibrated=False)
@@ -219,8 +219,7 @@ class Service:
             raise ApiError(404, text, param="model", code="model_not_found")
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:
-        engine = self.model.engine
-        return encode_chat(engine.tokenizer, messages, context=engine.limit)
+        return encode_chat(self.model.engine.tokenizer, messages)
 
     async def _answer(
         self,

@@ -101,8 +101,8 @@ def _encoded(context: Context, answer: Graded) -> tuple[str, list[int], list[int
         if isinstance(chat, str):
             question = Question("0", context.task.name, chat, (), answer.choices)
             chat = conversation(context.task, question, context.data, ())
-        prompt = encode_chat(engine.tokenizer, chat, context=engine.limit)
-        response = encode_response(engine.tokenizer, chat, answer.response, context=engine.limit)
+        prompt = encode_chat(engine.tokenizer, chat)
+        response = encode_response(engine.tokenizer, chat, answer.response)
         check_contexts([[*prompt, *response]], engine.limit)
     except GraceError as error:
         raise DataError(f"{answer.where}: {error}") from error
