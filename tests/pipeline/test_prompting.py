@@ -11,6 +11,7 @@ import pytest
 
 import tiny_run
 from grace.config import RunSettings, override_settings
+from grace.engines.local import loading
 from grace.pipeline import prompting, run
 from grace.pipeline.context import Context
 from grace.store import RunDir, read_json
@@ -194,3 +195,21 @@ def test_a_prompt_that_the_model_cannot_hold_is_not_chosen(inputs: Path, tmp_pat
     context.settle()
     tried = read_json(tmp_path / "run/train/asking.json")["tried"]
     assert {row["prompt"]: row["right"] for row in tried}["text"] == 0
+
+
+@pytest.mark.parametrize("model", ["chat", "plain"])
+def test_the_backbone_is_loaded_once_for_the_trial_and_for_the_run(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    loaded, load = list[Any](), loading.load
+
+    def noted(*args: Any, **options: Any) -> Any:
+        loaded.append(load(*args, **options))
+        return loaded[-1]
+
+    monkeypatch.setattr(loading, "load", noted)
+    context = Context(RunDir(tmp_path / "run"), settings(inputs, model))
+    context.settle()
+    base, again = context.engines.base, Context(RunDir(tmp_path / "run"), context.open_settings)
+    assert [base.model] == [one.model for one in loaded]
+    assert base.end_ids == again.engines.base.end_ids  # as in a run that was resumed

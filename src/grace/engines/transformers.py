@@ -13,7 +13,7 @@ from grace.engines.local.batching import attempt, out_of_memory
 from grace.engines.local.decoding import Rows, generations
 from grace.engines.local.drawing import Drawing, Stream
 from grace.engines.local.draws import Part
-from grace.engines.local.loading import load
+from grace.engines.local.loading import Loaded, load
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.stops import stop_ids
 from grace.errors import ConfigError
@@ -41,7 +41,13 @@ class TransformersEngine(LocalScorer):
         Raises:
             ModelError: the model cannot be loaded.
         """
-        loaded = load(path, **options)
+        return cls.of(load(path, **options), batch_size=batch_size, stop=stop)
+
+    @classmethod
+    def of(
+        cls, loaded: Loaded, *, batch_size: int | None = None, stop: Sequence[str] = ()
+    ) -> TransformersEngine:
+        """Return the engine of a loaded model; several may share it."""
         return cls(
             loaded.model,
             loaded.tokenizer,

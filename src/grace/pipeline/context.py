@@ -55,9 +55,16 @@ class Engines:
         return dataclasses.replace(settings, data=data)
 
     @functools.cached_property
+    def backbone(self) -> Loaded:
+        """The weights and the tokenizer that the engines without an adapter share."""
+        from grace.engines.local.loading import load
+
+        return load(resolve_model(self._settings.model.path), **self._loading)
+
+    @functools.cached_property
     def base(self) -> TransformersEngine:
         """The backbone without an adapter."""
-        return self.load(None)
+        return self.asking(self.prompt_settings)
 
     @functools.cached_property
     def tuned(self) -> TransformersEngine:
@@ -83,8 +90,8 @@ class Engines:
             **options,
         )
 
-    def load(self, adapter: Path | None) -> TransformersEngine:
-        """Return the backbone with an adapter directory on top, or without one."""
+    def load(self, adapter: Path) -> TransformersEngine:
+        """Return a backbone of its own with an adapter directory on top."""
         from grace.engines.transformers import TransformersEngine
 
         return TransformersEngine.load(
@@ -101,16 +108,19 @@ class Engines:
 
         return load(resolve_model(self._settings.model.path), **self._loading, trainable=True)
 
-    def with_prompt(self, data: DataSettings) -> TransformersEngine:
-        """Return `base`, with the end-of-response tokens of another way to ask."""
-        from grace.engines.stops import stop_ids
+    def asking(self, settings: RunSettings) -> TransformersEngine:
+        """Return the backbone, with the end-of-response tokens of some way to ask."""
         from grace.engines.transformers import TransformersEngine
 
-        settings, base = dataclasses.replace(self._settings, data=data), self.base
-        stops = stop_ids(base.tokenizer, settings.stop)
-        return TransformersEngine(
-            base.model, base.tokenizer, batch_size=base.batch_size, stops=stops
-        )
+        size = settings.sample.batch_size or None
+        return TransformersEngine.of(self.backbone, batch_size=size, stop=settings.stop)
+
+    def settled(self, settings: RunSettings) -> Engines:
+        """Return the engines of other settings of the prompts; the backbone is not loaded again."""
+        engines = Engines(self._directory, settings)
+        if "backbone" in self.__dict__:
+            engines.backbone = self.backbone
+        return engines
 
     def forget_sampling(self) -> None:
         """Close the engine that samples the backbone's answers, unless it is `base`."""
@@ -122,6 +132,7 @@ class Engines:
         """Load the backbone again when it is next used: until then its memory is needed."""
         self.forget_sampling()
         self.__dict__.pop("base", None)
+        self.__dict__.pop("backbone", None)
 
     def forget_tuned(self) -> None:
         """Load the tuned backbone again when it is next used: its adapter has been replaced."""
@@ -177,7 +188,7 @@ class Context:
         if choose(self):
             self.settings = settled(self.open_settings, self.directory)
             self.task = graded_task(self.settings.data, self.settings.grade)
-            self.engines = Engines(self.directory, self.settings)
+            self.engines = self.engines.settled(self.settings)
 
     @property
     def data(self) -> DataSettings:

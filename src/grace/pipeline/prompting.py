@@ -185,7 +185,7 @@ def _count_right(
 ) -> int:
     """Return the number of questions that the backbone answers correctly with a prompt."""
     grader = grader_of(context.settings.grade, context.task.grader)
-    engine = context.engines.with_prompt(data)
+    engine = context.engines.asking(dataclasses.replace(context.settings, data=data))
     chats = _chats(context, data, shots, questions)
     prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]
     if engine.limit is not None and max(map(len, prompts)) + longest > engine.limit:
