@@ -253,6 +253,24 @@ def test_a_number_format_that_the_model_exceeds_is_named(tiny):
             call()
 
 
+def test_a_number_format_that_a_later_token_exceeds_is_named(tiny):
+    model, tokenizer = tiny
+    add_cnf(model, tokenizer)
+
+    def overflow(_module, _args, kwargs, output):
+        if kwargs["input_ids"].shape[1] == 1:  # not while the prompt is read
+            output.logits.fill_(float("nan"))
+
+    model.register_forward_hook(overflow, with_kwargs=True)
+    engine, long = TransformersEngine(model, tokenizer), Sampling(max_new_tokens=3, seed=1)
+    for call in (
+        lambda: list(engine.generate(PROMPTS, long)),
+        lambda: list(engine.stream(PROMPTS[0], long).start(range(1))),
+    ):
+        with pytest.raises(ModelError, match=r"NaN.*use the dtype float32 or bfloat16"):
+            call()
+
+
 def test_a_model_without_an_end_token_is_refused(tiny, tmp_path):
     model, tokenizer = tiny
     tokenizer.eos_token = None
