@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from parallel_work import write_threads
 
+from grace.pipeline import processes
 from grace.pipeline.processes import side_by_side
 
 PARENT = """
@@ -37,10 +38,19 @@ def test_no_core_is_kept_for_a_process_that_there_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(processes, "cores", lambda: 8)
     files = [tmp_path / "a", tmp_path / "b"]
     side_by_side(write_threads, files, ["a", "b"], jobs=8)
     assert [file.read_text() for file in files] == ["4", "4"]
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs CPU affinity")
+def test_only_the_cores_that_a_process_may_use_are_shared() -> None:
+    script = "import os; from grace.pipeline.processes import cores; os.sched_setaffinity(0, "
+    script += "[min(os.sched_getaffinity(0))]); print(cores())"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert told.stdout == "1\n"
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

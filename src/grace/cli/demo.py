@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,23 +64,25 @@ def run_demo(path: Path, study: Study) -> dict[str, Any]:
 
     As many runs as there are cores go on at a time.
     """
+    from grace.pipeline.processes import cores
     from grace.pipeline.scaling import ScaleSettings, replay_run
     from grace.pipeline.study import run_study
     from grace.strategies import BUDGET
 
     vote = functools.partial(replay_run, chosen=ScaleSettings(samples=BUDGET))
-    return run_study(path, study, jobs=os.cpu_count() or 1, scored=vote)
+    return run_study(path, study, jobs=cores(), scored=vote)
 
 
 def _beforehand(study: Study, minutes: float) -> str:
     """Describe the work of the demo, and its time on all cores."""
+    from grace.pipeline.processes import cores
     from grace.strategies import BUDGET
 
     main = [own.data for own in study.runs().values() if own.report.name == study.main]
     questions = sum(data.train + data.validation + data.test for data in main)
     answers = sum(data.train + 2 * (data.validation + data.test) for data in main)
     samples = sum(BUDGET * data.test for data in main)
-    minutes /= min(os.cpu_count() or 1, len(main))
+    minutes /= min(cores(), len(main))
     return (
         f"A model with 2.8 million parameters answers {questions:,} questions of "
         f"{len(main)} tasks ({answers:,} answers), learns how sure it is, and votes over "

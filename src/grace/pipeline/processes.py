@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import TypeVar
@@ -39,10 +39,11 @@ def side_by_side(
         for chain in chains:
             work(chain)
         return
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # for the processes to come
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, _end_with_parent) as pool:
+    with (
+        _threads(max(1, cores() // jobs)),
+        ProcessPoolExecutor(jobs, context, _end_with_parent) as pool,
+    ):
         futures = [
             pool.submit(_named, work, chain, name)
             for chain, name in zip(chains, names, strict=True)
@@ -57,6 +58,26 @@ def side_by_side(
                 future.cancel()
         for future in done:
             future.result()
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Give processes that start meanwhile so many threads each."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
 
 
 def _end_with_parent() -> None:
