@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from grace import plugins
 from grace.engines import Capability, Ids, Opening, Sampling, seed_from
 from grace.engines.base import StepEngine, check_contexts
 from grace.engines.local.loading import load_tokenizer
@@ -84,7 +85,8 @@ class VllmEngine(StepEngine):
                 "CUDA_VISIBLE_DEVICES; leave device at auto"
             )
         check_version()
-        path, code = opening.adapter or opening.path, opening.trust_remote_code
+        path = opening.adapter or opening.path
+        code = opening.trust_remote_code or plugins.trusts(path)
         folder, card = Path(path), read_card(Path(path))
         lora = (folder / LORA_CONFIG).is_file()
         if (lora and card.get("format") != "vllm-lora") or (folder / ROWS).is_file():

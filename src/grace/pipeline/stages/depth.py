@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from grace import plugins
 from grace.config import RunSettings, TrainSettings
 from grace.engines import LAST, Features, LayerStates, StepStates
 from grace.engines.gguf import resolve_model
@@ -46,9 +47,10 @@ def check_layer(settings: RunSettings) -> None:
     from grace.engines.local.layers import mlp_output, skeleton
     from grace.engines.local.loading import read_config
 
-    layer, code = settings.train.layer, settings.model.trust_remote_code
+    layer, model = settings.train.layer, settings.model.path
+    code = settings.model.trust_remote_code or plugins.trusts(model)
     if layer > 0 and reads_blocks(settings.train):
-        config = read_config(resolve_model(settings.model.path), trust_remote_code=code)
+        config = read_config(resolve_model(model), trust_remote_code=code)
         mlp_output(skeleton(config, trust_remote_code=code), layer)
 
 
