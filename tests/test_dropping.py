@@ -172,7 +172,7 @@ def test_few_right_samples_are_dropped_and_too_few_to_tell_drop_none():
     assert "at most 10.0% of the right ones" in str(found)
     none = few_dropped(low[:20], 0.1, 0.05)
     assert none.drop == 0.0 and "29 could" in str(none)
-    with pytest.raises(UserInputError, match="--drop is 1"):
+    with pytest.raises(UserInputError, match="alpha is 1"):
         few_dropped(low, 1.0)
 
 

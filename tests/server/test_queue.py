@@ -192,8 +192,8 @@ def test_a_small_job_ends_while_a_large_one_runs(
     until(lambda: large.calls > 0)
     small, second = busy(worker, model), Steps(model, size=64)
     worker.submit(second)
-    before = large.calls
-    until(lambda: small.calls > 20)
+    before, begun = large.calls, small.calls  # in this order, since they go on meanwhile
+    until(lambda: small.calls > begun + 20)
     assert large.calls >= before + 18  # they take turns
     small.release.set()
     assert small.done.wait(30)
