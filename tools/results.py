@@ -64,12 +64,18 @@ def _lines(value: Any) -> str:
 def _cell(entry: Entry, rows: Iterable[Entry]) -> Entry:
     where = ("task", "train_task", "backbone", "estimator")
     kept = {key: entry[key] for key in (*where, "seeds")}
-    row = next(row for row in rows if all(row[key] == entry[key] for key in where))
+    own = [row for row in rows if all(row[key] == entry[key] for key in where)]
     for metric in (*METRICS, "accuracy"):
         ends = entry["interval"].get(metric) or (None, None)
         mark = (entry["mark"] or {}).get(metric)
         kept[metric] = [*map(_round, (entry["mean"][metric], *ends)), mark]
-    return kept | {key: _round(row[key]) for key in COSTS}
+    return kept | {key: _round(_mean([row[key] for row in own])) for key in COSTS}
+
+
+def _mean(costs: list[Any]) -> Any:
+    """Return the mean over seeds; a text, or what one seed does not know, is that of the first."""
+    same = any(cost is None or isinstance(cost, str) for cost in costs)
+    return costs[0] if same else sum(costs) / len(costs)
 
 
 def _against(comparisons: Iterable[Entry]) -> Iterator[Entry]:
