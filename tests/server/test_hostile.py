@@ -159,6 +159,7 @@ def test_a_text_that_cannot_fit_is_refused(kind: str, request: pytest.FixtureReq
         with refused.value as answer:
             error = json.load(answer)["error"]
             assert (answer.code, error["code"]) == (400, "context_length_exceeded")
+            assert re.search(r"has \d{6,} tokens.*, but the model's context is", error["message"])
 
 
 def test_text_is_not_tokenised_on_the_models_thread(

@@ -115,7 +115,7 @@ class Engines:
         size = settings.sample.batch_size or None
         return TransformersEngine.of(self.backbone, batch_size=size, stop=settings.stop)
 
-    def settled(self, settings: RunSettings) -> Engines:
+    def for_settings(self, settings: RunSettings) -> Engines:
         """Return the engines of other settings of the prompts; the backbone is not loaded again."""
         engines = Engines(self._directory, settings)
         if "backbone" in self.__dict__:
@@ -188,7 +188,7 @@ class Context:
         if choose(self):
             self.settings = settled(self.open_settings, self.directory)
             self.task = graded_task(self.settings.data, self.settings.grade)
-            self.engines = self.engines.settled(self.settings)
+            self.engines = self.engines.for_settings(self.settings)
 
     @property
     def data(self) -> DataSettings:

@@ -33,11 +33,13 @@ def train(context: Context) -> None:
     split, validation = directory.split("train"), directory.split("validation")
     auto = settings.train.lora == "auto"
     if copies_rows(context):
-        why = f"the confidence reads the MLP of block {_layer(context)} (train.layer=0 trains it)"
+        if settings.train.trace:
+            why = "train.trace is set"
+        else:
+            block = _layer(context)
+            why = f"the confidence reads the MLP of block {block} (train.layer=0 trains it)"
         if auto:
-            say(
-                f"no LoRA is trained, since {'train.trace is set' if settings.train.trace else why}"
-            )
+            say(f"no LoRA is trained, since {why}")
         copy_adapter(directory.rows, directory.adapter)
     else:
         with _watched_steps(directory) as on_step:
