@@ -314,4 +314,6 @@ def _as_text(value: Any) -> str:
     value = _plain(value)
     if value is None or isinstance(value, str):
         return value or ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # whole numbers of a table are floats where one is missing
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -255,6 +255,8 @@ def test_files_that_name_their_questions_in_different_ways_are_told_so(tmp_path:
     assert "No question" not in str(report(cli, *files)["notes"])
     write(files[0], [row | {"question_id": n} for n, row in enumerate(ROWS)])
     assert "No question is in all sources" in report(cli, *files)["notes"][-1]
+    write(files[1], [row | {"question_id": float(n)} for n, row in enumerate(ROWS)])
+    assert "No question" not in str(report(cli, *files)["notes"])  # 1.0 is the id 1
 
 
 def test_a_report_is_written_with_the_surest_mistakes(tmp_path: Path, cli: Any):
