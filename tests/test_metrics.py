@@ -170,6 +170,19 @@ def test_wqd_counts_pairs_within_questions_only():
     assert math.isnan(wqd([0.1, 0.2], [True, False], ["a", "b"]))
 
 
+def test_wqd_is_the_share_of_all_pairs_that_the_right_response_wins():
+    confidence, correct = made_up(n=90)
+    tied, questions = confidence.round(1), [f"q{n % 7}" for n in range(90)]
+    rows = list(zip(questions, tied, correct, strict=True))
+    wins = [
+        (c > d) + (c == d) / 2
+        for q, c, right in rows
+        for p, d, other in rows
+        if q == p and right and not other
+    ]
+    assert wqd(tied, correct, questions) == pytest.approx(np.mean(wins))
+
+
 # --- oracles
 
 

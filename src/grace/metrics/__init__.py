@@ -97,17 +97,14 @@ def wqd(confidence: ArrayLike, correct: ArrayLike, questions: Sequence[Any]) -> 
     """
     confidence_N, correct_N = check(confidence, correct)
     check_questions(questions, len(confidence_N))
-    rows_of: dict[Any, list[int]] = {}
-    for row, question in enumerate(questions):
-        rows_of.setdefault(question, []).append(row)
-    wins = pairs = 0.0
-    for rows in rows_of.values():
-        right = correct_N[rows].sum()
-        if 0 < right < len(rows):
-            pair_count = right * (len(rows) - right)
-            wins += auroc(confidence_N[rows], correct_N[rows]) * pair_count
-            pairs += pair_count
-    return float(wins / pairs) if pairs else math.nan
+    code = {question: at for at, question in enumerate(dict.fromkeys(questions))}
+    # Complex numbers are in order of their real part, the question, then of the imaginary one.
+    at_N = np.array([code[question] for question in questions]) + 1j * confidence_N
+    right, wrong = at_N[correct_N == 1], np.sort(at_N[correct_N == 0])
+    first, last = np.searchsorted(wrong, right.real), np.searchsorted(wrong, right.real + 2j)
+    below = (np.searchsorted(wrong, right) + np.searchsorted(wrong, right, "right")) / 2
+    pairs = (last - first).sum()
+    return float((below - first).sum() / pairs) if pairs else math.nan
 
 
 def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> list[ReliabilityBin]:
