@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -199,6 +201,15 @@ def test_equal_confidences_make_weighted_voting_a_majority(cast, value):
     equal = [Vote(vote.answer, value) for vote in cast]
     assert decide(Weighted(), equal, 12).answer == decide(Majority(), equal, 12).answer
     assert decide(SoftmaxWeighted(), equal, 12).answer == decide(Majority(), equal, 12).answer
+
+
+@given(votes, st.sampled_from([0.5, 0.8, 0.95, 1.1]))
+def test_the_beta_rule_stops_where_the_probability_of_the_leader_is_high_enough(cast, threshold):
+    counts = [Counter(v.answer for v in cast[:n] if v.answer) for n in range(1, len(cast) + 1)]
+    leads = [[*sorted(count.values(), reverse=True), 0, 0][:2] for count in counts]
+    enough = [n for n, lead in enumerate(leads, 1) if lead_probability(*lead) >= threshold]
+    strategy = AdaptiveConsistency(rule="beta", threshold=threshold)
+    assert decide(strategy, cast, 12).samples == (enough or [len(cast)])[0]
 
 
 @given(votes, st.integers(1, 12))

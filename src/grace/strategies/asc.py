@@ -9,7 +9,6 @@ from functools import cache
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grace.config import setting
 from grace.strategies.tally import Indices, VoteTable, heaviest_rows
@@ -42,19 +41,18 @@ class AdaptiveConsistency:
         """Stop when the leading answer leads by enough."""
         rows, width = table.answer_RT.shape
         stop_R = np.full(rows, width + 1)
+        least_S = _least_leads(self.threshold, width) if self.rule == "beta" else None
         for taken, (top_R, second_R) in enumerate(_leads(table.answer_RT), start=1):
-            enough_R = self._enough(taken, top_R, second_R)
+            if least_S is None:
+                enough_R = (top_R / taken >= self.threshold) & (taken > 1)
+            else:
+                enough_R = top_R >= least_S[second_R]
             stop_R[enough_R & (stop_R > width)] = taken
         return stop_R
 
     def chooses(self, table: VoteTable) -> Indices:
         """Choose the answer with most votes."""
         return heaviest_rows(table.answer_RT)
-
-    def _enough(self, taken: int, top_R: Indices, second_R: Indices) -> NDArray[np.bool_]:
-        if self.rule == "ratio":
-            return (top_R / taken >= self.threshold) & (taken > 1)
-        return _lead_table(taken)[top_R, second_R] >= self.threshold
 
 
 @cache
@@ -69,9 +67,17 @@ def lead_probability(top: int, second: int) -> float:
 
 
 @cache
-def _lead_table(most: int) -> NDArray[np.float64]:
-    counts = range(most + 1)
-    return np.array([[lead_probability(max(a, b), min(a, b)) for b in counts] for a in counts])
+def _least_leads(threshold: float, width: int) -> Indices:
+    """Return, for each count of the runner-up, the least count of the leader that is enough.
+
+    A runner-up with more votes needs a leader with more. `width` + 1 is never reached.
+    """
+    least, top = [], 0
+    for second in range(width // 2 + 1):
+        while top <= width and lead_probability(top, second) < threshold:
+            top += 1
+        least.append(top)
+    return np.array(least)
 
 
 def _leads(answer_RT: Indices) -> Iterator[tuple[Indices, Indices]]:
