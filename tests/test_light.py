@@ -235,6 +235,7 @@ def test_what_needs_more_says_in_one_line_which_extra_and_writes_nothing(folder:
         ["label", "questions.jsonl", "new", "--model", "run"],
         ["scale", "run"],
         ["measure", "graded.jsonl", "--out", "new"],
+        ["measure", "not-even-read.jsonl", "--out", "new"],
         ["report", "run", "--out", "new"],
         ["measure", "graded.parquet"],
     ]

@@ -13,6 +13,7 @@ same input gives the same bytes.
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 from grace.errors import ConfigError
@@ -45,6 +46,7 @@ def check_report_place(out: Path | None) -> None:
         raise ConfigError(f"{out} is a file; name a directory for the report")
     if is_run(out) or is_study(out):
         raise ConfigError(f"{out} is a run with a report of its own; name another directory")
+    importlib.import_module("matplotlib")  # if it is missing, say so before the work
 
 
 def write_report(report: Report, directory: Path) -> list[Path]:
