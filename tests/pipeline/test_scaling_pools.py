@@ -19,7 +19,7 @@ import trials
 import grace
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, RunError
-from grace.pipeline import load_run_settings, run
+from grace.pipeline import load_run_settings, replays, run
 from grace.pipeline.context import open_run
 from grace.pipeline.replays import read_replay
 from grace.pipeline.scaling import ScaleSettings, pools, scale_runs
@@ -156,6 +156,16 @@ def test_a_replay_of_another_version_is_refused_with_what_to_do(scaled: Path, tm
     (path / "scaling.safetensors").unlink()
     with pytest.raises(RunError, match=r"grace scale .* --samples 6"):
         read_replay(open_run(path))
+
+
+def test_a_kill_while_results_are_written_leaves_none_that_do_not_belong_together(
+    scaled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = shutil.copytree(scaled, tmp_path / "run")
+    monkeypatch.setattr(replays, "write_json", None)  # called after the first of two files
+    with pytest.raises(TypeError):
+        scale_runs(path, CHOSEN._replace(orders=2))
+    assert read_replay(open_run(path)) is None and not RunDir(path).done("scale")
 
 
 def test_votes_take_the_name_that_the_report_gets_later(scaled: Path, tmp_path: Path):

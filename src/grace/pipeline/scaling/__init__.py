@@ -22,7 +22,7 @@ from grace.pipeline.replays import VERSION, write_replay
 from grace.pipeline.sampling import is_answered
 from grace.pipeline.scaling.pools import OWN, describe, draw_pool, rate_pool, read_pool
 from grace.pipeline.stages.report import check_finished, report, report_runs, runs_under
-from grace.pipeline.stages.score import estimator_of
+from grace.pipeline.stages.score import estimator_of, own_estimator
 from grace.report import Replay
 from grace.scaling import BUDGETS, Curve, Pool, pair_wins, replay
 from grace.store import RunDir, Split, copy_file, write_json
@@ -66,9 +66,9 @@ def scale_runs(path: Path, chosen: ScaleSettings, *, device: str | None = None) 
         with context.directory.lock():
             for other in contexts[:number]:
                 if "grade" in stages_alike(other.settings, context.settings):
-                    source, target = (_base_pool(c, chosen.samples) for c in (other, context))
-                    if source.path.name == target.path.name:  # else of another temperature
-                        _copy_pool(source, target, chosen.samples)
+                    source = _base_pool(other, chosen.samples)
+                    if source.path.name == _base_pool(context, chosen.samples).path.name:
+                        _copy_pool(other, source, context, chosen.samples)
             written = _scale(context, chosen)
             report(context)
     if runs == [path]:
@@ -96,11 +96,13 @@ def _scale(context: Context, chosen: ScaleSettings) -> dict[str, Any]:
     directory, policies = context.directory, _policies(context, chosen)
     if directory.frozen:
         pool = _draw(context, "tuned", chosen.samples)
-        _copy_pool(pool, _base_pool(context, chosen.samples), chosen.samples)
+        _copy_pool(context, pool, context, chosen.samples)
     sides = [_side(context, answers, policies[answers], chosen) for answers in SIDES]
+    replayed = _replay(context, sides, chosen)
+    directory.forget("scale", ("scaling.*",))  # so that a kill leaves no two files of two replays
     written = write_replay(
         directory,
-        _replay(context, sides, chosen),
+        replayed,
         samples=chosen.samples,
         temperature=context.settings.sample.draw_temperature,
         orders=chosen.orders,
@@ -145,7 +147,8 @@ def _side(
     names = [n for n in (OWN, *chosen.estimators) if estimator_of(settings, n).answers == answers]
     for name in names:
         if name != OWN:
-            rate_pool(context, name, split)
+            with own_estimator(name):
+                rate_pool(context, name, split)
     name = settings.report.name if answers == "tuned" else "base"
     return _Side(answers, name, split, read_pool(split, names), policies)
 
@@ -233,9 +236,14 @@ def _base_pool(context: Context, samples: int) -> Split:
     return context.directory.split("test").pool(samples, temperature)
 
 
-def _copy_pool(source: Split, target: Split, samples: int) -> None:
-    """Copy a complete pool to where there is none."""
+def _copy_pool(origin: Context, source: Split, context: Context, samples: int) -> None:
+    """Copy a complete pool, and the time that it took, to the backbone's of a run without one."""
+    target = _base_pool(context, samples)
     if is_answered(target, samples) or not is_answered(source, samples):
         return
+    seconds, count = origin.directory.seconds_per_answer(source), len(source.responses.read())
+    if seconds is not None:
+        unit = f"{context.directory.label(target)}/0"
+        context.directory.add_time("sample", unit, seconds * count, count)
     for name in (source.responses.path.name, source.grades.path.name):  # the grades last
         copy_file(source.path / name, target.path / name)
