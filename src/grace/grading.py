@@ -13,13 +13,12 @@ import math
 import re
 import reprlib
 import string
-import traceback
 import unicodedata
 from collections.abc import Callable, Sequence
 
 from grace import plugins
 from grace.config import GradeSettings
-from grace.errors import ConfigError, DataError, GraceError
+from grace.errors import ConfigError, DataError
 from grace.metrics.rouge import rouge_l
 from grace.records import Question
 
@@ -274,19 +273,11 @@ def _auto(text: str, question: Question, threshold: float) -> bool:
 
 
 def _own(text: str, question: Question, function: Grader, name: str) -> bool:
-    try:
+    failed = f"grader {name!r} failed on question {question.id!r}"
+    with plugins.own_code(name, failed, "correct it: it is called with (text, question)"):
         verdict = function(text, question)
         if verdict in (True, False):
             return bool(verdict)
-    except GraceError:
-        raise
-    except Exception as error:  # a user's own code raises whatever it likes
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise ConfigError(
-            f"grader {name!r} failed on question {question.id!r} "
-            f"({type(error).__name__}: {error}, at {place.filename}:{place.lineno}); "
-            "correct it: it is called with (text, question)"
-        ) from error
     raise ConfigError(f"grader {name!r} returned {verdict!r}; it must return True or False")
 
 

@@ -11,17 +11,19 @@ that others may have written, such as the settings of a run or an adapter, must 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.errors import ConfigError, packages_for
+from grace.errors import ConfigError, GraceError, packages_for
 
 TRUSTED = "GRACE_TRUST"
 """Environment variable: modules that files may name, and models whose own code may run."""
@@ -87,6 +89,32 @@ def load_object(reference: str) -> Any:
         public = [known for known in vars(module) if not known.startswith("_")]
         raise ConfigError(f"module {module_name!r} has no {name!r}{suggest(name, public)}")
     return getattr(module, name)
+
+
+@contextlib.contextmanager
+def own_code(name: str, what: str, remedy: str) -> Iterator[None]:
+    """Turn any exception of a user's own code into one line; that of a plug-in of ours stays.
+
+    Args:
+        name: of the plug-in, `module:NAME` if it is the user's own.
+        what: what failed, for the message.
+        remedy: what to do.
+
+    Raises:
+        ConfigError: the code raised an exception; the message has its place.
+    """
+    try:
+        yield
+    except GraceError:
+        raise
+    except Exception as error:  # a user's own code raises whatever it likes
+        if ":" not in name:
+            raise
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            f"{what} ({type(error).__name__}: {error}, at {place.filename}:{place.lineno}); "
+            f"{remedy}"
+        ) from error
 
 
 def code_in(names: Iterable[str]) -> list[str]:

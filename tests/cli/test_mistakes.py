@@ -300,6 +300,11 @@ MISTAKES = [
         "of your own",
     ),
     Mistake(
+        "a setting of an estimator that is not rated is misspelt",
+        f"{POCKET} --set estimators.p_true.shot=4",
+        "estimators.p_true: unknown setting 'shot'; did you mean 'shots'?",
+    ),
+    Mistake(
         "a setting of an estimator with its recalibration",
         f"{POCKET} --set estimators.likelihood+platt.with_end=false",
         f"unknown estimator 'likelihood+platt'; did you mean 'likelihood'? known: {KNOWN}, or "

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import grace.training.trainer
 from grace.engines import LAST, Features, LayerStates, Sampling, StepStates
-from grace.errors import ModelError, RunError
+from grace.errors import ConfigError, ModelError, RunError
 from grace.estimators import Fitted
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import draw_further, sample_split, sampling_for
@@ -298,6 +298,28 @@ def test_a_model_that_cannot_take_a_prompt_is_told_with_the_estimator_that_wrote
     wanted = r"estimator p_true: prompt 3 .* shorten it, or leave p_true out of report\.estimators"
     with pytest.raises(ModelError, match=wanted):
         score.score(context)
+
+
+@dataclass(frozen=True)
+class Broken(Recorder):
+    """An estimator whose author has made a mistake."""
+
+    answers: str = "base"
+
+    def fit(self, known, engine, seed):
+        return Fitted(lambda samples: [self.seen[0]] * len(samples.responses))
+
+
+def test_an_own_estimator_that_fails_is_named_in_one_line_and_loses_nothing(tmp_path):
+    names = ["likelihood", f"{__name__}:Broken"]
+    context = made_up_run.make(tmp_path, f"report.estimators={','.join(names)}")
+    test = context.directory.split("test")
+    made_up_run.write(test, "test", 4, 1)
+    wanted = r"estimator \S+:Broken failed \(IndexError: .*, at .*test_handovers\.py:\d+\); correct"
+    with pytest.raises(ConfigError, match=wanted) as refused:
+        score.score(context)
+    assert "\n" not in str(refused.value)
+    assert len(test.confidences("likelihood").read()) == 4
 
 
 def test_a_threshold_is_chosen_on_validation_answers_and_checked_on_test_answers(

@@ -6,12 +6,13 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace import plugins
-from grace.config import RunSettings
+from grace.config import RunSettings, from_dict
 from grace.engines import LAST
 from grace.errors import DataError, ModelError, RunError
 from grace.estimators import (
@@ -118,7 +119,8 @@ def score(context: Context) -> None:
             rated = [*sets] if name in estimators else []
             rated += [validation] if name in compared else []
             try:
-                outputs += _rate_all(context, name, estimator, rated)
+                with own_estimator(name):
+                    outputs += _rate_all(context, name, estimator, rated)
             except ModelError as error:  # a prompt is too long for the model, for example
                 told = f"estimator {name}: {error}, or leave {name} out of report.estimators"
                 raise type(error)(told) from error
@@ -166,9 +168,15 @@ def check_estimators(settings: RunSettings) -> None:
     """
     for name in settings.report.estimators:
         check_estimator(estimator_of(settings, name))
-    for name in settings.estimators:
+    for name, options in settings.estimators.items():
         if ":" not in name:
-            plugins.load("grace.estimators", name)
+            kind = plugins.load("grace.estimators", name)
+            from_dict(kind, options, where=f"estimators.{name}")
+
+
+def own_estimator(name: str) -> AbstractContextManager[None]:
+    """Turn any exception of an estimator of the user's own into a one-line `ConfigError`."""
+    return plugins.own_code(name, f"estimator {name} failed", "correct it, or leave it out")
 
 
 def estimator_of(settings: RunSettings, name: str) -> Estimator:
