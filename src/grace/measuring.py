@@ -9,6 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -240,7 +241,7 @@ def confidence_in(fields: dict[str, Any], where: str) -> float | None:
     value = _parsed(fields["confidence"])
     if value is None:
         return None
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    is_number = isinstance(value, Real | Decimal) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= 1:
         raise DataError(
             f"{where}: confidence is {json.dumps(value, default=str)}; write a number from 0 to 1, "
@@ -314,6 +315,6 @@ def _as_text(value: Any) -> str:
     value = _plain(value)
     if value is None or isinstance(value, str):
         return value or ""
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float | Decimal) and value % 1 == 0:
         value = int(value)  # whole numbers of a table are floats where one is missing
     return json.dumps(value, ensure_ascii=False, default=str)

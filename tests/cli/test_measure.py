@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,15 @@ def test_any_value_may_be_the_id_of_a_question(tmp_path: Path, cli: Any):
     rows = [row | {"question_id": day} for row, day in zip(ROWS, days, strict=True)]
     parquet.write_table(Table.from_pylist(rows), tmp_path / "mine.parquet")
     assert report(cli, tmp_path / "mine.parquet")["rows"][0]["n"] == 200
+
+
+def test_decimals_of_a_database_are_numbers(tmp_path: Path, cli: Any):
+    rows = [row | {"question_id": n} for n, row in enumerate(ROWS)]
+    exact = [row | {k: Decimal(str(row[k])) for k in ("question_id", "confidence")} for row in rows]
+    parquet.write_table(Table.from_pylist(exact), tmp_path / "exact.parquet")
+    found = report(cli, tmp_path / "exact.parquet", write(tmp_path / "plain.jsonl", rows))
+    assert len({row["brier"] for row in found["rows"]}) == 1
+    assert "No question" not in str(found["notes"])
 
 
 def test_an_id_that_is_empty_is_none(tmp_path: Path, cli: Any):

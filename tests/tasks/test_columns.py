@@ -6,6 +6,7 @@ import csv
 import json
 import logging
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,9 @@ def test_a_folder_of_split_files_may_be_of_any_form(ending: str, tmp_path: Path)
         ({"question": "Q?", "answers": None, "answer": "a"}, ("a",)),
         ({"question": "Q?", "answer": 1992.0}, ("1992",)),
         ({"question": "Q?", "answer": 0.5}, ("0.5",)),
+        ({"question": "Q?", "answer": [Decimal("0.50"), Decimal("7.00")]}, ("0.50", "7")),
+        ({"question": "Q?", "choices": [], "answer": "a"}, ("a",)),
+        ({"question": "Q?", "Options": [], "choices": None, "answer": "a"}, ("a",)),
     ],
 )
 def test_usual_columns_are_known_and_others_ignored(

@@ -93,7 +93,6 @@ BAD_LINES = [
     ('{"question": "q", "answers": ["a"], "answer": "a"}', 'both "answers" and "answer"'),
     ('{"question": "q", "choices": ["x", "y"]}', '"answer" is missing'),
     ('{"question": "q", "choices": ["x"], "answer": "A"}', "1 choice; give 2 to 10 as a list"),
-    ('{"question": "q", "choices": [], "answer": "A"}', '"choices" is an empty list'),
     ('{"question": "q", "choices": "xy", "answer": "A"}', "1 choice; give 2 to 10 as a list"),
     ('{"question": "q", "choices": ["x", ""], "answer": "A"}', "\"choices\" is ''; write a text"),
     (

@@ -14,6 +14,7 @@ import itertools
 import re
 import reprlib
 from collections.abc import Collection, Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,10 +117,8 @@ def read_options(row: Row) -> tuple[str, ...]:
     Raises:
         DataError: they cannot be used; the message names the column.
     """
-    fields = {name: value for name, value in row.fields.items() if value != []}  # an open question
-    names = [name for name, value in fields.items() if value is not None]
-    columns = Columns("", "", _option_columns(names, row.where, list(fields)))
-    return _choices(fields, columns, row.where)[0]
+    columns = Columns("", "", _option_columns(_filled(row), row.where, list(row.fields)))
+    return _choices(row.fields, columns, row.where)[0]
 
 
 def row_id(row: Row) -> str:
@@ -129,7 +128,12 @@ def row_id(row: Row) -> str:
 
 
 def _filled(row: Row) -> list[str]:
-    return [name for name, value in row.fields.items() if value is not None]
+    """Return the columns with a value; an empty list of choices is none, as of an open question."""
+    return [
+        name
+        for name, value in row.fields.items()
+        if not (value is None or (value == [] and name.strip().lower() in CHOICES))
+    ]
 
 
 def _find(
@@ -184,7 +188,7 @@ def _refuse_misspelt_choices(fields: dict[str, Any], columns: Columns, where: st
     """Refuse a list whose name is nearly "choices": the question would become an open one."""
     for name in fields.keys() - {columns.question, columns.answers}:
         near = difflib.get_close_matches(name, CHOICES, n=1, cutoff=0.8)
-        if near and isinstance(fields[name], list):
+        if near and isinstance(fields[name], list) and fields[name]:
             raise DataError(f'{where}: did you mean "{near[0]}"? rename or remove "{name}"')
 
 
@@ -285,9 +289,9 @@ def _right_letter(answer: Any, choices: Sequence[str], labels: Sequence[str], wh
 
 
 def _text(value: Any, what: str) -> str:
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float | Decimal) and value % 1 == 0:
         value = int(value)  # whole numbers of a table are floats where one is missing
-    if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and value == value:
         return str(value)  # but not nan, a missing value of a table
     if not isinstance(value, str) or not value.strip():
         shown = "null" if value is None else reprlib.repr(value)
