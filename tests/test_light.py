@@ -230,7 +230,7 @@ def test_what_needs_more_says_in_one_line_which_extra_and_writes_nothing(folder:
         ["fit", "run", "graded.jsonl", "new"],
         ["ask", "run", QUESTION],
         ["score", "run", "graded.jsonl"],
-        ["serve", "run"],
+        ["serve", "run", "--port", "0"],
         ["export", "run", "new"],
         ["label", "questions.jsonl", "new", "--model", "run"],
         ["scale", "run"],

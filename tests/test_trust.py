@@ -72,7 +72,7 @@ def test_no_command_imports_what_an_adapter_names(
     lines.write_text('{"question": "a", "response": "b"}\n')
     given = {
         "ask": [str(copy), "q"],
-        "serve": [str(copy)],
+        "serve": [str(copy), "--port", "0"],
         "score": [str(copy), str(lines)],
         "label": [str(lines), str(copy.parent / "out"), "--model", str(copy)],
     }

@@ -153,17 +153,22 @@ def test_what_cannot_be_relayed_is_one_line(
     monkeypatch.chdir(finished)
     given = [upstream.url if word == "URL" else word for word in arguments]
     with pytest.raises(SystemExit) as stopped:
-        main(["proxy", *given])
+        main(["proxy", *given, "--port", "0"])
     error = capsys.readouterr().err
     assert (stopped.value.code, error.count("\n")) == (2, 1)
     assert words in error
 
 
-def test_an_address_in_use_is_one_line(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["serve", "no-model"], ["proxy", "--upstream", "http://127.0.0.1:9"]]
+)
+def test_an_address_in_use_is_one_line_before_anything_is_loaded_or_asked(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SystemExit) as stopped:
-            main(["serve", str(finished / "run"), "--port", str(port)])
+            main([*arguments, "--port", str(port)])
     error = capsys.readouterr().err
     assert stopped.value.code == 2
     assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in error
@@ -190,7 +195,7 @@ def test_what_cannot_be_served_is_one_line(
 ) -> None:
     path, *options = arguments
     with pytest.raises(SystemExit) as stopped:
-        main(["serve", str(finished / path), *options])
+        main(["serve", str(finished / path), "--port", "0", *options])
     error = capsys.readouterr().err
     assert (stopped.value.code, error.count("\n")) == (2, 1)
     assert words in error
@@ -212,7 +217,7 @@ def test_a_key_is_stripped_of_the_space_around_it(
     if way == "environment":
         monkeypatch.setenv("GRACE_API_KEY", " s3cret\r\n")
     with pytest.raises(SystemExit, match="0"):
-        main(["serve", str(finished / "run"), *options.get(way, [])])
+        main(["serve", str(finished / "run"), "--port", "0", *options.get(way, [])])
     assert keys == ["s3cret"]
 
 

@@ -7,7 +7,7 @@ threads run them on the model, one forward pass at a time, and report their resu
 from __future__ import annotations
 
 from grace.server.app import create_app
-from grace.server.running import leave, serve
+from grace.server.running import leave, listen, serve
 from grace.server.settings import ServerSettings
 
-__all__ = ["ServerSettings", "create_app", "leave", "serve"]
+__all__ = ["ServerSettings", "create_app", "leave", "listen", "serve"]

@@ -212,7 +212,7 @@ def serve(
     Raises:
         ConfigError: the server cannot listen on the address.
     """
-    listening = _listen(host, port)
+    listening = listen(host, port)
     url = _url(host, listening.getsockname()[1])
     to_stderr = logging.StreamHandler()
     to_stderr.addFilter(RateLimit())
@@ -242,7 +242,12 @@ def leave() -> NoReturn:
     os._exit(0)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address.
+
+    Raises:
+        ConfigError: it cannot.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         if not host:  # for a socket, all addresses

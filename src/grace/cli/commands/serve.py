@@ -85,7 +85,7 @@ def serve(
 ) -> None:
     """Serve a model with an OpenAI-compatible API, a confidence on every answer, and a web page."""
     from grace.model import load
-    from grace.server import ServerSettings
+    from grace.server import ServerSettings, listen
 
     settings = ServerSettings(
         name=name or _name_of(path),
@@ -95,6 +95,7 @@ def serve(
         timeout_s=timeout,
         hosts=(host, *_host_names(allow_host)),
     )
+    listen(host, port).close()  # a port that is taken is an error before the model is loaded
     model = load(path, base=base, device=device, dtype=dtype)
     _run(model, path, settings, host, port)
 
@@ -139,9 +140,10 @@ def proxy(
     loaded.
     """
     from grace.model.connecting import connect, served_directory
-    from grace.server import ServerSettings
+    from grace.server import ServerSettings, listen
 
     upstream_key = read_key(upstream_key)
+    listen(host, port).close()
     served = path or served_directory(upstream, model=model, api_key=upstream_key)
     connected = connect(
         upstream,
