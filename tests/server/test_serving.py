@@ -673,7 +673,8 @@ def test_models_health_and_metrics(live: Live) -> None:
     assert model.grace["measured"]["reliability"]
     assert model.grace["measured"]["task"] == model.grace["task"]
     chat(live)
-    pages = ("/health", '"ok"'), ("/ready", '"ok"'), ("/metrics", "grace_requests_total")
+    counted = 'grace_requests_total{path="/v1/models/{model}",status="200"}'
+    pages = ("/health", '"ok"'), ("/ready", '"ok"'), ("/metrics", counted)
     for path, wanted in pages:
         with urllib.request.urlopen(live.url + path, timeout=60) as answer:
             assert wanted in answer.read().decode()

@@ -90,9 +90,8 @@ def create_app(model: Model, settings: ServerSettings, path: Path) -> FastAPI:
     _add_models(app, service, _card(model, settings, path))
     _add_page(app)
     _add_errors(app)
-    paths = {getattr(route, "path", "") for route in app.routes}
     app.state.end = service.line.end
-    app.add_middleware(Guard, settings=settings, counters=service.counters, paths=paths)
+    app.add_middleware(Guard, settings=settings, counters=service.counters, routes=app.routes)
     complete_document(app, protected=bool(settings.api_key))
     return app
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grace.server.counters import Counters
@@ -34,14 +35,14 @@ BODY_S = 30  # for a body to arrive
 class Guard:
     """ASGI middleware that refuses bad requests and counts all of them.
 
-    `paths` are the routes of the application; requests to others are counted as one.
+    `routes` are those of the application; requests to other paths are counted as one.
     """
 
     def __init__(
-        self, app: ASGIApp, settings: ServerSettings, counters: Counters, paths: set[str]
+        self, app: ASGIApp, settings: ServerSettings, counters: Counters, routes: list[Any]
     ) -> None:
         self._app, self._settings, self._counters = app, settings, counters
-        self._paths = paths
+        self._routes = routes
         self._hosts = {"localhost", *map(_name_in, settings.hosts)}
         self._unfinished = Unfinished(MAX_UNFINISHED)
 
@@ -50,7 +51,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path = scope["path"] if scope["path"] in self._paths else "other"
+        found = (route for route in self._routes if route.matches(scope)[0] != Match.NONE)
+        path = getattr(next(found, None), "path_format", "other")
         request_id = Headers(scope=scope).get(REQUEST_ID, "")
         if not VALID_ID.fullmatch(request_id):
             request_id = f"req-{uuid.uuid4().hex}"
