@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+import grace
 import tiny_gguf
 import tiny_models
 import tiny_run
+from grace.errors import ModelError
 
 
 @pytest.fixture
@@ -62,6 +64,18 @@ def test_a_gguf_file_goes_through_every_command(
     assert 'license: "apache-2.0"' in (tmp_path / "merged" / "README.md").read_text()
 
 
+def test_the_engine_llama_refuses_a_file_without_a_tokenizer_before_it_is_unpacked(
+    file: Path, tmp_path: Path, cli: Any
+) -> None:
+    questions = tiny_run.write_questions(tmp_path / "questions.jsonl")
+    result = cli("label", questions, tmp_path / "out", "--model", file, "--engine", "llama")
+    assert (result.code, result.err.count("\n")) == (2, 1), result.err
+    assert "no tokenizer.json beside" in result.err
+    with pytest.raises(ModelError, match=r"no tokenizer\.json beside"):
+        grace.load(file, engine="llama")
+    assert not (tmp_path / "cache").exists()
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [(b"PK not gguf", "is not a GGUF file"), (None, "does not exist"), (b"GGUF\x03", "cut short")],
@@ -77,7 +91,7 @@ def test_a_bad_file_is_one_line_and_exit_code_2(
         tiny_run.run_arguments(tmp_path / "run", bad, questions),
         ["ask", bad, "Who?"],
         ["label", questions, tmp_path / "labelled", "--model", bad],
-        ["serve", bad],
+        ["serve", bad, "--port", "0"],
     ):
         result = cli(*arguments)
         last = result.err.splitlines()[-1]

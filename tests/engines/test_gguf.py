@@ -23,6 +23,7 @@ from grace.engines.gguf import resolve_model
 from grace.engines.gguf.header import read_header
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
+from grace.store import digest
 
 TEXT = "Who wrote 1945 books in ½ a year?"
 
@@ -232,6 +233,27 @@ def test_another_file_of_the_same_name_is_another_model(tmp_path: Path) -> None:
     tiny_gguf.write(file, model, tokenizer, extra={"general.name": "changed"})
     second = resolve_model(str(file))
     assert first != second and Path(first).is_dir() and Path(second).is_dir()
+
+
+def test_a_process_computes_the_digest_of_a_file_once_unless_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import grace.engines.gguf as module
+
+    read: list[Path] = []
+
+    def counted(file: Path) -> str:
+        read.append(file)
+        return digest(file)
+
+    monkeypatch.setattr(module, "digest", counted)
+    file, model, tokenizer = write(tmp_path)
+    for _ in range(3):
+        resolve_model(str(file))
+    assert len(read) == 1
+    tiny_gguf.write(file, model, tokenizer, extra={"general.name": "changed"})
+    resolve_model(str(file))
+    assert len(read) == 2
 
 
 def test_neighbours_of_the_file_have_no_say(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_what_an_engine_does_not_have_is_refused(
     kind: str, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words) as refused:
-        load_engine(kind, "somewhere", **options)
+        load_engine(kind, "pocket", **options)
     assert isinstance(refused.value, GraceError)
 
 

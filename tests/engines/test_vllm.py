@@ -340,7 +340,7 @@ def test_a_linear_read_out_needs_a_row_for_each_of_its_tokens() -> None:
 def test_without_vllm_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ConfigError, match="pip install vllm"):
-        load_engine("vllm", "somewhere")
+        load_engine("vllm", "pocket")
 
 
 class Started(list[Any]):
@@ -412,7 +412,7 @@ def test_an_adapter_as_trained_is_refused_with_the_command_that_helps(
     (rows / "rows.safetensors").touch()  # of an adapter without LoRA
     for adapter in (folder, rows):
         with pytest.raises(ModelError, match="grace export"):
-            load_engine("vllm", "org/base", adapter=adapter)
+            load_engine("vllm", "pocket", adapter=adapter)
     assert not started
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from grace import plugins
 from grace.config import key_values
 from grace.engines import ModelEngine, Opening
+from grace.engines.gguf import resolve_model
 from grace.errors import ConfigError
 
 COMMON = frozenset(field.name for field in dataclasses.fields(Opening))
@@ -25,7 +26,7 @@ def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
 
     Args:
         kind: name of the engine, see `grace list engines`; or `module:NAME`.
-        path: what `Opening.path` says.
+        path: what `Opening.path` says; for other engines than llama a GGUF file is unpacked.
         settings: those of `grace.engines.Opening`; all others are the engine's own options.
 
     Raises:
@@ -33,7 +34,10 @@ def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
         ModelError: the model cannot be loaded; the message says what to do.
     """
     named = {name: settings.pop(name) for name in COMMON & settings.keys()}
-    return engine_class(kind).open(Opening(path=path, **named, options=settings))
+    engine = engine_class(kind)
+    if kind != "llama":  # which reads a GGUF file itself
+        path = resolve_model(str(path))
+    return engine.open(Opening(path=path, **named, options=settings))
 
 
 def engine_class(kind: str) -> type[ModelEngine]:

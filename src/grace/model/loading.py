@@ -65,7 +65,7 @@ def load(
     plugins.refuse_code(code_in(card), f"{folder or path}/grace.json")
     loaded: Any = load_engine(
         "llama" if card.get("format") == "gguf" else engine,
-        resolve_model(model),
+        model,
         adapter=folder,
         device=device,
         dtype=dtype,

@@ -82,7 +82,7 @@ class Engines:
         options = own_options(model.engine_options, "model.engine_options")
         return load_engine(
             model.engine,
-            resolve_model(model.path),
+            model.path,
             **self._loading,
             batch_size=self._settings.sample.batch_size or None,
             needs_cnf=False,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -86,7 +87,9 @@ def gguf_file(path: Path) -> Path | None:
 def _unpacked(file: Path) -> Path:
     """Return the directory of a GGUF file's model, unpacking the file if there is none."""
     try:
-        name = f"{digest(file)[:16]}-{OURS}-transformers-{_version('transformers')}-gguf-"
+        is_now = file.stat()
+        content = _digest(file.resolve(), is_now.st_size, is_now.st_mtime_ns)
+        name = f"{content[:16]}-{OURS}-transformers-{_version('transformers')}-gguf-"
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror or error}") from None
     place = cache_folder() / f"{name}{_version('gguf')}" / file.stem
@@ -105,6 +108,12 @@ def _unpacked(file: Path) -> Path:
             with writing(place):
                 replace_directory(place, lambda partial: unpack(file, header, partial, place))
     return place
+
+
+@functools.cache
+def _digest(file: Path, size: int, modified_ns: int) -> str:
+    """Return the digest of a file, which takes seconds: once, unless the file changes."""
+    return digest(file)
 
 
 def _version(package: str) -> str:

@@ -19,7 +19,6 @@ from grace.chat import encode_chat
 from grace.config import DataSettings, GradeSettings, to_dict
 from grace.engines import ModelEngine, Sampling
 from grace.engines.base import check_contexts
-from grace.engines.gguf import resolve_model
 from grace.engines.kinds import load_engine
 from grace.errors import DataError, ModelError
 from grace.grading import grader_of
@@ -109,7 +108,7 @@ class Labeller:
         self._sampling = Sampling(*drawn, settings.max_new_tokens, settings.seed)
         self._engine: ModelEngine = load_engine(
             settings.engine,
-            resolve_model(settings.model),
+            settings.model,
             adapter=Path(settings.adapter) if settings.adapter else None,
             device=settings.device,
             dtype=settings.dtype,
