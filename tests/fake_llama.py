@@ -34,6 +34,7 @@ class Llama:
         type_v: int | None = None,
         swa_full: bool | None = None,
         verbose: bool = True,
+        vocab_only: bool = False,
     ) -> None:
         import transformers
 

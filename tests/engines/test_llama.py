@@ -149,6 +149,7 @@ def test_what_is_no_export_for_llama_cpp_is_refused(
     refused(ConfigError, "leave device and dtype", folder, dtype="float16")
     refused(ModelError, "llama.cpp cannot load", folder, n_ctx=-5)
     refused(ConfigError, "no option 'n_thread'", folder, n_thread=1)
+    refused(ConfigError, "no option 'vocab_only'", folder, vocab_only=True)
     (empty / "model.gguf").write_bytes((folder / "model.gguf").read_bytes())
     refused(ModelError, "no tokenizer.json", empty)
     monkeypatch.setitem(sys.modules, "llama_cpp", None)

@@ -41,6 +41,7 @@ from grace.store import read_card
 # could be longer than half of it, and less if the model's own context is.
 LONGEST = 4096
 DIGEST = "grace.adapter_digest"  # key in the file: the digest of the adapter with its rows
+OURS = {"model_path", "vocab_only"}  # arguments of `llama_cpp.Llama` that are no options here
 CPU = torch.device("cpu")
 
 
@@ -278,9 +279,9 @@ def _load(file: Path, header: Header, longest: int, options: dict[str, Any]) -> 
             f"the llama engine needs llama-cpp-python ({first_line(error)}); pip install "
             "llama-cpp-python"
         ) from None
-    known = inspect.signature(llama_cpp.Llama).parameters
+    known = inspect.signature(llama_cpp.Llama).parameters.keys() - OURS
     if unknown := sorted(options.keys() - known):
-        raise ConfigError(f"llama-cpp-python has no option {unknown[0]!r}; check its name")
+        raise ConfigError(f"the llama engine has no option {unknown[0]!r}; check its name")
     trained = header.number(f"{header.text('general.architecture')}.context_length") or longest
     exact = {"type_k": 0, "type_v": 0, "swa_full": True}  # a float32 KV cache of all positions
     cores = os.environ.get("OMP_NUM_THREADS", "")  # the limit of PyTorch holds for llama.cpp, too

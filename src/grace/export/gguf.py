@@ -203,8 +203,8 @@ def _quantizer(kind: str, layer: int) -> Callable[[Path, Path], None]:
             "llama-cpp-python, or export with --dtype float32 and run llama-quantize "
             f"--output-tensor-type f16 --token-embedding-type f16 {kept}IN OUT {kind}"
         ) from None
-    # Otherwise it prints a line for every tensor; those that get another type stay named.
-    logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)
+    # Otherwise it prints a line for every tensor. Warnings of newer ones count as errors there.
+    logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
     params.output_tensor_type = params.token_embedding_type = llama_cpp.GGML_TYPE_F16
