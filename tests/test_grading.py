@@ -125,7 +125,14 @@ def test_a_grader_of_ones_own_is_called_with_text_and_question(
 
 @pytest.mark.parametrize(
     ("text", "whole"),
-    [("3/4", True), ("$1,200", True), ("5%", True), ("1/0", False), ("5 kg", False)],
+    [
+        ("3/4", True),
+        ("$1,200", True),
+        ("5%", True),
+        ("1/0", False),
+        ("5 kg", False),
+        ("1 1/2", True),
+    ],
 )
 def test_a_text_is_a_number_if_it_has_the_value_of_one(text: str, whole: bool) -> None:
     assert is_number(text) is whole

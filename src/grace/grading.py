@@ -53,7 +53,7 @@ _IN_PARENTHESES = re.compile(r"\(([A-J])\)")
 _NUMBER = re.compile(
     r"(?P<sign>(?<![\w.)])[-+]\s?)?(?<![\w.])(?:[$€£]\s?)?"
     r"(?P<value>(?:\d{1,3}(?:,\d{3})+(?!,?\d)|\d+)(?:\.\d+)?(?:e[-+]?\d+)?|\.\d+)"
-    r"(?:\s*/\s*(?P<under>\d+(?:\.\d+)?))?",
+    r"(?:(?: (?P<over>\d+))?\s*/\s*(?P<under>\d+(?:\.\d+)?))?",
     re.I,
 )
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}")
@@ -166,7 +166,7 @@ def chosen(text: str, choices: Sequence[str]) -> str | None:
 def number(text: str) -> float | None:
     """Return the number after `Answer:` or `Guess:`, else the last number, else None.
 
-    Thousands separators, currency and percent signs are skipped; `3/4` is 0.75, also in LaTeX.
+    Thousands separators, currency and percent signs are skipped; `1 3/4` is 1.75, also in LaTeX.
     """
     text = _typed(_spoken(text))
     label = _LABELLED.search(text)
@@ -188,10 +188,11 @@ def _typed(text: str) -> str:
 
 
 def _value(match: re.Match[str]) -> float | None:
-    try:
-        value = float(match["value"].replace(",", "")) / float(match["under"] or 1)
-    except ZeroDivisionError:
+    value, under = float(match["value"].replace(",", "")), float(match["under"] or 1)
+    if not under:
         return None
+    whole, value = (value, float(match["over"])) if match["over"] else (0.0, value)
+    value = whole + value / under
     return -value if (match["sign"] or "").startswith("-") else value
 
 
