@@ -159,7 +159,7 @@ def guarantee(
         n=n,
         accepted=accepted,
         right=right,
-        bound=float(lower_bound(right, accepted, delta / len(begun))),
+        bound=lower_bound(right, accepted, delta / len(begun)),
     )
 
 
@@ -270,7 +270,7 @@ def few_dropped(lowest_N: ArrayLike, alpha: float, delta: float = 0.05) -> DropG
 
 @functools.cache
 def _upper_bound(dropped: int, n: int, delta: float) -> float:
-    return 1 - float(lower_bound(n - dropped, n, delta)) if n else 1.0
+    return 1 - lower_bound(n - dropped, n, delta)
 
 
 @functools.cache
