@@ -71,6 +71,10 @@ def test_settings_survive_a_round_trip():
         ("sample.train_temperature=-1", "at least 0"),
         ("train.epochs", "has no value"),
         ("seed.x=1", "expected a whole number"),
+        (
+            r"data.template=Q: {question}\nA:",
+            r"""which is no newline; write --set 'data\.template="\.\.\.\\n""",
+        ),
     ],
 )
 def test_bad_settings_are_refused_by_name(override, message):

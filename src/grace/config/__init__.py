@@ -106,4 +106,9 @@ def _assign(tree: dict[str, Any], override: str) -> None:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
             raise ConfigError(f"setting {key!r}: {section!r} is a value, not a section")
-    tree[name] = parse_value(text.strip())
+    tree[name] = value = parse_value(text.strip())
+    if value == text.strip() and "\\n" in value:  # not in quotes
+        raise ConfigError(
+            f"{key.strip()} has \\n outside of quotes, which is no newline; write --set "
+            f"""'{key.strip()}="...\\n..."', with \\\\n for a backslash and an n"""
+        )
