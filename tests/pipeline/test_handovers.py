@@ -21,7 +21,7 @@ from grace.estimators import Fitted
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import draw_further, sample_split, sampling_for
 from grace.pipeline.scaling import guarantees
-from grace.pipeline.stages import fit, score, targets
+from grace.pipeline.stages import fit, sample, score, targets
 from grace.pipeline.stages.grade import grade_split
 from grace.pipeline.stages.score import checked
 from grace.pipeline.stages.train import train_run_adapter
@@ -241,6 +241,15 @@ def test_a_letter_that_no_option_of_the_question_has_casts_no_vote(tmp_path):
     assert [draw.answer for draw in (*first, *last)] == [None, "C"]
 
 
+@pytest.mark.parametrize("grader", ["exact", "number"])
+def test_a_question_that_is_too_long_is_named_with_its_line(grader, tmp_path):
+    context = made_up_run.make(tmp_path, f"grade.grader={grader}")
+    context.engines.base.limit = 5
+    sample.draw_questions(context, context.directory.split("test"), "test")
+    with pytest.raises(ModelError, match=r"prompt \S+questions\.jsonl:\d+ has \d+ tokens"):
+        sample._refuse_too_long(context, "test")
+
+
 def test_validation_answers_are_sampled_as_test_answers_are(tmp_path):
     changes = ("sample.train_samples=16", "sample.train_temperature=0.7")
     context = made_up_run.make(tmp_path, *changes, "sample.test_samples=2")
@@ -277,8 +286,8 @@ def test_an_estimator_rates_the_answers_of_its_own_model_with_that_model(
     weights = {"row": np.zeros((3, 2), np.float32)}
     save_file(weights, context.directory.adapter / "adapter_model.safetensors")
     test = context.directory.split("test")
-    for sample, split in enumerate((test, test.tuned)):
-        made_up_run.write(split, "test", 4, 1, first=sample)
+    for number, split in enumerate((test, test.tuned)):
+        made_up_run.write(split, "test", 4, 1, first=number)
     score.score(context)
     own = test.tuned if who == "tuned" else test
     ids = [response.id for response in own.responses.read()]

@@ -236,12 +236,13 @@ def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> str
     """
     training = not directory.done("train")
     free = [ESTIMATORS, *(f"train.{name}" for name in FREE_IN_TRAINING if training)]
-    differing = differences(to_dict(read_run_settings(directory.path)), to_dict(new))
+    stored = read_run_settings(directory.path)
+    differing = differences(to_dict(stored), to_dict(new))
     if not has_begun(directory):
         return ORDER[0] if differing else redo
     changes = {key: pair for key, pair in differing.items() if key not in free}
     reach = min(ORDER.index(redo) if redo else len(ORDER), _untouched(directory))
-    first = _first_stages(read_run_settings(directory.path), new)
+    first = _first_stages(stored, new)
     refused = {key: pair for key, pair in changes.items() if ORDER.index(first[key]) < reach}
     if refused:
         difference = ", ".join(f"{key}: {old!r} -> {new!r}" for key, (old, new) in refused.items())

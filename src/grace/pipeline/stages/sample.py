@@ -15,7 +15,7 @@ from grace.progress import say
 from grace.store import SPLITS, Split
 from grace.tasks import Split as SplitName
 from grace.tasks.draw import MOST
-from grace.tasks.jsonl import TASK
+from grace.tasks.jsonl import Jsonl
 from grace.tasks.prompts import draw_training
 
 
@@ -111,6 +111,7 @@ def _refuse_too_long(context: Context, name: str) -> None:
     questions, limit = split.questions.read(), context.sampler("base").limit
     for question, prompt in zip(questions, context.prompts(questions), strict=True):
         if limit is not None and len(prompt) + sampling.max_new_tokens > limit:
-            lines = TASK.places(context.settings.data) if context.task is TASK else {}
+            task, data = context.task, context.settings.data
+            lines = task.places(data) if isinstance(task, Jsonl) else {}
             place = lines.get(question.id, question.id)
             check_contexts([prompt], limit, sampling.max_new_tokens, [place])
