@@ -13,6 +13,8 @@ import pytest
 from grace.engines.http.answers import UpstreamError
 from grace.engines.openai import OpenAIEngine
 from grace.errors import ModelError
+from grace.evidence import FEATURES, Evidence
+from grace.evidence.trace import TRACE_FEATURES, Trace
 
 
 class Damage(NamedTuple):
@@ -24,6 +26,12 @@ class Damage(NamedTuple):
     says: str
 
 
+ONES, TRACE_ONES = (1.0,) * len(FEATURES), (1.0,) * len(TRACE_FEATURES)
+EVIDENCE = Evidence(
+    ONES, ONES, low=ONES, high=ONES,
+    trace=Trace(TRACE_ONES, TRACE_ONES, 0.0, TRACE_ONES, TRACE_ONES, 9.0),
+).to_dict()  # fmt: skip
+TRACE = EVIDENCE["trace"]
 DAMAGES = [
     Damage("base", "generation_config.json", '{"eos_token_id": ', "is not valid JSON"),
     Damage("base", "generation_config.json", b"\xff\xfe", "is not valid JSON"),
@@ -37,6 +45,18 @@ DAMAGES = [
     Damage("adapter", "grace.json", {"read_at": "end"}, "read_at is 'end'"),
     Damage("adapter", "grace.json", {"evidence": [1]}, "evidence is [1]"),
     Damage("adapter", "grace.json", {"evidence": {"weights": [1]}}, "this version knows"),
+    *(
+        Damage("rows", "grace.json", {"evidence": evidence}, "there are not")
+        for evidence in (
+            EVIDENCE | {"weights": []},
+            EVIDENCE | {"center": []},
+            EVIDENCE | {"high": []},
+            EVIDENCE | {"trace": TRACE | {"weights": []}},
+            EVIDENCE | {"trace": TRACE | {"low": []}},
+        )
+    ),
+    Damage("rows", "grace.json", {"layer": "x"}, "layer is 'x'"),
+    Damage("rows", "grace.json", {"end_ids": ["a"]}, "end_ids is ['a']"),
     Damage("adapter", "grace.json", {"shots": [{"a": 1}]}, "the shots in grace.json"),
     Damage("adapter", "grace.json", {"schema_version": 2}, "has version 2, this GrACE reads 1"),
     Damage("adapter", "grace.json", {"recalibrated": [{}]}, "recalibrated is [{}]"),
@@ -54,7 +74,6 @@ DAMAGES = [
 def whole(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Whole folders by name: a base, an adapter of it, one of rows alone, and an export."""
     from grace.engines.transformers import TransformersEngine
-    from grace.evidence import Evidence
     from grace.export import export_model
     from grace.pipeline.stages.fit import write_rows_adapter
 

@@ -122,10 +122,10 @@ def fitted(kind: type[Fitted], data: Any, names: Sequence[str]) -> Fitted:
             for key, value in found.items()
             if key not in ("features", "trace")
         }
-        vectors = [values[key] for key in VECTORS if values.get(key)]
+        sizes = [len(values.get(key, ())) for key in VECTORS]
         if not all(math.isfinite(one) for value in values.values() for one in np.ravel(value)):
             raise ValueError("not all numbers are finite")
-        if any(len(vector) != len(names) for vector in vectors):
+        if sizes not in ([len(names)] * 4, [len(names)] * 2 + [0] * 2):
             raise ValueError(f"there are not {len(names)} numbers in each list")
         return kind(**values)
     except (TypeError, ValueError) as error:

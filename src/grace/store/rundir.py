@@ -21,11 +21,14 @@ CARD_VERSION = 1  # schema_version of grace.json
 ROWS = "rows.safetensors"  # the weights of an adapter without LoRA
 ENTRIES: dict[str, Any] = {  # of grace.json that are read, and their kinds
     **dict.fromkeys(("base_model", "read_at", "kind", "format", "cnf_token"), str),
-    **dict.fromkeys(("rows", "cnf_id"), int),
+    **dict.fromkeys(("rows", "cnf_id", "layer"), int),
     **dict.fromkeys(("data", "sample", "train", "bin_tokens"), dict),
     **dict.fromkeys(("evidence", "measured"), dict | None),
 }
-LISTS = {"stop_ids": int, "read_ids": int, "shots": dict, "recalibrated": dict}  # kinds of items
+LISTS = {  # and the kinds of their items
+    **dict.fromkeys(("stop_ids", "read_ids", "end_ids"), int),
+    **dict.fromkeys(("shots", "recalibrated"), dict),
+}
 AGAIN = "copy the file again, or export or train the model again"
 READ_AT = ("predict", "feed", "prompt")
 LORA_WEIGHTS, LORA_CONFIG = "adapter_model.safetensors", "adapter_config.json"
