@@ -355,6 +355,17 @@ def test_ask_finds_a_backbone_that_has_moved(places: dict[str, Path], cli: Any):
     assert cli(*asked).out == cli("ask", places["run"], "What is 3?").out
 
 
+def test_an_exported_adapter_names_the_backbone_where_it_is_now(
+    places: dict[str, Path], tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(places["model"].parent)
+    moved = ("export", places["moved_adapter"], tmp_path / "out", "--base", places["model"].name)
+    assert cli(*moved, "--format", "adapter").code == 0
+    monkeypatch.chdir("/")
+    wanted = cli("ask", places["run"], "What is 3?").out
+    assert cli("ask", tmp_path / "out", "What is 3?").out == wanted
+
+
 def test_a_tokenizer_without_a_chat_template_works(tmp_path: Path, cli: Any):
     model = tiny_run.write_model(tmp_path / "model", chat_template=None)
     file = tiny_run.write_questions(tmp_path / "questions.jsonl")

@@ -104,6 +104,8 @@ def export_model(
         }
         if form in ("merged", "gguf"):
             entries["layer"] = 0  # what c reads has been carried to the last state
+        else:
+            entries["base_model"] = base
         write_json(partial / CARD, record | entries)
         threshold = RunDir(run).threshold
         if threshold.exists() and not dtype.startswith("q"):  # its guarantee is the model's alone

@@ -80,7 +80,7 @@ def write_adapter(source: Source, out: Path) -> None:
     for file in sorted(source.adapter.iterdir()):
         if file.is_file() and file.name != LOG:
             shutil.copyfile(file, out / file.name)
-    if source.record["base_model"] != source.base and (out / LORA_CONFIG).is_file():
+    if source.record.get("base_model") != source.base and (out / LORA_CONFIG).is_file():
         config = read_object(out / LORA_CONFIG)
         write_json(out / LORA_CONFIG, {**config, "base_model_name_or_path": source.base})
 

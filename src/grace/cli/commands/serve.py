@@ -198,6 +198,7 @@ def export(
     """Export a trained model for Transformers, vLLM or llama.cpp."""
     from grace.export import export_model
     from grace.model.loading import adapter_folder, backbone
+    from grace.pipeline.paths import absolute_model
 
     folder = adapter_folder(path, None)
     if folder is None:
@@ -210,7 +211,7 @@ def export(
             f"{path} is neither a run nor an adapter; name one of them, which grace run and "
             "grace fit make"
         )
-    model = backbone(path, folder, read_card(folder), base)
+    model = backbone(path, folder, read_card(folder), base and absolute_model(base))
     written = export_model(path, folder, model, out, form=format, dtype=dtype, license_id=license_)
     print(f"exported {format} to {out} ({written.size / 2**20:.1f} MiB)")
     print(f"next:   {written.hint}")
