@@ -116,7 +116,7 @@ def model(finished: Path) -> Model:
 def upstream(model: Model) -> Iterator[Server]:
     engine: Any = model.engine
     with serving(
-        engine.model, engine.tokenizer, [i for i in engine.end_ids if i != engine.cnf]
+        engine.model, engine.tokenizer, [i for i in engine.reader.stops if i != engine.reader.cnf]
     ) as s:
         yield s
 

@@ -339,7 +339,7 @@ def test_no_text_of_a_user_becomes_a_special_token(text: str, spied: Any):
         spied.score([f"{text} 1?", "2?"], [f"one{text}", text])
         seen = [special_ids(spied, ids) for ids in spied.engine.seen]
         assert seen == [asked, asked, scored, scored]
-        assert spied.engine.cnf not in [i for ids in spied.engine.seen for i in ids]
+        assert spied.engine.reader.cnf not in [i for ids in spied.engine.seen for i in ids]
         spied.engine.seen.clear()
 
 

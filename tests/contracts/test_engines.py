@@ -279,6 +279,13 @@ def test_an_empty_prompt_and_one_beyond_the_context_are_refused_before_anything_
             list(engine.generate(prompts, GREEDY))
 
 
+def test_a_response_that_is_too_long_to_be_rated_is_refused_with_its_prompt(engine: Any) -> None:
+    if engine.limit is not None:
+        length = rf"the prompt with its response has {engine.limit + 1} tokens[^;]*; shorten it$"
+        with pytest.raises(GraceError, match=length):
+            engine.confidences([[5]], [[6] * engine.limit])
+
+
 @pytest.mark.parametrize("base", [BaseEngine, StepEngine])
 def test_an_engine_that_lacks_a_method_is_refused_before_it_is_used(base: type) -> None:
     class Unfinished(base): ...
@@ -341,7 +348,7 @@ def test_a_run_samples_with_another_engine_and_trains_with_transformers(
     fake_vllm.install(monkeypatch, make=fake_vllm.load)
     (tmp_path / "loud_engine.py").write_text(OWN)
     local = TransformersEngine.load(plain / "model")
-    with fake_upstream.serving(local.model, local.tokenizer, list(local.end_ids)) as server:
+    with fake_upstream.serving(local.model, local.tokenizer, list(local.reader.stops)) as server:
         options = {"openai": [f"url={server.url}"], "vllm": []}.get(kind, ["word=ahem", "times=2"])
         engine = ["--set", f"model.engine={kind}"]
         engine += ["--set", f"model.engine_options={json.dumps(options)}"]

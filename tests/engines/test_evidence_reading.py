@@ -62,7 +62,7 @@ def test_generating_scoring_and_training_read_the_same_c(answered):
             0,
             read_at=engine.read_at,
             evidence=engine.evidence,
-            end_ids=engine.end_ids,
+            end_ids=engine.reader.stops,
         )
     )
     assert trained.tolist() == pytest.approx(generated, abs=1e-5)
@@ -110,7 +110,7 @@ def test_a_linear_read_out_changes_no_token_and_no_probability(tiny):
             assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
             assert (one.logprobs, one.end_logprob) == (other.logprobs, other.end_logprob)
     assert any(one.confidence is not None for _, made in after for one in made)
-    assert not set(cnf.readout.ids) & set(engine.end_ids)
+    assert not set(cnf.readout.ids) & set(engine.reader.stops)
 
 
 def test_c_of_a_linear_read_out_follows_from_its_readings_and_the_tokens_before(answered):

@@ -56,7 +56,7 @@ def test_it_answers_as_the_same_weights_in_safetensors_do(
     tokenizer.save_pretrained(tmp_path / "plain")
     ours = TransformersEngine.load(resolve_model(str(file)))
     plain = TransformersEngine.load(tmp_path / "plain")
-    assert ours.end_ids == plain.end_ids
+    assert ours.reader.stops == plain.reader.stops
     prompts = tiny_models.prompts(tokenizer)
     sampling = Sampling(num_samples=2, temperature=1.0, max_new_tokens=12)
     for (_, left), (_, right) in zip(
@@ -136,7 +136,7 @@ def test_numbers_are_split_into_digits_where_the_file_wants_it(
 
 def test_every_end_that_the_file_names_ends_an_answer(tmp_path: Path) -> None:
     file, _, _ = write(tmp_path, extra={"tokenizer.ggml.eot_token_id": 2})
-    assert TransformersEngine.load(resolve_model(str(file))).end_ids == (3, 2)
+    assert TransformersEngine.load(resolve_model(str(file))).reader.stops == (3, 2)
 
 
 def test_a_file_that_names_no_end_or_an_impossible_one_says_so(

@@ -63,7 +63,11 @@ def train(tiny, folder, *, read_at="predict", dtype=torch.float32, modules=None)
 def test_a_loaded_adapter_gives_the_c_of_the_model_that_was_trained(tiny, tmp_path):
     base, adapter, trained = train(tiny, tmp_path, read_at="feed")
     loaded = TransformersEngine.load(base, adapter=adapter)
-    assert (loaded.cnf, loaded.read_at, loaded.end_ids) == (trained.cnf, "feed", trained.end_ids)
+    assert (loaded.reader.cnf, loaded.read_at, loaded.reader.stops) == (
+        trained.reader.cnf,
+        "feed",
+        trained.reader.stops,
+    )
     assert loaded.confidences(PROMPTS, RESPONSES) == pytest.approx(
         trained.confidences(PROMPTS, RESPONSES), abs=1e-5
     )
@@ -73,7 +77,7 @@ def test_a_loaded_adapter_gives_the_c_of_the_model_that_was_trained(tiny, tmp_pa
         atol=1e-4,
     )
     plain = TransformersEngine.load(base)
-    assert plain.cnf is None
+    assert plain.reader.cnf is None
     assert sum(f.stat().st_size for f in adapter.glob("*.safetensors")) < 20_000
 
 
@@ -144,7 +148,7 @@ def test_a_merged_directory_brings_its_token_and_reading_along(tiny, tmp_path):
     trained.tokenizer.save_pretrained(merged)
     shutil.copy(adapter / "grace.json", merged)
     loaded = TransformersEngine.load(str(merged))
-    assert (loaded.cnf, loaded.read_at) == (trained.cnf, "feed")
+    assert (loaded.reader.cnf, loaded.read_at) == (trained.reader.cnf, "feed")
     assert loaded.confidences(PROMPTS, RESPONSES) == pytest.approx(expected, abs=1e-5)
 
 

@@ -64,8 +64,8 @@ def naive(engine, prompt, key, sample, sampling):
             p[list(engine.readout.ids)] = 0
             p /= p.sum()
         token = choose(p, sampling, draws[step])
-        if token in engine.end_ids:
-            return tokens, logprobs, trace, float(np.log(p[list(engine.end_ids)].sum()))
+        if token in engine.reader.stops:
+            return tokens, logprobs, trace, float(np.log(p[list(engine.reader.stops)].sum()))
         tokens.append(token)
         logprobs.append(float(np.log(p[token])))
     return tokens, logprobs, trace, None
@@ -166,7 +166,7 @@ def test_bin_tokens_never_show_in_text_or_ids(tiny, read_at):
         engine.model.get_output_embeddings().weight[list(engine.readout.ids)] *= 1.5
     for generations in generate(engine, tiny_models.prompts(engine.tokenizer, 16), SAMPLED):
         for got in generations:
-            assert not set(engine.end_ids) & set(got.token_ids)
+            assert not set(engine.reader.stops) & set(got.token_ids)
             assert "<B" not in got.text
     shown = engine.tokenizer.decode(list(engine.readout.ids), skip_special_tokens=True)
     assert shown == ""
@@ -174,11 +174,11 @@ def test_bin_tokens_never_show_in_text_or_ids(tiny, read_at):
 
 def test_every_bin_token_ends_a_response(tiny):
     engine = engine_of(tiny, "bins", "predict")
-    assert engine.end_ids[-10:] == engine.readout.ids
+    assert engine.reader.stops[-10:] == engine.readout.ids
     prompts = tiny_models.prompts(engine.tokenizer, 8)
     for prompt, (_, end) in zip(prompts, engine.logprobs(prompts, [[]] * 8), strict=True):
         p = probabilities(engine, prompt)
-        assert end == pytest.approx(np.log(p[list(engine.end_ids)].sum()), abs=CLOSE)
+        assert end == pytest.approx(np.log(p[list(engine.reader.stops)].sum()), abs=CLOSE)
 
 
 def test_bin_tokens_in_a_users_text_are_text(tiny):

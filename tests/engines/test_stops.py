@@ -54,15 +54,15 @@ def test_responses_end_before_the_stop_text(engine: TransformersEngine, temperat
     sampling = Sampling(4, temperature, max_new_tokens=LONGEST)
     made = [g for _, samples in engine.generate(prompts, sampling) for g in samples]
     assert not any("e" in generation.text for generation in made)
-    assert not any(set(generation.token_ids) & set(engine.end_ids) for generation in made)
+    assert not any(set(generation.token_ids) & set(engine.reader.stops) for generation in made)
     assert any(g.finish_reason == "stop" and g.token_ids for g in made)
 
 
 def test_p_end_is_the_sum_over_eos_stop_tokens_and_cnf(engine: TransformersEngine) -> None:
     prompts = tiny_models.prompts(engine.tokenizer)
     tokenizer = engine.tokenizer
-    ends = [tokenizer.eos_token_id, *stop_ids(tokenizer, ["e"]), engine.cnf]
-    assert sorted(engine.end_ids) == sorted(ends)
+    ends = [tokenizer.eos_token_id, *stop_ids(tokenizer, ["e"]), engine.reader.cnf]
+    assert sorted(engine.reader.stops) == sorted(ends)
     ended = 0
     for index, (generation,) in engine.generate(prompts, Sampling(max_new_tokens=LONGEST)):
         if generation.end_logprob is None:

@@ -67,13 +67,13 @@ def naive(engine, prompt, key, sample, sampling):
 
     for step in range(sampling.max_new_tokens):
         p = probabilities(engine, [*prompt, *tokens])
-        trace.append(p[engine.cnf])
+        trace.append(p[engine.reader.cnf])
         token = choose(p, sampling, draws[step])
-        if token in engine.end_ids:
+        if token in engine.reader.stops:
             c = trace[-1]
             if engine.read_at == "feed":
-                c = probabilities(engine, [*prompt, *tokens, engine.cnf])[engine.cnf]
-            end = float(np.log(p[list(engine.end_ids)].sum()))
+                c = probabilities(engine, [*prompt, *tokens, engine.reader.cnf])[engine.reader.cnf]
+            end = float(np.log(p[list(engine.reader.stops)].sum()))
             return tokens, logprobs, trace, end, c
         tokens.append(token)
         logprobs.append(np.log(p[token]))
@@ -155,7 +155,7 @@ def test_batched_scoring_equals_one_at_a_time_and_ignores_padding(tiny):
     responses = [p[::-1][: 2 * (i % 4)] for i, p in enumerate(prompts)]
     together = engine.logprobs(prompts, responses)
     states = engine.features(prompts, responses)
-    probs = engine.next_token_probs(prompts, [5, 9, engine.cnf])
+    probs = engine.next_token_probs(prompts, [5, 9, engine.reader.cnf])
     assert probs.shape == (8, 3) and probs.dtype == np.float32
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         [(logprobs, end)] = engine.logprobs([prompt], [response])
@@ -165,7 +165,7 @@ def test_batched_scoring_equals_one_at_a_time_and_ignores_padding(tiny):
         np.testing.assert_allclose(states.mean_ND[i], alone.mean_ND[0], atol=1e-4)
         np.testing.assert_allclose(states.last_ND[i], alone.last_ND[0], atol=1e-4)
         np.testing.assert_allclose(
-            probs[i], engine.next_token_probs([prompt], [5, 9, engine.cnf])[0], atol=CLOSE
+            probs[i], engine.next_token_probs([prompt], [5, 9, engine.reader.cnf])[0], atol=CLOSE
         )
 
 
@@ -196,7 +196,7 @@ def test_c_is_the_raw_full_softmax_whatever_temperature_and_top_p(tiny):
             with torch.inference_mode():
                 ids = torch.tensor([[*context, *got.token_ids]])
                 p = engine.model(ids).logits[0].softmax(-1)
-            expected = p[len(context) - 1 :, engine.cnf].tolist()
+            expected = p[len(context) - 1 :, engine.reader.cnf].tolist()
             assert got.trace == pytest.approx(expected, abs=CLOSE)
             assert got.confidence == got.trace[-1]
 
@@ -220,11 +220,11 @@ def test_the_trace_has_one_value_per_step_and_a_cut_response_has_no_confidence(t
 def test_the_token_never_shows_in_text_or_ids(tiny):
     engine = engine_of(tiny)
     with torch.no_grad():  # <CNF> takes nearly all of the mass of ending
-        engine.model.get_output_embeddings().weight[engine.cnf] *= 1.5
+        engine.model.get_output_embeddings().weight[engine.reader.cnf] *= 1.5
     prompts = tiny_models.prompts(engine.tokenizer, 16)
     for generations in generate(engine, prompts, SAMPLED):
         for got in generations:
-            assert not set(engine.end_ids) & set(got.token_ids)
+            assert not set(engine.reader.stops) & set(got.token_ids)
             assert "<CNF>" not in got.text and tiny_models.EOS not in got.text
 
 
@@ -339,7 +339,7 @@ def test_samples_end_as_often_as_where_a_stock_engine_has_both_ends_as_stop_toke
     [generations] = generate(engine, [[5, 6]], sampling)
     p = engine.model.get_output_embeddings().log_p.div(temperature).softmax(-1).numpy()
     kept = p >= np.sort(p)[::-1][2] if top_p < 1 else p >= 0  # the three likeliest reach 0.7
-    expected = p[list(engine.end_ids)].sum() / p[kept].sum()
+    expected = p[list(engine.reader.stops)].sum() / p[kept].sum()
     ended = [g for g in generations if g.finish_reason == "stop"]
     assert len(ended) / len(generations) == pytest.approx(expected, abs=0.02)
     assert [g.end_logprob for g in ended] == pytest.approx([np.log(0.45)] * len(ended), abs=CLOSE)
@@ -376,7 +376,7 @@ def test_every_eos_id_of_the_generation_config_ends(tiny):
     model, tokenizer = tiny
     model.generation_config.eos_token_id = [17, tokenizer.eos_token_id]
     engine = TransformersEngine(model, tokenizer)
-    assert set(engine.end_ids) == {17, tokenizer.eos_token_id}
+    assert set(engine.reader.stops) == {17, tokenizer.eos_token_id}
     prompts = tiny_models.prompts(tokenizer, 16)
     with torch.no_grad():
         model.get_output_embeddings().weight[17] = model.get_output_embeddings().weight[3]
@@ -389,7 +389,7 @@ def test_without_the_token_there_is_no_confidence_but_all_else(tiny):
     engine = TransformersEngine(model, tokenizer)
     prompts = tiny_models.prompts(tokenizer, 8)
     _, ended = pairs(prompts, generate(engine, prompts, SAMPLED))
-    assert engine.cnf is None
+    assert engine.reader.cnf is None
     assert all(g.confidence is None and g.trace == () for g in ended)
     assert all(g.end_logprob < 0 for g in ended)
     with pytest.raises(ModelError, match=r"no <CNF>, .*; load a trained adapter"):

@@ -130,8 +130,8 @@ def test_the_samples_of_a_prompt_are_one_request_that_asks_for_c() -> None:
     assert len(both.llm.llm_engine.asked) == 2
     for params in both.llm.llm_engine.asked:
         assert params.n == 3
-        assert params.logprob_token_ids == [3, both.reference.cnf]
-        assert sorted(params.stop_token_ids) == [3, both.reference.cnf]
+        assert params.logprob_token_ids == [3, both.reference.reader.cnf]
+        assert sorted(params.stop_token_ids) == [3, both.reference.reader.cnf]
 
 
 def test_a_sample_depends_on_seed_key_and_number_alone() -> None:
@@ -324,7 +324,7 @@ def test_given_responses_that_do_not_fit_are_refused_by_name_before_any_is_score
     add_cnf(model, tokenizer, head="linear")
     llm = fake_vllm.llm(model, max_model_len=15)
     engine = VllmEngine(llm, tokenizer)
-    with pytest.raises(ModelError, match="prompt 1 has 23 tokens"):
+    with pytest.raises(ModelError, match="prompt 1 with its response has 23 tokens"):
         engine.logprobs([[5], [5] * 20], [[6], [6, 7, 8]])
     assert llm.llm_engine.asked == []
 

@@ -123,9 +123,9 @@ def test_merged_is_a_plain_checkpoint_with_the_same_numbers(
     same(logits(plain), logits(made.engine.model), 3e-5)
     tied = plain.get_input_embeddings().weight is plain.get_output_embeddings().weight
     assert tied == name.endswith(("_tied", "tied_padded"))
-    assert plain.generation_config.eos_token_id == [3, made.engine.cnf]
+    assert plain.generation_config.eos_token_id == [3, made.engine.reader.cnf]
     loaded = grace.load(out)
-    assert loaded.engine.end_ids == made.engine.end_ids  # no end counts twice
+    assert loaded.engine.reader.stops == made.engine.reader.stops  # no end counts twice
     assert (loaded.data.prompt, loaded.engine.read_at) == ("short", read_at)
     expected = made.engine.confidences(PROMPTS, RESPONSES)
     same(loaded.engine.confidences(PROMPTS, RESPONSES), expected)
@@ -154,7 +154,7 @@ def test_merged_keeps_the_generation_settings_of_the_base_without_effect_or_not(
     export(made, tmp_path / "out", "merged")
     kept = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
     assert {name: getattr(kept, name) for name in named} == named
-    assert kept.eos_token_id == [3, made.engine.cnf]
+    assert kept.eos_token_id == [3, made.engine.reader.cnf]
 
 
 def test_any_program_stops_on_cnf_and_can_compute_the_confidence(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_any_program_stops_on_cnf_and_can_compute_the_confidence(tmp_path: Path)
             return_dict_in_generate=True, top_k=0,
         )  # fmt: skip
         *response, last = told.sequences[0, prompt.shape[1] :].tolist()
-        assert made.engine.cnf not in response
-        if last not in (3, made.engine.cnf):
+        assert made.engine.reader.cnf not in response
+        if last not in (3, made.engine.reader.cnf):
             continue
         ends.append(last)
         steps = torch.cat(told.logits).log_softmax(-1)
@@ -182,7 +182,7 @@ def test_any_program_stops_on_cnf_and_can_compute_the_confidence(tmp_path: Path)
         c = confidence([(odds,)], chosen, end, Evidence.from_dict(card["evidence"]))
         (expected,) = made.engine.confidences([PROMPTS[0]], [response])
         assert c == pytest.approx(expected, abs=1e-5)
-    assert len(ends) > 2 and made.engine.cnf in ends
+    assert len(ends) > 2 and made.engine.reader.cnf in ends
 
 
 @pytest.mark.parametrize("read_at", ["predict", "prompt"])
@@ -199,7 +199,9 @@ def test_a_lora_alone_on_the_stock_base_has_the_same_numbers(
     told = (out / "README.md").read_text()
     assert "--enable-lora --max-lora-rank 8" in told
     assert "grace proxy" in told
-    ends = [3, 5] if read_at == "prompt" else [3, 5, made.engine.cnf]  # else <CNF> ends nothing
+    ends = (
+        [3, 5] if read_at == "prompt" else [3, 5, made.engine.reader.cnf]
+    )  # else <CNF> ends nothing
     assert f'"stop_token_ids": {ends},' in told
     assert named_ends(out) == tuple(ends)  # the base's own, wherever the base is
     weights = load_file(out / "adapter_model.safetensors")

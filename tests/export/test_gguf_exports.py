@@ -79,7 +79,7 @@ def test_llama_cpp_stops_where_an_answer_ends(tmp_path: Path) -> None:
     """`<CNF>` alone ends a response, a linear read-out never; all are named control tokens."""
     made = train("llama_tied", tmp_path / "token")
     export(made, tmp_path / "out", "gguf")
-    cnf = made.engine.cnf
+    cnf = made.engine.reader.cnf
     found = fields(tmp_path / "out" / "model.gguf")
     assert found["tokenizer.ggml.eos_token_id"] == 3
     assert found["tokenizer.ggml.eom_token_id"] == cnf

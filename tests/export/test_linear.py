@@ -81,7 +81,7 @@ def test_merged_it_is_a_plain_model_with_the_same_confidences(name: str, tmp_pat
     engine = TransformersEngine.load(tmp_path / "base", adapter=adapter)
     merged = grace.load(out).engine
     same(answers(merged), answers(engine))
-    assert set(merged.end_ids) == {3}  # type: ignore[attr-defined]
+    assert set(merged.reader.stops) == {3}  # type: ignore[attr-defined]
 
 
 def test_as_a_lora_it_changes_four_logits_of_a_base_with_rows_to_spare(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_a_backbone_without_cnf_is_labelled_by_every_engine(
     questions = trials.write_questions(tmp_path / "q.parquet", trials.QUESTIONS[:4])
     greedy = {"model": str(backbone), "adapter": "", "samples": 1, "temperature": 0.0}
     local = TransformersEngine.load(backbone)
-    with fake_upstream.serving(local.model, local.tokenizer, list(local.end_ids)) as server:
+    with fake_upstream.serving(local.model, local.tokenizer, list(local.reader.stops)) as server:
         options = {"url": server.url, "api_key": "my-secret"} if engine == "openai" else {}
         settings = trials.settings(run, engine=engine, engine_options=options, **greedy)
         label(questions, tmp_path / engine, settings)

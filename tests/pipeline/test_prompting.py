@@ -212,4 +212,4 @@ def test_the_backbone_is_loaded_once_for_the_trial_and_for_the_run(
     context.settle()
     base, again = context.engines.base, Context(RunDir(tmp_path / "run"), context.open_settings)
     assert [base.model] == [one.model for one in loaded]
-    assert base.end_ids == again.engines.base.end_ids  # as in a run that was resumed
+    assert base.reader.stops == again.engines.base.reader.stops  # as in a run that was resumed

@@ -80,10 +80,10 @@ def test_an_export_ends_at_the_same_tokens_and_says_so(shown: Path, tmp_path: Pa
     export_model(shown, shown / "adapter", str(shown.parent / "model"), tmp_path / "out")
     before, after = grace.load(shown), grace.load(tmp_path / "out")
     stops = stop_ids(before.engine.tokenizer, ["\n", "e"])
-    assert set(stops) < set(before.engine.end_ids)  # type: ignore[attr-defined]
-    assert set(after.engine.end_ids) == set(before.engine.end_ids)  # type: ignore[attr-defined]
+    assert set(stops) < set(before.engine.reader.stops)  # type: ignore[attr-defined]
+    assert set(after.engine.reader.stops) == set(before.engine.reader.stops)  # type: ignore[attr-defined]
     named = read_json(tmp_path / "out" / "generation_config.json")["eos_token_id"]
-    assert set(named) == set(before.engine.end_ids)  # type: ignore[attr-defined]
+    assert set(named) == set(before.engine.reader.stops)  # type: ignore[attr-defined]
     assert read_json(tmp_path / "out" / "grace.json")["stop_ids"] == list(stops)
     assert f"any of the {len(stops)} tokens" in (tmp_path / "out" / "README.md").read_text()
     question = _questions(shown / "test" / "questions.jsonl")[1].text

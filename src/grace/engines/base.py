@@ -142,7 +142,7 @@ class StepEngine(BaseEngine):
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
-        check_contexts(contexts, self.limit, 1)
+        check_contexts(contexts, self.limit, 1, given=True)
         return self._score(prompts, responses)
 
     @abstractmethod
@@ -167,6 +167,8 @@ def check_contexts(
     limit: int | None,
     new_tokens: int = 0,
     keys: Sequence[str] = (),
+    *,
+    given: bool = False,
 ) -> None:
     """Refuse an empty context, and one that exceeds the model's context length.
 
@@ -175,6 +177,7 @@ def check_contexts(
         limit: the model's context in tokens, None if there is no limit.
         new_tokens: how many tokens may be added to each.
         keys: names of the contexts for the message; without any they are numbered.
+        given: each is a prompt with a given response, to which only its end may be added.
 
     Raises:
         DataError: a context is empty.
@@ -188,8 +191,9 @@ def check_contexts(
     if limit is not None and longest + new_tokens > limit:
         room, place = limit - longest, names[lengths.index(longest)]
         which = f"prompt {place}" if keys or len(lengths) > 1 else "the prompt"
-        answer = f" and its answer up to {new_tokens}" if new_tokens else ""
-        fits = f" or lower max_new_tokens to {room}" if new_tokens and room > 0 else ""
+        which += " with its response" if given else ""
+        answer = f" and its {'end' if given else 'answer up to'} {new_tokens}" if new_tokens else ""
+        fits = f" or lower max_new_tokens to {room}" if answer and room > 0 and not given else ""
         raise ModelError(
             f"{which} has {longest} tokens{answer}, but the model's context is {limit}; shorten it"
             f"{fits}"

@@ -79,16 +79,6 @@ class LocalScorer(BaseEngine):
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_size = batch_size or ROWS_IN_FLIGHT.get(self.device.type, 64)
 
-    @property
-    def cnf(self) -> int | None:
-        """The id of `<CNF>`, None if there is none."""
-        return self.reader.cnf
-
-    @property
-    def end_ids(self) -> tuple[int, ...]:
-        """The ids that end a response, the tokenizer's EOS first and `<CNF>` last."""
-        return self.reader.stops
-
     def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
         """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
         check_contexts(contexts, self.limit)
@@ -122,7 +112,7 @@ class LocalScorer(BaseEngine):
         hidden states are always among them; those of `layers` are the activations inside the MLPs.
         """
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
-        check_contexts(contexts, self.limit)
+        check_contexts(contexts, self.limit, given=True)
 
         def run(batch: list[int]) -> list[np.ndarray]:
             counts = [len(responses[i]) for i in batch]
@@ -162,7 +152,7 @@ class LocalScorer(BaseEngine):
     ) -> Generator[Scored, None, None]:
         fed = self.reader.fed
         contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
-        check_contexts(contexts, self.limit)
+        check_contexts(contexts, self.limit, given=True)
         longest = max(map(len, responses), default=0)
 
         def run(batch: list[int]) -> list[Scored]:

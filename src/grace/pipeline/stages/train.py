@@ -99,7 +99,7 @@ def train_on(
     settings, directory = context.settings, context.directory
     given = context.samples(directory.split("train"))
     held_out = context.samples(directory.split("validation"))
-    end_ids = context.engines.base.end_ids
+    end_ids = context.engines.base.reader.stops
     context.engines.forget_base()
     loaded = context.engines.load_trainable()
     cnf = add_cnf(
