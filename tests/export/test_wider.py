@@ -198,6 +198,21 @@ def test_the_logits_of_all_other_tokens_stay(tiny: Any) -> None:
         assert after[..., kept] == pytest.approx(before[..., kept], abs=within)
 
 
+def test_large_readings_do_not_disturb_the_norm_after_an_mlp() -> None:
+    """In Gemma 3 270M they are 700 times what that norm gives, and it averages over both."""
+    ids, given = torch.tensor([PROMPTS[0]]), []
+    for size in (0.0, 1000.0):
+        model = tiny_models.model("gemma3")
+        widen(model, LayerRows(1, size * torch.ones(1, 48)), (5,))
+        norm = model.model.layers[0].post_feedforward_layernorm
+        norm.register_forward_hook(lambda *call: given.append(call[2][..., :33]))
+        with torch.inference_mode():
+            model(input_ids=ids)
+    without, read = given
+    assert read[..., 32].abs().max() > 0.1
+    assert read[..., :32] == pytest.approx(without[..., :32], rel=1e-5, abs=1e-7)
+
+
 @pytest.mark.parametrize(("size", "heads", "more"), [(576, 9, 72), (4096, 32, 64), (32, 4, 8)])
 def test_the_added_dimensions_are_few_and_divide_among_the_heads(
     size: int, heads: int, more: int

@@ -89,7 +89,8 @@ class Wider:
         owner, _, what = name.rpartition(".")
         leaf = owner.rpartition(".")[2]
         norms = leaf in (*NORMS, *WRITING_NORMS)
-        exact = norms or name == f"blk.{self.layer - 1}.ffn_down.weight"
+        block = f"blk.{self.layer - 1}"
+        exact = norms or name == f"{block}.ffn_down.weight"
         if exact:
             data, kind = gguf.dequantize(data, kind), gguf.GGMLQuantizationType.F32
         if self.base == "qwen2" and leaf in self.heads:
@@ -97,6 +98,8 @@ class Wider:
         places = slice(self.size, self.size + len(self.ids))
         if leaf in WRITING_NORMS:
             data = np.pad(data, (0, self.more), constant_values=1)
+            if name == f"{block}.post_ffw_norm.weight":
+                data[places] = 1 / FAINT
         elif leaf in NORMS:
             data = np.pad(data * np.float32(self.part**0.5), (0, self.more))
             if leaf == "output_norm":
@@ -104,7 +107,8 @@ class Wider:
         elif leaf in WRITING:
             data = np.pad(data, [(0, self.more), *[(0, 0)] * (data.ndim - 1)])
             if exact:
-                data[places] = FAINT * self.part**0.5 * self.rows_EH
+                scale = FAINT**2 if self.base == GEMMA else FAINT  # as in `widen`
+                data[places] = scale * self.part**0.5 * self.rows_EH
         elif leaf in READING and what == "weight":
             row = data.shape[1]  # numbers, or the bytes of blocks
             data = np.pad(data, ((0, 0), (0, self.more * row // self.size)))

@@ -27,7 +27,8 @@ from grace.errors import ModelError
 
 FAINT, FAINT_HALF = 2.0**-12, 2.0**-6
 """Scale of the readings in the stream, so that they hardly change the norms of the rest. The second
-is for float16, which has no smaller numbers for their weights."""
+is for float16, which has no smaller numbers for their weights. Where a norm stands between the MLP
+and the stream, they are as much fainter again before it."""
 READING = ("q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj")
 WRITING = ("o_proj", "down_proj")
 WRITING_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")  # of Gemma 3
@@ -70,10 +71,14 @@ def widen(
         model = _as_llama(model)
     config, output, gemma = model.config, mlp_output(model, rows.layer), kind == "gemma3_text"
     size, count, more = config.hidden_size, len(ids), more or _more(config)
-    shrink = (size / (size + more)) ** 0.5
+    shrink = scale = (size / (size + more)) ** 0.5
     with torch.no_grad():
         _widen_blocks(model, more, gemma)
-        output.weight[size : size + count] = faint * shrink * rows.rows_EH
+        if gemma:  # its norm averages over the readings before they are in the stream
+            norm = blocks(model)[rows.layer - 1].post_feedforward_layernorm
+            norm.weight[size : size + count] = 1 / faint - 1
+            scale *= faint
+        output.weight[size : size + count] = faint * scale * rows.rows_EH
         _widen_norm(model.model.norm, more, gemma)
         model.model.norm.weight[size : size + count] = 1 / faint - gemma
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
