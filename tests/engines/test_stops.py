@@ -33,7 +33,12 @@ def test_every_token_that_holds_the_text_is_an_end_and_no_other(tokenizer: Any) 
     special = set(tokenizer.all_special_ids)
     assert set(found) == {i for i, text in texts.items() if "e" in text and i not in special}
     assert len(found) > 3
-    assert texts[found[0]] == "e"  # the shortest first
+    assert texts[found[0]] == "e"
+    begins = [texts[token].startswith("e") for token in found]
+    assert begins == sorted(begins, reverse=True) and len(set(begins)) == 2  # those first
+    for first in (True, False):
+        lengths = [len(texts[i]) for i, own in zip(found, begins, strict=True) if own is first]
+        assert lengths == sorted(lengths)
     assert stop_ids(tokenizer, []) == ()
     assert stop_ids(tokenizer, ["\n", "e"])[:2] == tuple(sorted(tokenizer.encode("e\n")))
 

@@ -174,7 +174,7 @@ class Reader:
         """The ids whose log-probabilities are needed at every step.
 
         Hundreds of tokens may contain a stop text, more than an engine lists. Then p(end) is the
-        sum over the first ones, which are the shortest, and the one that is drawn.
+        sum over the first ones, which are the most probable, and the one that is drawn.
         """
         listed = self.eos[:LISTED_ENDS]
         return listed if self.readout is None else (*listed, *self.readout.ids)

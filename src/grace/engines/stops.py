@@ -13,8 +13,9 @@ from grace.store import read_object
 def stop_ids(tokenizer: Any, stop: Sequence[str]) -> tuple[int, ...]:
     """Return the ids of all tokens whose text contains one of the stop texts.
 
-    The shortest tokens come first, since they are by far the most probable. Special tokens are left
-    out, since their text is never part of a response.
+    The most probable come first, since an engine may list only some of them: tokens that begin with
+    a stop text, then the others, the shorter before the longer. Special tokens are left out, since
+    their text is never part of a response.
 
     Raises:
         ModelError: no single token contains one of the stop texts.
@@ -33,7 +34,11 @@ def stop_ids(tokenizer: Any, stop: Sequence[str]) -> tuple[int, ...]:
                 "response; use a shorter one, e.g. its first character"
             )
         found.update(holding)
-    return tuple(sorted(found, key=lambda token: (len(texts[token]), token)))
+
+    def order(token: int) -> tuple[bool, int, int]:
+        return not texts[token].startswith(tuple(stop)), len(texts[token]), token
+
+    return tuple(sorted(found, key=order))
 
 
 def ids_in(*fields: Any) -> list[int]:
