@@ -91,7 +91,7 @@ def create_app(model: Model, settings: ServerSettings, path: Path) -> FastAPI:
     _add_page(app)
     _add_errors(app)
     app.state.end = service.line.end
-    app.add_middleware(Guard, settings=settings, counters=service.counters, routes=app.routes)
+    app.add_middleware(Guard, settings=settings, counters=service.counters)
     complete_document(app, protected=bool(settings.api_key))
     return app
 

@@ -33,16 +33,10 @@ BODY_S = 30  # for a body to arrive
 
 
 class Guard:
-    """ASGI middleware that refuses bad requests and counts all of them.
+    """ASGI middleware that refuses bad requests and counts all of them, by their routes."""
 
-    `routes` are those of the application; requests to other paths are counted as one.
-    """
-
-    def __init__(
-        self, app: ASGIApp, settings: ServerSettings, counters: Counters, routes: list[Any]
-    ) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, counters: Counters) -> None:
         self._app, self._settings, self._counters = app, settings, counters
-        self._routes = routes
         self._hosts = {"localhost", *map(_name_in, settings.hosts)}
         self._unfinished = Unfinished(MAX_UNFINISHED)
 
@@ -51,7 +45,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        found = (route for route in self._routes if route.matches(scope)[0] != Match.NONE)
+        routes = scope["app"].routes
+        found = (route for route in routes if route.matches(scope)[0] != Match.NONE)
         path = getattr(next(found, None), "path_format", "other")
         request_id = Headers(scope=scope).get(REQUEST_ID, "")
         if not VALID_ID.fullmatch(request_id):
