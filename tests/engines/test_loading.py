@@ -90,6 +90,7 @@ def test_a_head_with_a_bias_reads_the_c_that_was_trained(family, spare, dtype, t
     sizes = {**tiny_models.SIZES, **tiny_models.GROUPED, "vocab_size": len(tokenizer) + spare}
     options = {"tie_word_embeddings": False, "lm_head_bias": True, "eos_token_id": 3}
     config = transformers.AutoConfig.for_model(family, **sizes, **options)
+    torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     torch.nn.init.normal_(model.get_output_embeddings().bias, 3.0)
     base, adapter, trained = train((model, tokenizer), tmp_path, modules=["q_proj"])
