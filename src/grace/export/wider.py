@@ -75,8 +75,8 @@ def widen(
     with torch.no_grad():
         _widen_blocks(model, more, gemma)
         if gemma:  # its norm averages over the readings before they are in the stream
-            norm = blocks(model)[rows.layer - 1].post_feedforward_layernorm
-            norm.weight[size : size + count] = 1 / faint - 1
+            block: Any = blocks(model)[rows.layer - 1]
+            block.post_feedforward_layernorm.weight[size : size + count] = 1 / faint - 1
             scale *= faint
         output.weight[size : size + count] = faint * scale * rows.rows_EH
         _widen_norm(model.model.norm, more, gemma)
