@@ -40,7 +40,9 @@ def make(folder: Path, *changes: str) -> Context:
     where = ("data.task=jsonl", f"data.file={file}", "data.prompt=short")
     settings = override_settings({}, [*where, *PAPER, *changes])
     directory = RunDir(folder / "run")
-    base = SimpleNamespace(tokenizer=tiny_models.tokenizer(), end_ids=(3,), evidence=None)
+    base = SimpleNamespace(
+        tokenizer=tiny_models.tokenizer(), reader=SimpleNamespace(stops=(3,)), evidence=None
+    )
     engines: Any = SimpleNamespace(
         prompt_settings=settings,
         base=base,
