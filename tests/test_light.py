@@ -115,9 +115,7 @@ def model(finished: Path) -> Model:
 @pytest.fixture(scope="module")
 def upstream(model: Model) -> Iterator[Server]:
     engine: Any = model.engine
-    with serving(
-        engine.model, engine.tokenizer, [i for i in engine.reader.stops if i != engine.reader.cnf]
-    ) as s:
+    with serving(engine.model, engine.tokenizer, list(engine.reader.eos)) as s:
         yield s
 
 

@@ -63,8 +63,7 @@ def folder(local: TransformersEngine, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def server(local: TransformersEngine) -> Iterator[Server]:
-    eos = [i for i in local.reader.stops if i != local.reader.cnf]
-    with serving(local.model, local.tokenizer, eos) as running:
+    with serving(local.model, local.tokenizer, list(local.reader.eos)) as running:
         yield running
 
 
@@ -142,8 +141,7 @@ def test_read_at_the_prompt_the_answers_are_those_of_a_model_without_cnf(
     local = TransformersEngine(model, tokenizer, "prompt")
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "grace.json").write_text('{"read_at": "prompt"}')
-    eos = [i for i in local.reader.stops if i != local.reader.cnf]
-    with serving(model, tokenizer, eos) as own:
+    with serving(model, tokenizer, list(local.reader.eos)) as own:
         engine = OpenAIEngine(own.url, tmp_path)
         sampling = Sampling(max_new_tokens=LENGTH)
         found = dict(engine.generate(prompts, sampling))

@@ -199,9 +199,8 @@ def test_a_lora_alone_on_the_stock_base_has_the_same_numbers(
     told = (out / "README.md").read_text()
     assert "--enable-lora --max-lora-rank 8" in told
     assert "grace proxy" in told
-    ends = (
-        [3, 5] if read_at == "prompt" else [3, 5, made.engine.reader.cnf]
-    )  # else <CNF> ends nothing
+    # read at the prompt, <CNF> ends nothing
+    ends = [3, 5] if read_at == "prompt" else [3, 5, made.engine.reader.cnf]
     assert f'"stop_token_ids": {ends},' in told
     assert named_ends(out) == tuple(ends)  # the base's own, wherever the base is
     weights = load_file(out / "adapter_model.safetensors")

@@ -29,8 +29,7 @@ def live(tiny_model: Model, finished: Path) -> Iterator[Live]:
 @pytest.fixture(scope="module")
 def upstream(tiny_model: Model) -> Iterator[Server]:
     engine = tiny_model.engine
-    eos = [i for i in engine.reader.stops if i != engine.reader.cnf]  # type: ignore[attr-defined]
-    with serving(engine.model, engine.tokenizer, eos) as server:  # type: ignore[attr-defined]
+    with serving(engine.model, engine.tokenizer, list(engine.reader.eos)) as server:  # type: ignore[attr-defined]
         yield server
 
 

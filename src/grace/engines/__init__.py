@@ -26,9 +26,10 @@ AT_ONCE = 256  # prompts in a unit of work of engines that make their own batche
 Ids = Sequence[int]
 """Token ids."""
 
-Capability = Literal["states", "training", "relay"]
+Capability = Literal["states", "training", "relay", "gguf"]
 """What an engine offers beyond samples and probabilities: hidden states; a model that can be
-trained; `relay`: the model runs on a server, not in this process."""
+trained; `relay`: the model runs on a server, not in this process; `gguf`: it reads a GGUF file as
+it is, which is unpacked for the others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
 
     Args:
         kind: name of the engine, see `grace list engines`; or `module:NAME`.
-        path: what `Opening.path` says; for other engines than llama a GGUF file is unpacked.
+        path: what `Opening.path` says; a GGUF file is unpacked unless the engine reads one.
         settings: those of `grace.engines.Opening`; all others are the engine's own options.
 
     Raises:
@@ -35,7 +35,7 @@ def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
     """
     named = {name: settings.pop(name) for name in COMMON & settings.keys()}
     engine = engine_class(kind)
-    if kind != "llama":  # which reads a GGUF file itself
+    if "gguf" not in engine.gives:
         path = resolve_model(str(path))
     return engine.open(Opening(path=path, **named, options=settings))
 

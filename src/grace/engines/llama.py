@@ -61,7 +61,7 @@ class LlamaEngine(StepEngine):
         ModelError: there is no `<CNF>`, or no row for it.
     """
 
-    gives: ClassVar[frozenset[Capability]] = frozenset()
+    gives: ClassVar[frozenset[Capability]] = frozenset({"gguf"})
 
     def __init__(
         self,

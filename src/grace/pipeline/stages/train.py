@@ -33,13 +33,14 @@ def train(context: Context) -> None:
     split, validation = directory.split("train"), directory.split("validation")
     auto = settings.train.lora == "auto"
     if copies_rows(context):
-        if settings.train.trace:
-            why = "train.trace is set"
-        else:
+        if auto and settings.train.trace:
+            say("no LoRA is trained, since train.trace is set")
+        elif auto:
             block = _layer(context)
-            why = f"the confidence reads the MLP of block {block} (train.layer=0 trains it)"
-        if auto:
-            say(f"no LoRA is trained, since {why}")
+            say(
+                f"no LoRA is trained, since the confidence reads the MLP of block {block} "
+                "(train.layer=0 trains it)"
+            )
         copy_adapter(directory.rows, directory.adapter)
     else:
         with _watched_steps(directory) as on_step:
