@@ -128,10 +128,6 @@ def add_cnf(
     In a head with a bias, the tokens have none (`clear_bias`), so c starts where the row puts it.
 
     `seed` fills the rows between, in a model that has fewer rows than its tokenizer has tokens.
-
-    Raises:
-        ModelError: an EOS row is asked for and the tokenizer has no EOS token, or the tokenizer
-            has the tokens of the other head.
     """
     rows = count_rows(model)
     known = _known(tokenizer, head)
@@ -154,11 +150,7 @@ def add_cnf(
 
 
 def name_readout(tokenizer: Any, head: Head) -> tuple[Any, Readout]:
-    """Return a copy of a tokenizer with the tokens of a head, and their ids.
-
-    Raises:
-        ModelError: it has the tokens of another head.
-    """
+    """Return a copy of a tokenizer with the tokens of a head, and their ids."""
     import copy
 
     tokenizer = copy.deepcopy(tokenizer)

@@ -60,17 +60,7 @@ _FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}")
 
 
 def load_grader(name: str, threshold: float = 0.3) -> Grader:
-    """Return a grader by its name: `grader(response text, question) -> bool`.
-
-    Args:
-        name: one of `GRADERS`, or `module:function`.
-        threshold: smallest ROUGE-L F1 that counts as right; the other graders ignore it.
-
-    Raises:
-        ConfigError: there is no such grader; when called: the grader does not fit the question, or
-            one of your own failed or returned something other than true or false.
-        DataError: when called: a question for `number` accepts no number.
-    """
+    """Return a grader by its name: `grader(response text, question) -> bool`."""
     if ":" in name:
         function = plugins.load_object(name)
         if not callable(function):
@@ -85,11 +75,7 @@ def load_grader(name: str, threshold: float = 0.3) -> Grader:
 
 
 def grader_of(settings: GradeSettings, usual: str) -> Grader:
-    """Return the grader that the settings name, or else the `usual` one of the task.
-
-    Raises:
-        ConfigError: see `load_grader`.
-    """
+    """Return the grader that the settings name, or else the `usual` one of the task."""
     return load_grader(settings.grader or usual, settings.rouge_threshold)
 
 

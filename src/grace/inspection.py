@@ -71,12 +71,7 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
         tool_choice: ToolChoice,
         config: GenerateConfig,
     ) -> ModelOutput:
-        """Return the answers to a conversation, with their confidences as metadata.
-
-        Raises:
-            UserInputError: there are tools, images or options that the model does not have, or
-                `ask` is set and there is no user turn.
-        """
+        """Return the answers to a conversation, with their confidences as metadata."""
         if tools:
             raise UserInputError("grace models call no tools; use a task without tools")
         if unused := [name for name in UNUSED if getattr(config, name)]:

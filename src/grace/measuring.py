@@ -165,11 +165,7 @@ def _plain(value: Any) -> Any:
 
 
 def _names(sources: Sequence[str | Path | Iterable[Mapping[str, Any]]]) -> list[str]:
-    """Return a name for each source: of a file its stem, unless two files have the same.
-
-    Raises:
-        DataError: two sources are the same file.
-    """
+    """Return a name for each source: of a file its stem, unless two files have the same."""
     long, short, places = [], [], set[str]()
     for number, source in enumerate(sources):
         if isinstance(source, str | Path):

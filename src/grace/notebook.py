@@ -22,15 +22,7 @@ def card(
     notes: Sequence[str],
     traced: Sequence[tuple[str, float | None]] = (),
 ) -> str:
-    """Return HTML with the answer, and its confidence as a bar.
-
-    Args:
-        answer: the text, None if there is none.
-        confidence: in [0, 1], None if there is none.
-        notes: shown beside the confidence.
-        traced: the pieces of the answer, each with c after it, if there is one; they are coloured
-            by c.
-    """
+    """Return HTML with the answer, and its confidence as a bar."""
     shown = "".join(_coloured(*pair) for pair in traced) or escape(answer or "no answer")
     width, colour = 100 * (confidence or 0.0), _colour(confidence or 0.0)
     bar = (

@@ -37,11 +37,7 @@ class Plugin(NamedTuple):
 
 
 def find(package: str) -> dict[str, Plugin]:
-    """Return the plug-ins of a package by name, sorted, without importing them.
-
-    Raises:
-        ConfigError: there is no such package, or two files have the same name.
-    """
+    """Return the plug-ins of a package by name, sorted, without importing them."""
     assigns = re.compile(rf"^{_attribute(package)}\b[^=\n]*=(?!=)", re.MULTILINE)
     plugins: dict[str, Plugin] = {}
     for folder in _folders(package):
@@ -57,12 +53,7 @@ def find(package: str) -> dict[str, Plugin]:
 
 
 def load(package: str, name: str) -> Any:
-    """Return the plug-in `name` of a package, or the object at `module:NAME`.
-
-    Raises:
-        ConfigError: no such plug-in (with the closest name and the list), or a module outside
-            that cannot be imported.
-    """
+    """Return the plug-in `name` of a package, or the object at `module:NAME`."""
     if ":" in name:
         return load_object(name)
     known, attribute = find(package), _attribute(package)
@@ -77,9 +68,6 @@ def load_object(reference: str) -> Any:
     """Return the object at `module:NAME`; modules of the current directory are found too.
 
     That directory then stays at the end of `sys.path`, for what the module imports when it runs.
-
-    Raises:
-        ConfigError: the module cannot be imported, or has no such name.
     """
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
@@ -93,16 +81,7 @@ def load_object(reference: str) -> Any:
 
 @contextlib.contextmanager
 def own_code(name: str, what: str, remedy: str) -> Iterator[None]:
-    """Turn any exception of a user's own code into one line; that of a plug-in of ours stays.
-
-    Args:
-        name: of the plug-in, `module:NAME` if it is the user's own.
-        what: what failed, for the message.
-        remedy: what to do.
-
-    Raises:
-        ConfigError: the code raised an exception; the message has its place.
-    """
+    """Turn any exception of a user's own code into one line; that of a plug-in of ours stays."""
     try:
         yield
     except GraceError:
@@ -131,11 +110,7 @@ def trust(code: Iterable[str]) -> None:
 
 
 def refuse_code(code: Iterable[str], where: object) -> None:
-    """Refuse a file that names modules, or a model's own code, which the user has not allowed.
-
-    Raises:
-        ConfigError: with the first of them, and how to allow it.
-    """
+    """Refuse a file that names modules, or a model's own code, which the user has not allowed."""
     for name in code:
         if name not in _trusted():
             raise ConfigError(

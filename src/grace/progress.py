@@ -21,11 +21,7 @@ log.setLevel(named.upper() if (named := os.environ.get(LEVEL, "")) in LEVELS els
 
 
 def set_level(name: str) -> None:
-    """Set the log level of this process and of those that it starts.
-
-    Raises:
-        ConfigError: an unknown level.
-    """
+    """Set the log level of this process and of those that it starts."""
     if name not in LEVELS:
         raise ConfigError(f"log level {name!r} is unknown; use {', '.join(LEVELS)}")
     os.environ[LEVEL] = name
@@ -49,14 +45,7 @@ class Advance(Protocol):
 
 @contextmanager
 def progress(label: str, total: int, *, done: int = 0, unit: str = "") -> Iterator[Advance]:
-    """Show the progress of `total` units on standard error; yield a function that adds to it.
-
-    Args:
-        label: name of the work.
-        total: number of units.
-        done: units that were done before a resume; they do not count in the rate.
-        unit: plural noun for the units.
-    """
+    """Show the progress of `total` units on standard error; yield a function that adds to it."""
     if 0 < done < total:
         say(f"{label}: going on after {done}/{total} {unit}")
     if total == 0 or not log.isEnabledFor(logging.INFO):

@@ -74,11 +74,7 @@ def run(
 
 
 def _override(key: str, value: Any) -> str:
-    """Return KEY=VALUE.
-
-    Raises:
-        ConfigError: the value is None, which no setting is.
-    """
+    """Return KEY=VALUE."""
     if value is None:
         raise ConfigError(f"{key} is None; leave it out for its default")
     return assignment(key, value)

@@ -76,11 +76,6 @@ def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
 
     A message with the role `text` is a prompt without a template: the chat is laid out as plain
     text, nothing is added after that message, and an answer to it follows after a space.
-
-    Raises:
-        DataError: there is no message, or a role is not system, user, assistant or text.
-        ModelError: the template refuses the messages or leaves out what the user says last, or the
-            tokenizer cannot split special tokens.
     """
     _check(messages)
     plain = plain_tokenizer(tokenizer)
@@ -146,11 +141,7 @@ def _space_after(text: str) -> str:
 
 
 def _render(tokenizer: Any, messages: Sequence[Message]) -> str:
-    """Return the text of a chat.
-
-    Raises:
-        ModelError: the template refuses the chat or fails.
-    """
+    """Return the text of a chat."""
     chat = [dict(message) for message in messages]
     try:
         text: str = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
@@ -217,13 +208,7 @@ def _is_harmless(
 
 
 def _parts(skeleton: str, rendered: str, messages: Sequence[Message]) -> list[tuple[str, bool]]:
-    """Return the pieces of a rendered chat, and for each whether the template wrote it.
-
-    Args:
-        skeleton: the chat with placeholders in place of the messages.
-        rendered: the chat itself.
-        messages: its messages, by the numbers of the placeholders.
-    """
+    """Return the pieces of a rendered chat, and for each whether the template wrote it."""
     pieces = PLACEHOLDERS.split(skeleton)
     literals, contents = pieces[::2], [messages[int(i)]["content"] for i in pieces[1::2]]
     parts = [(literals[0], True)]

@@ -42,11 +42,7 @@ class PlainTokenizer(NamedTuple):
     forbidden: frozenset[int]
 
     def encode(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
-        """Encode the parts of one text; special tokens are encoded as such in trusted parts only.
-
-        Args:
-            parts: pieces of the text, each with whether it is trusted.
-        """
+        """Encode the parts of one text; special tokens count in trusted parts only."""
         text = "".join(
             self.special.sub(lambda match: self.aliases[match.group()], part) if trusted else part
             for part, trusted in parts
@@ -81,11 +77,7 @@ _copying = threading.Lock()
 
 
 def plain_tokenizer(tokenizer: Any) -> PlainTokenizer:
-    """Return the plain copy of a tokenizer, cached until the vocabulary changes.
-
-    Raises:
-        ModelError: the tokenizer is not backed by the tokenizers library.
-    """
+    """Return the plain copy of a tokenizer, cached until the vocabulary changes."""
     with _copying:
         size, copy = _copies.get(tokenizer, (None, None))
         if copy is None or size != len(tokenizer):

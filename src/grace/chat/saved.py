@@ -86,11 +86,7 @@ class SavedTokenizer:
     def apply_chat_template(
         self, chat: Sequence[dict[str, Any]], *, tokenize: bool, add_generation_prompt: bool
     ) -> str:
-        """Return the text of a chat; `tokenize` must be False.
-
-        Raises:
-            jinja2.TemplateError: the template refuses the chat.
-        """
+        """Return the text of a chat; `tokenize` must be False."""
         return _compiled(self.chat_template or "").render(
             messages=chat,
             tools=None,

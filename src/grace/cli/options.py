@@ -62,11 +62,7 @@ AnswerField = Annotated[
 
 
 def check_traces(model: Model, path: str) -> None:
-    """Refuse --trace for a model without a confidence at every token.
-
-    Raises:
-        ConfigError: says how to get one.
-    """
+    """Refuse --trace for a model without a confidence at every token."""
     if not model.traces:
         remedy = "grace fit --trace, or grace run --set train.trace=true"
         if is_run(Path(path)):
@@ -94,11 +90,7 @@ def examples(*lines: str) -> str:
 def refuse_unused(
     settings: Sequence[str], unused: tuple[str, ...], command: str, used: Sequence[str] = ()
 ) -> None:
-    """Refuse settings that a command does not read: those that begin with a string of `unused`.
-
-    Raises:
-        ConfigError: a setting is among them, and not one of `used`; it is named.
-    """
+    """Refuse settings that a command does not read: those that begin with a string of `unused`."""
     for key in (setting.partition("=")[0].strip() for setting in settings):
         if key.startswith(unused) and key not in used:
             raise ConfigError(f"{command}, so {key} has no effect; leave it out")

@@ -30,11 +30,7 @@ class ResponseRow(NamedTuple):
 
 
 def response_row(row: Row) -> ResponseRow:
-    """Return a row that holds one response and what it answers.
-
-    Raises:
-        DataError: names the place and what is expected there.
-    """
+    """Return a row that holds one response and what it answers."""
     from grace.model.arguments import check_question
 
     where, written = row

@@ -9,11 +9,7 @@ from typing import Any
 
 
 def show_report(result: Any, path: Path | None, *, as_json: bool) -> None:
-    """Print a report as a table with the path of its page, if it is in a directory, or as JSON.
-
-    Raises:
-        RunError: `result` is not a report.
-    """
+    """Print a report as a table with the path of its page, if it is in a directory, or as JSON."""
     from rich.console import Console
 
     from grace.report import checked_report, render_table

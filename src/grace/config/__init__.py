@@ -36,12 +36,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 def override_settings(
     tree: dict[str, Any], overrides: Sequence[str], where: str = "settings"
 ) -> RunSettings:
-    """Return the settings of a nested dict, changed by `section.key=value` overrides.
-
-    Raises:
-        ConfigError: an unknown key, or a value out of range; the message names the key and what
-            would be accepted.
-    """
+    """Return the settings of a nested dict, changed by `section.key=value` overrides."""
     for override in overrides:
         _assign(tree, override)
     return from_dict(RunSettings, tree, where=where)
@@ -54,11 +49,7 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """Return the nested sections of a TOML recipe: a file, or a name of `grace list recipes`.
-
-    Raises:
-        ConfigError: it is missing, unreadable or not valid TOML.
-    """
+    """Return the nested sections of a TOML recipe: a file, or a name of `grace list recipes`."""
     if not path.is_file():
         path = shipped_recipes().get(path.as_posix(), path)
     try:

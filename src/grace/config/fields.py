@@ -54,11 +54,7 @@ def from_dict(kind: type[Settings], tree: Mapping[str, Any], where: str = "setti
 
 
 def key_values(pairs: Iterable[str], where: str) -> dict[str, Any]:
-    """Return `KEY=VALUE` pairs as a dict; values are read as TOML, or else as text.
-
-    Raises:
-        ConfigError: a pair without a name or a value.
-    """
+    """Return `KEY=VALUE` pairs as a dict; values are read as TOML, or else as text."""
     values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")

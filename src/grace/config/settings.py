@@ -84,11 +84,7 @@ class DataSettings:
     system: str = setting("", "system prompt of your own, instead of the task's")
 
     def __post_init__(self) -> None:
-        """Refuse an unknown prompt, and a template without a question.
-
-        Raises:
-            ConfigError: it says what to write.
-        """
+        """Refuse an unknown prompt, and a template without a question."""
         if self.prompt not in ("auto", "paper", "short", "text"):
             raise ConfigError(
                 f"data.prompt is {self.prompt!r}, expected auto, paper, short or text"
@@ -134,11 +130,7 @@ class SampleSettings:
     batch_size: int = setting(0, "responses to sample at a time; 0: chosen for the device", low=0)
 
     def __post_init__(self) -> None:
-        r"""Refuse stop texts that are mistakes.
-
-        Raises:
-            ConfigError: one is empty, or has a backslash and an n instead of a newline.
-        """
+        r"""Refuse stop texts that are mistakes."""
         for text in self.stop:
             if not text or "\\n" in text:
                 raise ConfigError(

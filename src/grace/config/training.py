@@ -94,11 +94,7 @@ class TrainSettings:
         return self.head != "linear" or not (self.lora == "never" or self.trace)
 
     def __post_init__(self) -> None:
-        """Refuse settings that exclude each other.
-
-        Raises:
-            ConfigError: names them, and what to set instead.
-        """
+        """Refuse settings that exclude each other."""
         bins, evidence = self.head == "bins", self.evidence != "none"
         linear = self.head == "linear"
         excluded = {

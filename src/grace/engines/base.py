@@ -41,32 +41,20 @@ class BaseEngine(ABC):
         return self.reader.evidence
 
     def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
-        """Return c of given responses (token ids without the end token).
-
-        Raises:
-            ModelError: there is no `<CNF>`, or the engine cannot score given responses.
-        """
+        """Return c of given responses (token ids without the end token)."""
         if self.readout is None:
             raise ModelError(NO_CNF)
         pairs = [self.reader.read_for_c(*pair) for pair in zip(prompts, responses, strict=True)]
         return self._each([p for p, _ in pairs], [r for _, r in pairs], self.reader.confidence)
 
     def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
-        """Return c at every step of given responses, the end step last.
-
-        Raises:
-            ModelError: the model has a confidence at the end of a response only.
-        """
+        """Return c at every step of given responses, the end step last."""
         return self._each(prompts, responses, self.reader.trace)
 
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> list[tuple[list[float], float]]:
-        """Return each response's token log-probabilities and the log-probability of its end.
-
-        Raises:
-            ModelError: the engine cannot score given responses.
-        """
+        """Return each response's token log-probabilities and the log-probability of its end."""
         return self._each(prompts, responses, lambda one: ([*one.logprobs], one.end_logprob))
 
     def _each(
@@ -110,10 +98,6 @@ class StepEngine(BaseEngine):
 
         Greedy samples of a prompt are equal, so only one is drawn. Closing the iterator stops the
         samples in flight.
-
-        Raises:
-            DataError: a prompt is empty.
-            ModelError: a prompt and its response could exceed the model's context.
         """
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
         check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
@@ -170,19 +154,7 @@ def check_contexts(
     *,
     given: bool = False,
 ) -> None:
-    """Refuse an empty context, and one that exceeds the model's context length.
-
-    Args:
-        contexts: token ids.
-        limit: the model's context in tokens, None if there is no limit.
-        new_tokens: how many tokens may be added to each.
-        keys: names of the contexts for the message; without any they are numbered.
-        given: each is a prompt with a given response, to which only its end may be added.
-
-    Raises:
-        DataError: a context is empty.
-        ModelError: a context and its new tokens exceed the limit; the message names the longest.
-    """
+    """Refuse an empty context, and one that exceeds the model's context length."""
     lengths = list(map(len, contexts))
     names = keys or range(len(lengths))
     if 0 in lengths:

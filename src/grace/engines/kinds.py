@@ -22,17 +22,7 @@ COMMON = frozenset(field.name for field in dataclasses.fields(Opening))
 
 
 def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
-    """Load a model into an engine, or connect to the server that runs it.
-
-    Args:
-        kind: name of the engine, see `grace list engines`; or `module:NAME`.
-        path: what `Opening.path` says; a GGUF file is unpacked unless the engine reads one.
-        settings: those of `grace.engines.Opening`; all others are the engine's own options.
-
-    Raises:
-        ConfigError: there is no such engine, or it does not have one of the settings.
-        ModelError: the model cannot be loaded; the message says what to do.
-    """
+    """Load a model into an engine, or connect to the server that runs it."""
     named = {name: settings.pop(name) for name in COMMON & settings.keys()}
     engine = engine_class(kind)
     if "gguf" not in engine.gives:
@@ -41,21 +31,13 @@ def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
 
 
 def engine_class(kind: str) -> type[ModelEngine]:
-    """Return the class of an engine, without opening a model.
-
-    Raises:
-        ConfigError: there is no such engine.
-    """
+    """Return the class of an engine, without opening a model."""
     engine: type[ModelEngine] = plugins.load("grace.engines", kind)
     return engine
 
 
 def own_options(pairs: Iterable[str], where: str) -> dict[str, Any]:
-    """Return the `KEY=VALUE` pairs that are options of one engine.
-
-    Raises:
-        ConfigError: a pair without a name or a value, or with the name of a setting of all engines.
-    """
+    """Return the `KEY=VALUE` pairs that are options of one engine."""
     options = key_values(pairs, where)
     if common := sorted((COMMON | {"kind"}) & options.keys()):
         raise ConfigError(

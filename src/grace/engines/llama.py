@@ -88,12 +88,6 @@ class LlamaEngine(StepEngine):
 
         The options are further arguments of `llama_cpp.Llama`, such as `n_ctx`, `n_threads` and
         `n_gpu_layers`.
-
-        Raises:
-            ConfigError: llama-cpp-python is not installed or lacks an option, or a device or dtype
-                is set.
-            ModelError: there is an adapter, the file does not belong to the grace.json beside it,
-                or llama.cpp cannot load it.
         """
         if (opening.device, opening.dtype) not in (("auto", "auto"), ("cpu", "auto")):
             raise ConfigError(
@@ -129,12 +123,7 @@ class LlamaEngine(StepEngine):
         self._llama.close()
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> LlamaStream:
-        """Return the samples of one prompt, which are drawn one after the other.
-
-        Raises:
-            DataError: the prompt is empty.
-            ModelError: the prompt and a response could exceed the context.
-        """
+        """Return the samples of one prompt, which are drawn one after the other."""
         check_contexts([prompt], self.limit, sampling.max_new_tokens)
         return LlamaStream(self, prompt, sampling, key)
 
@@ -238,11 +227,7 @@ def _log_softmax(logits_V: np.ndarray) -> np.ndarray:
 
 
 def _file_of(path: Path) -> Path:
-    """Return the GGUF file at a path, or the only one in a directory.
-
-    Raises:
-        ModelError: there is none, or there are several.
-    """
+    """Return the GGUF file at a path, or the only one in a directory."""
     files = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
     if len(files) != 1 or files[0].suffix != ".gguf":
         has = f"{len(files)} GGUF files" if path.is_dir() else "no GGUF file"
@@ -253,11 +238,7 @@ def _file_of(path: Path) -> Path:
 
 
 def _check_file(file: Path, header: Header, tokenizer: Any, card: dict[str, Any]) -> None:
-    """Refuse a file that does not belong to the tokenizer and the grace.json beside it.
-
-    Raises:
-        ModelError: it has other tokens, or the rows of another adapter.
-    """
+    """Refuse a file that does not belong to the tokenizer and the grace.json beside it."""
     readout, tokens = find_readout(tokenizer), header.tokens
     names = tokenizer.convert_ids_to_tokens(list(readout.ids)) if readout else []
     for token, name in zip(readout.ids if readout else (), names, strict=True):

@@ -104,12 +104,7 @@ class OpenAIEngine(StepEngine):
 
     @classmethod
     def open(cls, opening: Opening) -> OpenAIEngine:
-        """Connect to the server at the option `url`, with the key in GRACE_UPSTREAM_KEY if any.
-
-        Raises:
-            ConfigError: there is no url, an option is unknown or out of range, or there is a device
-                or dtype, which the server has set.
-        """
+        """Connect to the server at the option `url`, with the key in GRACE_UPSTREAM_KEY if any."""
         if (opening.device, opening.dtype) != ("auto", "auto"):
             raise ConfigError(
                 f"device {opening.device!r} and dtype {opening.dtype!r} cannot be set for a "
@@ -165,12 +160,7 @@ class OpenAIEngine(StepEngine):
         self._background.close()
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> RemoteStream:
-        """Return the samples of one prompt, which can be started one by one.
-
-        Raises:
-            DataError: the prompt is empty.
-            ModelError: the prompt and a response could exceed the model's context.
-        """
+        """Return the samples of one prompt, which can be started one by one."""
         check_contexts([prompt], self.limit, sampling.max_new_tokens)
         return RemoteStream(self.remote, self._calls, prompt, sampling, key)
 
@@ -203,11 +193,7 @@ class OpenAIEngine(StepEngine):
 
 
 def _refuse_other(url: str, root: str, folder: Path) -> None:
-    """Refuse a server whose model, if it is in a directory here, has another adapter.
-
-    Raises:
-        ModelError: it was made from another adapter than `folder`.
-    """
+    """Refuse a server whose model, if it is in a directory here, has another adapter."""
     here, there = _adapter_digest(folder), _adapter_digest(Path(root)) if root else ""
     if here and there and here != there:
         raise ModelError(

@@ -100,19 +100,7 @@ class Reader:
         rows: int = sys.maxsize,
         needs_cnf: bool = True,
     ) -> Reader:
-        """Return the reader of a model, from its tokenizer and its grace.json.
-
-        Args:
-            tokenizer: the tokenizer with `<CNF>`.
-            card: the content of grace.json.
-            eos: ids that end a response besides the tokenizer's EOS and the stop ids of `card`,
-                `<CNF>` perhaps among them.
-            rows: size of the model's vocabulary; ids outside it end nothing.
-            needs_cnf: refuse a tokenizer without `<CNF>`.
-
-        Raises:
-            ModelError: there is no `<CNF>` or no EOS, or c cannot be read in one request.
-        """
+        """Return the reader of a model, from its tokenizer and its grace.json."""
         readout = find_readout(tokenizer)
         if readout is None and needs_cnf:
             raise ModelError(
@@ -189,11 +177,7 @@ class Reader:
         return bool(self.banned)
 
     def drawn(self, step: Step) -> Drawn:
-        """Return the outcome of a step.
-
-        Raises:
-            ModelError: the engine left out an id that it was asked for.
-        """
+        """Return the outcome of a step."""
         odds = (0.0,) if self.readout is None else self.readings(step)
         end = self.end(step)
         if step.ends or step.token in self.stops:
@@ -213,11 +197,7 @@ class Reader:
         return min(step.logprob - _log_rest(step.listed, self.banned), 0.0)
 
     def readings(self, step: Step) -> Reading:
-        """Return the step's readings of c, in log-odds.
-
-        Raises:
-            ModelError: there is no c, or the engine left out an id that it was asked for.
-        """
+        """Return the step's readings of c, in log-odds."""
         if self.readout is None:
             raise ModelError(NO_CNF)
         listed = step.listed
@@ -247,20 +227,12 @@ class Reader:
         return confidence(scored.readings, scored.logprobs, scored.end, self.evidence)
 
     def trace(self, scored: Scored) -> list[float]:
-        """Return c at every step of a given response, the end step last.
-
-        Raises:
-            ModelError: the model has a confidence at the end of a response only.
-        """
+        """Return c at every step of a given response, the end step last."""
         return traced(scored.readings, scored.logprobs, scored.end, self.evidence)
 
 
 def check_rows(readout: Readout | None, rows: int, model: str, remedy: str) -> None:
-    """Refuse a model without a row of the vocabulary for every token that is read.
-
-    Raises:
-        ModelError: a token has no row; the message names `model` and the `remedy`.
-    """
+    """Refuse a model without a row of the vocabulary for every token that is read."""
     if readout is not None and max(readout.ids) >= rows:
         name = TOKENS[readout.head][-1]
         raise ModelError(

@@ -16,9 +16,6 @@ def stop_ids(tokenizer: Any, stop: Sequence[str]) -> tuple[int, ...]:
     The most probable come first, since an engine may list only some of them: tokens that begin with
     a stop text, then the others, the shorter before the longer. Special tokens are left out, since
     their text is never part of a response.
-
-    Raises:
-        ModelError: no single token contains one of the stop texts.
     """
     if not stop:
         return ()
@@ -48,11 +45,7 @@ def ids_in(*fields: Any) -> list[int]:
 
 
 def named_ends(folder: Path) -> tuple[int, ...]:
-    """Return the end tokens that generation_config.json and config.json of a model name.
-
-    Raises:
-        ModelError: one of the files is damaged.
-    """
+    """Return the end tokens that generation_config.json and config.json of a model name."""
     ends: dict[int, None] = {}
     for file in (folder / "generation_config.json", folder / "config.json"):
         ids = ids_in(read_object(file).get("eos_token_id"))
@@ -63,11 +56,7 @@ def named_ends(folder: Path) -> tuple[int, ...]:
 
 
 def named_rows(folder: Path) -> int:
-    """Return the vocabulary size in a model's config.json, 0 if it names none.
-
-    Raises:
-        ModelError: the file is damaged.
-    """
+    """Return the vocabulary size in a model's config.json, 0 if it names none."""
     config = read_object(folder / "config.json")
     text = config.get("text_config", config)
     rows = (text.get("vocab_size") if isinstance(text, dict) else None) or 0

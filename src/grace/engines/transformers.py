@@ -37,9 +37,6 @@ class TransformersEngine(LocalScorer):
         """Load a model directory or Hub id; `options` are those of `local.loading.load`.
 
         `stop` are texts that end a response, besides those that the model was trained with.
-
-        Raises:
-            ModelError: the model cannot be loaded.
         """
         return cls.of(load(path, **options), batch_size=batch_size, stop=stop)
 
@@ -60,11 +57,7 @@ class TransformersEngine(LocalScorer):
 
     @classmethod
     def open(cls, opening: Opening) -> TransformersEngine:
-        """Load a model directory or Hub id, with an adapter on top if there is one.
-
-        Raises:
-            ConfigError: there are options, which this engine does not have.
-        """
+        """Load a model directory or Hub id, with an adapter on top if there is one."""
         if opening.options:
             raise ConfigError(
                 f"the transformers engine has no {', '.join(opening.options)}; use them as "
@@ -104,10 +97,6 @@ class TransformersEngine(LocalScorer):
         """Yield (prompt index, its samples) batch by batch, in the order of `plan`.
 
         `keys` name the prompts for the random numbers; by default these are their positions.
-
-        Raises:
-            DataError: a prompt is empty.
-            ModelError: a prompt and its response could exceed the model's context.
         """
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
         check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
@@ -142,22 +131,12 @@ class TransformersEngine(LocalScorer):
         return [before + after for before, after in zip(*parts, strict=True)]
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> Stream:
-        """Return the samples of one prompt, which can be started one by one (see `Stream`).
-
-        Raises:
-            DataError: the prompt is empty.
-            ModelError: the prompt and a response could exceed the model's context.
-        """
+        """Return the samples of one prompt, which can be started one by one (see `Stream`)."""
         check_contexts([prompt], self.limit, sampling.max_new_tokens)
         return Stream(self, prompt, sampling, key)
 
     def draw(self, parts: Sequence[Part]) -> Drawing:
-        """Return the samples of a batch to iterate over token by token (see `Drawing`).
-
-        Raises:
-            DataError: a prompt is empty.
-            ModelError: a prompt and its response could exceed the model's context.
-        """
+        """Return the samples of a batch to iterate over token by token (see `Drawing`)."""
         for part in parts:
             check_contexts(part.prompts, self.limit, part.sampling.max_new_tokens)
         return Drawing(self, parts)

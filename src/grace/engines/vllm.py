@@ -74,10 +74,6 @@ class VllmEngine(StepEngine):
         With `opening.adapter`, `opening.path` is the base model of the LoRA. The options are
         further arguments of `vllm.LLM`, such as `tensor_parallel_size`. The output head runs in
         float32 if this vLLM supports it.
-
-        Raises:
-            ConfigError: vLLM is not installed, or a device is set, which vLLM chooses by itself.
-            ModelError: vLLM cannot load the model, or would return other numbers than c.
         """
         if opening.device != "auto":
             raise ConfigError(
@@ -111,12 +107,7 @@ class VllmEngine(StepEngine):
         gc.collect()
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> VllmStream:
-        """Return the samples of one prompt, which can be started one by one.
-
-        Raises:
-            DataError: the prompt is empty.
-            ModelError: the prompt and a response could exceed the model's context.
-        """
+        """Return the samples of one prompt, which can be started one by one."""
         check_contexts([prompt], self.limit, sampling.max_new_tokens)
         return VllmStream(self, prompt, sampling, key)
 
@@ -253,9 +244,6 @@ def _params(
     """Return vLLM's parameters for a request that returns the log-probabilities of these ids.
 
     `in_full`: the request returns its output when it is finished, not after every step.
-
-    Raises:
-        ConfigError: vLLM does not take a value; its temperatures end at 2.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind

@@ -19,12 +19,7 @@ LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values of max_lora_rank 
 
 
 def check_version() -> None:
-    """Import vLLM, whose log goes to standard error; refuse one that is missing or too old.
-
-    Raises:
-        ConfigError: vLLM is not installed.
-        ModelError: it is older than 0.22.
-    """
+    """Import vLLM, whose log goes to standard error; refuse one that is missing or too old."""
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # stdout is for results
     try:
         import vllm
@@ -42,11 +37,7 @@ def check_version() -> None:
 
 
 def check_raw(llm: Any) -> None:
-    """Refuse a vLLM whose log-probabilities are not those of the model at temperature 1.
-
-    Raises:
-        ModelError: its log-probabilities are processed, or it decodes speculatively.
-    """
+    """Refuse a vLLM whose log-probabilities are not those of the model at temperature 1."""
     config = llm.llm_engine.vllm_config
     mode = config.model_config.logprobs_mode
     if mode != "raw_logprobs":
@@ -70,11 +61,7 @@ def ends_of(config: Any) -> tuple[int, ...]:
 def start(
     model: str, folder: Path, dtype: str, options: dict[str, Any], *, lora: bool
 ) -> tuple[Any, Any]:
-    """Return a `vllm.LLM`, and the request for the LoRA in `folder`, None without one.
-
-    Raises:
-        ModelError: vLLM cannot load the model.
-    """
+    """Return a `vllm.LLM`, and the request for the LoRA in `folder`, None without one."""
     from vllm import LLM
 
     options = {"logprobs_mode": "raw_logprobs", **_types(dtype), **options}

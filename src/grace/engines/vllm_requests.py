@@ -31,11 +31,6 @@ class Requests:
         """Yield the finished output of each prompt, in their order.
 
         Enough prompts are in flight to keep the engine busy; closing the iterator aborts them.
-
-        Args:
-            prompts: token ids.
-            params: returns the sampling parameters of a prompt, by its index.
-            samples: samples per prompt.
         """
         most = max(1, 2 * self._engine.vllm_config.scheduler_config.max_num_seqs // samples)
         running: dict[str, int] = {}
@@ -59,11 +54,7 @@ class Requests:
         return name
 
     def wait(self, names: Collection[str]) -> list[tuple[str, Any]]:
-        """Run the engine until some of these requests have an output; return (name, output) pairs.
-
-        Raises:
-            ModelError: the engine has failed, or finished without an output of any of them.
-        """
+        """Run the engine until some requests have an output; return (name, output) pairs."""
         while True:
             outputs = [(name, self._outputs.pop(name)) for name in names if name in self._outputs]
             if outputs:

@@ -54,32 +54,20 @@ class RecalibratedEstimator:
         check_estimator(self.inner)
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
-        """Fit the inner estimator, then the map.
-
-        Raises:
-            DataError: no validation answer has a value, so there is nothing to fit on.
-        """
+        """Fit the inner estimator, then the map."""
         inner = self.inner.fit(splits, engine, seed)
         return _after(inner, MAPS[self.how].fit, splits.validation, f"{self.how} recalibration")
 
 
 def recalibrate(estimator: Estimator, how: str) -> Estimator:
-    """Put a map of `MAPS` after an estimator.
-
-    Raises:
-        ConfigError: there is no such map.
-    """
+    """Put a map of `MAPS` after an estimator."""
     if how not in MAPS:
         raise ConfigError(f"unknown recalibration {how!r}; choose from {', '.join(MAPS)}")
     return RecalibratedEstimator(estimator, how)
 
 
 def logistic(score: Callable[[Samples], Values], splits: Splits) -> Fitted:
-    """Fit sigmoid(a * score + b) of any score on validation answers, by log loss.
-
-    Raises:
-        DataError: no validation answer has a score, so there is nothing to fit on.
-    """
+    """Fit sigmoid(a * score + b) of any score on validation answers, by log loss."""
     fit = functools.partial(Platt.fit, loss="log")
     return _after(Fitted(score), fit, splits.validation, "logistic regression")
 

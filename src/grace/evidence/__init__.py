@@ -91,11 +91,7 @@ class Evidence:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Evidence:
-        """Read what `to_dict` wrote.
-
-        Raises:
-            ModelError: they are not numbers of this version's features.
-        """
+        """Read what `to_dict` wrote."""
         evidence = fitted(cls, data, FEATURES)
         trace = Trace.from_dict(data["trace"]) if data.get("trace") else None
         return replace(evidence, trace=trace)
@@ -115,11 +111,6 @@ class Evidence:
         """Return the evidence of a recalibrated model: its two parts rescaled, and an offset.
 
         It has no floor, which was that of the questions of training.
-
-        Args:
-            rows: factor on the part of the log-odds that comes from the readings; positive.
-            evidence: factor on the part that comes from the log-probabilities.
-            offset: added to the log-odds.
         """
         share, slope = evidence / rows, self.slope * rows
         return replace(
@@ -237,17 +228,7 @@ def confidence(
     end: float,
     evidence: Evidence | None = None,
 ) -> float:
-    """Return c from log-probabilities that an inference server reports.
-
-    Args:
-        readings: those of each step, of the step that ended the response last, at temperature 1.
-            A linear read-out: the log-probabilities of <CNF>, <CNF-PROMPT> and <CNF-ANSWER> minus
-            that of <NOC>. `<CNF>` alone: (`reading(log p(<CNF>))`,), of which only the last counts.
-        logprobs: natural-log probabilities of the response's tokens, without its end token.
-        end: log-probability of ending there, all end tokens together, renormalised over the
-            vocabulary without the tokens that are read: log p(end) - log(1 - p(<CNF>) - ...).
-        evidence: from grace.json; None: the paper's c.
-    """
+    """Return c from log-probabilities that an inference server reports."""
     if evidence is None:
         return sigmoid(readings[-1][0])
     return evidence.confidence(math.fsum(pooled(readings)), evidence.of(logprobs, end))
@@ -264,11 +245,7 @@ def pooled(readings: Sequence[Reading]) -> Reading:
 def traced(
     readings: Sequence[Reading], logprobs: Sequence[float], end: float, evidence: Evidence | None
 ) -> list[float]:
-    """Return c at every step of a finished response, its end last; arguments as `confidence`.
-
-    Raises:
-        ModelError: the model's c holds at the end of a response only.
-    """
+    """Return c at every step of a finished response, its end last; arguments as `confidence`."""
     if evidence is None or evidence.trace is None:
         raise ModelError(
             "the model has a confidence at the end of an answer only; for one at every token, "

@@ -70,11 +70,7 @@ class Trace:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Trace:
-        """Read what `to_dict` wrote.
-
-        Raises:
-            ModelError: they are not numbers of this version's features.
-        """
+        """Read what `to_dict` wrote."""
         return fitted(cls, data, TRACE_FEATURES)
 
     def mapped(self, rows: float, evidence: float, offset: float) -> Trace:
@@ -99,16 +95,7 @@ class Trace:
 
 
 def fitted(kind: type[Fitted], data: Any, names: Sequence[str]) -> Fitted:
-    """Return the fitted numbers in an entry of grace.json.
-
-    Args:
-        kind: the class that holds them.
-        data: the entry.
-        names: the features that this version knows.
-
-    Raises:
-        ModelError: the entry is about other features, or has other fields or values.
-    """
+    """Return the fitted numbers in an entry of grace.json."""
     what, found = kind.__name__.lower(), data if isinstance(data, Mapping) else {}
     remedy = "install the version that trained the model, or fit it again"
     if found.get("features") != list(names):
@@ -137,15 +124,7 @@ def fitted(kind: type[Fitted], data: Any, names: Sequence[str]) -> Fitted:
 def trace_features(
     total: float, low: float, first: float, tokens: int, readings: Sequence[float]
 ) -> tuple[float, ...]:
-    """Return the `TRACE_FEATURES` at a step.
-
-    Args:
-        total: sum of the log-probabilities of the tokens so far.
-        low: the smallest of them; 0 before the first token.
-        first: log-probability of the first token; 0 before it.
-        tokens: number of tokens so far.
-        readings: e_k of this step, p_0, and the mean of a_1 .. a_k (a_0 before the first token).
-    """
+    """Return the `TRACE_FEATURES` at a step."""
     count = max(tokens, 1)
     chances = (math.exp(low), math.exp(first))
     read = (*readings, tokens * readings[-1])

@@ -66,22 +66,7 @@ def export_model(
     dtype: str = "auto",
     license_id: str | None = None,
 ) -> Exported:
-    """Write a trained model to a new directory.
-
-    Args:
-        run: the run, for its report and threshold; an adapter directory has neither.
-        adapter: the trained adapter.
-        base: the backbone that it was trained on.
-        out: the directory to write; it must not exist, or be empty.
-        form: one of `FORMS`.
-        dtype: of merged weights or of a GGUF file; auto: that of the base, for a GGUF file float16
-            unless the base is one.
-        license_id: for the model card; None: that of the base's card.
-
-    Raises:
-        ConfigError: the form or dtype is unknown, or `out` is in use.
-        ModelError: the model cannot be written in this form; the message says in which it can.
-    """
+    """Write a trained model to a new directory."""
     if form not in FORMS:
         raise ConfigError(f"format {form!r} is unknown; use {', '.join(FORMS)}")
     if dtype not in ("auto", "float32") and form in ("adapter", "vllm-lora"):
@@ -119,11 +104,7 @@ def export_model(
 
 
 def _check_read(adapter: Path, record: dict[str, Any]) -> None:
-    """Refuse an adapter whose grace.json does not say how its tokens are read.
-
-    Raises:
-        ModelError: an entry is missing, or the tokenizer has other tokens.
-    """
+    """Refuse an adapter whose grace.json does not say how its tokens are read."""
     bins = list(record.get("bin_tokens", {}).values())
     named = bins or record.get("read_ids") or [record.get("cnf_id")]
     if not {"rows", "read_at"} <= record.keys() or None in named:

@@ -25,14 +25,7 @@ OPTIONAL: dict[str, Any] = {"bin_tokens": {}, "evidence": None, "recalibrated": 
 
 
 def write_card(source: Source, measured: dict[str, Any] | None, directory: Path, name: str) -> None:
-    """Write README.md, and beside it the run's reliability diagram if there is one.
-
-    Args:
-        source: the model, and the form that it was exported in.
-        measured: the row of the run's report about this model, if any.
-        directory: the export, complete but for its card.
-        name: the name of the export, by which a server may call it.
-    """
+    """Write README.md, and beside it the run's reliability diagram if there is one."""
     record, task = source.record, task_in(source.record)
     diagram = own_diagram(source.run, task)
     if diagram is not None:
@@ -75,11 +68,7 @@ def _without_grace(source: Source, directory: Path) -> dict[str, Any]:
 
 
 def _table(measured: dict[str, Any]) -> str:
-    """Return the main metrics with their intervals and meanings, as a table in Markdown.
-
-    Raises:
-        RunError: it is not the row of a report, or one of another version.
-    """
+    """Return the main metrics with their intervals and meanings, as a table in Markdown."""
     try:
         row = from_json(MetricRow, measured)
     except TypeError as error:

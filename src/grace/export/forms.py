@@ -86,11 +86,7 @@ def write_adapter(source: Source, out: Path) -> None:
 
 
 def write_merged(source: Source, out: Path) -> None:
-    """Write a plain Hugging Face checkpoint, which is merged in float32 and then rounded once.
-
-    Raises:
-        ConfigError: the dtype is unknown.
-    """
+    """Write a plain Hugging Face checkpoint, which is merged in float32 and then rounded once."""
     from transformers import GenerationConfig
 
     if source.dtype not in ("auto", *DTYPES):
@@ -131,9 +127,6 @@ def write_vllm_lora(source: Source, out: Path) -> None:
 
     The tokens that are read are never fed to the model, so the input embedding stays the base's.
     generation_config.json names the end tokens for `grace proxy`, which may not have the base.
-
-    Raises:
-        ModelError: stock vLLM cannot load this model as a LoRA, or cannot read c in one request.
     """
     from transformers import GenerationConfig
 
@@ -166,11 +159,7 @@ def write_vllm_lora(source: Source, out: Path) -> None:
 
 
 def _readable_ids(record: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
-    """Return the ids of the tokens that are read.
-
-    Raises:
-        ModelError: vLLM cannot read c in one request.
-    """
+    """Return the ids of the tokens that are read."""
     readout = find_readout(tokenizer)
     if readout is None or readout.head == "bins":
         raise ModelError(
@@ -186,11 +175,7 @@ def _readable_ids(record: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
 
 
 def _check_head(head: Any, ids: Sequence[int], base: str) -> None:
-    """Refuse an output head to which a LoRA cannot add the rows that are read.
-
-    Raises:
-        ModelError: the head has no spare rows, or a bias.
-    """
+    """Refuse an output head to which a LoRA cannot add the rows that are read."""
     if max(ids) >= len(head.weight):
         raise ModelError(
             f"the base {base} has {len(head.weight)} rows and none to spare for <CNF> (id "
@@ -208,9 +193,6 @@ def _lora_parts(adapter: Path, head: str) -> tuple[Tensor, dict[str, Tensor], di
 
     With tied embeddings peft keeps the rows under the name of the input embedding. An adapter of
     rows alone has no LoRA matrices, and gets a config whose rank is the number of its rows.
-
-    Raises:
-        ModelError: a file is damaged.
     """
     if (adapter / ROWS).is_file():
         from peft import LoraConfig
@@ -233,9 +215,6 @@ def _head_lora(
     """Return A (R, D) and B (V, R) that change the logits of `ids` and no others.
 
     Row e of A is the change of the e-th token's row, column e of B the unit vector of that token.
-
-    Raises:
-        ModelError: the LoRA's rank is too small for the rows.
     """
     rank, scale = config["r"], config["lora_alpha"] / config["r"]
     if rank < len(ids):

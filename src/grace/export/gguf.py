@@ -43,12 +43,7 @@ DTYPES = ("auto", "float32", "float16", "q8_0", "q4_k_m")
 
 
 def write_gguf(source: Source, out: Path) -> None:
-    """Write `model.gguf`, the tokenizer, and generation_config.json with the ids of all ends.
-
-    Raises:
-        ConfigError: the dtype is unknown, or a package is not installed.
-        ModelError: the model cannot be written as GGUF; the message says what to do instead.
-    """
+    """Write `model.gguf`, the tokenizer, and generation_config.json with the ids of all ends."""
     from transformers import GenerationConfig
 
     if source.dtype not in DTYPES:
@@ -186,10 +181,6 @@ def _quantizer(kind: str, layer: int) -> Callable[[Path, Path], None]:
 
     The head and the embedding stay in float16, and the matrix that carries the MLP of a block
     `layer` in float32, because its numbers are very small.
-
-    Raises:
-        ConfigError: llama-cpp-python is not installed.
-        ModelError: from the function: llama.cpp fails.
     """
     exact = f"blk.{layer - 1}.ffn_down" if layer else ""
     kept = f"--tensor-type {exact}=f32 " if exact else ""

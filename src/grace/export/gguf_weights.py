@@ -54,22 +54,7 @@ def write_weights(
     adapter_digest: str,
     carrier: str | None = None,
 ) -> None:
-    """Write a model of one of `ARCHITECTURES` with a byte-level vocabulary.
-
-    Args:
-        file: the file to write.
-        model: a causal language model in float32.
-        tokenizer: the tokenizer with `<CNF>`.
-        kind: NumPy type of the matrices; vectors are float32.
-        ends: ids that end a response, the most common first. llama.cpp stops by itself at the
-            first two, and at `<CNF>` if that ends a response.
-        adapter_digest: digest of the adapter, by which an engine recognises its grace.json.
-        carrier: the layer whose matrix stays float32, because its numbers are too small for
-            float16.
-
-    Raises:
-        ModelError: the model is of another kind, or its tokenizer is not supported.
-    """
+    """Write a model of one of `ARCHITECTURES` with a byte-level vocabulary."""
     import gguf
 
     config = model.config
@@ -135,11 +120,7 @@ def _add_shape(writer: Any, config: Any) -> None:
 
 
 def _add_vocabulary(writer: Any, tokenizer: Any, rows: int) -> None:
-    """Add the tokens, their merges and the chat template.
-
-    Raises:
-        ModelError: llama.cpp has no rule that splits text as this tokenizer does.
-    """
+    """Add the tokens, their merges and the chat template."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     model, rule = backend["model"], _pre_tokenizer(backend)
     # llama.cpp does not compose letters: a letter and its accent apart are other tokens there.
@@ -194,11 +175,7 @@ def in_rotary_order(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def cast(name: str, weight: np.ndarray, kind: Any) -> np.ndarray:
-    """Return a matrix in another NumPy type.
-
-    Raises:
-        ModelError: it has numbers that the type cannot hold.
-    """
+    """Return a matrix in another NumPy type."""
     with np.errstate(over="ignore"):
         converted: np.ndarray = weight.astype(kind)
     if not np.isfinite(converted).all():

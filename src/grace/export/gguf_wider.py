@@ -79,11 +79,7 @@ class Wider:
         return {f"{self.base}.{name}": self.head_size for name in names}
 
     def tensor(self, name: str, data: np.ndarray, kind: Any) -> tuple[np.ndarray, Any]:
-        """Return a tensor and its type as the wider file has them.
-
-        Raises:
-            ModelError: it is none of those that are known.
-        """
+        """Return a tensor and its type as the wider file has them."""
         import gguf
 
         owner, _, what = name.rpartition(".")
@@ -120,11 +116,7 @@ class Wider:
 
 
 def wider(reader: Any, layer: int, rows_EH: np.ndarray, ids: tuple[int, ...], head: str) -> Wider:
-    """Return how a file gets wider: by as much as its rows can be quantized together.
-
-    Raises:
-        ModelError: it is a model of another architecture.
-    """
+    """Return how a file gets wider: by as much as its rows can be quantized together."""
     import gguf
 
     base = reader.fields["general.architecture"].contents()

@@ -43,16 +43,7 @@ UNBOUNDED = 1e9  # for evidence without a range to which features are clipped
 def snippet(
     record: dict[str, Any], directory: Path, prompt: str, engine: Literal["vllm", "llama"] | None
 ) -> str:
-    """Return the code that computes c and, for an engine, the code that asks it.
-
-    Args:
-        record: the content of grace.json, of a model that reads `<CNF>`.
-        directory: the export, which names its end tokens.
-        prompt: what `prompt_of` returned; if it is empty, the code has no `PROMPT`, and
-            `engine` must be None.
-        engine: vllm: stock vLLM 0.26 or later, through the package openai; llama:
-            llama-cpp-python, for a linear read-out; None: the code has no `ask`.
-    """
+    """Return the code that computes c and, for an engine, the code that asks it."""
     evidence = Evidence.in_card(record)
     read = record.get("read_ids", [record["cnf_id"]])
     stops = list(dict.fromkeys([*named_ends(directory), *record.get("stop_ids", ())]))

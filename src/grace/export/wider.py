@@ -48,18 +48,7 @@ class Carried(NamedTuple):
 def widen(
     model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAINT, more: int = 0
 ) -> Carried:
-    """Let a model's own logits of some tokens contain the readings of a layer in the middle.
-
-    Args:
-        model: a model in float32; it is changed.
-        rows: what the logits of the tokens gain from the MLP of a block.
-        ids: the tokens.
-        faint: scale of the readings in the residual stream.
-        more: how many dimensions to add; 0: as many as transformers and GPUs like.
-
-    Raises:
-        ModelError: the model is of another type than `CARRIED`, or quantized.
-    """
+    """Let a model's own logits of some tokens contain the readings of a layer in the middle."""
     kind = model.config.model_type
     if not can_carry(model):
         raise ModelError(
@@ -110,11 +99,7 @@ def _more(config: Any) -> int:
 
 
 def _as_llama(model: Any) -> Any:
-    """Return a Qwen 2 as the same Llama with biases, whose heads vLLM lets have their own size.
-
-    Raises:
-        ModelError: some of its layers see a window only, which a Llama does not have.
-    """
+    """Return a Qwen 2 as the same Llama with biases, whose heads vLLM lets have their own size."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config, state = model.config, model.state_dict()

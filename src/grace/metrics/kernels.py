@@ -138,11 +138,7 @@ METRICS: dict[str, Callable[[Counted], Floats]] = {
 
 
 def metric_names(metrics: str | Sequence[str] | None) -> list[str]:
-    """Return one name or several as a list, all of `METRICS` for None.
-
-    Raises:
-        UserInputError: there is no such metric.
-    """
+    """Return one name or several as a list, all of `METRICS` for None."""
     names = [metrics] if isinstance(metrics, str) else list(METRICS if metrics is None else metrics)
     for name in names:
         if name not in METRICS:

@@ -56,9 +56,6 @@ class Resamples:
         """Return each metric on the data (entry 0) and on every resample; nan where undefined.
 
         Answers to a single question say nothing of others: all their resamples are undefined.
-
-        Raises:
-            UserInputError: unusable values, or not one of the questions per response.
         """
         data = sort_by_confidence(*check(confidence, correct, self._bins), self._bins)
         code_N = self._codes(questions, len(data.order_N))[data.order_N]
@@ -86,9 +83,6 @@ class Resamples:
             questions: Q question ids.
             top_FQ: values of each question.
             bottom: (Q,) or (F, Q); by default ones, which make the ratio a mean.
-
-        Raises:
-            UserInputError: not one of the questions per column.
         """
         at_Q = self._codes(questions, top_FQ.shape[1])
         bottom_FQ = np.ones((1, len(at_Q))) if bottom is None else np.atleast_2d(bottom)

@@ -31,12 +31,7 @@ class Sorted(NamedTuple):
 def check(
     confidence: ArrayLike, correct: ArrayLike, bins: int = 10, *, bounded: bool = True
 ) -> tuple[Floats, Floats]:
-    """Return both as float64 arrays of shape (N,).
-
-    Raises:
-        UserInputError: empty, lengths differ, or a value that is no truth value or no probability
-            (or, if it is not `bounded`, not finite).
-    """
+    """Return both as float64 arrays of shape (N,)."""
     confidence_N = np.asarray(confidence, dtype=np.float64)
     correct_N = np.asarray(correct, dtype=np.float64)
     if confidence_N.ndim != 1 or confidence_N.shape != correct_N.shape:

@@ -49,12 +49,7 @@ def encode_each(
     choices: Choices,
     encode: Callable[[str, Sequence[str]], Asked],
 ) -> Iterator[Asked]:
-    """Yield each question with its prompt encoded; empty `choices`: all questions are open.
-
-    Raises:
-        GraceError: as `encode`; the message names the question by its number, from 0.
-        UserInputError: `questions` is a single text, or the number of choices differs.
-    """
+    """Yield each question with its prompt encoded; empty `choices`: all questions are open."""
     if not is_many(questions):
         raise UserInputError(f"questions is {questions!r}; give a list, or use ask for one")
     open_questions = isinstance(choices, Sized) and len(choices) == 0
@@ -78,11 +73,7 @@ def encode_each(
 
 
 def check_question(question: str, choices: Sequence[str]) -> None:
-    """Check the text of a question and its choices.
-
-    Raises:
-        UserInputError: a text is empty or malformed, or the number of choices is out of range.
-    """
+    """Check the text of a question and its choices."""
     if not is_many(choices) or not isinstance(choices, Sized):
         raise UserInputError(f"choices is {choices!r}; give a list of texts, one per option")
     for text, what in ((question, "question"), *((choice, "choice") for choice in choices)):
@@ -97,11 +88,7 @@ def check_question(question: str, choices: Sequence[str]) -> None:
 
 
 def check_pairs(prompts: Sequence[str | Sequence[Message]], responses: Sequence[str]) -> None:
-    """Check prompts, which are questions or conversations, and a response to each.
-
-    Raises:
-        UserInputError: the lengths differ, a message lacks its role or content, or a text is none.
-    """
+    """Check prompts, which are questions or conversations, and a response to each."""
     if not all(is_many(one) and isinstance(one, Sized) for one in (prompts, responses)):
         raise UserInputError("prompts and responses are lists; put a single one in brackets")
     if len(prompts) != len(responses):
@@ -138,11 +125,7 @@ def _check_chat(chat: Sequence[Message]) -> None:
 
 
 def _check_text(text: str) -> None:
-    """Check that a value is text that can be encoded as UTF-8.
-
-    Raises:
-        UserInputError: it is not a str, or has half a surrogate pair.
-    """
+    """Check that a value is text that can be encoded as UTF-8."""
     if not isinstance(text, str):
         raise UserInputError(f"got {text!r} instead of a text; give a str")
     try:

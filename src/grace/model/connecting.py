@@ -26,18 +26,6 @@ def connect(
     """Return the model that a server runs; its `ask`, `vote` and `score` send requests.
 
     Neither weights nor torch are loaded.
-
-    Args:
-        url: the address of an OpenAI-compatible server, with or without `/v1`.
-        path: the run, or the directory that `grace export` wrote, for its tokenizer and grace.json.
-        model: the server's name of the model; None: the server has only one.
-        api_key: the server's API key.
-        options: the options of `grace.engines.http.upstream.Upstream`.
-
-    Raises:
-        ModelError: `path` has no tokenizer with `<CNF>`, the server's model was made from another
-            adapter, or its log-probabilities would not give c.
-        UpstreamError: the server cannot be reached or does not have the model.
     """
     folder = adapter_folder(Path(path), None) or Path(path)
     if not folder.is_dir():
@@ -49,12 +37,7 @@ def connect(
 
 
 def served_directory(url: str, *, model: str | None = None, api_key: str = "") -> Path:
-    """Return the directory on this machine that a server has loaded its model from.
-
-    Raises:
-        ModelError: the server names no directory of this machine, or does not have the model.
-        UpstreamError: the server cannot be reached.
-    """
+    """Return the directory on this machine that a server has loaded its model from."""
     background = Background("grace-upstream")
     calls, upstream = Calls(background), Upstream(url, api_key=api_key)
     try:

@@ -85,12 +85,7 @@ def load(
 
 
 def _local(path: str | Path) -> str | Path:
-    """Return a path, or the local copy of a model or adapter on the Hub, with its grace.json.
-
-    Raises:
-        ModelError: there is none here, and the Hub does not have it, cannot be reached, or has no
-            grace.json for it.
-    """
+    """Return a path, or the local copy of a model or adapter on the Hub, with its grace.json."""
     if is_missing(path):
         raise ModelError(
             f"{path} does not exist: no run and no model is there; check the path, or give a Hub id"

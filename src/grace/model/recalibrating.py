@@ -59,17 +59,7 @@ def parts(
     confidence: Sequence[float],
     logprobs: Sequence[Sequence[float] | None],
 ) -> Array:
-    """Split the log-odds of c, before its floor, into the parts of the rows and of the evidence.
-
-    Args:
-        evidence: the model's evidence, if any.
-        confidence: c of N answers.
-        logprobs: for each answer the log-probabilities of its tokens and of its end, if known.
-
-    Returns:
-        Shape (2, N); (1, N), the sum of the parts, if the model has no evidence or the
-        log-probabilities of an answer are missing.
-    """
+    """Split the log-odds of c, before its floor, into the parts of the rows and of the evidence."""
     floor = evidence.floor if evidence else 0.0
     total_N = log_odds((np.asarray(confidence) - floor) / (1 - floor))
     complete = [one for one in logprobs if one]
@@ -88,9 +78,6 @@ def fit_recalibration(
         parts_PN: the parts of the answers' log-odds, shape (1 or 2, N) (see `parts`).
         correct: the grade of each answer.
         questions: the question of each answer; answers to one question share a fold.
-
-    Raises:
-        UserInputError: there are fewer than ten questions.
     """
     from grace.probe import assign_folds
 
@@ -111,11 +98,7 @@ def fit_recalibration(
 
 
 def recalibratable(path: Path) -> Path:
-    """Return the adapter directory of a run or adapter that can be recalibrated.
-
-    Raises:
-        ModelError: `path` is neither, or its c is read from bins or at the prompt.
-    """
+    """Return the adapter directory of a run or adapter that can be recalibrated."""
     folder = adapter_folder(path, None)
     if folder is None:
         raise ModelError(
@@ -138,9 +121,6 @@ def write_recalibrated(folder: Path, out: Path, made: Recalibrated) -> None:
     """Copy an adapter, with the fitted numbers in its grace.json.
 
     What was measured of the old confidence, and its threshold, are left out.
-
-    Raises:
-        ConfigError: `out` exists and is not empty.
     """
     check_vacant(out)
     card: dict[str, Any] = read_card(folder)

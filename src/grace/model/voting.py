@@ -137,9 +137,6 @@ def sampled(
     """Yield each question with its samples, in order.
 
     `AT_ONCE` questions are read and sampled at a time, so there may be any number of them.
-
-    Raises:
-        ModelError: a prompt and its response could exceed the model's context.
     """
     source, start = iter(questions), 0
     while batch := list(itertools.islice(source, AT_ONCE)):

@@ -86,19 +86,7 @@ ESTIMATORS = "report.estimators"
 def run(
     path: Path, settings: RunSettings, *, redo: str | None = None, until: str | None = None
 ) -> dict[str, Any]:
-    """Bring a run to its end and return its report.
-
-    Args:
-        path: the run directory; created if it is missing, resumed if it exists.
-        settings: must equal those of an existing run, except for the stages that are redone.
-        redo: a stage to do again, with all that follow it.
-        until: the last stage to do; an empty report is returned if there is none yet.
-
-    Raises:
-        RunError: settings or files of a finished stage changed; another process is at work; the
-            disk is full.
-        ConfigError: `redo` or `until` is not a stage, or an estimator cannot be fitted here.
-    """
+    """Bring a run to its end and return its report."""
     directory = RunDir(path)
     check_start(directory, settings, redo=redo, until=until)
     with directory.lock():
@@ -121,12 +109,7 @@ def run(
 def check_start(
     directory: RunDir, settings: RunSettings, *, redo: str | None, until: str | None
 ) -> None:
-    """Refuse what `run` would refuse, before anything is written or removed.
-
-    Raises:
-        RunError, ConfigError: as `run`.
-        ModelError, DataError: the model, its block or the questions do not fit what will be redone.
-    """
+    """Refuse what `run` would refuse, before anything is written or removed."""
     left = stages_left(directory, settings, redo=redo, until=until)
     if redo and "sample" in left:
         sample.check_model(settings)
@@ -202,12 +185,7 @@ def _refuse_orphans(directory: RunDir) -> None:
 def stages_left(
     directory: RunDir, settings: RunSettings, *, redo: str | None = None, until: str | None = None
 ) -> list[str]:
-    """Return the stages that `run` would do, in order; nothing is written.
-
-    Raises:
-        RunError: as `run` for settings that changed.
-        ConfigError: `redo` or `until` is not a stage, or `redo` comes after `until`.
-    """
+    """Return the stages that `run` would do, in order; nothing is written."""
     for stage in filter(None, (redo, until)):
         if stage not in STAGES:
             raise ConfigError(f"unknown stage {stage!r}; known: {', '.join(STAGES)}")
@@ -227,12 +205,6 @@ def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> str
 
     Settings of stages after the first unfinished one may change: nothing of them is done. A run
     that has not sampled anything yet takes any settings.
-
-    Returns:
-        The first stage to do again because of `redo` or of changed settings; None: none.
-
-    Raises:
-        RunError: with the difference and the two ways on.
     """
     training = not directory.done("train")
     free = [ESTIMATORS, *(f"train.{name}" for name in FREE_IN_TRAINING if training)]

@@ -240,21 +240,12 @@ class Context:
 
 
 def open_run(path: Path, device: str | None = None) -> Context:
-    """Return the context of an existing run, with its model on the run's device or another.
-
-    Raises:
-        RunError, ConfigError: as `load_run_settings`.
-    """
+    """Return the context of an existing run, with its model on the run's device or another."""
     return Context(RunDir(path), load_run_settings(path, device))
 
 
 def load_run_settings(path: Path, device: str | None = None) -> RunSettings:
-    """Return the settings of a run to work with, with its own device or another.
-
-    Raises:
-        RunError: there is no run at this path.
-        ConfigError: they name code that the user has not named (see `plugins.refuse_code`).
-    """
+    """Return the settings of a run to work with, with its own device or another."""
     settings = read_run_settings(path)
     plugins.refuse_code(code_in(settings), RunDir(path).config)
     model = dataclasses.replace(settings.model, device=device or settings.model.device)
@@ -262,11 +253,7 @@ def load_run_settings(path: Path, device: str | None = None) -> RunSettings:
 
 
 def read_run_settings(path: Path) -> RunSettings:
-    """Return the settings of a run to look at; code that they name is not checked.
-
-    Raises:
-        RunError: there is no run at this path, or there are several.
-    """
+    """Return the settings of a run to look at; code that they name is not checked."""
     config = RunDir(path).config
     stored = read_json(config) if config.exists() else {}
     if not is_run(path):

@@ -46,10 +46,6 @@ def plan_runs(runs: Iterable[tuple[RunSettings, Collection[str]]]) -> list[list[
     """Return the stages that runs have left to do; nothing is written into them.
 
     The models' weights are not loaded, only their tokenizers. A GGUF file is unpacked.
-
-    Raises:
-        ModelError: there is no such model, or its tokenizer cannot be read.
-        DataError: the questions cannot be read, or are too few.
     """
     read: dict[tuple[ModelSettings, DataSettings, int], QuestionStats] = {}
     plans = []

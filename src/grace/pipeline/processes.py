@@ -121,10 +121,6 @@ def train_together(path: Path) -> None:
 
     The stages before and after it are done in one process, those before first (`grace run RUN
     --until fit`). Processes on several machines must share the run's directory.
-
-    Raises:
-        RunError: there is no run, an earlier stage is missing, or another process is at work.
-        TrainingError, ConfigError: as `grace.training.trainer.train_adapter`.
     """
     context = open_run(path)
     directory = context.directory

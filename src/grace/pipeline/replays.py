@@ -27,15 +27,7 @@ NAMES = ("strategy", "answers", "estimator")  # fields of rows
 def write_replay(
     directory: RunDir, replay: Replay, *, samples: int, temperature: float, orders: int
 ) -> dict[str, Any]:
-    """Write a run's replay and return what scaling.json holds.
-
-    Args:
-        directory: the run.
-        replay: its curves and pools.
-        samples: samples per question.
-        temperature: the sampling temperature.
-        orders: orders of the samples that the curves are means over.
-    """
+    """Write a run's replay and return what scaling.json holds."""
     from safetensors.numpy import save
 
     content: dict[str, Any] = to_json(
@@ -62,11 +54,7 @@ def write_replay(
 
 
 def read_replay(context: Context) -> Replay | None:
-    """Return the replay that `grace scale` stored in a run, None if there is none.
-
-    Raises:
-        RunError: a file is from another version, or missing.
-    """
+    """Return the replay that `grace scale` stored in a run, None if there is none."""
     from safetensors.numpy import load_file
 
     directory, settings = context.directory, context.settings

@@ -79,14 +79,7 @@ def answer(
     split: Split,
     sampling: Sampling | None = None,
 ) -> None:
-    """Let a model answer a split's questions, and grade the answers; done once.
-
-    Args:
-        context: the run.
-        answers: the model.
-        split: the questions, and where the responses are kept.
-        sampling: None: the sampling of test questions.
-    """
+    """Let a model answer a split's questions, and grade the answers; done once."""
     sampling = sampling or sampling_for(context, "test")
     if not is_answered(split, sampling.num_samples):
         sample_split(context, answers, split, sampling)

@@ -84,11 +84,7 @@ class Study(NamedTuple):
     where: str = "settings"
 
     def runs(self) -> dict[Path, RunSettings]:
-        """Return the settings of every run by its folder, relative to the study's.
-
-        Raises:
-            ConfigError: an unknown or impossible setting.
-        """
+        """Return the settings of every run by its folder, relative to the study's."""
         from_dict(RunSettings, self.tree, where=self.where)  # its own mistakes, before overrides
         base = self._resolved("settings")
         tasks = self.settings.tasks or (base.data.task,)
@@ -139,11 +135,6 @@ def resolve_study(
 
     `data.task` among the overrides picks one of the study's tasks, where it has several. Whether
     an existing run accepts other settings is checked by `run_study`.
-
-    Raises:
-        ConfigError: an impossible setting, a task that the study does not have, a new run without a
-            model or a task, or an existing one that names code which the user has not named.
-        RunError: the path holds a run or a study with other folders.
     """
     config = RunDir(path).config
     resumed = recipe is None and config.exists()
@@ -191,11 +182,7 @@ def _stored_study(config: Path) -> Study:
 
 
 def _only_task(study: Study, task: str) -> Study:
-    """Return the part of a study that is about one of its tasks.
-
-    Raises:
-        ConfigError: the study does not have that task.
-    """
+    """Return the part of a study that is about one of its tasks."""
     tasks = study.settings.tasks
     if task not in tasks:
         raise ConfigError(
@@ -220,11 +207,7 @@ def _refuse_unset(settings: RunSettings) -> None:
 
 
 def _refuse_other_folders(directory: RunDir, study: Study, count: int) -> None:
-    """Refuse to start runs in a directory whose runs are in other folders.
-
-    Raises:
-        RunError: it is a single run, or a study with other levels of folders.
-    """
+    """Refuse to start runs in a directory whose runs are in other folders."""
     if not directory.config.exists():
         return
     stored = read_json(directory.config)
@@ -252,19 +235,7 @@ def run_study(
     jobs: int = 1,
     scored: Scored | None = None,
 ) -> dict[str, Any]:
-    """Bring every run of a study to its end and return their common report.
-
-    Args:
-        path: the directory of the study, or of its only run.
-        study: its runs, from `resolve_study`.
-        redo: a stage to do again in every run, with all that follow it.
-        until: the last stage to do in every run; an empty report is returned if one has none yet.
-        jobs: tasks and seeds at a time, in processes of their own.
-        scored: called with the folder of each task and seed's main run before its report.
-
-    Raises:
-        RunError, ConfigError: as `run`.
-    """
+    """Bring every run of a study to its end and return their common report."""
     runs = study.runs()
     directory = RunDir(path)
     if not study.levels:

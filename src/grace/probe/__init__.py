@@ -45,9 +45,6 @@ def kfold_scores(
     Returns:
         Uncalibrated scores, float64 of shape (N,).
 
-    Raises:
-        UserInputError: features that are not finite.
-        DataError: fewer than two questions.
     Source: arXiv 2509.09438 section 3.2.2.
     """
     features_ND, label_N = checked(features_ND, labels_N)
@@ -71,12 +68,7 @@ def fit_probe(
     blocks: Sequence[int] = (),
     seed: int = 0,
 ) -> Probe:
-    """Fit one ridge probe on all rows, for scoring rows of other splits (see `kfold_scores`).
-
-    Raises:
-        UserInputError: features that are not finite.
-        DataError: fewer than two questions.
-    """
+    """Fit one ridge probe on all rows, for scoring rows of other splits (see `kfold_scores`)."""
     features_ND, label_N = checked(features_ND, labels_N)
     check_several(groups_N)
     fold_N = assign_folds(groups_N, 1 if len(lambdas) == 1 else folds, seed)

@@ -26,9 +26,6 @@ def round_rows(rows_ED: Array, states: Sequence[Array]) -> Array:
     Args:
         rows_ED: the rows of the tokens that are read, that of `<NOC>` last.
         states: for each of the others the states (N, D) that it is read at.
-
-    Returns:
-        The rounded rows, float32.
     """
     *read, base_D = np.asarray(rows_ED, dtype=np.float64)
     rounded_D = _bfloat16(base_D)

@@ -37,11 +37,7 @@ class Probe:
 
 
 def labels_of(correct: Sequence[bool], what: str = "training responses") -> NDArray[np.float64]:
-    """Return 1.0 for right and 0.0 for wrong answers, shape (N,), to fit a confidence to.
-
-    Raises:
-        DataError: all are right, all are wrong, or there are none.
-    """
+    """Return 1.0 for right and 0.0 for wrong answers, shape (N,), to fit a confidence to."""
     label_N = np.array(correct, dtype=np.float64)
     if not len(label_N):
         raise DataError(f"all {what} were cut at the length limit; raise sample.max_new_tokens")
@@ -87,11 +83,7 @@ def varying(features_NF: Array) -> Array:
 
 
 def checked(features_ND: Array, labels_N: Array) -> tuple[Array, Array]:
-    """Return features and labels as float64.
-
-    Raises:
-        UserInputError: shapes that differ, or features that are not finite.
-    """
+    """Return features and labels as float64."""
     features_ND = np.asarray(features_ND, dtype=np.float64)
     label_N = np.asarray(labels_N, dtype=np.float64)
     if features_ND.ndim != 2 or len(features_ND) != len(label_N):

@@ -35,11 +35,7 @@ from grace.store import is_run, is_study, write_bytes, write_json
 
 
 def check_report_place(out: Path | None) -> None:
-    """Refuse to write a report over that of a run.
-
-    Raises:
-        ConfigError: `out` is a file, a run or a study.
-    """
+    """Refuse to write a report over that of a run."""
     if out is None:
         return
     if out.is_file():

@@ -156,10 +156,6 @@ def merge(runs: Iterable[ReportInput], name: str) -> ReportInput:
     pooled per training task over the runs whose `report.name` is the first one's, equal notes
     appear once, settings that differ are listed side by side, and examples come from the first run
     of each task.
-
-    Raises:
-        UserInputError: no input, or different results for the same estimator, task and seed of two
-            runs of one name.
     """
     inputs = list(runs)
     if not inputs:

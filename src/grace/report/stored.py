@@ -12,11 +12,7 @@ from grace.store import read_card, read_json
 
 
 def checked_report(content: Any, path: Path) -> Report:
-    """Build the report of the run at `path` from the content of its report.json.
-
-    Raises:
-        RunError: it is not a report.
-    """
+    """Build the report of the run at `path` from the content of its report.json."""
     try:
         return from_json(Report, content)
     except TypeError:
@@ -31,10 +27,6 @@ def own_row(path: Path) -> dict[str, Any] | None:
     """Read the row about the trained confidence on the task that it was trained for.
 
     A run has it in report.json, an exported model in grace.json; None where neither has it.
-
-    Raises:
-        RunError: the report is not JSON, or none.
-        ModelError: grace.json is damaged.
     """
     report = path / "report.json"
     if report.exists():

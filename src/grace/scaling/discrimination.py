@@ -27,11 +27,7 @@ class PairWins(NamedTuple):
 
 
 def pair_wins(pool: Pool, estimator: str) -> PairWins:
-    """Count the pairs and the wins of an estimator; samples without a confidence are in no pair.
-
-    Raises:
-        UserInputError: the pool has no confidences of that estimator.
-    """
+    """Count the pairs and the wins of an estimator; samples without a confidence are in no pair."""
     value_QS = pool.confidence(estimator)
     rated_QS = ~np.isnan(value_QS)
     right_QS, wrong_QS = rated_QS & pool.correct_QS, rated_QS & ~pool.correct_QS
@@ -51,10 +47,6 @@ def discrimination(
 
     None when no question of any seed has both a right and a wrong sample. Source: Taubenfeld et
     al. 2025, arXiv 2502.06233, section 5; see `grace.metrics.wqd`.
-
-    Args:
-        questions: the question ids of each seed.
-        parts: the wins of each seed.
     """
     resamples = Resamples([name for part in questions for name in part])
     drawn_D = over_seeds(

@@ -33,20 +33,7 @@ def accuracy_threshold(
     grid: Sequence[float] = GRID,
     drop: float = 0.0,
 ) -> AccuracyGuarantee:
-    """Choose tau for early stopping so that at least `target` of the answers it gives are right.
-
-    Args:
-        pool: samples of the calibration questions, drawn at the temperature of use.
-        target: accuracy to guarantee for the answers that are given, in (0, 1).
-        budget: maximum number of samples per question; 1 is selective answering.
-        delta: accepted probability that the guarantee does not hold, in (0, 1).
-        estimator: the estimator whose confidences are used.
-        grid: thresholds from strict to loose, chosen without looking at these data.
-        drop: confidence below which a sample is aborted.
-
-    Raises:
-        UserInputError: an impossible target, delta, budget or grid, or missing confidences.
-    """
+    """Choose tau for early stopping so that at least `target` of the answers it gives are right."""
     votes = pool.dropped(drop, budget) if drop else pool
     answered_GQ, right_GQ = early_stops(votes, budget, estimator, grid)
     accepted_G, right_G = answered_GQ.sum(axis=1), right_GQ.sum(axis=1)
@@ -60,9 +47,6 @@ def early_stops(
     """Return whether each question is answered, and answered right, at each threshold: (G, Q).
 
     A question is answered if one of its first `budget` samples reaches the threshold.
-
-    Raises:
-        UserInputError: the pool has fewer samples than the budget, or none of the confidences.
     """
     pool.check_budgets([budget])
     table = VoteTable(pool.answer_QS[:, :budget], pool.confidence(estimator)[:, :budget])

@@ -46,9 +46,6 @@ class Pool:
             tokens: (Q, S) lengths; by default zeros.
             confidences: by estimator (Q, S) values in [0, 1]; None or nan where there is none.
             traces: the confidences token by token, of each sample of each question.
-
-        Raises:
-            UserInputError: the shapes differ, or a value is not allowed.
         """
         codes = np.asarray(answers)
         if codes.ndim != 2 or not codes.size or not np.issubdtype(codes.dtype, np.integer):
@@ -74,11 +71,7 @@ class Pool:
         confidences: Mapping[str, ArrayLike] | None = None,
         traces: Sequence[Sequence[Sequence[float]]] | None = None,
     ) -> Pool:
-        """Make a pool of answers as texts, None for none (see `__init__`).
-
-        Raises:
-            UserInputError: as for the constructor, or not every question has as many samples.
-        """
+        """Make a pool of answers as texts, None for none (see `__init__`)."""
         lengths = sorted({len(row) for row in answers})
         if len(lengths) != 1:
             raise UserInputError(
@@ -102,11 +95,7 @@ class Pool:
         return int(self.answer_QS.shape[1])
 
     def confidence(self, estimator: str | None) -> Floats:
-        """Return an estimator's confidences (Q, S); all nan for None.
-
-        Raises:
-            UserInputError: the pool has no confidences of that estimator.
-        """
+        """Return an estimator's confidences (Q, S); all nan for None."""
         if estimator is None:
             return np.full(self.answer_QS.shape, np.nan)
         if estimator not in self.confidences:
@@ -118,11 +107,7 @@ class Pool:
         return self.confidences[estimator]
 
     def check_budgets(self, budgets: Sequence[int]) -> None:
-        """Check that budgets are between 1 and the number of stored samples.
-
-        Raises:
-            UserInputError: one is not, or there is none.
-        """
+        """Check that budgets are between 1 and the number of stored samples."""
         if not budgets or min(budgets) < 1 or max(budgets) > self.num_samples:
             raise UserInputError(
                 f"budgets {', '.join(map(str, budgets)) or '(none)'} do not fit: the pool holds "
@@ -153,9 +138,6 @@ class Pool:
             drop: confidence below which a sample is aborted; 0: never.
             budget: number of samples of a vote.
             rows: questions (R, 1) and samples (R, S) of the votes; by default all, as stored.
-
-        Raises:
-            UserInputError: the pool has no traces.
         """
         at = np.s_[:, :budget] if rows is None else (rows[0], rows[1][:, :budget])
         votes = Pool(
@@ -177,21 +159,13 @@ class Pool:
         )
 
     def lowest_right(self) -> Floats:
-        """Return the lowest confidence along the first sample of each question, where it is right.
-
-        Raises:
-            UserInputError: the pool has no traces.
-        """
+        """Return the lowest confidence along each question's first sample, where it is right."""
         trace_NK = self._traces()[self.correct_QS[:, 0], 0, 1:]
         lowest_N: Floats = np.nanmin(trace_NK, axis=1, initial=1.0)
         return lowest_N
 
     def drops(self, drop: float) -> tuple[NDArray[np.bool_], Indices]:
-        """Return which samples are aborted, and after how many tokens: (Q, S).
-
-        Raises:
-            UserInputError: the pool has no traces.
-        """
+        """Return which samples are aborted, and after how many tokens: (Q, S)."""
         low_QSK = self._traces() < drop
         low_QSK[..., :1] = False
         first_QS: Indices = low_QSK.argmax(axis=-1)

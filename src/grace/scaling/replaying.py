@@ -42,17 +42,6 @@ def replay(
 
     Every policy and budget sees the same orders, so their differences are paired. The chosen
     answer is right if the first sample with that answer is right; no answer counts as wrong.
-
-    Args:
-        pool: the stored samples.
-        policies: policies, or their names as in `grace.strategies.policy`.
-        budgets: maximum numbers of samples per question, at most the samples in the pool.
-        orders: number of random orders of each question's samples to average over.
-        seed: seed of the orders.
-
-    Raises:
-        ConfigError: a policy that does not exist.
-        UserInputError: an impossible budget or number of orders, or missing confidences.
     """
     pool.check_budgets(budgets)
     budgets = sorted(set(budgets))

@@ -96,12 +96,7 @@ class Scaling:
     def __init__(
         self, seeds: Sequence[Sequence[Curve]], questions: Sequence[Sequence[Hashable]] = ()
     ) -> None:
-        """Store the curves; draws are computed when they are first needed.
-
-        Args:
-            seeds: the curves of each seed, of the same policies at the same budgets.
-            questions: the question ids of each seed; not needed for a single seed.
-        """
+        """Store the curves; draws are computed when they are first needed."""
         self._seeds = [{curve.name: curve for curve in curves} for curves in seeds]
         self.curves = self._seeds[0]
         first = seeds[0][0]
@@ -120,11 +115,7 @@ class Scaling:
         return mean
 
     def draws(self, policy: str, budget: int, measure: Measure = "accuracy") -> Floats:
-        """Return the mean over questions and seeds (entry 0) and its draws: (D,).
-
-        Raises:
-            UserInputError: a policy or a budget that was not replayed.
-        """
+        """Return the mean over questions and seeds (entry 0) and its draws: (D,)."""
         return self._values[1][:, *self._place(policy, budget), MEASURES.index(measure)]
 
     def estimate(self, policy: str, budget: int, measure: Measure = "accuracy") -> Estimate:
@@ -191,15 +182,7 @@ class Scaling:
 
 
 def joined(parts: Sequence[tuple[Sequence[str], Scaling]]) -> Scaling:
-    """Join the replays of several seeds, for intervals over their questions and the seeds.
-
-    Args:
-        parts: the question ids and the replay of each seed. Policies and budgets that are not in
-            every replay are left out.
-
-    Raises:
-        UserInputError: no part.
-    """
+    """Join the replays of several seeds, for intervals over their questions and the seeds."""
     if not parts:
         raise UserInputError("0 replays cannot be joined; give at least one")
     every = [scaling for _, scaling in parts]

@@ -63,12 +63,6 @@ def create_app(model: Model, settings: ServerSettings, path: Path) -> FastAPI:
 
     `app.state.end()` answers every waiting request with 503; call it when the server must stop
     before they are done.
-
-    Args:
-        model: from `grace.load`; do not call it from elsewhere while it is served.
-        settings: limits, name and API key.
-        path: what the model was loaded from; a run or an export has measured metrics, for
-            `/v1/models`.
     """
     service = Service(model, settings)
 

@@ -78,11 +78,7 @@ class ChatMessage(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _text_only(cls, data: Any) -> Any:
-        """Refuse tool calls and their results; an assistant's turn without content is its refusal.
-
-        Raises:
-            ValueError: the turn calls a tool or is a tool's result.
-        """
+        """Refuse tool calls and their results; an assistant turn without content is a refusal."""
         if not isinstance(data, dict):
             return data
         if data.get("role") in TOOL_ROLES or data.get("tool_calls") or data.get("function_call"):
@@ -196,11 +192,7 @@ class ChatRequest(_Sampled):
 
     @property
     def question(self) -> str:
-        """The only user turn, which `grace` options need.
-
-        Raises:
-            UserInputError: the conversation is not one user turn.
-        """
+        """The only user turn, which `grace` options need."""
         last = self.messages[-1].role
         if len(self.messages) > 1 or last != "user":
             raise UserInputError(

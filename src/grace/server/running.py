@@ -199,19 +199,7 @@ def room_for_connections() -> int:
 def serve(
     app: FastAPI, *, host: str, port: int, name: str, protected: bool, has_choices: bool
 ) -> None:
-    """Serve until SIGINT or SIGTERM; then answer the requests that have arrived, for `DRAIN_S`.
-
-    Args:
-        app: the application.
-        host: the address to listen on.
-        port: the port; 0 takes a free one.
-        name: the model's name for clients.
-        protected: clients need an API key.
-        has_choices: its questions are multiple-choice questions.
-
-    Raises:
-        ConfigError: the server cannot listen on the address.
-    """
+    """Serve until SIGINT or SIGTERM; then answer the requests that have arrived, for `DRAIN_S`."""
     listening = listen(host, port)
     url = _url(host, listening.getsockname()[1])
     to_stderr = logging.StreamHandler()
@@ -243,11 +231,7 @@ def leave() -> NoReturn:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Return a socket that listens on an address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         if not host:  # for a socket, all addresses

@@ -237,12 +237,7 @@ def responses(model: type[BaseModel], chunk: type[BaseModel] | None = None) -> d
 
 
 def complete_document(app: FastAPI, *, protected: bool) -> None:
-    """Add to the OpenAPI document what FastAPI cannot know; call it after the last route is added.
-
-    Args:
-        app: the application.
-        protected: the paths under `/v1` need an API key.
-    """
+    """Add to the OpenAPI document what FastAPI cannot know; call it after the last route."""
     document = app.openapi()  # FastAPI keeps this very object and serves it
     parts = document["components"]
     for chunk in CHUNKS:

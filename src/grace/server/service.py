@@ -209,11 +209,7 @@ class Service:
             raise _refused(field, f"{body.longest} tokens; ask for at most {most}")
 
     def check_model(self, name: str) -> None:
-        """Refuse another model's name.
-
-        Raises:
-            ApiError: with the name to use.
-        """
+        """Refuse another model's name."""
         if name != self.settings.name:
             text = f"model {name!r} is not served here; use {self.settings.name!r}"
             raise ApiError(404, text, param="model", code="model_not_found")

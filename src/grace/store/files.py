@@ -25,11 +25,7 @@ def digest(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return a JSON file's content.
-
-    Raises:
-        RunError: the file is missing or not JSON.
-    """
+    """Return a JSON file's content."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -61,11 +57,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def check_vacant(directory: Path) -> None:
-    """Refuse a path that is in use.
-
-    Raises:
-        ConfigError: it is a file, a directory that is not empty, or the working directory.
-    """
+    """Refuse a path that is in use."""
     if directory.resolve() == Path.cwd():  # it is put in place with a rename, as a new directory
         raise ConfigError(f"{directory} is the working directory; name a new one in it")
     if directory.is_file() or (directory.is_dir() and any(directory.iterdir())):

@@ -57,11 +57,7 @@ class RunDir:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run for this process.
-
-        Raises:
-            RunError: another process is working on it, or it cannot be locked.
-        """
+        """Hold the run for this process."""
         path = self.path / ".lock"
         with writing(path):
             file = path.open("a")
@@ -85,11 +81,7 @@ class RunDir:
         return self._manifest_path(stage).exists()
 
     def manifest(self, stage: str) -> dict[str, Any]:
-        """Return the manifest of a stage that is done.
-
-        Raises:
-            RunError: it is damaged.
-        """
+        """Return the manifest of a stage that is done."""
         path = self._manifest_path(stage)
         try:
             manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -139,12 +131,7 @@ class RunDir:
         ]
 
     def forget(self, stage: str, written: Sequence[str]) -> None:
-        """Remove a stage's manifest, then all that the stage has written, even if unfinished.
-
-        Args:
-            stage: the name of the stage.
-            written: glob patterns, relative to the run, of what it writes.
-        """
+        """Remove a stage's manifest, then all that the stage has written, even if unfinished."""
         with writing(self._trash):
             self._manifest_path(stage).unlink(missing_ok=True)
             for pattern in (*written, f"stages/{stage}.*"):
@@ -154,11 +141,7 @@ class RunDir:
                     shutil.rmtree(self._trash)
 
     def chosen_threshold(self) -> Threshold | None:
-        """Return the threshold that was chosen for the model in this directory, if any.
-
-        Raises:
-            RunError: the file holds no threshold.
-        """
+        """Return the threshold that was chosen for the model in this directory, if any."""
         if not self.threshold.exists():
             return None
         try:
@@ -251,11 +234,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a model, empty if there is no file.
-
-    Raises:
-        ModelError: it is not a JSON object.
-    """
+    """Return the object in a JSON file of a model, empty if there is no file."""
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except ValueError as error:
@@ -266,11 +245,7 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """Return the content of a directory's grace.json, empty if it has none.
-
-    Raises:
-        ModelError: it is not a JSON object, of another version, or an entry is of another kind.
-    """
+    """Return the content of a directory's grace.json, empty if it has none."""
     card = read_object(folder / CARD)
     version = card.get("schema_version", CARD_VERSION)
     if version != CARD_VERSION:

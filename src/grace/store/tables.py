@@ -24,11 +24,7 @@ class RowFile(Generic[Row]):
         self.row_type = row_type
 
     def read(self) -> list[Row]:
-        """Return all rows.
-
-        Raises:
-            RunError: the file is missing, or a line is not a row of this table.
-        """
+        """Return all rows."""
         return [row for row, _ in self._scan(strict=True)]
 
     def ids(self) -> list[str] | None:
@@ -50,11 +46,7 @@ class RowFile(Generic[Row]):
         write_bytes(self.path, _lines(rows))
 
     def resume(self, units: Sequence[Sequence[str]]) -> int:
-        """Cut the file after its last whole unit and return how many leading units it holds.
-
-        Args:
-            units: the ids that each unit will write, in the order of writing.
-        """
+        """Cut the file after its last whole unit and return how many leading units it holds."""
         if not self.path.exists():
             return 0
         ends: dict[int, int] = {0: 0}

@@ -43,11 +43,7 @@ def chosen(strategy: Strategy, votes: Sequence[Vote]) -> str | None:
 
 
 def decide(strategy: Strategy, votes: Iterable[Vote], budget: int) -> Decision:
-    """Take votes until the strategy stops or the budget is spent, then choose an answer.
-
-    Raises:
-        UserInputError: the budget is below one, or not a whole number.
-    """
+    """Take votes until the strategy stops or the budget is spent, then choose an answer."""
     check_count(budget, "the budget")
     taken: list[Vote] = []
     source = iter(votes)
@@ -114,10 +110,6 @@ def _in_order(issue: Issue, wave: range) -> Generator[Vote, None, None]:
 
 
 def check_count(value: object, name: str) -> None:
-    """Check a number of samples or tokens.
-
-    Raises:
-        UserInputError: it is not a whole number, or below one.
-    """
+    """Check a number of samples or tokens."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise UserInputError(f"{name} is {value!r}; use a whole number, 1 or more")

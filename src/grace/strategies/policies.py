@@ -47,10 +47,6 @@ def policy(name: str, **settings: Any) -> Policy:
     follow: `asc,rule=beta`. A strategy that reads confidences reads those of `grace` unless an
     estimator is named. Case does not matter. `grace-drop` and `grace-es-drop` are `grace-sc` and
     `grace-es` with `drop=0.1`.
-
-    Raises:
-        ConfigError: no such strategy, an estimator for a strategy that reads none, or an unknown
-            or impossible setting.
     """
     plain, *pairs = name.split(",")
     plain = plain if ":" in plain else plain.lower()
@@ -77,11 +73,7 @@ def policy(name: str, **settings: Any) -> Policy:
 
 
 def load(name: str, **settings: Any) -> Strategy:
-    """Make the strategy that a name stands for, for live votes with confidences of `grace`.
-
-    Raises:
-        ConfigError: as for `policy`, or another estimator's confidences would be needed.
-    """
+    """Make the strategy that a name stands for, for live votes with confidences of `grace`."""
     full, strategy, estimator = policy(name, **settings)
     if estimator not in (OWN, None):
         raise ConfigError(

@@ -50,9 +50,6 @@ def question_rows(
     """Yield the rows of a source; of a table, only the columns of a question are read.
 
     The columns are logged once if their names leave a doubt.
-
-    Raises:
-        DataError: as `read_rows`, or there is no column with questions.
     """
     if str(source) == "-":
         raise DataError(
@@ -78,11 +75,7 @@ def question_rows(
 
 
 def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) -> Question:
-    """Return the question of a row; without `graded` it may lack the answers.
-
-    Raises:
-        DataError: a field is missing or cannot be used; the message names it.
-    """
+    """Return the question of a row; without `graded` it may lack the answers."""
     fields, where, data = row.fields, row.where, data or DataSettings()
     columns = _find(_filled(row), data, where, list(fields))
     if not columns.choices:
@@ -112,11 +105,7 @@ def columns_to_read(names: Sequence[str], fields: Collection[str]) -> list[str]:
 
 
 def read_options(row: Row) -> tuple[str, ...]:
-    """Return the options of a row's question, () for an open one.
-
-    Raises:
-        DataError: they cannot be used; the message names the column.
-    """
+    """Return the options of a row's question, () for an open one."""
     columns = Columns("", "", _option_columns(_filled(row), row.where, list(row.fields)))
     return _choices(row.fields, columns, row.where)[0]
 

@@ -33,9 +33,6 @@ def draw(
     Where that is 0, return all of the pool, up to `MOST`. Pools without validation questions have
     them held out of the training pool. Pools are read in the order test, validation, train, so that
     a test question that stands in another pool too stays in the test split.
-
-    Raises:
-        DataError: a row that cannot be parsed, or fewer questions than asked for.
     """
     readers = {"test": pools.test, "validation": pools.validation or list, "train": pools.train}
     held_out = pools.validation is None
@@ -117,11 +114,7 @@ def _told_apart(text: str) -> str:
 
 
 def parse_rows(name: str, rows: Sequence[Row], parse: Parse) -> list[Question]:
-    """Return the question in each row; leave out, and count, those for which `parse` returns None.
-
-    Raises:
-        DataError: a field of a row is missing or of another type; the message names the row.
-    """
+    """Return the question in each row; leave out, and count, those that `parse` makes None."""
     questions = []
     for row in rows:
         try:

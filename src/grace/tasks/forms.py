@@ -45,11 +45,7 @@ class OpenTask(_SourceTask):
     grader: ClassVar[str] = "rouge"
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
-        """Return the paper's prompt for open-ended generation, in one user turn.
-
-        Raises:
-            UserInputError: the question has choices.
-        """
+        """Return the paper's prompt for open-ended generation, in one user turn."""
         if question.choices:
             raise UserInputError(f"task {self.name} has open questions; leave the choices out")
         return ask(question, data)
@@ -66,11 +62,7 @@ class ChoiceTask(_SourceTask):
     grader: ClassVar[str] = "choice"
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
-        """Return the paper's prompt for test-time scaling: instructions, question and options.
-
-        Raises:
-            UserInputError: the question has no choices.
-        """
+        """Return the paper's prompt for test-time scaling: instructions, question and options."""
         if not question.choices:
             raise UserInputError(NO_CHOICES.format(name=self.name))
         return ask(question, data)

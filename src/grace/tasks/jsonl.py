@@ -62,11 +62,7 @@ class Jsonl:
         return {parse(row, data).id: row.where for rows in splits.values() for row in rows}
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
-        """Return the paper's prompt for an open or a multiple-choice question.
-
-        Raises:
-            UserInputError: the question lacks the choices that the kind demands.
-        """
+        """Return the paper's prompt for an open or a multiple-choice question."""
         if self.kind == "choice" and not question.choices:
             raise UserInputError(NO_CHOICES.format(name=self.name))
         return ask(question, data)
@@ -91,11 +87,7 @@ TASK = Jsonl()
 
 
 def _source(data: DataSettings) -> str:
-    """Return the file, folder or data set with the questions.
-
-    Raises:
-        ConfigError: the settings name none.
-    """
+    """Return the file, folder or data set with the questions."""
     source = data.file or data.dir
     if not source:
         raise ConfigError("task jsonl needs your questions; give --file FILE (data.file)")

@@ -97,9 +97,6 @@ def draw_training(
 
     The examples are the first of the training pool in the seed's order, so that they do not depend
     on the number of training questions.
-
-    Raises:
-        DataError: the pool is too small for both, or all of it are examples.
     """
     shots = max(data.shots, 0)
     wanted = dataclasses.replace(data, train=data.train + shots, shots=0) if data.train else data
@@ -131,11 +128,7 @@ def _turns(system: str, text: str, role: str = "user") -> list[Message]:
 
 
 def recorded_shots(card: dict[str, Any]) -> tuple[Question, ...]:
-    """Return the few-shot examples in grace.json.
-
-    Raises:
-        ModelError: they are malformed.
-    """
+    """Return the few-shot examples in grace.json."""
     try:
         return tuple(from_json(Question, shot) for shot in card.get("shots", ()))
     except (TypeError, AttributeError) as error:

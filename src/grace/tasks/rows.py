@@ -51,15 +51,7 @@ class Hub:
 
 
 def folder_pools(folder: Path, read: Read | None = None) -> Pools:
-    """Return the pools of the files train, validation and test of a folder: `.jsonl`, `.csv`, ...
-
-    Args:
-        folder: the folder.
-        read: a function from a file to its rows; None: `read_rows`.
-
-    Raises:
-        DataError: there is no folder, it has two files for one split, or as `named_pools`.
-    """
+    """Return the pools of a folder's files train, validation and test: `.jsonl`, `.csv`, ..."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; put train.jsonl and test.jsonl there")
     files: dict[str, str] = {}
@@ -74,15 +66,6 @@ def named_pools(where: str, parts: Mapping[str, str], read: Read, ending: str = 
 
     Without a test part, the validation part is the test split. The stand-ins `train_from_dev` and
     `validation_from_dev` are used where `train` is missing.
-
-    Args:
-        where: the folder or data set with these parts, for messages.
-        parts: sources of rows by name.
-        read: a function from a source to its rows.
-        ending: ending of the names, for messages.
-
-    Raises:
-        DataError: nothing to train on, or nothing to test on.
     """
     train, validation, test = (parts.get(name) for name in SPLIT_NAMES)
     if train is None and "train_from_dev" in parts:

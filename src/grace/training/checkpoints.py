@@ -40,11 +40,7 @@ def claim(
     examples: Sequence[Example],
     evidence: Evidence | None = None,
 ) -> None:
-    """Record settings and examples in a checkpoint directory.
-
-    Raises:
-        RunError: the directory holds checkpoints of other settings or examples.
-    """
+    """Record settings and examples in a checkpoint directory."""
     digest = hashlib.sha256(repr((seed, cnf_id, evidence)).encode())
     for example in examples:
         digest.update(repr(dataclasses.astuple(example)).encode())

@@ -103,11 +103,7 @@ class Loop:
         self.schedule = get_scheduler(kind, self.optimizer, warmup, steps)
 
     def run(self, save_every: int, on_step: OnStep | None = None) -> None:
-        """Take all steps that are left, after those of the newest checkpoint if there is one.
-
-        Raises:
-            TrainingError: the loss or the gradient is not finite; the last checkpoint is kept.
-        """
+        """Take all steps that are left, after those of the newest checkpoint if there is one."""
         total, ends = len(self.plan.steps), self.plan.epoch_ends
         batches = self._resume()
         self.tracker.send("on_train_begin", self.step)

@@ -33,9 +33,6 @@ def target_modules(model: nn.Module, wanted: Sequence[str]) -> list[str]:
     Fused projections count as a whole: `qv` takes `qkv_proj` or `query_key_value` where query
     and value have no matrices of their own. Where the MLPs have no linear layers, as in many
     mixtures of experts, `mlp` takes the attention's. Output heads and routers never count.
-
-    Raises:
-        ConfigError: an alias or a name that matches no linear layer of the model.
     """
     names = _linear_names(model)
     chosen: set[str] = set()
@@ -90,11 +87,7 @@ def _suffix(name: str, names: Sequence[str], chosen: set[str]) -> str:
 
 
 def add_lora(model: Any, cnf: CnfTokens, settings: TrainSettings) -> Any:
-    """Wrap a model in place with LoRA and the trainable `<CNF>` row; all trainables are float32.
-
-    Raises:
-        TrainingError: a trainable parameter is not float32.
-    """
+    """Wrap a model in place with LoRA and the trainable `<CNF>` row; all trainables are float32."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(

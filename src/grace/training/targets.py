@@ -54,8 +54,6 @@ def make_targets(
     With `kind="bins"` the target is the accuracy of the bin, with "labels" the response's own
     label, with "scores" its clipped score; bins and table are the same for all three.
 
-    Raises:
-        UserInputError: a score is not finite, as of a probe whose training diverged.
     Source: arXiv 2509.09438 section 3.2.2.
     """
     if bad := int((~np.isfinite(scores_N)).sum()):

@@ -62,28 +62,6 @@ def train_adapter(
     The model itself is not changed: its adapter is removed at the end. A run that is killed at any
     moment and started again writes the same bytes (same settings, same machine).
 
-    Args:
-        model: a causal language model with the row of `<CNF>`, on the device to train on.
-        tokenizer: its tokenizer with `<CNF>`; saved beside the adapter.
-        cnf: what `add_cnf` added, for the head that the settings name.
-        examples: responses with their calibration targets.
-        validation: responses whose `target` is 1 if they are correct and 0 if not.
-        settings: see `TrainSettings`.
-        seed: seed of LoRA's initial value, of the order and of dropout.
-        output_dir: directory of the adapter, written in one rename.
-        checkpoint_dir: directory of the checkpoints and of the best adapter so far.
-        metadata: more entries for grace.json.
-        evidence: the fit of how the response's own probabilities shift the logit of `<CNF>`.
-        end_ids: tokens that end a response besides `<CNF>`; the evidence needs them.
-        on_step: called after every optimizer step with its number, the number of all steps and
-            the step's values.
-        save_every: optimizer steps between checkpoints; each epoch's end has one too.
-
-    Raises:
-        TrainingError: no examples, an example that is too long, a loss or gradient that is not
-            finite, or not enough memory; the last good checkpoint is kept.
-        ConfigError: settings that do not fit this model or this data.
-        RunError: checkpoints made with other settings or other examples.
     Source: arXiv 2509.09438 section 3.2.3.
     """
     _check(model, examples, validation, settings)

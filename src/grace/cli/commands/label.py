@@ -220,11 +220,7 @@ def _settings(model: Path, card: dict[str, Any], overrides: list[str]) -> RunSet
 
 
 def _features(names: list[str], engine: str) -> tuple[Any, ...]:
-    """Return the names of the hidden states to store, each once.
-
-    Raises:
-        ConfigError: a name is unknown, or the engine has no hidden states.
-    """
+    """Return the names of the hidden states to store, each once."""
     from grace.engines.kinds import engine_class
 
     unknown = [name for name in names if name not in ("mean", "last")]

@@ -68,11 +68,7 @@ def columns(rows: Rows, width: int) -> Iterator[str]:
 
 
 def listing(what: str, path: Path) -> Rows:
-    """Return the rows of one kind of thing.
-
-    Raises:
-        ConfigError: nothing of that kind can be listed.
-    """
+    """Return the rows of one kind of thing."""
     kinds: dict[str, Callable[[], Rows]] = {
         "runs": lambda: _runs(path),
         "tasks": lambda: _plugins("tasks"),

@@ -164,14 +164,7 @@ def _batches(rows: Iterator[ResponseRow], size: int) -> Iterator[list[ResponseRo
 def _resume(
     rows: Iterator[ResponseRow], file: Path, out: Path, *, skip_bad: bool
 ) -> tuple[int, tuple[ResponseRow, bytes] | None]:
-    """Cut a torn last line off `out`, and skip the rows that it already has.
-
-    Returns:
-        Their number, and the last of them with its line.
-
-    Raises:
-        DataError: the lines of `out` are not those of `file` with a confidence.
-    """
+    """Cut a torn last line off `out`, and skip the rows that it already has."""
     if not out.exists():
         return 0, None
     if str(file) != "-" and file.exists() and out.samefile(file):
@@ -194,11 +187,7 @@ def _resume(
 
 
 def _check_model(model: Model, row: ResponseRow, line: bytes, out: Path, *, trace: bool) -> None:
-    """Refuse to go on after lines that another model has scored, or with another `trace`.
-
-    Raises:
-        DataError: this model gives the last of them another confidence, or it alone has a trace.
-    """
+    """Refuse to go on after lines that another model has scored, or with another `trace`."""
     scored = json.loads(line)
     if ("trace" in scored) != trace:
         problem, remedy = ("without", "leave out") if trace else ("with", "add")

@@ -239,11 +239,7 @@ def _show_upstream(engine: Any) -> None:
 
 
 def _host_names(allowed: list[str] | None) -> list[str]:
-    """Return the names that --allow-host lists.
-
-    Raises:
-        ConfigError: one is an address with http:// or a path, or a pattern.
-    """
+    """Return the names that --allow-host lists."""
     names = listed(allowed)
     for name in names:
         if not re.fullmatch(r"[\w.:%\[\]-]+", name):
@@ -259,15 +255,7 @@ def _name_of(path: str | Path) -> str:
 
 
 def read_key(key: str, file: Path | None = None) -> str:
-    """Return an API key without the space around it, empty for none.
-
-    Args:
-        key: the key from an option or the environment.
-        file: a file that holds nothing but the key, in place of `key`.
-
-    Raises:
-        ConfigError: both are there, the file cannot be read, or the key is blank.
-    """
+    """Return an API key without the space around it, empty for none."""
     if file is None:
         if key and not key.strip():
             raise ConfigError("the key is nothing but space; leave it out, or write one")

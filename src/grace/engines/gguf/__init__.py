@@ -32,17 +32,7 @@ POCKET = Path(__file__).parents[2] / "pocket" / "model"
 
 
 def resolve_model(path: str) -> str:
-    """Return the directory of a model, after unpacking its GGUF file if it is one.
-
-    Args:
-        path: the built-in name `pocket`, a GGUF file, a folder with one, or anything else (a
-            model directory, an export, a Hub id), which is returned unchanged.
-
-    Raises:
-        ModelError: the GGUF file is missing, damaged or not supported, or the Hub does not have
-            the model.
-        MissingError: the package gguf is not installed.
-    """
+    """Return the directory of a model, after unpacking its GGUF file if it is one."""
     if path == "pocket":
         return str(POCKET)
     file = gguf_file(Path(path))
@@ -66,11 +56,7 @@ def _check_hub(name: str) -> None:
 
 
 def gguf_file(path: Path) -> Path | None:
-    """Return the GGUF file at a path, or the only one in a folder; None for anything else.
-
-    Raises:
-        ModelError: the file does not exist, or the folder has several.
-    """
+    """Return the GGUF file at a path, or the only one in a folder; None for anything else."""
     if path.suffix.lower() == SUFFIX and not path.is_dir():
         if not path.exists():
             raise ModelError(f"{path} does not exist; give a GGUF file or a model directory")

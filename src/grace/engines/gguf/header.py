@@ -65,12 +65,7 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """Return the header of a GGUF file.
-
-    Raises:
-        ModelError: it is not a GGUF file, has another version, is damaged, or is one of several
-            parts.
-    """
+    """Return the header of a GGUF file."""
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:

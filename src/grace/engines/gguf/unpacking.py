@@ -47,11 +47,7 @@ LLAMA_3 = {
 
 
 def unpack(file: Path, header: Header, out: Path, place: Path) -> None:
-    """Write the model of a GGUF file to the directory `out`, which is renamed to `place` later.
-
-    Raises:
-        ModelError: the file is damaged or cut short, or transformers cannot read all of it.
-    """
+    """Write the model of a GGUF file to the directory `out`, which is renamed to `place` later."""
     _check_size(file, header)
     start = time.monotonic()
     _say(
@@ -237,9 +233,6 @@ def scale_positions(file: Path, header: Header, config: Any) -> None:
 
     Llama 3.1 and later divide low rotary frequencies by a factor. A file has the divisors of all
     frequencies; the settings that give these divisors are put into the config.
-
-    Raises:
-        ModelError: the scaling cannot be derived from the file.
     """
     scaling = header.text(f"{header.text('general.architecture')}.rope.scaling.type")
     divisors = _divisors(file, header)

@@ -60,11 +60,7 @@ def parsing(failure: str) -> Iterator[None]:
 
 
 def parsed(content: bytes | str) -> Json:
-    """Return the JSON object that a server sent.
-
-    Raises:
-        UpstreamError: it is not a JSON object, or it is an error.
-    """
+    """Return the JSON object that a server sent."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -77,11 +73,7 @@ def parsed(content: bytes | str) -> Json:
 
 
 def choice_of(answer: Json) -> Json:
-    """Return the only choice of an answer.
-
-    Raises:
-        UpstreamError: there is no choice, or there are several.
-    """
+    """Return the only choice of an answer."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         raise UpstreamError("the upstream sent no choice", "malformed", detail=short(str(answer)))

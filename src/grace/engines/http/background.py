@@ -49,11 +49,7 @@ class Calls:
         self._cancelled = False
 
     def run(self, coroutine: Coroutine[Any, Any, Value]) -> Value:
-        """Wait for a coroutine on the loop and return its value.
-
-        Raises:
-            CancelledError: `cancel` was called before or meanwhile.
-        """
+        """Wait for a coroutine on the loop and return its value."""
         future = self._start(coroutine)
         try:
             return future.result()
@@ -61,11 +57,7 @@ class Calls:
             self._end(future)
 
     def iterate(self, source: AsyncGenerator[Value, None]) -> Generator[Value, None, None]:
-        """Yield the values of a source; closing this closes the source and waits for it.
-
-        Raises:
-            CancelledError: `cancel` was called before or meanwhile.
-        """
+        """Yield the values of a source; closing this closes the source and waits for it."""
         arrived: SimpleQueue[tuple[Value, ...]] = SimpleQueue()
 
         async def pump() -> None:

@@ -72,11 +72,7 @@ def listing(ids: Ids) -> Json:
 
 
 def checked(token: Any, rows: int) -> int:
-    """Return a token id that a server has sent, of a model with so many rows.
-
-    Raises:
-        UpstreamError: the model has no such token.
-    """
+    """Return a token id that a server has sent, of a model with so many rows."""
     if type(token) is not int or not 0 <= token < rows:
         raise UpstreamError(
             "the upstream sent an id that is no token of the model",
@@ -94,16 +90,7 @@ def _named(name: str, rows: int) -> int | None:
 
 
 def read_steps(choice: Mapping[str, Any], rows: int, requested: Ids) -> list[Step]:
-    """Return the steps in a choice, or in a part of a streamed choice.
-
-    Args:
-        choice: the choice.
-        rows: size of the model's vocabulary, which may be padded.
-        requested: the ids that every step must list.
-
-    Raises:
-        UpstreamError: log-probabilities or ids are missing, or the server aborted the sample.
-    """
+    """Return the steps in a choice, or in a part of a streamed choice."""
     with parsing("the upstream sent a choice in another form than vLLM's"):
         listed = choice.get("logprobs") or {}
         tokens = listed.get("tokens") or []
@@ -124,16 +111,7 @@ def read_steps(choice: Mapping[str, Any], rows: int, requested: Ids) -> list[Ste
 
 
 def checked_steps(steps: list[Step], reason: Any, requested: Ids) -> list[Step]:
-    """Return the steps of an answer, with the last one marked if it ended the sample.
-
-    Args:
-        steps: the steps.
-        reason: the server's finish reason, None while the sample goes on.
-        requested: the ids that every step must list.
-
-    Raises:
-        UpstreamError: the server aborted the sample, or a step does not list the ids.
-    """
+    """Return the steps of an answer, with the last one marked if it ended the sample."""
     if reason not in (None, "stop", "length"):
         raise UpstreamError(
             "the upstream aborted a sample", "failed", detail=f"finish_reason {short(repr(reason))}"
@@ -151,11 +129,7 @@ def checked_steps(steps: list[Step], reason: Any, requested: Ids) -> list[Step]:
 
 
 def only(steps: Sequence[Step]) -> Step:
-    """Return the only step of an answer.
-
-    Raises:
-        UpstreamError: there is not exactly one.
-    """
+    """Return the only step of an answer."""
     if len(steps) != 1:
         raise UpstreamError(
             f"the upstream generated {len(steps)} tokens where 1 was asked for", "malformed"
@@ -164,11 +138,7 @@ def only(steps: Sequence[Step]) -> Step:
 
 
 def prompt_logprobs(choice: Mapping[str, Any], prompt: Ids, last: int) -> list[float]:
-    """Return the log-probabilities of the last tokens of a prompt.
-
-    Raises:
-        UpstreamError: the server did not return them.
-    """
+    """Return the log-probabilities of the last tokens of a prompt."""
     rows = choice.get("prompt_logprobs")
     with parsing("the upstream's prompt_logprobs lack a token"):
         if rows is None or len(rows) != len(prompt):
@@ -188,11 +158,7 @@ def _step(token: int, value: Any, top: Any, rows: int) -> Step:
 
 
 def number(value: Any) -> float:
-    """Return a log-probability; one that rounding has put above 0 counts as 0.
-
-    Raises:
-        UpstreamError: the value is not a log-probability.
-    """
+    """Return a log-probability; one that rounding has put above 0 counts as 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value <= ROUNDING:
         raise UpstreamError(NO_LOGPROB, "malformed", detail=short(repr(value)))
     return min(float(max(value, -sys.float_info.max)), 0.0)

@@ -38,11 +38,7 @@ class LlamaServer(Remote):
         return await self._next(prompt, self.reader.requested)
 
     async def steps(self, request: Request) -> AsyncGenerator[list[Step], None]:
-        """Yield the steps of one sample, one request each; closing this stops the requests.
-
-        Raises:
-            UpstreamError: the server fails.
-        """
+        """Yield the steps of one sample, one request each; closing this stops the requests."""
         context, sampling = list(request.prompt), request.sampling
         random, banned = np.random.default_rng(request.seed), list(self.reader.banned)
         for _ in range(sampling.max_new_tokens):
@@ -60,11 +56,7 @@ class LlamaServer(Remote):
         return self._step(int(logprobs_V.argmax()), logprobs_V, ids)
 
     def _step(self, token: int, logprobs_V: np.ndarray, ids: Ids) -> Step:
-        """Return a step that chose a token.
-
-        Raises:
-            UpstreamError: the probability of a token that is read is 0 in float32.
-        """
+        """Return a step that chose a token."""
         read = self.reader.readout.ids if self.reader.readout else ()
         if any(logprobs_V[i] == LOWEST for i in read):
             raise UpstreamError(

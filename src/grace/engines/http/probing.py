@@ -29,20 +29,7 @@ async def probe(
     card: Json,
     model: str | None = None,
 ) -> Remote:
-    """Return the model on a server of any software, after three test requests.
-
-    Args:
-        upstream: the connection.
-        reader: the end tokens, and how c is read.
-        rows: size of the model's vocabulary, which may be padded.
-        tokenizer: the tokenizer with `<CNF>`.
-        card: the content of the model's grace.json.
-        model: the server's name of the model; None: the only one that it has.
-
-    Raises:
-        ModelError: the server would return other numbers than c.
-        UpstreamError: the server cannot be reached or does not have the model.
-    """
+    """Return the model on a server of any software, after three test requests."""
     described = await model_of(upstream, model, card)
     kind = KINDS.get(str(described.get("owned_by")), Remote)
     context = described.get("max_model_len")
@@ -79,11 +66,7 @@ async def probe(
 
 
 async def _refuse_speculation(upstream: Upstream) -> None:
-    """Refuse an SGLang that decodes speculatively, since its log-probabilities are not the model's.
-
-    Raises:
-        ModelError: it decodes speculatively.
-    """
+    """Refuse an SGLang that decodes speculatively, whose log-probabilities are not the model's."""
     info = await upstream.json("/get_server_info")
     if info.get("speculative_algorithm"):
         raise ModelError(
@@ -104,12 +87,7 @@ async def _version(upstream: Upstream) -> str:
 
 
 async def model_of(upstream: Upstream, name: str | None, card: Json) -> Json:
-    """Return a server's description of a model, or of the only one that fits grace.json.
-
-    Raises:
-        ModelError: the server does not have it, has several, or serves it without its LoRA.
-        UpstreamError: the server cannot be reached.
-    """
+    """Return a server's description of a model, or of the only one that fits grace.json."""
     models = (await upstream.json("/v1/models")).get("data")
     if not isinstance(models, list) or not all(isinstance(m, dict) and "id" in m for m in models):
         raise UpstreamError(f"{upstream.url}/v1/models lists no models", "malformed")
@@ -164,11 +142,7 @@ async def _of_llama_server(upstream: Upstream, found: Json) -> Json:
 
 
 def _check_raw(steps: list[Step], vocabulary: int, remedy: str) -> None:
-    """Refuse steps whose numbers are no log-probabilities at temperature 1.
-
-    Raises:
-        ModelError: they are impossible, or depend on the temperature.
-    """
+    """Refuse steps whose numbers are no log-probabilities at temperature 1."""
     greedy, *others = steps
     if not -math.log(vocabulary) - LEEWAY <= greedy.logprob <= 1e-3:
         raise ModelError(

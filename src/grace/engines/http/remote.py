@@ -76,22 +76,13 @@ class Remote:
     served: Served
 
     async def first(self, prompt: Ids, temperature: float) -> Step:
-        """Return the step after a prompt, at a temperature; it may lack ids that were asked for.
-
-        Raises:
-            ValueError: the server generated no token.
-            UpstreamError: the request failed.
-        """
+        """Return the step after a prompt, at a temperature; it may lack ids that were asked for."""
         sampling = Sampling(temperature=temperature, max_new_tokens=1)
         (step,) = self._read(await self._answer(self._body(Request(prompt, sampling, 0))), 0, ())
         return step
 
     async def steps(self, request: Request) -> AsyncGenerator[list[Step], None]:
-        """Yield the steps of one sample as they arrive; closing this ends the request.
-
-        Raises:
-            UpstreamError: the request failed.
-        """
+        """Yield the steps of one sample as they arrive; closing this ends the request."""
         body, requested, seen = self._body(request), self.reader.requested, 0
         if not request.stream:
             yield self._read(await self._answer(body), 0, requested)
@@ -209,9 +200,6 @@ class RemoteStream:
         """Sample these numbers side by side; yield (number, response) as each finishes.
 
         Closing the iterator ends the other requests.
-
-        Raises:
-            UpstreamError: a request failed.
         """
         running = self._calls.iterate(as_finished(map(self._sample, numbers)))
         with closing(running):

@@ -70,11 +70,7 @@ class SGLang(Remote):
         }
 
     def _steps(self, answer: Mapping[str, Any], seen: int, requested: Ids) -> list[Step]:
-        """Return the steps of an answer after the first `seen`; parts of a stream may repeat those.
-
-        Raises:
-            UpstreamError: log-probabilities are missing, or the server aborted the sample.
-        """
+        """Return the steps after the first `seen`; parts of a stream may repeat those."""
         with parsing("the upstream sent an answer in another form than SGLang's"):
             meta = answer["meta_info"]
             new = meta["completion_tokens"] - seen

@@ -89,11 +89,7 @@ class Upstream:
         await self._client.aclose()
 
     async def json(self, path: str, body: Json | None = None) -> Json:
-        """Return the JSON object at a path below the server's address; a body is posted.
-
-        Raises:
-            UpstreamError: the request failed.
-        """
+        """Return the JSON object at a path below the server's address; a body is posted."""
         async with self._slots:
             response = await self._send(path, body)
             try:
@@ -113,30 +109,18 @@ class Upstream:
         return "" if response.status_code == 200 else f"the upstream answers {response.status_code}"
 
     async def complete(self, body: Json) -> Json:
-        """Return the only choice of the whole answer of `/v1/completions`.
-
-        Raises:
-            UpstreamError: the request failed.
-        """
+        """Return the only choice of the whole answer of `/v1/completions`."""
         return choice_of(await self.json("/v1/completions", body))
 
     async def stream(self, body: Json) -> AsyncGenerator[Json, None]:
-        """Yield the parts of the only choice as they arrive; closing this ends the request.
-
-        Raises:
-            UpstreamError: the request failed; `broken` if the answer breaks off.
-        """
+        """Yield the parts of the only choice as they arrive; closing this ends the request."""
         async with aclosing(self.events("/v1/completions", body)) as answers:
             async for answer in answers:
                 if answer.get("choices") != []:  # empty in the report of usage at the end
                     yield choice_of(answer)
 
     async def events(self, path: str, body: Json) -> AsyncGenerator[Json, None]:
-        """Yield the parts of a streamed answer as they arrive; closing this ends the request.
-
-        Raises:
-            UpstreamError: the request failed; `broken` if the answer breaks off.
-        """
+        """Yield the parts of a streamed answer as they arrive; closing this ends the request."""
         async with self._slots:
             response = await self._send(path, body)
             try:
@@ -179,11 +163,7 @@ class Upstream:
         raise AssertionError
 
     async def _read(self, response: Response) -> bytes:
-        """Return the whole body.
-
-        Raises:
-            UpstreamError: it is larger than `LARGEST_BODY`.
-        """
+        """Return the whole body."""
         body = bytearray()
         async for part in self._parts(response):
             body += part
@@ -194,11 +174,7 @@ class Upstream:
         return bytes(body)
 
     async def _check_stream(self, response: Response) -> None:
-        """Refuse an answer that is not a stream of events.
-
-        Raises:
-            UpstreamError: it is not; `failed` if it is an error of the server.
-        """
+        """Refuse an answer that is not a stream of events."""
         kind = response.headers.get("content-type", "")
         if kind.split(";")[0].strip().lower() == "text/event-stream":
             return
@@ -253,21 +229,13 @@ class Upstream:
 
 
 def check_number(name: str, value: Any, *, least: int) -> None:
-    """Check that an argument is a whole number, and not too small.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Check that an argument is a whole number, and not too small."""
     if not isinstance(value, int) or value < least:
         raise ConfigError(f"{name} is {value!r}; use {least} or more")
 
 
 def check_key(key: str) -> None:
-    """Check that an API key is text that fits into a header.
-
-    Raises:
-        ConfigError: it does not, or is another TOML value than text.
-    """
+    """Check that an API key is text that fits into a header."""
     if not isinstance(key, str):
         raise ConfigError("the API key is no text; put it into GRACE_UPSTREAM_KEY, or in quotes")
     if not (key.isascii() and key.isprintable()):

@@ -16,11 +16,7 @@ from grace.store import AGAIN, CARD, LORA_CONFIG, ROWS, read_object
 
 
 def read_rows(adapter: Path) -> Tensor:
-    """Return the rows (E, D) of an adapter without LoRA.
-
-    Raises:
-        ModelError: the file is damaged.
-    """
+    """Return the rows (E, D) of an adapter without LoRA."""
     tensors = read_tensors(adapter / ROWS)
     if "rows" not in tensors:
         raise ModelError(f"{adapter / ROWS} has no rows; {AGAIN}")
@@ -28,11 +24,7 @@ def read_rows(adapter: Path) -> Tensor:
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file by name.
-
-    Raises:
-        ModelError: the file is missing or damaged.
-    """
+    """Return the tensors of a safetensors file by name."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -44,14 +36,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def put_rows(model: Any, adapter: Path, tokenizer: Any, layer: int) -> LayerRows | None:
-    """Put the rows of an adapter without LoRA into the output head.
-
-    Returns:
-        The rows that read the MLP of a block, None if `layer` is 0.
-
-    Raises:
-        ModelError: the rows do not fit the model.
-    """
+    """Put the rows of an adapter without LoRA into the output head."""
     readout, rows_ED = find_readout(tokenizer), read_rows(adapter)
     width = model.get_output_embeddings().weight.shape[1]
     if readout is None or rows_ED.shape != (len(readout.ids), width):
@@ -64,11 +49,7 @@ def put_rows(model: Any, adapter: Path, tokenizer: Any, layer: int) -> LayerRows
 
 
 def read_layer_rows(adapter: Path, model: Any, layer: int) -> LayerRows:
-    """Return the rows with which an adapter reads the MLP of a block.
-
-    Raises:
-        ModelError: it has none, or they do not fit the model.
-    """
+    """Return the rows with which an adapter reads the MLP of a block."""
     output = mlp_output(model, layer)
     rows_EH = read_tensors(adapter / ROWS).get("layer_rows")
     if rows_EH is None or rows_EH.shape[-1] != output.in_features:
@@ -86,9 +67,6 @@ def load_adapter(
 
     The vocabulary grows to its size in training, and the tokens that are read have no bias. The
     rows of an adapter without LoRA are put in later (`put_rows`).
-
-    Raises:
-        ModelError: the adapter is incomplete or belongs to another model.
     """
     rows_only = (adapter / ROWS).is_file()
     if not rows_only and not (adapter / LORA_CONFIG).is_file():

@@ -56,11 +56,7 @@ def run_batches(
     run: Callable[[list[int]], list[Result]],
     sequences: Sequence[Ids],
 ) -> list[Result]:
-    """Run batches of indices, halving a batch if memory runs out; return the results by index.
-
-    Raises:
-        ModelError: memory runs out on a single sequence.
-    """
+    """Run batches of indices, halving a batch if memory runs out; return the results by index."""
     results: dict[int, Result] = {}
     waiting = list(reversed(batches))
     while waiting:
@@ -100,11 +96,7 @@ def out_of_memory(num_tokens: int) -> ComputeError:
 
 @contextlib.contextmanager
 def memory_for(what: str) -> Iterator[None]:
-    """Turn running out of memory into a `ComputeError`.
-
-    Args:
-        what: what does not fit and what to do, up to "a smaller dtype or model".
-    """
+    """Turn running out of memory into a `ComputeError`."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

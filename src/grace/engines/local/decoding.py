@@ -237,11 +237,7 @@ def at_step(rows: Rows, which: Sequence[int], step: int) -> list[Drawn]:
 
 
 def generations(rows: Rows, reader: Reader, tokenizer: Any) -> list[Generation]:
-    """Return the response of each row.
-
-    Raises:
-        ComputeError: the model has computed values that are no numbers.
-    """
+    """Return the response of each row."""
     at_T = torch.arange(rows.logprobs_RT.shape[1], device=rows.end_step_R.device)
     numbers(rows.logprobs_RT[at_T <= rows.end_step_R[:, None]])  # none counts after a row's end
     columns, responses = [column_RT.tolist() for column_RT in rows[:4]], []

@@ -143,9 +143,6 @@ class Stream:
 
         A sample is the one that `generate` returns for the same prompt, key and number. Closing the
         iterator stops the computation at once.
-
-        Raises:
-            ModelError: so many samples do not fit into memory.
         """
         sampling = replace(self._sampling, num_samples=len(numbers), first_sample=numbers.start)
         part = Part([self._prompt], sampling, [self._key])

@@ -129,9 +129,6 @@ def head_shape(model: Any, count: int) -> HeadShape:
 
     The scale is measured on a few tokens, since models name it in many ways. Where the measure
     agrees with the usual names, theirs is taken, which has no rounding.
-
-    Raises:
-        ModelError: the head does not read the last hidden states.
     """
     head, forward = model.get_output_embeddings(), Forward(model)
     place_1L = torch.arange(PROBED, device=head.weight.device)[None]
@@ -172,11 +169,7 @@ def _scale(
 
 
 def numbers(values: Tensor) -> Tensor:
-    """Return what a model has computed, after a check that it is made of numbers.
-
-    Raises:
-        ComputeError: it is not (NaN).
-    """
+    """Return what a model has computed, after a check that it is made of numbers."""
     if bool(values.isnan().any()):
         raise ComputeError(
             "the model computes values that are not numbers (NaN): they exceed its number format, "
@@ -211,14 +204,7 @@ class Unread(NamedTuple):
 
 @torch.inference_mode()
 def begin(forward: Forward, sequences: Sequence[Ids], device: torch.device, keep: int) -> Unread:
-    """Pad a batch and read its shared prefix, if it is long enough.
-
-    Args:
-        forward: the model.
-        sequences: token ids.
-        device: the model's device.
-        keep: columns at the end to leave unread, since their outputs are needed.
-    """
+    """Pad a batch and read its shared prefix, if it is long enough."""
     return read(forward, *left_pad(sequences, device, pad=0), shared(sequences), keep)
 
 

@@ -55,11 +55,7 @@ def skeleton(config: Any, *, trust_remote_code: bool = False) -> Any:
 
 
 def mlp_output(model: Any, layer: int) -> nn.Linear:
-    """Return the linear layer with which the MLP of a block, counted from 1, writes its output.
-
-    Raises:
-        ModelError: there is no such block, or its MLP has none.
-    """
+    """Return the linear layer with which the MLP of a block, counted from 1, writes its output."""
     every = blocks(model)
     if not 1 <= layer <= len(every):
         raise ModelError(

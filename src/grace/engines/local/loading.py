@@ -58,9 +58,6 @@ def load(
     place of float16. An adapter is merged into float32 weights. In half precision it stays
     separate, and the output head runs in float32, unless the model is `trainable`: training
     computes its logits in float32 itself.
-
-    Raises:
-        ModelError: something is missing or cannot be used; the message names it.
     """
     trust_remote_code = trust_remote_code or plugins.trusts(path)
     where = pick_device(device)
@@ -98,9 +95,6 @@ def load_tokenizer(
 
     `thinking` switches reasoning on or off in a chat template that can do both. The template of a
     trained model (one with a grace.json) is left unchanged, since its confidence was fitted to it.
-
-    Raises:
-        ModelError: there is no tokenizer.
     """
     from transformers import AutoTokenizer
 
@@ -124,22 +118,14 @@ def load_tokenizer(
 
 
 def read_limit(path: str | Path, *, trust_remote_code: bool = False) -> int | None:
-    """Return the context of a model in tokens, None if it has no limit; no weights are loaded.
-
-    Raises:
-        ModelError: there is no model.
-    """
+    """Return the context of a model in tokens, None if it has no limit; no weights are loaded."""
     config = read_config(path, trust_remote_code=trust_remote_code)
     limit: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
     return limit
 
 
 def read_config(path: str | Path, *, trust_remote_code: bool = False) -> Any:
-    """Return the configuration of a model; no weights are loaded.
-
-    Raises:
-        ModelError: there is no model.
-    """
+    """Return the configuration of a model; no weights are loaded."""
     from transformers import AutoConfig
 
     trust_remote_code = trust_remote_code or plugins.trusts(path)
@@ -157,9 +143,6 @@ def pick_device(device: str) -> torch.device:
     """Return the torch device of a setting; `auto` is CUDA if there is a device, else the CPU.
 
     Under `torchrun` each process of a machine has a CUDA device of its own.
-
-    Raises:
-        ModelError: the device is unknown or does not exist.
     """
     if device == "auto":
         own = os.environ.get("LOCAL_RANK")
@@ -208,17 +191,7 @@ def config_ends(model: Any) -> tuple[int, ...]:
 def eos_ids(
     model: Any, tokenizer: Any, besides: Sequence[int] = (), stops: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Return the ids that end a response: the tokenizer's EOS, the model's own, and `stops`.
-
-    Args:
-        model: the model, whose configurations name end tokens.
-        tokenizer: its tokenizer.
-        besides: ids to leave out: an exported model names `<CNF>` too, for other engines.
-        stops: ids of tokens that contain a stop text; they come last.
-
-    Raises:
-        ModelError: there are none.
-    """
+    """Return the ids that end a response: the tokenizer's EOS, the model's own, and `stops`."""
     rows = count_rows(model)
     ends = (*ids_in(tokenizer.eos_token_id), *config_ends(model), *stops)
     ids = tuple(dict.fromkeys(i for i in ends if 0 <= i < rows and i not in besides))
@@ -279,11 +252,7 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
 
 
 def _name_own_code(path: str | Path, error: Exception) -> None:
-    """Refuse a model for the code that comes with it, if that is why loading it failed.
-
-    Raises:
-        ModelError: it is; says how to allow it.
-    """
+    """Refuse a model for the code that comes with it, if that is why loading it failed."""
     if "trust_remote_code" in str(error):
         raise ModelError(
             f"{path} comes with Python code of its own; if you know what it does, allow it: "

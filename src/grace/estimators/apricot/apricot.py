@@ -61,23 +61,14 @@ class Apricot:
     answers: ClassVar[Answers] = "base"
 
     def check(self) -> None:
-        """Check that the packages of the text models are installed.
-
-        Raises:
-            ConfigError: one is not; the message says what to install.
-        """
+        """Check that the packages of the text models are installed."""
         from grace.estimators.apricot.encoder import locate
 
         for name in filter(None, (self.encoder, self.auxiliary)):
             locate(name)
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
-        """Compute the targets, then fine-tune the auxiliary model on them.
-
-        Raises:
-            ConfigError: a text model cannot be loaded; the message says what to install.
-            TrainingError: the loss is not finite.
-        """
+        """Compute the targets, then fine-tune the auxiliary model on them."""
         from grace.engines.local.loading import pick_device
         from grace.estimators.apricot.encoder import load_classifier, seeded
         from grace.estimators.apricot.training import train

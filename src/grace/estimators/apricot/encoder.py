@@ -119,11 +119,7 @@ class OwnHead(torch.nn.Module):
 
 
 def load_encoder(name: str, max_tokens: int, device: torch.device) -> TextModel:
-    """Load a sentence encoder; its output is the mean of its last hidden states.
-
-    Raises:
-        ConfigError: there is none of this name; the message says what to install.
-    """
+    """Load a sentence encoder; its output is the mean of its last hidden states."""
     from transformers import AutoModel
 
     body, tokenizer = _load(AutoModel, name)
@@ -133,11 +129,7 @@ def load_encoder(name: str, max_tokens: int, device: torch.device) -> TextModel:
 def load_classifier(
     name: str, head: Literal["mean", "classifier"], max_tokens: int, device: torch.device
 ) -> TextModel:
-    """Load a text model with a new head of two logits, initialised from torch's random state.
-
-    Raises:
-        ConfigError: there is none of this name; the message says what to install.
-    """
+    """Load a text model with a new head of two logits, initialised from torch's random state."""
     from transformers import AutoModel, AutoModelForSequenceClassification
 
     network: torch.nn.Module
@@ -176,11 +168,7 @@ def _load(kind: Any, name: str, **options: Any) -> tuple[Any, Any]:
 
 
 def locate(name: str) -> str:
-    """Return the model directory of a package of `PACKAGES`, any other name as it is.
-
-    Raises:
-        ConfigError: the package is not installed.
-    """
+    """Return the model directory of a package of `PACKAGES`, any other name as it is."""
     if name not in PACKAGES or Path(name).is_dir():
         return name
     package = importlib.util.find_spec(PACKAGES[name])

@@ -61,11 +61,7 @@ def train(
     settings: Apricot,
     seed: int,
 ) -> None:
-    """Fine-tune a classifier in place, to the weights that are best on validation answers.
-
-    Raises:
-        TrainingError: the loss or the validation score is not finite.
-    """
+    """Fine-tune a classifier in place, to the weights that are best on validation answers."""
     rows, best = model.tokens(texts), Best(model.network)
     step = _stepper(model, settings)
     order = batches([len(ids) for ids in rows], settings.batch_size, seed)

@@ -33,11 +33,7 @@ class RowsAlone:
     answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
-        """Fit weights and bias on the training responses.
-
-        Raises:
-            DataError: all of them are right, or all are wrong.
-        """
+        """Fit weights and bias on the training responses."""
 
         def read(samples: Samples, rows: Rows) -> list[Array]:
             return placed(engine.features(*samples.token_ids(rows), self.layer))

@@ -65,12 +65,7 @@ class ActCab:
     answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
-        """Train the probes of the folds, then one on the soft labels.
-
-        Raises:
-            DataError: all training responses are right or all are wrong, they answer fewer than
-                two questions, or no validation response ended.
-        """
+        """Train the probes of the folds, then one on the soft labels."""
         train = splits.train
         label_N, fold_N = labels_of(train.correct), self._folds(train, seed)
         states_ND = _states(train, range(len(label_N)), engine)

@@ -33,12 +33,7 @@ class StateProbe:
     answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
-        """Fit the ridge on the training responses, and choose its strength on folds of them.
-
-        Raises:
-            DataError: all training responses are right or all are wrong, or they answer fewer
-                than two questions.
-        """
+        """Fit the ridge on the training responses, and choose its strength on folds of them."""
         train = splits.train
         parts = self._parts(train, range(len(train.responses)), engine)
         questions = [question.id for question in train.questions]

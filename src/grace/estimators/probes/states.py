@@ -25,9 +25,6 @@ def fit_on_states(read: Read, splits: Splits, seed: int) -> Fitted:
         read: returns the states of some rows of samples, each of shape (rows, D).
         splits: the training responses; those that were cut off are left out.
         seed: seed of the folds.
-
-    Raises:
-        DataError: all training responses are right, or all are wrong.
     """
     rows = ended_rows(splits.train)
     label_N = labels_of(splits.train.correct)[rows]

@@ -51,11 +51,7 @@ class PTrue:
     answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
-        """Draw the shots, if any; nothing is fitted.
-
-        Raises:
-            DataError: fewer training responses than shots.
-        """
+        """Draw the shots, if any; nothing is fitted."""
         template = TEMPLATES[self.template]
         shots = draw_shots(template, self.shots, splits, engine, name="p_true", seed=seed)
         return of_ended(lambda samples, rows: self._rate(samples, rows, engine, shots))
@@ -76,9 +72,6 @@ def verdict_tokens(tokenizer: Any, template: Verdicts) -> tuple[list[int], list[
     A reply may begin with the word, with a space and the word, or on a new line: three different
     tokens in tokenizers of the SentencePiece kind, which put a space before the first word.
     Tokens that begin both words carry no information and are left out.
-
-    Raises:
-        ModelError: no token tells the two words apart.
     """
     right, wrong = (
         {_first_token(tokenizer, lead, word) for lead in LEADS}

@@ -30,11 +30,7 @@ class PTrueSupervised:
     answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
-        """Fit weights and bias on the training responses.
-
-        Raises:
-            DataError: all of them are right, or all are wrong.
-        """
+        """Fit weights and bias on the training responses."""
         prompt = TEMPLATES[self.template].prompt
 
         def read(samples: Samples, rows: Rows) -> list[Array]:

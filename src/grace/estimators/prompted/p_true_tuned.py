@@ -23,11 +23,7 @@ class PTrueTuned:
     answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
-        """Choose template and shots, then fit slope and offset.
-
-        Raises:
-            ModelError: the model can take none of the prompts.
-        """
+        """Choose template and shots, then fit slope and offset."""
         choices = [PTrue(template, shots) for template, shots in candidates(splits, TEMPLATES)]
         return tuned(choices, lambda p: float(log_odds(p)), splits, engine, seed)
 

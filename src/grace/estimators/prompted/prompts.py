@@ -75,9 +75,6 @@ def draw_shots(
     """Draw `count` training responses, with the right reply to each, for the estimator `name`.
 
     They are plain text where questions are asked as plain text, or there is no chat template.
-
-    Raises:
-        DataError: fewer training responses than shots.
     """
     if not count:
         return Shots()

@@ -33,10 +33,6 @@ def tuned(
     They are compared by the log loss of such a regression on at most `MOST` validation answers; for
     an answer without a value the share of right answers is taken. Those whose prompts the model
     cannot take are left out. If none gives any value, the result gives None to every answer.
-
-    Raises:
-        ModelError: the model can take none of the prompts.
-        ComputeError: memory ran out, or the values are no numbers.
     """
     few = splits.validation.part(range(min(MOST, len(splits.validation.responses))))
     tried: list[tuple[Fitted, Values]] = []

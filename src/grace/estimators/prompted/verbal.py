@@ -64,11 +64,7 @@ class Verbal:
     answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
-        """Draw the shots, if any; nothing is fitted.
-
-        Raises:
-            DataError: fewer training responses than shots.
-        """
+        """Draw the shots, if any; nothing is fitted."""
         sure = ("1.0", "0.0") if self.template == "probability" else ("100%", "0%")
         replies = Verdicts(PROMPTS[self.template], *sure)
         shots = draw_shots(replies, self.shots, splits, engine, name="verbal", seed=seed)

@@ -28,11 +28,7 @@ class VerbalTuned:
     answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
-        """Choose template and shots, then fit slope and offset.
-
-        Raises:
-            ModelError: the model can take none of the prompts.
-        """
+        """Choose template and shots, then fit slope and offset."""
         choices = [
             Verbal(template, self.max_new_tokens, self.unparsed, shots)
             for template, shots in candidates(splits, PROMPTS)

@@ -61,20 +61,7 @@ class Labelled(NamedTuple):
 
 
 def label(questions: str | Path, out: Path, settings: Labelling, *, workers: int = 1) -> Labelled:
-    """Sample and grade responses to every question; resumes what an earlier call has begun.
-
-    Args:
-        questions: a file or a Hub data set, as task `jsonl` reads it.
-        out: the directory of the shards.
-        settings: the same as those of an earlier call with this directory.
-        workers: processes with a model each; with more than one they are Ray's.
-
-    Raises:
-        DataError: the questions cannot be read.
-        RunError: `out` holds shards of other settings or questions, or another process is at work.
-        ConfigError: several workers without Ray, or `out` holds something else.
-        ModelError: the model cannot be loaded, or a prompt is too long.
-    """
+    """Sample and grade responses to every question; resumes what an earlier call has begun."""
     total = count_questions(questions, settings.data)
     with RunDir(out).lock():
         _claim(questions, out, settings)
@@ -93,11 +80,7 @@ def label(questions: str | Path, out: Path, settings: Labelling, *, workers: int
 
 
 def _count(files: Iterable[Path]) -> dict[str, int]:
-    """Return the number of graded, right, cut and empty responses in some shards.
-
-    Raises:
-        RunError: a shard is damaged.
-    """
+    """Return the number of graded, right, cut and empty responses in some shards."""
     from pyarrow import parquet
 
     counts = dict.fromkeys(("graded", "right", "cut", "empty"), 0)
@@ -135,12 +118,7 @@ def _work(
 
 
 def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
-    """Bind a directory to its settings and questions, unless it has no shards yet.
-
-    Raises:
-        RunError: its shards have other settings or questions.
-        ConfigError: it holds something else.
-    """
+    """Bind a directory to its settings and questions, unless it has no shards yet."""
     path = out / RECORD
     ours = (".lock", f"{RECORD}.partial")
     if not path.exists() and any(file.name not in ours for file in out.iterdir()):

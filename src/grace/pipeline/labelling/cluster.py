@@ -26,10 +26,6 @@ def label_shards(
 
     A worker that dies is replaced, and its shard is done by another. With several machines the
     paths must be on a file system that they share.
-
-    Raises:
-        ConfigError: Ray is not installed or cannot be reached, or no machine has GPUs enough.
-        GraceError: what a worker raised, or workers died at one shard again and again.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -64,11 +60,7 @@ def label_shards(
 
 
 def _connect() -> None:
-    """Join the cluster at RAY_ADDRESS, or start one; SIGTERM stays what it was.
-
-    Raises:
-        ConfigError: that fails.
-    """
+    """Join the cluster at RAY_ADDRESS, or start one; SIGTERM stays what it was."""
     import ray
 
     before = signal.getsignal(signal.SIGTERM)
@@ -104,11 +96,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def _tried(path: Path) -> Iterator[None]:
-    """Count the tries of a shard in a file beside it, which stays where a worker dies.
-
-    Raises:
-        RunError: there were too many.
-    """
+    """Count the tries of a shard in a file beside it, which stays where a worker dies."""
     tries = path.with_name(f".{path.stem}-tries.partial")
     with writing(tries), tries.open("ab") as file:
         file.write(b".")
@@ -122,11 +110,7 @@ def _tried(path: Path) -> Iterator[None]:
 
 
 def _resources(settings: Labelling, workers: int) -> dict[str, Any]:
-    """Return the resources of a worker: GPUs where there are some, else an equal share of cores.
-
-    Raises:
-        ConfigError: no machine has as many GPUs as a worker needs; Ray would wait for one.
-    """
+    """Return the resources of a worker: GPUs where there are some, else an equal share of cores."""
     import ray
 
     total = ray.cluster_resources()

@@ -242,11 +242,7 @@ def _schema() -> pyarrow.Schema:
 
 
 def _vectors(states_ND: np.ndarray) -> pyarrow.Array:
-    """Return N vectors of D half-precision numbers.
-
-    Raises:
-        ModelError: a state is too large for half precision, or not finite.
-    """
+    """Return N vectors of D half-precision numbers."""
     import pyarrow
 
     with np.errstate(over="ignore"):
@@ -261,12 +257,7 @@ def _vectors(states_ND: np.ndarray) -> pyarrow.Array:
 
 
 def count_questions(source: str | Path, data: DataSettings) -> int:
-    """Read and check all questions of a source, and return their number.
-
-    Raises:
-        DataError: no such file, no column with questions, a bad row, two questions with one id, or
-            no question at all; the message names the row.
-    """
+    """Read and check all questions of a source, and return their number."""
     seen: dict[str, int] = {}
     for number, row in enumerate(question_rows(source, data)):
         name = parse(row, data, graded=False).id
@@ -288,9 +279,6 @@ def read_questions(
     """Yield the questions in rows `start` to `stop`; only their part of the source is parsed.
 
     A question whose row has no answer has no `answers`.
-
-    Raises:
-        DataError: the source or a row cannot be read.
     """
     for row in question_rows(source, data, start, stop):
         yield parse(row, data, graded=False)

@@ -51,12 +51,7 @@ class ScaleSettings(NamedTuple):
 
 
 def scale_runs(path: Path, chosen: ScaleSettings, *, device: str | None = None) -> dict[str, Any]:
-    """Scale a finished run, or every run of a study, and return the content of scaling.json.
-
-    Raises:
-        ConfigError: an unknown estimator or strategy.
-        RunError: there is no run, or one that has not finished.
-    """
+    """Scale a finished run, or every run of a study, and return the content of scaling.json."""
     runs = runs_under(path)
     contexts = [open_run(run, device) for run in runs]
     for context in contexts:  # before hours of sampling
@@ -179,12 +174,7 @@ def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> 
 
 
 def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Policy]]:
-    """Return the strategies that vote over each model's samples.
-
-    Raises:
-        ConfigError: an unknown estimator or strategy, one whose estimator is not named, or one
-            that the run's samples do not serve.
-    """
+    """Return the strategies that vote over each model's samples."""
     estimators = (OWN, *chosen.estimators)
     for name in chosen.estimators:
         if draws_further(estimator_of(context.settings, name)):

@@ -32,23 +32,7 @@ def choose_threshold(
     alpha: float | None = None,
     device: str | None = None,
 ) -> Threshold:
-    """Choose a threshold for the model of a run, store it in the run, and return it.
-
-    Args:
-        path: a run whose model is trained.
-        target: accuracy to guarantee for the answers that are given, in (0, 1).
-        mode: `answer`: one greedy answer, or none; `early-stop`: up to `budget` samples.
-        delta: accepted probability that the guarantee is false, in (0, 1).
-        budget: most samples per question with `early-stop`; None: 8.
-        alpha: with `early-stop`: share of the right samples, in (0, 1), that may be aborted while
-            they are written; half of delta goes to that. None: every sample is finished.
-        device: where the model runs; None: as in the run's settings.
-
-    Raises:
-        ConfigError: arguments that exclude each other, or a run that cannot drop samples.
-        UserInputError: an impossible target or delta.
-        RunError: there is no such run, or its model is not trained yet.
-    """
+    """Choose a threshold for the model of a run, store it in the run, and return it."""
     wanted = _wanted(mode, target, delta, budget, alpha)
     context = open_run(path, device)
     if not context.directory.done("answer"):

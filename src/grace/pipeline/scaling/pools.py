@@ -31,15 +31,7 @@ METRICS = ("accuracy", "ece", "brier", "auroc")
 def draw_pool(
     context: Context, answers: Answers, split: Split, count: int, temperature: float
 ) -> Split:
-    """Return `count` graded samples of each question of a split, drawn and graded once per run.
-
-    Args:
-        context: the run.
-        answers: the model that is sampled.
-        split: that model's responses; the pool is kept beside them.
-        count: samples per question.
-        temperature: sampling temperature.
-    """
+    """Return `count` graded samples of each question of a split, drawn and graded once per run."""
     pool = split.pool(count, temperature)
     sampling = further(context, count, temperature)
     answer(context, answers, pool, sampling)

@@ -39,11 +39,7 @@ def layers_to_read(train: TrainSettings, engine: Any) -> list[int]:
 
 
 def check_layer(settings: RunSettings) -> None:
-    """Refuse a block that the model does not have; no weights are loaded.
-
-    Raises:
-        ModelError: says which blocks there are.
-    """
+    """Refuse a block that the model does not have; no weights are loaded."""
     from grace.engines.local.layers import mlp_output, skeleton
     from grace.engines.local.loading import read_config
 
@@ -94,11 +90,7 @@ def read_layer(file: Path, layer: int, rows: Sequence[int]) -> LayerStates:
 
 
 def read_array(file: Path, name: str) -> Any:
-    """Return one array of a safetensors file; the others stay on disk.
-
-    Raises:
-        RunError: there is none of this name.
-    """
+    """Return one array of a safetensors file; the others stay on disk."""
     from safetensors import safe_open
 
     with safe_open(file, "np") as stored:

@@ -61,11 +61,7 @@ class FitData(NamedTuple):
 
 
 def fit(context: Context) -> None:
-    """Fit the evidence and the rows on the graded training responses.
-
-    Raises:
-        DataError: all that were not cut are right, or all are wrong, or there is none.
-    """
+    """Fit the evidence and the rows on the graded training responses."""
     directory, split = context.directory, context.directory.split("train")
     start = time.perf_counter()
     train = context.settings.train

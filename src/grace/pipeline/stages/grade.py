@@ -36,9 +36,6 @@ def check_grader(context: Context) -> None:
     """Refuse a grader that cannot grade the questions of a run, as far as they are drawn.
 
     One of the user's own is not called, since that may be slow.
-
-    Raises:
-        ConfigError, DataError: as the grader; names the question.
     """
     settings = context.settings.grade
     grader = grader_of(settings, context.task.grader)

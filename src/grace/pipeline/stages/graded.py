@@ -47,11 +47,6 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
 
     The prompts are made as `settings.data` says. Answers to one question are in one fold. If all
     right answers are numbers, the adapter votes by number.
-
-    Raises:
-        DataError: all answers are right, or all are wrong; there is only one question; or an
-            answer cannot be read, because it is too long for the model, for example.
-        ModelError: the model cannot be loaded.
     """
     labels_N = labels_of([answer.correct for answer in answers], "graded answers")
     task = settings.data.task or "jsonl"
@@ -91,11 +86,7 @@ def _are_numbers(answers: Sequence[Graded]) -> bool:
 
 
 def _encoded(context: Context, answer: Graded) -> tuple[str, list[int], list[int]]:
-    """Return the conversation as a text, and the token ids of its prompt and of the answer.
-
-    Raises:
-        DataError: names the place of the answer, and what is wrong with it.
-    """
+    """Return the conversation as a text, and the token ids of its prompt and of the answer."""
     engine, chat = context.engines.base, answer.asked
     try:
         if isinstance(chat, str):

@@ -83,12 +83,7 @@ def _run_name(context: Context) -> str:
 
 
 def report_runs(paths: Sequence[Path], out: Path | None = None) -> dict[str, Any]:
-    """Return the report of one run or study, or of several side by side, written to `out` if given.
-
-    Raises:
-        RunError: a path holds no run, or one that has not finished.
-        UserInputError: no path is given.
-    """
+    """Return the report of runs and studies side by side, written to `out` if given."""
     if len(paths) == 1 and out is None and (paths[0] / "report.json").exists():
         report: dict[str, Any] = read_json(paths[0] / "report.json")
         return report
@@ -112,22 +107,14 @@ def _summarized(data: ReportInput, settings: RunSettings) -> Report:
 
 
 def runs_under(path: Path) -> list[Path]:
-    """Return the run at a path, or those of a study.
-
-    Raises:
-        RunError: there is none.
-    """
+    """Return the run at a path, or those of a study."""
     if runs := runs_in(path):
         return runs
     raise RunError(f"{path} is not a run, and there is none in it; see `grace list runs`")
 
 
 def check_finished(context: Context) -> None:
-    """Refuse a run without its last stage.
-
-    Raises:
-        RunError: names the run, and how to finish it.
-    """
+    """Refuse a run without its last stage."""
     if not context.directory.done("report"):
         path = context.directory.path
         raise RunError(f"{path} is not finished; finish it first: grace run {path}")

@@ -44,11 +44,7 @@ def sample(context: Context) -> None:
 
 
 def check_model(settings: RunSettings) -> None:
-    """Refuse a model that is not there, or has no tokenizer; no weights are loaded.
-
-    Raises:
-        ModelError: says what is missing.
-    """
+    """Refuse a model that is not there, or has no tokenizer; no weights are loaded."""
     from grace.engines.local.loading import load_tokenizer, read_config
 
     model, code = settings.model, settings.model.trust_remote_code

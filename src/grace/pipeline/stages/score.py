@@ -160,12 +160,7 @@ def fitted_to(context: Context, name: str) -> Estimator:
 
 
 def check_estimators(settings: RunSettings) -> None:
-    """Refuse estimators that this machine cannot fit, before hours are spent on a run.
-
-    Raises:
-        ConfigError: a package is missing, or settings are of an estimator that there is not, for
-            example; the message says what to do.
-    """
+    """Refuse estimators that this machine cannot fit, before hours are spent on a run."""
     for name in settings.report.estimators:
         check_estimator(estimator_of(settings, name))
     for name, options in settings.estimators.items():
@@ -180,11 +175,7 @@ def own_estimator(name: str) -> AbstractContextManager[None]:
 
 
 def estimator_of(settings: RunSettings, name: str) -> Estimator:
-    """Return an estimator with the run's settings for it.
-
-    Raises:
-        ConfigError: an unknown estimator or an unknown setting of one.
-    """
+    """Return an estimator with the run's settings for it."""
     return load_estimator(name, settings.estimators.get(name.partition("+")[0]))
 
 
@@ -286,11 +277,7 @@ def _rate(
 
 
 def checked(name: str, given: Iterable[Any], count: int) -> Values:
-    """Return the values of an estimator, one probability, or None, per response.
-
-    Raises:
-        RunError: they are anything else; names the estimator and the value.
-    """
+    """Return the values of an estimator, one probability, or None, per response."""
     values = list(given)
     if bad := [value for value in values if not isinstance(value, Real | None)]:
         raise RunError(f"estimator {name} gave {bad[0]!r}; a confidence is a number, or None")

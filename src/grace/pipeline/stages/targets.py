@@ -121,11 +121,7 @@ def targets(context: Context) -> None:
 
 
 def make_run_targets(context: Context) -> tuple[Any, Targets]:
-    """Return the probe's scores of the training responses, out of fold, and their targets.
-
-    Raises:
-        DataError: all responses are right, all are wrong, or all are to one question.
-    """
+    """Return the probe's scores of the training responses, out of fold, and their targets."""
     from grace.probe import kfold_scores
     from grace.probe.features import feature_parts
     from grace.training.targets import make_targets

@@ -94,11 +94,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(row_type: type[Parsed], content: Any) -> Parsed:
-    """Build a row from JSON; fields that this version does not have are left out.
-
-    Raises:
-        TypeError: a field is missing, or the content is no such row at all.
-    """
+    """Build a row from JSON; fields that this version does not have are left out."""
     return cast(Parsed, _parse(row_type, content))
 
 

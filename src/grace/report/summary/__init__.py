@@ -69,11 +69,7 @@ Group = dict[str, list[EstimatorResult]]
 
 
 def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed: int = 0) -> Report:
-    """Compute a report, rounded as in report.json.
-
-    Raises:
-        UserInputError: no results, or two for the same task, estimator and seed.
-    """
+    """Compute a report, rounded as in report.json."""
     if not data.results:
         raise UserInputError(f"report {data.name!r} has no results; score an estimator first")
     for key, count in Counter(result.key for result in data.results).items():

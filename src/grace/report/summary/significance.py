@@ -87,12 +87,7 @@ class Trials:
     def draws(
         self, result: EstimatorResult, only: frozenset[str] | None = None
     ) -> dict[str, Draws]:
-        """Return each metric on a result (entry 0) and on its resamples.
-
-        Args:
-            result: one of the results of the report.
-            only: ids of the responses to evaluate; None: all.
-        """
+        """Return each metric on a result (entry 0) and on its resamples."""
         at = result.answered()
         if only is not None and len(only) < len(at):
             at = [i for i in at if result.ids[i] in only]

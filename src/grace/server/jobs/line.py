@@ -46,12 +46,7 @@ class Line:
         self._backend.queue.close()
 
     async def events(self, job: Job, request: Request) -> AsyncGenerator[Any, None]:
-        """Queue a job and yield its events, the last one a `Finished`; closing cancels the job.
-
-        Raises:
-            ApiError: the queue is full, the job failed, or it took too long.
-            ClientGone: the client has closed the connection.
-        """
+        """Queue a job and yield its events, the last one a `Finished`; closing cancels the job."""
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[Any] = asyncio.Queue()
 

@@ -77,11 +77,7 @@ class Job(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Do what needs no model, such as tokenising; called once, before the job is queued.
-
-        Raises:
-            GraceError: the request cannot be served.
-        """
+        """Do what needs no model, such as tokenising; called once, before the job is queued."""
 
     @abstractmethod
     def run(self, together: Sequence[Any]) -> None:
@@ -142,11 +138,7 @@ class Queue:
         return ""
 
     def submit(self, job: Job) -> None:
-        """Queue a job.
-
-        Raises:
-            ApiError: too many wait already (429), or the server is shutting down (503).
-        """
+        """Queue a job."""
         with self._changed:
             if self._closed:
                 raise ApiError(503, "the server is shutting down; try another one")
