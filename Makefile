@@ -7,12 +7,10 @@ LIGHT := .venv-light
 VLLM := .venv-vllm
 SITE := .venv-docs
 VLLM_READY := $(VLLM)/.ready
-LLAMA := .venv-llama
-LLAMA_READY := $(LLAMA)/.ready
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup renew demo real test check light bench vllm llama ray docs clean
+.PHONY: setup renew demo real test check light bench vllm ray docs clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -81,16 +79,6 @@ $(VLLM_READY): pyproject.toml
 vllm: $(VLLM_READY)
 	$(VLLM)/bin/python -m pytest -m vllm tests/engines/test_vllm*.py
 
-# llama-cpp-python has no wheels on PyPI: it is compiled, in some minutes on a few cores.
-$(LLAMA_READY): pyproject.toml
-	$(PYTHON) -m venv $(LLAMA)
-	$(LLAMA)/bin/python -m pip install --quiet torch==2.13.0
-	$(LLAMA)/bin/python -m pip install --quiet --editable '.[llama]' 'pytest>=8'
-	touch $@
-
-llama: $(LLAMA_READY)
-	$(LLAMA)/bin/python -m pytest -m llama tests/contracts/test_engines.py tests/engines/test_llama_itself.py
-
 ray: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[ray]'
 	$(BIN)/python -m pytest -m ray
@@ -102,4 +90,4 @@ docs:
 	$(SITE)/bin/python -m mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(SITE) site $(LIGHT) $(VLLM) dist $(LLAMA) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SITE) site $(LIGHT) $(VLLM) dist .pytest_cache .mypy_cache .ruff_cache

@@ -13,17 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
 EXACT = ["-ctk", "f32", "-ctv", "f32", "-fa", "off"]  # a cache in float32
 
 
 @contextlib.contextmanager
 def serving(file: Path) -> Iterator[SimpleNamespace]:
     """Run it with a GGUF file until the end of the block; it has a `url`."""
-    program = os.environ.get("GRACE_LLAMA_SERVER")
-    if not program:
-        pytest.skip("set GRACE_LLAMA_SERVER to the program llama-server")
+    program = os.environ["GRACE_LLAMA_SERVER"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-import grace
 import tiny_gguf
 import tiny_models
 import tiny_run
-from grace.errors import ModelError
 
 
 @pytest.fixture
@@ -62,18 +60,6 @@ def test_a_gguf_file_goes_through_every_command(
     assert ours["text"] == merged["text"]
     assert ours["confidence"] == pytest.approx(merged["confidence"], abs=1e-5)
     assert 'license: "apache-2.0"' in (tmp_path / "merged" / "README.md").read_text()
-
-
-def test_the_engine_llama_refuses_a_file_without_a_tokenizer_before_it_is_unpacked(
-    file: Path, tmp_path: Path, cli: Any
-) -> None:
-    questions = tiny_run.write_questions(tmp_path / "questions.jsonl")
-    result = cli("label", questions, tmp_path / "out", "--model", file, "--engine", "llama")
-    assert (result.code, result.err.count("\n")) == (2, 1), result.err
-    assert "no tokenizer.json beside" in result.err
-    with pytest.raises(ModelError, match=r"no tokenizer\.json beside"):
-        grace.load(file, engine="llama")
-    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize(

@@ -219,11 +219,11 @@ def test_a_file_in_place_of_the_directory_is_named(
     [
         (["--features", "middle"], "use mean or last"),
         (["--features", "mean", "--engine", "vllm"], "use transformers for features"),
-        (["--engine", "other"], "unknown engine 'other'; known: llama, openai, transformers, vllm"),
+        (["--engine", "other"], "unknown engine 'other'; known: openai, transformers, vllm"),
         (["--engine-option", "max_model_len"], "write KEY=VALUE"),
         (
             ["--engine-option", "max_model_len=64"],
-            "options for another engine: vllm, llama or openai",
+            "options for another engine: vllm or openai",
         ),
         (["--set", "data.prompt=nice"], "nice"),
     ],

@@ -1,9 +1,10 @@
-"""What every engine does alike: transformers, and vLLM, llama.cpp and servers (made up here)."""
+"""What every engine does alike: transformers, and vLLM and servers (made up here)."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-import fake_llama
 import fake_upstream
 import fake_vllm
 import real_llama_server
@@ -32,11 +32,9 @@ from grace.evidence.trace import Trace
 from grace.export.gguf_weights import write_weights
 from grace.store import RunDir
 
-KINDS = ("transformers", "vllm", "openai", "llama")
+KINDS = ("transformers", "vllm", "openai")
 SERVERS = {"openai": None, "openai-llama": LlamaServer, "openai-sglang": SGLang}
-ITSELF = [  # not made up, llama-cpp-python and llama-server: `make llama`
-    pytest.param(name, marks=pytest.mark.llama) for name in ("llama-itself", "openai-itself")
-]
+ITSELF = ["openai-itself"] if os.environ.get("GRACE_LLAMA_SERVER") else []  # the program itself
 GREEDY = Sampling(max_new_tokens=6)
 SAMPLED = Sampling(3, 0.8, max_new_tokens=16, seed=5)
 EVIDENCE = Evidence(
@@ -87,10 +85,10 @@ def engine(
 ) -> Iterator[Any]:
     """An engine that was opened by its name, of what an export holds."""
     model, tokenizer, evidence = model_of(head)
-    kind, _, itself = request.param.partition("-")
+    kind = request.param.partition("-")[0]
     folder = tmp_path_factory.mktemp("model")
-    if kind == "llama" or request.param == "openai-itself":
-        write_weights(folder / "model.gguf", model, tokenizer, np.float32, [3], "")
+    if request.param == "openai-itself":
+        write_weights(folder / "model.gguf", model, tokenizer, np.float32, [3])
     else:
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -102,8 +100,6 @@ def engine(
         served = real_llama_server.serving(folder / "model.gguf")
     with pytest.MonkeyPatch.context() as patch, served as server:
         fake_vllm.install(patch, make=fake_vllm.load)
-        if itself != "itself":
-            fake_llama.install(patch)
         options = {"url": server.url} if kind == "openai" else {}
         opened = load_engine(kind, folder, **options)
         yield opened

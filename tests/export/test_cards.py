@@ -166,5 +166,5 @@ def test_a_gguf_card_says_that_its_figures_are_those_of_the_unrounded_weights(
     export(run, tmp_path / "out", form="gguf")
     card = (tmp_path / "out" / "README.md").read_text()
     assert "## Evaluation" in card and "This file itself was not\nmeasured" in card
-    assert "pip install 'grace-confidence[llama]'" in card
+    assert "grace proxy path/to/this/directory" in card and "grace.load" not in card
     assert "llama-server -m path/to/this/directory/model.gguf" in card

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,8 @@ import torch
 import transformers
 from test_forms import Trained, export, logits, same, train
 from test_linear import BOUNDED, fitted
-from test_snippets import code_of, run
 from tokenizers import pre_tokenizers
 
-import fake_llama
 import grace
 import tiny_gguf
 import tiny_models
@@ -25,7 +23,6 @@ from grace.cnf import TOKENS
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.kinds import load_engine
-from grace.engines.llama import DIGEST
 from grace.engines.stops import named_ends
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
@@ -99,50 +96,23 @@ def test_llama_cpp_stops_where_an_answer_ends(tmp_path: Path) -> None:
 def test_a_file_has_all_chat_templates(tmp_path: Path) -> None:
     model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
     tokenizer.chat_template = {"default": "usual", "tool_use": "with tools"}
-    write_weights(tmp_path / "model.gguf", model, tokenizer, np.float32, [3], "")
+    write_weights(tmp_path / "model.gguf", model, tokenizer, np.float32, [3])
     found = fields(tmp_path / "model.gguf")
     assert found["tokenizer.chat_template"] == "usual"
     assert found["tokenizer.chat_template.tool_use"] == "with tools"
 
 
-def test_an_export_asks_like_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_llama.install(monkeypatch)
-    adapter = fitted("llama_untied", tmp_path)
-    out = tmp_path / "out"
-    base = str(tmp_path / "base")
-    done = export_model(adapter, adapter, base, out, form="gguf", dtype="float32")
-    assert done.hint.startswith(f"grace ask {out}")
-    ours, theirs = grace.load(adapter), grace.load(out)
-    assert type(theirs.engine).__name__ == "LlamaEngine"
-    wanted, found = (model.ask("Who wrote Middlemarch?", seed=1) for model in (ours, theirs))
-    assert found.text == wanted.text
-    assert found.confidence == pytest.approx(wanted.confidence, abs=1e-5)
-    assert resolve_model(str(out)) == str(out)  # an export is never unpacked
+def test_an_export_is_not_loaded_here_but_served(tmp_path: Path) -> None:
+    adapter, out = fitted("llama_untied", tmp_path), tmp_path / "out"
+    done = export_model(adapter, adapter, str(tmp_path / "base"), out, form="gguf")
+    assert done.hint.startswith(f"llama-server -m {out}/model.gguf")
+    for load in (grace.load, functools.partial(load_engine, "transformers")):
+        with pytest.raises(ModelError, match=rf"llama-server -m {out}.* --format merged$"):
+            load(out)
     with pytest.raises(
         ModelError, match=rf"model\.gguf is one file of a model .* directory, {out}$"
     ):
         grace.load(out / "model.gguf")  # alone it has neither the evidence nor the prompt
-
-
-def test_the_lines_of_a_card_read_what_grace_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_llama.install(monkeypatch)
-    adapter, out = fitted("llama_untied", tmp_path, task="trivia_qa"), tmp_path / "out"
-    export_model(adapter, adapter, str(tmp_path / "base"), out, form="gguf", dtype="float32")
-    lines = run(code_of(out, "def ask"))
-    llama = fake_llama.Llama(str(out / "model.gguf"), n_ctx=512)
-    model, cut = grace.load(adapter), 0
-    for number in range(12):
-        question = f"What is {number} and {number * 7}?"
-        text, c = lines["ask"](llama, question)
-        reply = model.ask(question)
-        cut += c is None
-        if reply.confidence is None:
-            assert c is None
-        else:
-            assert (text, c) == (reply.text, pytest.approx(reply.confidence, abs=1e-5))
-    assert cut < 12
 
 
 def test_a_gguf_base_is_copied_with_the_rows_in_its_head(
@@ -150,9 +120,8 @@ def test_a_gguf_base_is_copied_with_the_rows_in_its_head(
 ) -> None:
     """Every architecture, every quantized tensor and all that the file says stay as they are."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    fake_llama.install(monkeypatch)
     model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
-    extra = {"general.note": "kept", "tokenizer.ggml.eot_token_id": 2, DIGEST: "of an export"}
+    extra = {"general.note": "kept", "tokenizer.ggml.eot_token_id": 2}
     base = tiny_gguf.write(tmp_path / "b.gguf", model, tokenizer, quantize=True, extra=extra)
     engine = TransformersEngine.load(resolve_model(str(base)))
     rows = np.random.default_rng(0).normal(size=(4, 32)).astype(np.float16).astype(np.float32)
@@ -162,9 +131,7 @@ def test_a_gguf_base_is_copied_with_the_rows_in_its_head(
     export_model(adapter, adapter, str(base), out, form="gguf")
     had, has = fields(base), fields(out / "model.gguf")
     changed = {name for name in had if had[name] != has[name]}
-    assert changed == {
-        "llama.vocab_size", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", DIGEST,
-    }  # fmt: skip
+    assert changed == {"llama.vocab_size", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"}
     assert "Duplicated" not in caplog.text
     assert has["tokenizer.ggml.tokens"][: len(tokenizer)] == had["tokenizer.ggml.tokens"]
     before, after = (
@@ -177,49 +144,12 @@ def test_a_gguf_base_is_copied_with_the_rows_in_its_head(
         assert np.array_equal(before[name].data, after[name].data)
     assert {2, 3} <= set(named_ends(out))
     tuned = TransformersEngine.load(resolve_model(str(base)), adapter=adapter)
-    llama, sampling = load_engine("llama", out), Sampling(max_new_tokens=8)
+    reread = TransformersEngine(read_back(out), tuned.tokenizer, evidence=BOUNDED)
+    sampling = Sampling(max_new_tokens=8)
     wanted = dict(tuned.generate(PROMPTS, sampling))
-    for index, (one,) in llama.generate(PROMPTS, sampling):
+    for index, (one,) in reread.generate(PROMPTS, sampling):
         assert one.token_ids == wanted[index][0].token_ids
         assert one.confidence == pytest.approx(wanted[index][0].confidence, abs=2e-3)
-
-
-def test_quantizing_keeps_what_is_read_in_half_precision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: dict[str, Any] = {}
-
-    def quantize(source: bytes, out: bytes, params: Any) -> int:
-        kinds = {t.tensor_type.name for t in gguf.GGUFReader(source.decode()).tensors}
-        asked.update(vars(params) | {"from": kinds})
-        Path(out.decode()).write_bytes(Path(source.decode()).read_bytes())
-        return asked.get("status", 0)
-
-    fake_llama.install(
-        monkeypatch,
-        llama_model_quantize_default_params=types.SimpleNamespace,
-        llama_model_quantize=quantize,
-        LLAMA_FTYPE_MOSTLY_Q4_K_M=15,
-        GGML_TYPE_F16=1,
-    )
-    made = train("llama_tied", tmp_path)
-
-    def write(out: str) -> None:
-        base, adapter = str(made.base), made.adapter
-        export_model(adapter, adapter, base, tmp_path / out, form="gguf", dtype="q4_k_m")
-
-    write("out")
-    assert asked == {
-        "ftype": 15, "output_tensor_type": 1, "token_embedding_type": 1, "from": {"F32"},
-    }  # fmt: skip
-    assert [file.name for file in (tmp_path / "out").glob("*.gguf")] == ["model.gguf"]
-    asked["status"] = 1
-    with pytest.raises(ModelError, match="cannot quantize the model as q4_k_m"):
-        write("failed")
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(ConfigError, match="llama-quantize --output-tensor-type f16"):
-        write("missing")
-    assert not (tmp_path / "missing").exists()
 
 
 def test_what_cannot_be_a_gguf_file_is_refused_with_the_alternative(

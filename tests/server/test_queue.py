@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -159,27 +158,6 @@ def test_a_choice_at_its_length_ends_before_longer_ones_of_its_batch(
         jobs.append(job)
     jobs[0].run(jobs)
     assert ended[2] <= 3 < ended[30]
-
-
-def test_rating_a_token_at_a_time_ends_with_the_response_after_which_it_is_cancelled() -> None:
-    rated: list[Any] = []
-
-    def confidences(prompts: Any, responses: Any) -> list[float]:
-        rated.append(responses)
-        job.cancelled.set()
-        return [0.5] * len(responses)
-
-    pairs = ([[1]] * 9, [[2]] * 9)
-    for gives, count in ((frozenset(), 1), (frozenset({"states"}), 9)):
-        engine = SimpleNamespace(gives=gives, confidences=confidences)
-        model: Any = SimpleNamespace(engine=engine, encode_all=lambda *_: pairs)
-        job = RatingJob(model, lambda: None, [], [])
-        job.emit = lambda event: None  # type: ignore[method-assign]
-        job.prepare()
-        rated.clear()
-        with pytest.raises(Cancelled) if count == 1 else contextlib.nullcontext():
-            job.run([job])
-        assert [len(part) for part in rated] == [count]
 
 
 def test_a_small_job_ends_while_a_large_one_runs(

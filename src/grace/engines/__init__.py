@@ -26,10 +26,9 @@ AT_ONCE = 256  # prompts in a unit of work of engines that make their own batche
 Ids = Sequence[int]
 """Token ids."""
 
-Capability = Literal["states", "training", "relay", "gguf"]
+Capability = Literal["states", "training", "relay"]
 """What an engine offers beyond samples and probabilities: hidden states; a model that can be
-trained; `relay`: the model runs on a server, not in this process; `gguf`: it reads a GGUF file as
-it is, which is unpacked for the others."""
+trained; `relay`: the model runs on a server, not in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +102,8 @@ class Opening:
     """The settings with which an engine loads a model (see `grace.engines.kinds.load_engine`).
 
     Attributes:
-        path: a model directory or Hub id; for llama, a GGUF file or its directory; for openai, the
-            export that the server serves.
-        adapter: an adapter directory; for vllm, an export with format vllm-lora; not for llama.
+        path: a model directory or Hub id; for openai, the export that the server serves.
+        adapter: an adapter directory; for vllm, an export with format vllm-lora.
         device: auto, cpu, cuda or cuda:N; vLLM chooses by itself.
         dtype: auto, float32, bfloat16 or float16.
         trust_remote_code: run Python code that comes with the model.
@@ -113,8 +111,8 @@ class Opening:
         batch_size: rows in flight; None: the engine's own choice.
         needs_cnf: refuse a model without `<CNF>`, if the engine cannot train one.
         stop: texts that end a response, besides those that the model was trained with.
-        options: of one engine: further arguments of `vllm.LLM` or `llama_cpp.Llama`; for openai
-            `url`, and the arguments of `OpenAIEngine`.
+        options: of one engine: further arguments of `vllm.LLM`; for openai `url`, and the arguments
+            of `OpenAIEngine`.
     """
 
     path: str | Path

@@ -15,7 +15,8 @@ from grace import plugins
 from grace.config import key_values
 from grace.engines import ModelEngine, Opening
 from grace.engines.gguf import resolve_model
-from grace.errors import ConfigError
+from grace.errors import ConfigError, ModelError
+from grace.store import read_card
 
 COMMON = frozenset(field.name for field in dataclasses.fields(Opening))
 """The settings of all engines."""
@@ -25,8 +26,13 @@ def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
     """Load a model into an engine, or connect to the server that runs it."""
     named = {name: settings.pop(name) for name in COMMON & settings.keys()}
     engine = engine_class(kind)
-    if "gguf" not in engine.gives:
-        path = resolve_model(str(path))
+    if "relay" not in engine.gives and read_card(Path(path)).get("format") == "gguf":
+        raise ModelError(
+            f"{path} holds a GGUF file for llama.cpp; serve it: llama-server -m {path}/model.gguf "
+            f"-ctk f32 -ctv f32, with `grace proxy {path} --upstream URL` in front; or export with "
+            "--format merged"
+        )
+    path = resolve_model(str(path))
     return engine.open(Opening(path=path, **named, options=settings))
 
 

@@ -61,7 +61,7 @@ class TransformersEngine(LocalScorer):
         if opening.options:
             raise ConfigError(
                 f"the transformers engine has no {', '.join(opening.options)}; use them as "
-                "options for another engine: vllm, llama or openai"
+                "options for another engine: vllm or openai"
             )
         return cls.load(
             opening.path,

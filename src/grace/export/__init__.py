@@ -4,7 +4,7 @@
   config names all end tokens. Every engine loads it.
 - `vllm-lora`: a LoRA for a base model that stock vLLM serves. It also changes the row of `<CNF>` in
   the output head, so the base needs a spare row there.
-- `gguf`: one file for llama.cpp, quantized on request (see `grace.export.gguf`).
+- `gguf`: one file for llama.cpp (see `grace.export.gguf`).
 - `adapter`: the slim adapter as it was trained.
 
 Each form comes with the tokenizer, grace.json (how c is read, the weights of the evidence, the
@@ -44,7 +44,7 @@ FORMS = {
 NEXT = {
     "merged": "grace serve {out}",
     "vllm-lora": "see {out}/README.md for the vLLM command",
-    "gguf": 'grace ask {out} "your question"   (with llama-cpp-python)',
+    "gguf": "llama-server -m {out}/model.gguf -ctk f32 -ctv f32, and grace proxy {out} in front",
     "adapter": "grace serve {out}",
 }
 
@@ -93,7 +93,7 @@ def export_model(
             entries["base_model"] = base
         write_json(partial / CARD, record | entries)
         threshold = RunDir(run).threshold
-        if threshold.exists() and not dtype.startswith("q"):  # its guarantee is the model's alone
+        if threshold.exists():
             shutil.copyfile(threshold, partial / threshold.name)
         write_card(source, measured, partial, out.name)
 

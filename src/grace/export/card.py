@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from grace.engines.vllm_loading import max_lora_rank
 from grace.errors import RunError
@@ -56,15 +56,11 @@ def _without_grace(source: Source, directory: Path) -> dict[str, Any]:
     record = source.record
     inside = bool(record.get("layer")) and source.form == "adapter"
     if "cnf_id" not in record or record["read_at"] == "feed" or inside:
-        return {"one_request": False, "engine": None, "prompt": "", "code": ""}
+        return {"one_request": False, "asks": False, "prompt": "", "code": ""}
     prompt = prompt_of(record, directory)
-    engine: Literal["vllm", "llama"] | None = None
-    if prompt and source.form in ("merged", "vllm-lora"):
-        engine = "vllm"
-    elif prompt and source.form == "gguf" and "read_ids" in record:
-        engine = "llama"
-    code = snippet(record, directory, prompt, engine)
-    return {"one_request": True, "engine": engine, "prompt": prompt, "code": code}
+    asks = bool(prompt) and source.form in ("merged", "vllm-lora")
+    code = snippet(record, directory, prompt, asks=asks)
+    return {"one_request": True, "asks": asks, "prompt": prompt, "code": code}
 
 
 def _table(measured: dict[str, Any]) -> str:

@@ -3,16 +3,13 @@
 A base that came as a GGUF file and got only new rows is copied: all its metadata and tensors stay
 the same, whatever its architecture, or get a little wider (`grace.export.gguf_wider`).
 Any other model is written from its weights (`grace.export.gguf_weights`). The output head, or the
-embedding that it is tied to, is never quantized below float16, because c is read from it.
+embedding that it is tied to, is float16 at least, because c is read from it.
 
 Shapes: V vocabulary, D hidden size, E tokens that are read.
 """
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +17,10 @@ import numpy as np
 
 from grace.cnf import TOKENS, find_readout
 from grace.engines.gguf import gguf_file
-from grace.engines.llama import DIGEST
 from grace.engines.local.adapters import read_rows, read_tensors
 from grace.engines.local.loading import load, load_tokenizer
 from grace.engines.stops import named_ends
-from grace.errors import ConfigError, ModelError, first_line, packages_for
+from grace.errors import ConfigError, ModelError, packages_for
 from grace.export.forms import Source, carry_layer, end_ids
 from grace.export.gguf_weights import (
     CONTROL,
@@ -39,7 +35,8 @@ from grace.store import ROWS
 
 FILE, ARCHITECTURE = "model.gguf", "general.architecture"
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"  # tied models have no HEAD
-DTYPES = ("auto", "float32", "float16", "q8_0", "q4_k_m")
+DTYPES = ("auto", "float32", "float16")
+GGUF_BLOCK = 32  # numbers that llama.cpp quantizes together, in most of its types
 
 
 def write_gguf(source: Source, out: Path) -> None:
@@ -68,30 +65,13 @@ def write_gguf(source: Source, out: Path) -> None:
 
 def _write_weights(source: Source, file: Path) -> tuple[Any, list[int]]:
     """Write a model that is merged in float32; return its tokenizer and its end tokens."""
-    layer = source.record.get("layer", 0)  # the quantizer first: it may be missing
-    quantize = _quantizer(source.dtype, layer) if source.dtype.startswith("q") else None
     loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
-    more = added_dimensions(loaded.model.config.hidden_size, source.dtype)
-    model, carrier = carry_layer(loaded, more=more)
+    model, carrier = carry_layer(loaded, more=GGUF_BLOCK)
     ends = end_ids(model, loaded.tokenizer, source.record)
     named = [end for end in ends if end not in source.record.get("stop_ids", ())]
-    kind = np.float32 if quantize or source.dtype == "float32" else np.float16
-    whole = file.with_name(f"whole-{file.name}") if quantize else file
-    digest = source.adapter_digest
-    write_weights(whole, model, loaded.tokenizer, kind, named, digest, carrier)
-    if quantize:
-        quantize(whole, file)
-        whole.unlink()
+    kind = np.float32 if source.dtype == "float32" else np.float16
+    write_weights(file, model, loaded.tokenizer, kind, named, carrier)
     return loaded.tokenizer, ends
-
-
-def added_dimensions(size: int, dtype: str) -> int:
-    """Return how many dimensions to add, so that rows stay multiples of what is quantized together.
-
-    Q4_K has blocks of 256. Where these would add more than an eighth, llama.cpp takes another type,
-    which has blocks of 32.
-    """
-    return 256 if dtype == "q4_k_m" and size % 256 == 0 and size >= 8 * 256 else 32
 
 
 def _copy_base(source: Source, base_file: Path, file: Path) -> tuple[Any, list[int]]:
@@ -113,7 +93,6 @@ def _copy_base(source: Source, base_file: Path, file: Path) -> tuple[Any, list[i
     base = reader.fields[ARCHITECTURE].contents()
     writer = gguf.GGUFWriter(file, carrying.architecture if carrying else base)
     rows = _copy_metadata(reader, writer, readout, source.record["rows"], carrying)
-    writer.add_string(DIGEST, source.adapter_digest)
     for tensor in reader.tensors:
         data, kind = tensor.data, tensor.tensor_type
         grows = tensor.name in (HEAD, EMBEDDING) and tensor.shape[1] < rows
@@ -154,7 +133,7 @@ def _copy_metadata(
         padded["tokenizer.ggml.tokens"][token] = name
         padded["tokenizer.ggml.token_type"][token] = CONTROL
     for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name in (ARCHITECTURE, DIGEST):
+        if name.startswith("GGUF.") or name == ARCHITECTURE:
             continue  # the writer has them already, or gets its own
         value = padded[name] if name in padded else field.contents()
         if name.endswith(".vocab_size"):
@@ -174,38 +153,3 @@ def _per_token(reader: Any, name: str, count: int, default: Any) -> list[Any]:
     """Return a list of the file with an entry per token, `default` for each if it has none."""
     field = reader.fields.get(name)
     return [default] * count if field is None else list(field.contents())
-
-
-def _quantizer(kind: str, layer: int) -> Callable[[Path, Path], None]:
-    """Return a function that lets llama.cpp quantize a file into another.
-
-    The head and the embedding stay in float16, and the matrix that carries the MLP of a block
-    `layer` in float32, because its numbers are very small.
-    """
-    exact = f"blk.{layer - 1}.ffn_down" if layer else ""
-    kept = f"--tensor-type {exact}=f32 " if exact else ""
-    try:
-        import llama_cpp
-
-        override = llama_cpp.llama_model_tensor_override if exact else None
-    except (ImportError, OSError, RuntimeError, AttributeError) as error:
-        raise ConfigError(
-            f"--dtype {kind} needs a new llama-cpp-python ({first_line(error)}); pip install -U "
-            "llama-cpp-python, or export with --dtype float32 and run llama-quantize "
-            f"--output-tensor-type f16 --token-embedding-type f16 {kept}IN OUT {kind}"
-        ) from None
-    # Otherwise it prints a line for every tensor. Warnings of newer ones count as errors there.
-    logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)
-    params = llama_cpp.llama_model_quantize_default_params()
-    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
-    params.output_tensor_type = params.token_embedding_type = llama_cpp.GGML_TYPE_F16
-    if override is not None:
-        params.tt_overrides = (override * 2)(
-            override(re.escape(exact).encode(), llama_cpp.GGML_TYPE_F32), override(None, 0)
-        )
-
-    def quantize(file: Path, out: Path) -> None:
-        if llama_cpp.llama_model_quantize(str(file).encode(), str(out).encode(), params) != 0:
-            raise ModelError(f"llama.cpp cannot quantize the model as {kind}; use --dtype float16")
-
-    return quantize

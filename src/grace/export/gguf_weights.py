@@ -15,7 +15,6 @@ import numpy as np
 
 from grace.cnf import find_readout
 from grace.engines.gguf.unpacking import ENDS, llama_3_divisors
-from grace.engines.llama import DIGEST
 from grace.errors import ModelError
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")  # types of models; llama.cpp calls them the same
@@ -51,7 +50,6 @@ def write_weights(
     tokenizer: Any,
     kind: Any,
     ends: Sequence[int],
-    adapter_digest: str,
     carrier: str | None = None,
 ) -> None:
     """Write a model of one of `ARCHITECTURES` with a byte-level vocabulary."""
@@ -68,7 +66,6 @@ def write_weights(
         writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)
     if readout is not None and readout.ends:
         writer.add_uint32("tokenizer.ggml.eom_token_id", readout.ends[0])
-    writer.add_string(DIGEST, adapter_digest)
     writer.add_file_type(
         gguf.LlamaFileType.MOSTLY_F16 if kind == np.float16 else gguf.LlamaFileType.ALL_F32
     )

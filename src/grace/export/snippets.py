@@ -1,8 +1,8 @@
 """Python code for the model card that computes the confidence c without this package.
 
-The code defines `confidence`, the formula for c with the model's own numbers. For vLLM and for
-llama-cpp-python it also defines `ask`, which sends a question with the prompt of the training run
-and returns the answer with its c. The tests run the code as it stands.
+The code defines `confidence`, the formula for c with the model's own numbers. For vLLM it also
+defines `ask`, which sends a question with the prompt of the training run and returns the answer
+with its c. The tests run the code as it stands.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jinja2
 
@@ -40,23 +40,21 @@ OPTIONS = ("the Sall", "the Orm")
 UNBOUNDED = 1e9  # for evidence without a range to which features are clipped
 
 
-def snippet(
-    record: dict[str, Any], directory: Path, prompt: str, engine: Literal["vllm", "llama"] | None
-) -> str:
-    """Return the code that computes c and, for an engine, the code that asks it."""
+def snippet(record: dict[str, Any], directory: Path, prompt: str, *, asks: bool) -> str:
+    """Return the code that computes c and, if it `asks`, the code that asks vLLM."""
     evidence = Evidence.in_card(record)
     read = record.get("read_ids", [record["cnf_id"]])
     stops = list(dict.fromkeys([*named_ends(directory), *record.get("stop_ids", ())]))
     ends = [token for token in stops if token not in read]
     sample = from_dict(SampleSettings, record.get("sample", {}))
     return TEMPLATES.get_template("snippet.py.j2").render(
-        engine=engine,
+        asks=asks,
         kind="linear" if len(read) > 1 else "token" if evidence else "plain",
         at_prompt=record["read_at"] == "prompt",
         prompt=prompt,
         read=read,
         stops=stops,
-        ends=ends[:LISTED_ENDS] if engine == "vllm" else ends,
+        ends=ends[:LISTED_ENDS],
         evidence=evidence,
         lowest=[-UNBOUNDED] * len(FEATURES),
         highest=[UNBOUNDED] * len(FEATURES),

@@ -37,8 +37,8 @@ def load(
         device: auto, cpu, cuda or cuda:N.
         dtype: auto, float32, bfloat16 or float16.
         trust_remote_code: run Python code that comes with the model or that its grace.json names.
-        engine: transformers, or vllm for an export. A GGUF export always uses the engine llama.
-            For a model on a server, call `grace.model.connecting.connect` instead.
+        engine: transformers, or vllm for an export. For a model on a server, such as a GGUF export
+            on llama-server, call `grace.model.connecting.connect` instead.
 
     Raises:
         ModelError: there is no model at `path`, or it has no <CNF>.
@@ -64,7 +64,7 @@ def load(
         plugins.trust(code_in(card))
     plugins.refuse_code(code_in(card), f"{folder or path}/grace.json")
     loaded: Any = load_engine(
-        "llama" if card.get("format") == "gguf" else engine,
+        engine,
         model,
         adapter=folder,
         device=device,

@@ -89,10 +89,9 @@ def label(
     engine: Annotated[
         str,
         typer.Option(
-            show_default="transformers; llama for an exported GGUF file",
-            help="What runs the model: transformers, vllm, llama or openai.",
+            help="What runs the model: transformers, vllm or openai.",
         ),
-    ] = "",
+    ] = "transformers",
     engine_options: Annotated[
         list[str] | None,
         typer.Option(
@@ -142,7 +141,6 @@ def label(
         )
     folder = adapter_folder(Path(model), None)
     card = read_card(folder or Path(model))
-    engine = engine or ("llama" if card.get("format") == "gguf" else "transformers")
     columns = {"data.question_field": question_field, "data.answer_field": answer_field}
     named = [assignment(key, name) for key, name in columns.items()]
     run = _settings(Path(model), card, [*named, *(settings or [])])

@@ -28,7 +28,7 @@ PROXY_EXAMPLES = examples(
 EXPORT_EXAMPLES = examples(
     "grace export runs/qwen exported/qwen",
     "grace export runs/qwen exported/qwen-lora --format vllm-lora",
-    "grace export runs/qwen exported/qwen-gguf --format gguf --dtype q4_k_m",
+    "grace export runs/qwen exported/qwen-gguf --format gguf",
 )
 RETRIES = 2  # of a request of the proxy, whose client waits
 
@@ -182,7 +182,7 @@ def export(
         str,
         typer.Option(
             help="Number format of the weights. merged: auto (as the base), float32, bfloat16, "
-            "float16; gguf: auto (as a GGUF base, else float16), float32, float16, q8_0, q4_k_m."
+            "float16; gguf: auto (as a GGUF base, else float16), float32, float16."
         ),
     ] = "auto",
     license_: Annotated[

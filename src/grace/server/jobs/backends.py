@@ -37,8 +37,7 @@ LANES = 4  # batches that take turns on a model in this process
 class Backend:
     """Makes the jobs of requests, and has the queue that runs them.
 
-    There are three kinds: a model in this process that draws batches, one that computes a token at
-    a time (llama.cpp), and a server upstream. Only the first needs PyTorch.
+    The model runs in this process, which needs PyTorch, or on a server upstream.
     """
 
     def __init__(self, model: Model, settings: ServerSettings) -> None:
@@ -50,9 +49,6 @@ class Backend:
         if self._is_upstream:
             self._draw = _draw_upstream
             self.queue = Queue(threads=settings.max_running, max_waiting=waiting)
-        elif "states" not in engine.gives:
-            self._draw = _draw_stepwise
-            self.queue = Queue(threads=1, max_waiting=waiting)
         else:
             self._draw = draw
             self.queue = Queue(
@@ -65,7 +61,7 @@ class Backend:
     @property
     def lists_most_probable(self) -> bool:
         """Whether the engine lists the most probable tokens of a step besides `<CNF>`."""
-        return self._draw is draw
+        return not self._is_upstream
 
     async def trouble(self) -> str:
         """Return why requests are not answered, empty if they are."""
@@ -114,20 +110,6 @@ def draw(jobs: Sequence[Completion]) -> None:
 def _most_probable(engine: Any, drawing: Drawing, row: int, count: int | None) -> Top:
     best = drawing.most_probable(row, count) if count else []
     return tuple((name_of(engine.tokenizer, token), max(value, LOWEST)) for token, value in best)
-
-
-def _draw_stepwise(jobs: Sequence[Completion]) -> None:
-    """Draw the samples of one request, one after the other, a token at a time."""
-    (job,) = jobs
-    engine: Any = job.engine
-    for choice, (key, number) in zip(job.choices(), job.sample_keys(), strict=True):
-        for step in engine.steps(choice.prompt, job.params.sampling, key, number):
-            if job.cancelled.is_set():
-                raise Cancelled
-            if not _add(engine, choice, step):
-                break
-        choice.close(None)
-        _rate(engine, choice)
 
 
 def _rate(engine: Any, choice: Choice) -> None:
@@ -233,15 +215,9 @@ class RatingJob(Job):
         self._encoded = self._model.encode_all(self._prompts, self._responses)
 
     def run(self, together: Sequence[Any]) -> None:
-        """Rate all responses; one by one where the model computes a token at a time."""
-        engine: Any = self._model.engine
-        prompts, responses = self._encoded
-        size = max(1, len(prompts)) if engine.gives & {"states", "relay"} else 1
-        values: list[float] = []
-        for first in range(0, len(prompts), size):
-            if self.cancelled.is_set():
-                raise Cancelled
-            part = slice(first, first + size)
-            values += engine.confidences(prompts[part], responses[part])
+        """Rate all responses."""
+        if self.cancelled.is_set():
+            raise Cancelled
+        values = self._model.engine.confidences(*self._encoded)
         tokens = sum(len(ids) for side in self._encoded for ids in side)
         self.emit(Finished(tokens, 0, values))
