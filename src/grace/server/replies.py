@@ -13,7 +13,7 @@ from typing import Any
 
 from grace.records import to_json
 from grace.server.counters import Counters
-from grace.server.errors import as_api_error
+from grace.server.errors import ApiError, as_api_error
 from grace.server.jobs.backends import Voted
 from grace.server.jobs.completion import Ended, Piece, Token
 from grace.server.jobs.line import ClientGone
@@ -177,10 +177,9 @@ class Answer:
         except ClientGone:
             return
         except Exception as error:
-            shown = as_api_error(error)
-            if shown is not error:
+            if not isinstance(error, ApiError):
                 log.exception("a stream failed")
-            yield _line(shown.body)
+            yield _line(as_api_error(error).body)
         yield b"data: [DONE]\n\n"
 
     def _chunks(self, event: Any, usage_wanted: bool) -> Iterator[Json]:

@@ -86,8 +86,9 @@ class Connection(H11Protocol):
         self._reading.stop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers."""
+        """Stop the timers, which hold the connection."""
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
         self._head.stop()
         self._reading.stop()
 

@@ -145,20 +145,21 @@ class Upstream:
                 response = await self._client.send(request, stream=True)
             except RequestError as error:
                 detail = short(str(error) or type(error).__name__)
-                failure = UpstreamError(
-                    f"no answer from the upstream ({detail}); is it running?", "unreachable"
-                )
+                text = f"no answer from the upstream ({detail}); is it running?"
                 if isinstance(error, TimeoutException):
-                    raise failure from None
+                    raise UpstreamError(text, "unreachable") from None
+                failure = UpstreamError(text, "unreachable")
             else:
                 if response.status_code == 200:
                     return response
                 failure = await self._refusal(response)
-            if attempt == self._retries or failure.why not in ("busy", "unreachable"):
-                raise failure
             wait_s = _wait_s(attempt, failure)
-            if time.monotonic() + wait_s >= self._deadline:
-                raise failure
+            again = attempt < self._retries and failure.why in ("busy", "unreachable")
+            try:
+                if not again or time.monotonic() + wait_s >= self._deadline:
+                    raise failure
+            finally:
+                del failure  # else it would hold itself, by this frame
             await asyncio.sleep(wait_s)
         raise AssertionError
 

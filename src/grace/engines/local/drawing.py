@@ -51,7 +51,7 @@ class Drawing:
         remedy: str = "samples at a time; ask for fewer, or use",
     ) -> None:
         self._engine, self._parts, self._remedy = engine, parts, remedy
-        self._prefill = prefill or self._prefilled
+        self._prefill = prefill
         self._ends = Ends.of(engine.reader, engine.device)
         self._prompts = [
             prompt
@@ -112,7 +112,8 @@ class Drawing:
 
     def _start(self) -> Batch:
         counts = [part.sampling.num_samples for part in self._parts for _ in part.prompts]
-        self._batch = self._prefill().repeated(counts)
+        read = self._prefilled() if self._prefill is None else self._prefill()
+        self._batch = read.repeated(counts)
         return self._batch
 
     def _steps(self, batch: Batch) -> Generator[int, None, None]:

@@ -64,6 +64,7 @@ class Line:
         timer = loop.call_later(self._timeout_s, arrived.put_nowait, Failed(self._too_slow()))
         tasks = [asyncio.ensure_future(watch()), asyncio.ensure_future(self._start(job, lane))]
         self._waiting.add(emit)
+        event = None
         try:
             while True:
                 event = await arrived.get()
@@ -74,6 +75,7 @@ class Line:
                 if isinstance(event, Finished):
                     return
         finally:
+            del event  # an error that is raised here would hold itself by this frame
             self._waiting.discard(emit)
             timer.cancel()
             for task in tasks:

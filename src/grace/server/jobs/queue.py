@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -167,6 +168,7 @@ class Queue:
                     self._stepped = time.monotonic()
                     self._run(jobs)
             finally:
+                del jobs  # what they hold is not kept until the next ones
                 with self._changed:
                     self._running -= 1
 
@@ -232,6 +234,7 @@ class Queue:
                 log.exception("a request failed")
             for job in jobs:
                 job.emit(Failed(error))
+            _let_go(error)
 
     @contextlib.contextmanager
     def _between_steps(self, jobs: Sequence[Job]) -> Iterator[None]:
@@ -254,6 +257,13 @@ class Queue:
             yield
         finally:
             hook.remove()
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Free what the frames of an error hold, such as a KV cache, or a future that has the error."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 class Turns:
