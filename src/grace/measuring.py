@@ -8,7 +8,7 @@ import functools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
 from pathlib import Path
@@ -28,6 +28,7 @@ from grace.report.names import label
 from grace.store import is_run, is_study
 from grace.store.inputs import Row, located, read_rows
 from grace.tasks.columns import columns_to_read, read_options
+from grace.tasks.grouping import asked_key, together
 
 TASK = "given answers"
 DRAWN = 10**8  # responses in all bootstrap resamples; very many responses get fewer resamples
@@ -40,6 +41,7 @@ UNPAIRED = (
 )
 FIELDS = (
     *QUESTION,
+    "group",
     *("choices", "response", "text", "confidence", "correct", "logprobs", "end_logprob"),
 )
 
@@ -48,6 +50,7 @@ class GradedAnswer(NamedTuple):
     """One graded response; `id` is QUESTION#k for its k-th response, empty without a question.
 
     `question` names the question, `asked` is its text (the name, where the row has no text).
+    Answers that share one of `keys` are to one question, or of one group (see `keys_in`).
     `logprobs` are those of its tokens and, last, of its end; None where the file has none.
     """
 
@@ -58,6 +61,7 @@ class GradedAnswer(NamedTuple):
     confidence: float | None
     correct: bool
     logprobs: tuple[float, ...] | None = None
+    keys: tuple[Hashable, ...] = ()
 
 
 class Answers(NamedTuple):
@@ -91,7 +95,9 @@ def measure(
     if not sources:
         raise DataError("nothing is named to measure; give a file, or rows")
     named = dict(zip(_names(sources), map(read_answers, sources), strict=True))
-    results = [_result(name, answers.rated) for name, answers in named.items()]
+    every = [row.keys for answers in named.values() for row in answers.rated]
+    groups = iter(together(every))
+    results = [_result(name, answers.rated, groups) for name, answers in named.items()]
     notes = [note for name, answers in named.items() for note in _notes(name, answers)]
     if len(results) > 1 and not set.intersection(*(set(result.ids) for result in results)):
         notes.append(UNPAIRED)
@@ -130,7 +136,7 @@ def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
         response = next((str(text) for text in written if text is not None), "")
         logprobs = logprobs_in(fields, where)
         about = (answer_id, question, asked, response)
-        rated.append(GradedAnswer(*about, confidence, correct, logprobs))
+        rated.append(GradedAnswer(*about, confidence, correct, logprobs, tuple(keys_in(fields))))
     ungraded = count.total() - len(rated)
     if not rated:
         name = str(source) if isinstance(source, str | Path) else "the rows"
@@ -185,7 +191,7 @@ def _stem(file: Path) -> str:
     return file.stem if label(file.stem) == file.stem.replace("_", " ") else file.name
 
 
-def _result(name: str, rated: list[GradedAnswer]) -> EstimatorResult:
+def _result(name: str, rated: list[GradedAnswer], groups: Iterator[int]) -> EstimatorResult:
     return EstimatorResult(
         task=TASK,
         train_task=TASK,
@@ -195,6 +201,7 @@ def _result(name: str, rated: list[GradedAnswer]) -> EstimatorResult:
         confidence=[row.confidence for row in rated],
         correct=[row.correct for row in rated],
         ids=[row.id or f"{name} row {at}#0" for at, row in enumerate(rated)],
+        groups=[next(groups) for _ in rated],
     )
 
 
@@ -298,12 +305,47 @@ def question_in(fields: dict[str, Any]) -> tuple[str, str]:
     key = next((key for key in QUESTION[1:] if _as_text(fields.get(key))), "")
     named, asked = _as_text(fields.get(QUESTION[0])), _as_text(fields.get(key))
     if key == "question":
-        try:  # several questions may have one wording, and other options
-            options = read_options(Row("", fields))
-        except DataError:
-            options = (str(fields.get("choices", "")),)
-        asked = " ".join(filter(None, (asked, " / ".join(options))))
+        asked = " ".join(filter(None, (asked, " / ".join(_options(fields)))))
     return named or asked, asked or named
+
+
+def keys_in(fields: dict[str, Any]) -> Iterator[Hashable]:
+    """Yield the keys of a row; rows that share one stay together in folds and resamples.
+
+    They are its `group`, its `question_id` and its question with the options. Without these it is
+    the last turn of its conversation or prompt, and without that its `id`.
+    """
+    named = [(key, _as_text(fields.get(key))) for key in ("group", "question_id")]
+    found: list[Hashable] = [key for key in named if key[1]]
+    if question := _as_text(fields.get("question")):
+        found.append(asked_key(question, _options(fields)))
+    for key in ("messages", "prompt", "id"):
+        if not found and (text := _as_text(fields.get(key))):
+            found.append((key, text) if key == "id" else _conversation_key(fields[key]))
+    yield from found
+
+
+def _conversation_key(asked: Any) -> tuple[str, ...]:
+    """Return the key of a prompt or of messages, which may be JSON in a cell."""
+    turns = _parsed_list(asked)
+    if turns and all(isinstance(turn, dict) and {"role", "content"} <= {*turn} for turn in turns):
+        return asked_key(turns)
+    return asked_key([{"role": "user", "content": _as_text(asked)}])
+
+
+def _parsed_list(value: Any) -> list[Any]:
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = json.loads(value)
+    return value if isinstance(value, list) else []
+
+
+def _options(fields: dict[str, Any]) -> tuple[str, ...]:
+    """Return a question's options: several questions may have one wording, and other options."""
+    try:
+        return read_options(Row("", fields))
+    except DataError:
+        return (str(fields.get("choices", "")),)
 
 
 def _as_text(value: Any) -> str:

@@ -29,7 +29,8 @@ class Question:
     """One question with everything that is needed to ask it and to grade its answers.
 
     `answers` holds the accepted answers. For multiple choice it holds the one right letter, and
-    `choices` the option texts in the order of the letters A, B, C, ...
+    `choices` the option texts in the order of the letters A, B, C, ... Questions of one `group`,
+    such as those about one passage, stay together in splits, folds and resamples.
     """
 
     id: str
@@ -37,6 +38,12 @@ class Question:
     text: str
     answers: tuple[str, ...]
     choices: tuple[str, ...] = ()
+    group: str = ""
+
+    @property
+    def cluster(self) -> str:
+        """The group, or the id of a question without one."""
+        return f"group {self.group}" if self.group else self.id
 
 
 class Generation(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -308,3 +309,34 @@ def test_a_model_without_a_trace_says_how_to_get_one(model: Path, tmp_path: Path
         assert len(result.err.strip().splitlines()) == 1
     both = cli("ask", out, "What is 3 and 21?", "--trace", "--budget", "4")
     assert both.code == 2 and "leave out --strategy and --budget" in both.err
+
+
+VARIANTS = (  # trivial changes to one question, and what stands around it
+    lambda text: {"question": text},
+    lambda text: {"question": text.lower().replace("?", " ?")},
+    lambda text: {
+        "messages": [
+            {"role": "system", "content": "You talk to Ann on Tuesday."},
+            {"role": "user", "content": "What is 9?"},
+            {"role": "assistant", "content": "9"},
+            {"role": "user", "content": f" {text}"},
+        ]
+    },
+    lambda text: {"prompt": f"Q: What is 8?\nA: 8\n\nQ: {text}\nA:"},
+)
+
+
+def test_a_question_that_is_asked_again_with_a_trivial_change_is_in_the_same_fold(
+    model: Path, tmp_path: Path, cli: Any
+) -> None:
+    """Four answers to each question, which a coin grades once: there is nothing to learn."""
+    rng = random.Random(1)
+    rows = []
+    for n in range(60):
+        text, right = f"What is {n} and {n * 7}?", rng.random() < 0.5
+        rows += [{**ask(text), "response": f"{n} yes", "correct": right} for ask in VARIANTS]
+    file = tiny_run.write_lines(tmp_path / "graded.jsonl", rows)
+    found = json.loads(cli("fit", model, file, tmp_path / "out", "--json").out)
+    auroc, low, high = found["auroc"]
+    assert auroc < 0.7 and low < 0.5
+    assert high - low > 0.2  # as of 60 answers, not of 240

@@ -9,7 +9,7 @@ where it computes c (`grace.evidence`). The answers do not change.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,14 +70,14 @@ def parts(
 
 
 def fit_recalibration(
-    parts_PN: Array, correct: Sequence[bool], questions: Sequence[str]
+    parts_PN: Array, correct: Sequence[bool], questions: Sequence[Hashable]
 ) -> Recalibrated:
     """Fit the slopes and the offset on all answers, and by 5-fold cross-validation for `unseen`.
 
     Args:
         parts_PN: the parts of the answers' log-odds, shape (1 or 2, N) (see `parts`).
         correct: the grade of each answer.
-        questions: the question of each answer; answers to one question share a fold.
+        questions: the question or group of each answer; those of one share a fold.
     """
     from grace.probe import assign_folds
 

@@ -85,7 +85,7 @@ def read_replay(context: Context) -> Replay | None:
         **context.about,
         name=settings.report.name,
         seed=settings.seed,
-        questions=[question.id for question in directory.split("test").questions.read()],
+        questions=[question.cluster for question in directory.split("test").questions.read()],
         curves=_curves(rows, tensors["sums"] / content["orders"]),
         answers={row["strategy"]: row["answers"] for row in rows},
         wins=wins,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -31,7 +31,8 @@ class EstimatorResult:
     A confidence of None or nan is missing (the response was cut off, or no number could be parsed):
     such responses are counted and never filled in. `ids` are response ids
     ("<question>#<sample>"). A report compares estimators and seeds by these ids, even where the
-    responses differ (a tuned model's and its backbone's).
+    responses differ (a tuned model's and its backbone's). `groups` are the clusters of its
+    resamples, by default the questions in the ids.
 
     A `train_task` other than `task` means out of domain. Costs are None where not measured:
     seconds and requests are per answer, `fit_seconds` is the total for what is used,
@@ -47,6 +48,7 @@ class EstimatorResult:
     confidence: Sequence[float | None]
     correct: Sequence[bool]
     ids: Sequence[str] = ()
+    groups: Sequence[Hashable] = ()
     seconds_per_answer: float | None = None
     extra_forward_tokens_per_answer: float | None = None
     extra_requests_per_answer: float | None = None

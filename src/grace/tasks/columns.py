@@ -33,7 +33,7 @@ ANSWERS = (
 )
 CHOICES = ("choices", "options")
 LETTERED = re.compile(r"(?:(?:option|choice)[ _-]?)?([a-z])", re.IGNORECASE)
-OURS = ("question", "answers", "answer", "choices", "id", "split", "meta")
+OURS = ("question", "answers", "answer", "choices", "id", "split", "group", "meta")
 
 
 class Columns(NamedTuple):
@@ -64,7 +64,7 @@ def question_rows(
         is_table = True
         columns = _find(names, data, header)
         _log(source, names, columns)
-        read = {columns.question, columns.answers, *columns.choices, "id", "split"}
+        read = {columns.question, columns.answers, *columns.choices, "id", "split", "group"}
         return [name for name in names if name in read]
 
     for number, row in enumerate(read_rows(source, start, stop, choose)):
@@ -93,7 +93,9 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     elif answer is not None:
         answers = _texts(answer, f'{where}: "{columns.answers}"')
     name = row_id(row) or content_id("jsonl", text, choices)
-    return Question(name, "jsonl", text, answers, choices)
+    group = fields.get("group")
+    kept = "" if group is None else _text(group, f'{where}: "group"')
+    return Question(name, "jsonl", text, answers, choices, kept)
 
 
 def columns_to_read(names: Sequence[str], fields: Collection[str]) -> list[str]:

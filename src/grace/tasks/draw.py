@@ -65,8 +65,8 @@ def _hold_out(
             f"settings ask for {data.train} + {data.validation}; lower data.train or "
             "data.validation"
         )
-    size = sizes(len(train), data, ("train", "validation"))["validation"]
     ranked = rank(train, f"validation/{seed}")
+    size = cut(ranked, sizes(len(train), data, ("train", "validation"))["validation"])
     return {"validation": ranked[:size], "train": ranked[size:]}
 
 
@@ -94,8 +94,15 @@ def sizes(
 
 
 def rank(questions: Iterable[Question], salt: str) -> list[Question]:
-    """Return the questions in a pseudo-random order that depends on the salt."""
-    return sorted(questions, key=lambda question: _digest(salt, question.id))
+    """Return the questions in a pseudo-random order that depends on the salt, group by group."""
+    return sorted(questions, key=lambda q: (_digest(salt, q.cluster), _digest(salt, q.id)))
+
+
+def cut(ranked: Sequence[Question], size: int) -> int:
+    """Return where to cut ranked questions such that no group is on both sides."""
+    while 0 < size < len(ranked) and ranked[size].cluster == ranked[size - 1].cluster:
+        size += 1
+    return size
 
 
 def content_id(name: str, text: str, choices: Iterable[str] = ()) -> str:

@@ -1,9 +1,9 @@
 """Your own questions: a file, a folder with train, validation and test files, or a Hub data set.
 
 The source is JSON Lines, CSV, Parquet or `hf:OWNER/NAME[:CONFIG][:SPLIT]` (`grace.store.inputs`),
-with the columns of `grace.tasks.columns`. Optional columns are `id`, and `split` (train, validation
-or test; in every row or in none). Without splits the seed divides the questions: half for training,
-a sixth for validation and a third for the test, unless the settings say otherwise.
+with the columns of `grace.tasks.columns`. Optional columns are `id`, `group` and `split`
+(train, validation or test; in every row or in none). Without splits the seed divides the questions:
+half for training, a sixth for validation and a third for the test, unless settings say otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from grace.records import Message, Question
 from grace.store.inputs import ENDINGS, SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
 from grace.tasks.columns import parse, question_rows, row_id
-from grace.tasks.draw import draw, identity, rank, sizes
+from grace.tasks.draw import cut, draw, identity, rank, sizes
 from grace.tasks.forms import NO_CHOICES
 from grace.tasks.prompts import ask
 from grace.tasks.rows import Pools, Row, folder_pools, named_pools, note
@@ -162,7 +162,8 @@ def _divided(
     row_of = {question.id: row for question, row in different.values()}
     ranked = rank([question for question, _ in different.values()], f"split/{seed}")
     ordered = [row_of[question.id] for question in ranked]
-    middle, end = size["test"], size["test"] + size["validation"]
+    middle = cut(ranked, size["test"])
+    end = cut(ranked, middle + size["validation"])
     return {"test": ordered[:middle], "validation": ordered[middle:end], "train": ordered[end:]}
 
 

@@ -28,7 +28,10 @@ UNUSED = (  # settings of a run alone
     *("train.", "target.", "grade.", "report.", "model.engine", "model.path"),
     *(f"data.{name}" for name in DRAWING),
 )
-COLUMNS = (*PROMPT_KEYS, "text", "response", "finish_reason", "correct")
+COLUMNS = (
+    *PROMPT_KEYS,
+    *("group", "question_id", "id", "text", "response", "finish_reason", "correct"),
+)
 EXAMPLES = (
     examples(
         "grace fit HuggingFaceTB/SmolLM2-135M-Instruct graded.jsonl fitted",
@@ -71,6 +74,7 @@ def fit(
     exported like any adapter.
     """
     from grace.pipeline.stages.graded import fit_graded
+    from grace.tasks.grouping import together
 
     what = "grace fit reads answers and does not draw, sample, grade or train"
     refuse_unused(settings or [], UNUSED, what, used=["train.layer"])
@@ -89,8 +93,8 @@ def fit(
     resolved = override_settings(tree, settings or [])
     fitted = fit_graded(resolved, answers, out)
     correct = [answer.correct for answer in answers]
-    questions = [str((answer.asked, answer.choices)) for answer in answers]
-    metrics = _measure(fitted.held_out.tolist(), correct, questions)
+    groups = together(answer.keys for answer in answers)
+    metrics = _measure(fitted.held_out.tolist(), correct, groups)
     if as_json:
         shown = {name: [None if math.isnan(v) else v for v in vs] for name, vs in metrics.items()}
         print(json.dumps({"out": str(out), "answers": len(answers), **shown}, indent=2))
@@ -105,7 +109,7 @@ def fit(
 
 def _graded(file: Path) -> Iterator[Graded]:
     """Yield the answers that were graded and not cut."""
-    from grace.measuring import grade_in, in_any_case
+    from grace.measuring import grade_in, in_any_case, keys_in
     from grace.pipeline.stages.graded import Graded
 
     # `grace label` also writes large columns
@@ -117,12 +121,12 @@ def _graded(file: Path) -> Iterator[Graded]:
             continue
         if fields.get("response") is None and fields.get("text") is not None:
             fields["response"] = fields["text"]  # as `grace label` calls it
-        row = response_row(Row(where, fields))
-        yield Graded(row.asked, tuple(row.choices), row.response, correct, where)
+        row, keys = response_row(Row(where, fields)), tuple(keys_in(fields))
+        yield Graded(row.asked, tuple(row.choices), row.response, correct, where, keys)
 
 
 def _measure(
-    confidence: list[float], correct: list[bool], questions: list[str]
+    confidence: list[float], correct: list[bool], questions: list[int]
 ) -> dict[str, list[float]]:
     """Return the value, lower and upper end of each metric."""
     from grace.metrics import bootstrap, evaluate

@@ -50,6 +50,7 @@ def recalibrate(
         write_recalibrated,
     )
     from grace.store import read_card
+    from grace.tasks.grouping import together
 
     folder = recalibratable(Path(path))
     rated = [row for row in read_answers(file).rated if row.confidence is not None]
@@ -57,7 +58,7 @@ def recalibrate(
         raise DataError(f"{file}: no graded answer has a confidence; rate them with this model")
     confidence = [row.confidence or 0.0 for row in rated]
     correct = [row.correct for row in rated]
-    questions = [row.question or str(number) for number, row in enumerate(rated)]
+    questions = together(row.keys for row in rated)
     evidence = Evidence.in_card(read_card(folder))
     parts_PN = parts(evidence, confidence, [row.logprobs for row in rated])
     fitted = fit_recalibration(parts_PN, correct, questions)
@@ -96,7 +97,7 @@ def _compare(
     before: list[float],
     after: list[float],
     correct: list[bool],
-    questions: list[str],
+    questions: list[int],
 ) -> dict[str, dict[str, list[float]]]:
     """Return each metric before and after, and the difference, with the ends of its interval."""
     from grace.metrics import Resamples, interval

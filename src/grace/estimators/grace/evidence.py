@@ -30,7 +30,7 @@ class EvidenceAlone:
         rows = ended_rows(train)
         phi_NF = np.array([_features(train.responses[i]) for i in rows])
         right_N = np.array([train.correct[i] for i in rows])
-        evidence = fit_evidence(phi_NF, right_N, [train.questions[i].id for i in rows])
+        evidence = fit_evidence(phi_NF, right_N, [train.questions[i].cluster for i in rows])
 
         def rate(response: Response) -> float:
             return evidence.confidence(0.0, evidence.shift_of(_features(response)))

@@ -81,7 +81,7 @@ class ActCab:
         return of_ended(rate, len(weights_D))
 
     def _folds(self, train: Samples, seed: int) -> Array:
-        questions = [question.id for question in train.questions]
+        questions = [question.cluster for question in train.questions]
         check_several(questions)
         return assign_folds(questions, self.folds, seed)
 

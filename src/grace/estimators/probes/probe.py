@@ -36,7 +36,7 @@ class StateProbe:
         """Fit the ridge on the training responses, and choose its strength on folds of them."""
         train = splits.train
         parts = self._parts(train, range(len(train.responses)), engine)
-        questions = [question.id for question in train.questions]
+        questions = [question.cluster for question in train.questions]
         probe = fit_probe(
             np.concatenate(parts, axis=1),
             labels_of(train.correct),

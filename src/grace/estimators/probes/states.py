@@ -28,7 +28,7 @@ def fit_on_states(read: Read, splits: Splits, seed: int) -> Fitted:
     """
     rows = ended_rows(splits.train)
     label_N = labels_of(splits.train.correct)[rows]
-    questions = [splits.train.questions[row].id for row in rows]
+    questions = [splits.train.questions[row].cluster for row in rows]
     made = fit_logistic(read(splits.train, rows), label_N, questions, seed=seed)
     weights_W, limit = np.concatenate(made.weights), math.log(len(rows) + 1)
     guessing, _ = fit_guessing(made.scores, label_N, questions, made.fold_N, limit)

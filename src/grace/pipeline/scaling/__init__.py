@@ -158,7 +158,7 @@ def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> 
         **context.about,
         name=settings.report.name,
         seed=settings.seed,
-        questions=[question.id for question in sides[0].split.questions.read()],
+        questions=[question.cluster for question in sides[0].split.questions.read()],
         curves=[curve for side in sides for curve in _curves(context, side, chosen)],
         answers={side.named(p).name: side.name for side in sides for p in side.policies},
         wins={

@@ -12,6 +12,7 @@ from grace.errors import ConfigError, RunError
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.sampling import answer_tuned, sampling_for
 from grace.pipeline.scaling.pools import OWN, draw_pool, read_pool
+from grace.progress import say
 from grace.records import Threshold, to_json
 from grace.scaling import Pool, accuracy_threshold
 from grace.scaling.guarantees import early_stops
@@ -74,6 +75,8 @@ def _wanted(
 def _for_answers(context: Context, wanted: Threshold) -> Threshold:
     """Choose the threshold for single answers."""
     confidence_N, correct_N = _greedy_answers(context, "validation")
+    rows = _independent(context)
+    confidence_N, correct_N = confidence_N[rows], correct_N[rows]
     guarantee = selective(confidence_N, correct_N, target=wanted.target, delta=wanted.delta)
     test = None
     if guarantee.tau is not None:
@@ -87,7 +90,7 @@ def _for_votes(context: Context, wanted: Threshold) -> Threshold:
     """Choose the threshold for a vote that stops early, and one to drop samples if asked for."""
     budget, delta = wanted.budget, wanted.delta
     temperature = context.settings.sample.draw_temperature
-    pool = _votes(context, "validation", budget, temperature)
+    pool = _votes(context, "validation", budget, temperature).take(_independent(context))
     dropping = None
     if wanted.alpha is not None:
         delta /= 2
@@ -152,6 +155,17 @@ def _greedy_answers(context: Context, name: str) -> tuple[np.ndarray, np.ndarray
 def _votes(context: Context, name: str, budget: int, temperature: float) -> Pool:
     split = context.directory.split(name).tuned
     return read_pool(draw_pool(context, "tuned", split, budget, temperature), [OWN])
+
+
+def _independent(context: Context) -> list[int]:
+    """Return the first validation question of each group: the tests need independent ones."""
+    questions = context.directory.split("validation").questions.read()
+    first: dict[str, int] = {}
+    for row, question in enumerate(questions):
+        first.setdefault(question.cluster, row)
+    if len(first) < len(questions):
+        say(f"one question of each group is used: {len(first)} of {len(questions)}")
+    return list(first.values())
 
 
 def _tries(earlier: Threshold | None, chosen: Threshold) -> int:

@@ -84,7 +84,7 @@ def compare(context: Context) -> LoraChoice:
     )
     better = rows - lora
     gain = float(better.mean()) if ended else 0.0
-    error = standard_error(better, [samples.questions[i].id for i in ended])
+    error = standard_error(better, [samples.questions[i].cluster for i in ended])
     before = float(np.mean(samples.correct))
     if gain <= LEAST_GAIN * error:
         return LoraChoice(False, gain, error, len(ended), before, None)

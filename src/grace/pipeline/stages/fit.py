@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -47,7 +47,7 @@ class FitData(NamedTuple):
 
     logprobs: list[tuple[Sequence[float], float]]
     labels_N: Any
-    groups: list[str]
+    groups: Sequence[Hashable]
 
     @property
     def features_NF(self) -> Any:
@@ -66,6 +66,7 @@ def fit(context: Context) -> None:
     start = time.perf_counter()
     train = context.settings.train
     responses, grades = split.responses.read(), split.grades.read()
+    cluster_of = {question.id: question.cluster for question in split.questions.read()}
     # a response that was cut has no c
     rows = [row for row, response in enumerate(responses) if response.finish_reason == "stop"]
     ended = [responses[row] for row in rows]
@@ -76,7 +77,7 @@ def fit(context: Context) -> None:
     data = FitData(
         [(one.logprobs, cast(float, one.end_logprob)) for one in ended],
         labels_of([grades[row].correct for row in rows], what),
-        [one.question_id for one in ended],
+        [cluster_of[one.question_id] for one in ended],
     )
     outputs = [directory.readout]
     summary: dict[str, float] = {}

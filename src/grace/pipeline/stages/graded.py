@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from grace.probe.steps import draw_steps
 from grace.progress import progress, say
 from grace.records import Message, Question
 from grace.store import RunDir
+from grace.tasks.grouping import together
 from grace.tasks.prompts import conversation
 
 AT_ONCE = 64  # answers that are read together
@@ -33,6 +34,7 @@ class Graded(NamedTuple):
     """An answer with its grade.
 
     `asked` is a question, or the conversation before the answer; `where` is named in errors.
+    Answers that share one of `keys` are to one question, or of one group.
     """
 
     asked: str | Sequence[Message]
@@ -40,13 +42,14 @@ class Graded(NamedTuple):
     response: str
     correct: bool
     where: str = ""
+    keys: Sequence[Hashable] = ()
 
 
 def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> Fit:
     """Fit a read-out on graded answers and write it as an adapter directory.
 
-    The prompts are made as `settings.data` says. Answers to one question are in one fold. If all
-    right answers are numbers, the adapter votes by number.
+    The prompts are made as `settings.data` says. Answers to one question, or of one group,
+    are in one fold. If all right answers are numbers, the adapter votes by number.
     """
     labels_N = labels_of([answer.correct for answer in answers], "graded answers")
     task = settings.data.task or "jsonl"
@@ -57,19 +60,21 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
         grade = dataclasses.replace(grade, grader="number")
     context = Context(RunDir(out), dataclasses.replace(settings, data=data, grade=grade))
     engine = context.engines.base
-    encoded = [_encoded(context, answer) for answer in answers]
-    chats, prompts, responses = zip(*encoded, strict=True)
-    if len(set(chats)) == 1:
+    groups = together(answer.keys for answer in answers)
+    if len(set(groups)) == 1:
         raise DataError(
-            "all graded answers are to one question, so nothing shows how good the confidence of "
-            "another one is; grade answers to more questions"
+            "all graded answers are to one question or of one group, so nothing shows how good the "
+            "confidence of another one is; grade answers to more questions or, if they are to "
+            "several, tell these apart by a column question_id"
         )
+    encoded = [_encoded(context, answer) for answer in answers]
+    prompts, responses = zip(*encoded, strict=True)
     step_NB = np.zeros((len(responses), 0), dtype=int)
     if settings.train.trace:
         step_NB = draw_steps([*map(len, responses)], settings.seed)
     layers = layers_to_read(settings.train, engine)
     read, logprobs = _read(engine, prompts, responses, step_NB, layers)
-    graded = FitData(logprobs, labels_N, list(chats))
+    graded = FitData(logprobs, labels_N, groups)
     readout = fit_rows(context, layers, read.__getitem__, graded, step_NB)
     metadata = adapter_metadata(context, answers)
     rows = (readout.rows_ED, readout.evidence)
@@ -85,8 +90,8 @@ def _are_numbers(answers: Sequence[Graded]) -> bool:
     )
 
 
-def _encoded(context: Context, answer: Graded) -> tuple[str, list[int], list[int]]:
-    """Return the conversation as a text, and the token ids of its prompt and of the answer."""
+def _encoded(context: Context, answer: Graded) -> tuple[list[int], list[int]]:
+    """Return the token ids of the prompt and of the answer."""
     engine, chat = context.engines.base, answer.asked
     try:
         if isinstance(chat, str):
@@ -97,7 +102,7 @@ def _encoded(context: Context, answer: Graded) -> tuple[str, list[int], list[int
         check_contexts([[*prompt, *response]], engine.limit)
     except GraceError as error:
         raise DataError(f"{answer.where}: {error}") from error
-    return str(chat), prompt, response
+    return prompt, response
 
 
 def _read(

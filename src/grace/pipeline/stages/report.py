@@ -29,7 +29,7 @@ from grace.report import (
     to_json,
     write_report,
 )
-from grace.store import read_json, runs_in
+from grace.store import Split, read_json, runs_in
 
 Array = NDArray[np.float64]
 OURS, *RIVALS = COMPARED
@@ -138,10 +138,17 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
         confidence=[row.confidence for row in rows],
         correct=[grade.correct for grade in split.grades.read()],
         ids=[row.id for row in rows],
+        groups=_groups(split),
         run=settings.report.name,
         seconds_per_answer=None if generating is None else generating + beyond,
         **cost,
     )
+
+
+def _groups(split: Split) -> list[str]:
+    """Return the group, or else the question, of each response."""
+    cluster_of = {question.id: question.cluster for question in split.questions.read()}
+    return [cluster_of[response.question_id] for response in split.responses.read()]
 
 
 def _row_name(name: str, trained: str) -> str:
@@ -196,7 +203,7 @@ def _validations(context: Context) -> Iterator[Validation]:
     tables = {name: split.confidences(name).read() for name in COMPARED}
     right_N = np.array([grade.correct for grade in split.grades.read()], dtype=float)
     c = {k: np.array([row.confidence for row in t], dtype=float) for k, t in tables.items()}
-    questions = np.array([row.id.rpartition("#")[0] for row in tables[OURS]])
+    questions = np.array(_groups(split))
     for rival in RIVALS:
         both_N = np.isfinite(c[OURS]) & np.isfinite(c[rival])
         if len(set(questions[both_N])) < 2:

@@ -210,7 +210,9 @@ def _rate_all(
         for test in missing:
             samples = samples_of(test.context, estimator.answers, test.split)
             own = test.split.path == context.directory.split("validation").path
-            unseen = own and name in FITTED_THERE and len({q.id for q in samples.questions}) > 1
+            unseen = (
+                own and name in FITTED_THERE and len({q.cluster for q in samples.questions}) > 1
+            )
             refit = functools.partial(estimator.fit, engine=engine, seed=context.settings.seed)
             rated_by = cross_fitted(refit, fit_on) if unseen else fitted
             _rate(test, name, samples, rated_by, engine, fit)
@@ -224,7 +226,7 @@ def cross_fitted(fit: Callable[[Splits], Fitted], splits: Splits) -> Fitted:
     """
 
     def rate(samples: Samples) -> Values:
-        groups = [question.id for question in samples.questions]
+        groups = [question.cluster for question in samples.questions]
         fold_N = assign_folds(groups, FOLDS)
         values: Values = [None] * len(groups)
         for fold in set(fold_N.tolist()):

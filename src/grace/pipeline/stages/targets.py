@@ -131,7 +131,8 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
     labels = labels_of([grade.correct for grade in split.grades.read()])
     states = {name: read_array(split.features, name) for name in ("mean", "last", "first")}
     parts = feature_parts(settings.features, states, responses)
-    questions = [response.question_id for response in responses]
+    cluster_of = {question.id: question.cluster for question in split.questions.read()}
+    questions = [cluster_of[response.question_id] for response in responses]
     scores = kfold_scores(
         np.concatenate(parts, axis=1),
         labels,

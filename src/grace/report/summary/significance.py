@@ -211,7 +211,9 @@ def question_of(response_id: str) -> str:
 
 
 def _questions(result: EstimatorResult) -> list[Hashable]:
-    """Return the question id of each response; without ids, no two responses share a question."""
+    """Return the group or question of each response; without ids, no two share a question."""
+    if result.groups:
+        return list(result.groups)
     if result.ids:
         return [question_of(response_id) for response_id in result.ids]
     return [(result.key, at) for at in range(len(result.confidence))]
