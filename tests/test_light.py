@@ -263,8 +263,3 @@ for ask in (
     assert len(said) == 4
     assert all(line.endswith("pip install 'grace-confidence[local]'") for line in said)
     assert not (folder / "new").exists()
-
-
-def test_the_light_install_is_whole(folder: Path) -> None:
-    (found,) = grace(folder, ["check"])
-    assert found.code == 0 and "pip install 'grace-confidence[local]'" in found.out

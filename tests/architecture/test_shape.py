@@ -89,7 +89,7 @@ def test_help_loads_nothing_heavy_and_names_the_commands():
     )
     shown = _run(code).stdout
     assert shown.splitlines()[-1] == "loaded"
-    for command_name in ("demo", "run", "ask", "score", "report", "list", "check"):
+    for command_name in ("demo", "run", "ask", "score", "report", "list"):
         assert command_name in shown
 
 

@@ -37,7 +37,6 @@ COMMANDS = (
     "recalibrate",
     "report",
     "list",
-    "check",
     "scale",
     "threshold",
     "label",
@@ -158,7 +157,7 @@ def test_the_list_of_runs_says_how_far_they_are(finished: Path, tmp_path: Path, 
     about = {Path(row["name"]).name: row["about"] for row in rows}
     assert about["whole"] == "finished"
     assert about["half"] == "done: sample, grade, features, targets, fit, train, answer"
-    assert "grace check" in about["broken"]
+    assert "--dry-run" in about["broken"]
 
 
 def test_an_empty_list_of_runs_says_where_it_looked(tmp_path: Path, cli: Any):
@@ -373,39 +372,20 @@ def test_a_tokenizer_without_a_chat_template_works(tmp_path: Path, cli: Any):
     assert ANSWER.search(cli("ask", tmp_path / "run", "What is 3?").out)
 
 
-def test_check_of_a_good_run_finds_nothing(finished: Path, cli: Any, monkeypatch: Any):
-    result = cli("check", finished / "run", "--json")
-    bad = [row["what"] for row in json.loads(result.out) if not row["ok"]]
-    assert [what for what in bad if not what.startswith("pocket")] == []
-    assert "stage report: whole" in cli("check", finished / "run").out
-
-
-def test_check_names_an_edited_table_and_a_broken_manifest(
+def test_a_dry_run_finds_an_edited_table_and_a_broken_manifest(
     finished: Path, tmp_path: Path, cli: Any
 ):
-    run = tmp_path / "run"
-    shutil.copytree(finished / "run", run)
-    with (run / "test" / "grades.jsonl").open("a") as file:
-        file.write("\n")
-    (run / "stages" / "train.json").write_text("{")
-    result = cli("check", run)
-    assert result.code == 1 and result.err == ""
-    failed = {line for line in result.out.splitlines() if line.startswith("FAIL")}
-    assert any("stage grade: changed: test/grades.jsonl" in line for line in failed)
-    assert any("stage train" in line and "train.json cannot be read" in line for line in failed)
-
-
-@pytest.mark.parametrize("name", ["model", "empty"])
-def test_check_of_what_is_no_run_fails(name: str, places: dict[str, Path], cli: Any):
-    result = cli("check", places[name])
-    assert result.code == 1
-    assert "FAIL" in result.out and "no config.json of a run" in result.out
-
-
-def test_check_of_a_folder_of_runs_examines_each(places: dict[str, Path], cli: Any):
-    assert f"ok    {places['runs'] / 'seed-0'}: task questions" in cli("check", places["runs"]).out
-    above = cli("check", places["runs"].parent).out
-    assert f"ok    {places['runs'].name}/seed-0 stage report: whole" in above
+    assert "is finished" in cli("run", finished / "run", "--dry-run").out
+    for name, text, told in (
+        ("test/grades.jsonl", "\n", "test/grades.jsonl changed after stage grade"),
+        ("stages/train.json", "{", "train.json cannot be read"),
+    ):
+        run = tmp_path / name.partition("/")[0]
+        shutil.copytree(finished / "run", run)
+        with (run / name).open("a") as file:
+            file.write(text)
+        result = cli("run", run, "--dry-run")
+        assert (result.code, result.out) == (2, "") and told in result.err
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

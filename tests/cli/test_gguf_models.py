@@ -26,7 +26,11 @@ def test_a_gguf_file_goes_through_every_command(
     file: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     questions = tiny_run.write_questions(tmp_path / "questions.jsonl")
-    ran = cli(*tiny_run.run_arguments(Path("run"), Path("tiny.gguf"), questions))
+    arguments = tiny_run.run_arguments(Path("run"), Path("tiny.gguf"), questions)
+    planned = cli(*arguments, "--dry-run")
+    assert planned.code == 0 and "report" in planned.out, planned.err
+    assert not (tmp_path / "cache").exists() and not Path("run").exists()  # nothing is unpacked
+    ran = cli(*arguments)
     assert ran.code == 0, ran.err
     assert ran.err.count("unpacking") == 1 and "Converting" not in ran.err
     monkeypatch.chdir("/")
@@ -39,19 +43,8 @@ def test_a_gguf_file_goes_through_every_command(
     for arguments in (
         ("score", run, tmp_path / "answers.jsonl"),
         ("export", run, tmp_path / "merged"),
-        ("check", run),
         ("label", questions, tmp_path / "labelled", "--model", run),
         ("label", questions, tmp_path / "by-base", "--model", file, "--set", "data.prompt=short"),
-        (
-            "run",
-            tmp_path / "new",
-            "--model",
-            file,
-            "--file",
-            questions,
-            "--dry-run",
-            *tiny_run.settings(),
-        ),
     ):
         result = cli(*arguments)
         assert result.code == 0 and "unpacking" not in result.err, (arguments, result.err)

@@ -12,7 +12,6 @@ import typer
 from grace.cli import demo
 from grace.cli.commands import (
     ask,
-    check,
     fit,
     label,
     listing,
@@ -73,4 +72,3 @@ app.command(epilog=serve.SERVE_EXAMPLES)(serve.serve)
 app.command(epilog=serve.PROXY_EXAMPLES)(serve.proxy)
 app.command(epilog=serve.EXPORT_EXAMPLES)(serve.export)
 app.command(name="list", epilog=listing.EXAMPLES)(listing.list_)
-app.command(epilog=check.EXAMPLES)(check.check)

@@ -99,7 +99,7 @@ def run(
                 with disk_watched(path):
                     STAGES[name].work(context)
             else:
-                _refuse_edited(directory, name)
+                refuse_edited(directory, name)
     if not directory.done("report"):
         return {}
     content: dict[str, Any] = read_json(path / "report.json")
@@ -138,7 +138,7 @@ def adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -
         for stage in reversed(ORDER[ORDER.index(again) :]):
             directory.forget(stage, STAGES[stage].writes)
     if directory.done("score") and _rates_others(directory, settings):
-        _refuse_edited(directory, "score")
+        refuse_edited(directory, "score")
         directory.forget("report", STAGES["report"].writes)
         directory.forget("score", ())
     config = {"settings": to_dict(settings), "seed": settings.seed}
@@ -165,7 +165,8 @@ def _rates_others(directory: RunDir, settings: RunSettings) -> bool:
     return stored.report.estimators != settings.report.estimators
 
 
-def _refuse_edited(directory: RunDir, stage: str) -> None:
+def refuse_edited(directory: RunDir, stage: str) -> None:
+    """Refuse a run in which files that a finished stage has read or written have changed."""
     if changed := directory.changed_files(stage):
         raise RunError(
             f"{directory.path}: {', '.join(changed)} changed after stage {stage}; restore it, or "

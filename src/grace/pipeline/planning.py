@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from grace.chat import encode_chat, has_chat_template
 from grace.config import DataSettings, ModelSettings, RunSettings
-from grace.engines.gguf import resolve_model
+from grace.engines.gguf import without_weights
 from grace.pipeline.prompting import at_most_half, longest_answer
 from grace.store import SPLITS
 from grace.tasks import load_task
@@ -43,10 +43,7 @@ class QuestionStats(NamedTuple):
 
 
 def plan_runs(runs: Iterable[tuple[RunSettings, Collection[str]]]) -> list[list[StagePlan]]:
-    """Return the stages that runs have left to do; nothing is written into them.
-
-    The models' weights are not loaded, only their tokenizers. A GGUF file is unpacked.
-    """
+    """Return the stages that runs have left to do; nothing is written, and no weights are read."""
     read: dict[tuple[ModelSettings, DataSettings, int], QuestionStats] = {}
     plans = []
     for run, stages in runs:
@@ -85,8 +82,10 @@ def _read_questions(settings: RunSettings) -> QuestionStats:
     from grace.engines.local.loading import load_tokenizer, read_limit
 
     model, data, task = settings.model, settings.data, load_task(settings.data.task)
-    path, code = resolve_model(model.path), model.trust_remote_code
-    tokenizer = load_tokenizer(path, trust_remote_code=code, thinking=model.thinking)
+    code = model.trust_remote_code
+    with without_weights(model.path) as path:
+        tokenizer = load_tokenizer(path, trust_remote_code=code, thinking=model.thinking)
+        limit = read_limit(path, trust_remote_code=code)
     if not has_chat_template(tokenizer):
         data = dataclasses.replace(data, prompt="text")
     shots, training = draw_training(task, data, settings.seed)
@@ -99,5 +98,4 @@ def _read_questions(settings: RunSettings) -> QuestionStats:
         counts[split] = len(drawn)
         prompt_tokens[split] = sum(map(len, prompts)) / len(prompts) - shared(prompts)
     longest = longest_answer(tokenizer, training, thinking=model.thinking)
-    longest = at_most_half(longest, read_limit(path, trust_remote_code=code))
-    return QuestionStats(counts, prompt_tokens, longest)
+    return QuestionStats(counts, prompt_tokens, at_most_half(longest, limit))

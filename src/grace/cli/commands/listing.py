@@ -99,7 +99,7 @@ def _state(run: Path) -> str:
         for stage in done:
             directory.manifest(stage)
     except GraceError as error:
-        return f"broken: {error}; see `grace check {run}`"
+        return f"broken: {error}; see `grace run {run} --dry-run`"
     return "finished" if len(done) == len(STAGES) else f"done: {', '.join(done) or 'nothing'}"
 
 

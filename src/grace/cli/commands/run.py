@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -110,7 +111,8 @@ def run(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Only print the stages left to do, and how many tokens they take."
+            "--dry-run",
+            help="Only check what the run needs, and print the stages left to do and their tokens.",
         ),
     ] = False,
     as_json: Json = False,
@@ -180,8 +182,12 @@ def _show_plans(
     until: str | None,
     as_json: bool,
 ) -> None:
-    """Print the answers and tokens that are left: of one run by stage, of several by run."""
-    from grace.pipeline import stages_left
+    """Print the answers and tokens that are left: of one run by stage, of several by run.
+
+    What the run would refuse is refused here, too: a model that is not there, or edited files.
+    """
+    from grace.pipeline import STAGES, refuse_edited, stages_left
+    from grace.pipeline.environment import hardware
     from grace.pipeline.planning import plan_runs
     from grace.pipeline.prompting import settled
 
@@ -189,6 +195,9 @@ def _show_plans(
     for folder, settings in runs.items():
         directory = RunDir(path / folder)
         stages = stages_left(directory, settings, redo=redo, until=until)
+        for stage in STAGES:
+            if stage not in stages and directory.done(stage):
+                refuse_edited(directory, stage)
         if stages:
             begun = directory.asking.exists()
             pending.append((folder, settled(settings, directory) if begun else settings, stages))
@@ -198,6 +207,9 @@ def _show_plans(
         return
     names = [str(folder) for folder, _, _ in pending]
     plans = plan_runs([(settings, stages) for _, settings, stages in pending])
+    if not as_json:
+        free = shutil.disk_usage(next(p for p in (path, *path.absolute().parents) if p.is_dir()))
+        print(f"on {hardware()}; {free.free / 2**30:,.0f} GiB free for {path}")
     if as_json:
         steps = [[step._asdict() for step in plan] for plan in plans]
         print(json.dumps(dict(zip(names, steps, strict=True)), indent=2))

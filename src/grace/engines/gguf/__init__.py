@@ -16,6 +16,7 @@ import fcntl
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,6 +40,20 @@ def resolve_model(path: str) -> str:
     if file is None and not Path(path).exists() and not is_missing(path):
         _check_hub(path)
     return path if file is None else str(_unpacked(file))
+
+
+@contextlib.contextmanager
+def without_weights(path: str) -> Iterator[str]:
+    """Yield a directory with the config and tokenizer of a model; a GGUF file is not unpacked."""
+    file = None if path == "pocket" else gguf_file(Path(path))
+    if file is None:
+        yield resolve_model(path)
+        return
+    from grace.engines.gguf.unpacking import describe
+
+    with tempfile.TemporaryDirectory() as folder:
+        describe(file, read_header(file), Path(folder))
+        yield folder
 
 
 def _check_hub(name: str) -> None:

@@ -60,9 +60,8 @@ def unpack(file: Path, header: Header, out: Path, place: Path) -> None:
         tokenizer = _load_tokenizer(folder)
     scale_positions(file, header, model.config)
     _check_vocabulary(file, header, model, tokenizer)
-    tokenizer.chat_template = header.text("tokenizer.chat_template")
     _set_ends(header, model)
-    _split_digits(file, header, tokenizer)
+    _complete(file, header, tokenizer)
     with no_progress_bar():
         model.save_pretrained(out)
     tokenizer.save_pretrained(out)
@@ -73,6 +72,25 @@ def unpack(file: Path, header: Header, out: Path, place: Path) -> None:
         f"{file.name}: unpacked in {time.monotonic() - start:.0f} s; {template} a chat template; "
         f"answers end at {ends or 'a token that the file does not name'}"
     )
+
+
+def describe(file: Path, header: Header, out: Path) -> None:
+    """Write the config and the tokenizer of a GGUF file to a directory, without its weights."""
+    from transformers import AutoConfig
+
+    _check_size(file, header)
+    with _loading(file) as folder:
+        config = AutoConfig.from_pretrained(folder, gguf_file="model.gguf")
+        tokenizer = _load_tokenizer(folder)
+    _complete(file, header, tokenizer)
+    config.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def _complete(file: Path, header: Header, tokenizer: Any) -> None:
+    """Give a tokenizer what transformers' loader leaves out."""
+    tokenizer.chat_template = header.text("tokenizer.chat_template")
+    _split_digits(file, header, tokenizer)
 
 
 def _say(message: str) -> None:
