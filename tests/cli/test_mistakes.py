@@ -64,11 +64,11 @@ MISTAKES = [
         "PK",
     ),
     Mistake(
-        "it is one JSON list",
+        "it is a JSON list with a mistake",
         "run new --model pocket --file own.json",
-        "{here}/own.json:1: not JSON: Expecting value at column 2; write one object per line; "
-        "jq -c '.[]' makes lines of a list",
-        f"[\n{GOOD}]",
+        "{here}/own.json:2: not JSON: Expecting ',' delimiter at column 37; correct the list, or "
+        "write one object per line without brackets around them",
+        f"[\n{GOOD}{GOOD}]",
     ),
     Mistake(
         "it is empty",
@@ -185,8 +185,9 @@ MISTAKES = [
     Mistake(
         "no line of column names",
         CSV,
-        '{here}/own.csv:1 (column names): "question" is missing among the fields Who?, me; name '
-        "the field with the question: --question-field NAME",
+        '{here}/own.csv:1 (column names): none of "Who?, me" is the name of a question or an '
+        "answer; if this is a row, add a line of names above it: question,answer; if not, name the "
+        "columns: --question-field NAME --answer-field NAME",
         "Who?,me\nWhere?,here\n",
     ),
     Mistake(

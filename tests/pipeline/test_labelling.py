@@ -225,6 +225,17 @@ def test_bad_questions_are_named_before_a_model_is_loaded(
         count_questions(trials.write_questions(tmp_path / "q.parquet", rows), DATA)
 
 
+def test_questions_without_an_answer_are_counted_and_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"question": f"{n}?", "answers": {"text": ["a"] * (n % 3 > 0)}} for n in range(6)]
+    file = tmp_path / "q.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert count_questions(file, DATA) == 6
+    assert f"{file}: 2 of 6 questions have no answer to grade by" in caplog.text
+    assert [bool(q.answers) for q in read_questions(file, DATA, 0, 3)] == [False, True, True]
+
+
 def test_json_lines_are_labelled_as_parquet_is(run: Path, questions: Path, tmp_path: Path) -> None:
     lines = tmp_path / "questions.jsonl"
     table = parquet.read_table(questions).to_pylist()

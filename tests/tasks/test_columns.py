@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 import logging
@@ -150,6 +151,18 @@ def test_a_run_takes_the_splits_of_a_hub_data_set_or_divides_the_only_one(
         task.questions("train", DataSettings(task="jsonl", file="hf:me/odd"), 0)
 
 
+def test_a_test_split_with_hidden_answers_gives_its_place_to_validation(
+    hub: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"question": f"{n}?", "choices": ["x", "y"], "label": n % 2} for n in range(12)]
+    hidden = [row | {"label": -1} for row in rows[9:]]
+    hub["me/own", None] = {"train": rows[:6], "validation": rows[6:9], "test": hidden}
+    data = DataSettings(task="jsonl", file="hf:me/own")
+    drawn = load_task("jsonl").questions("test", data, 0)
+    assert {question.text for question in drawn} == {"6?", "7?", "8?"}
+    assert "3 of 3 test questions have no answer and are left out" in caplog.text
+
+
 def test_a_hub_that_cannot_be_reached_is_told_in_a_line_with_the_remedy(
     hub: dict[str, Any],
 ) -> None:
@@ -255,16 +268,82 @@ def test_data_sets_of_the_hub_are_read_as_they_are(
     assert (question.text, question.answers) == ("?", answers)
 
 
-@pytest.mark.parametrize("spelt", ['["x", "y"]', "['x', 'y']", "['x', \"y\"]"])
+def table(file: Path, *records: Sequence[Any]) -> Path:
+    with file.open("w", newline="", encoding="utf-8") as out:
+        csv.writer(out).writerows(records)
+    return file
+
+
+@pytest.mark.parametrize("spelt", ['["x", "y"]', "['x', 'y']", "['x', \"y\"]", " ['x',\n'y']"])
 def test_a_cell_may_spell_a_list(spelt: str, tmp_path: Path) -> None:
-    file = tmp_path / "own.csv"
-    with file.open("w", newline="") as out:
-        csv.writer(out).writerows([["question", "choices", "answer"], ["Q?", spelt, "1"]])
-    if spelt.count('"') == 2:  # neither JSON nor what Python prints
-        with pytest.raises(DataError, match=r'1 choice; give 2 to 10 as a list: \["4", "7"\]'):
-            questions(file)
-    else:
-        assert [(q.choices, q.answers) for q in questions(file)] == [(("x", "y"), ("B",))]
+    file = table(tmp_path / "own.csv", ["question", "choices", "answer"], ["Q?", spelt, "1"])
+    assert [(q.choices, q.answers) for q in questions(file)] == [(("x", "y"), ("B",))]
+
+
+@pytest.mark.parametrize(
+    ("spelt", "answers"),
+    [
+        ("[1200]", ("1200",)),
+        ("[8, 8.0]", ("8", "8")),
+        ('[12, "twelve"]', ("12", "twelve")),
+        ("{'text': ['x', \"y's\"], 'answer_start': [1, 2]}", ("x", "y's")),
+        ("{'value': 'x', 'aliases': ['y'], 'type': None}", ("x", "y")),
+        ('{"value": "x", "aliases": ["y"], "type": null}', ("x", "y")),
+        ("[{'text': 'x'}, {'text': 'y'}]", ("x", "y")),
+        ("[0, 1)", ("[0, 1)",)),  # half open, no structure
+        ("a [sic] b", ("a [sic] b",)),
+        ("(1, 2)", ("(1, 2)",)),
+    ],
+)
+def test_a_cell_means_what_the_same_value_means_in_json_lines(
+    spelt: str, answers: tuple[str, ...], tmp_path: Path
+) -> None:
+    (question,) = questions(table(tmp_path / "own.csv", ["question", "answers"], ["Q?", spelt]))
+    assert question.answers == answers
+    if spelt[0] in "[{" and spelt[-1] in "]}":
+        value = json.loads(spelt) if '"x"' in spelt or "12" in spelt else ast.literal_eval(spelt)
+        assert one({"question": "Q?", "answers": value}).answers == answers
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        "{'text': array(['x'], dtype=object), 'answer_start': array([515])}",
+        "['x' 'y']",
+        "['x'\n 'y']",
+        "[1 2]",
+        "{'x', 'y'}",
+        "[b'x']",
+        "['x', ...]",
+        '["x", "y"',
+        "[" * 5000 + "]",
+        '["\\ud800"]',
+    ],
+)
+@pytest.mark.parametrize("column", ["answers", "choices"])
+def test_a_cell_that_cannot_be_read_is_refused_with_its_line(
+    column: str, spelt: str, tmp_path: Path
+) -> None:
+    names = {"question": "Q?", **({"answer": "x"} if column == "choices" else {}), column: spelt}
+    file = table(tmp_path / "own.csv", list(names), list(names.values()))
+    with pytest.raises(DataError, match=rf'own\.csv:2: "{column}" cannot be read: .*; save the'):
+        questions(file)
+
+
+def test_a_text_in_brackets_is_refused_until_it_is_written_as_the_message_says(
+    tmp_path: Path,
+) -> None:
+    file = table(tmp_path / "own.csv", ["question", "answer"], ["[Q?]", "{x | x > 0}"])
+    with pytest.raises(DataError, match=r'write the cell as JSON: \["Paris", "the capital"\]'):
+        questions(file)
+    table(file, ["question", "answer"], ["[Q?]", '["{x | x > 0}"]'])
+    assert [(q.text, q.answers) for q in questions(file)] == [("[Q?]", ("{x | x > 0}",))]
+    assert one({"question": "Q?", "answer": "{x | x > 0}"}).answers == ("{x | x > 0}",)
+    with pytest.raises(DataError, match="cannot be read"):  # a broken structure of Parquet
+        one({"question": "Q?", "answer": "{'text': array(['x'], dtype=object)}"})
+    table(file, ["question", "answers"], ["Q?", "x; y"])
+    with pytest.raises(DataError, match=r'may be several texts: x; y; write a list: \["a", "b"\]'):
+        questions(file)
 
 
 def test_semicolons_quotes_and_line_ends_of_a_spreadsheet_are_read(tmp_path: Path) -> None:
@@ -361,7 +440,7 @@ def test_a_column_with_our_name_wins_over_the_same_name_in_other_letters() -> No
         (
             {"question": "Q?", "answer": float("nan")},
             {},
-            '"answer" is nan; write a text that is not empty',
+            '"answer" is missing or empty; add it',
         ),
         (
             {"question": "Q?", "choices": {"text": ["4", "7"], "label": ["A", "B", "C"]}},
@@ -395,7 +474,8 @@ def test_columns_that_leave_a_doubt_are_named(
         ("question,answer\nA?\n", ':2: "answer" is missing or empty; add it'),
         (
             "A?,a\nB?,b\n",
-            '.csv:1 (column names): "question" is missing among the fields A?, a; name the field',
+            '.csv:1 (column names): none of "A?, a" is the name of a question or an answer; if '
+            "this is a row, add a line of names above it: question,answer; if not, name the",
         ),
         ("question,answer\nWo?,da\nWh\xe9?,a\n", ":3: byte 3 of the line is not UTF-8"),
     ],
@@ -422,9 +502,260 @@ def test_columns_without_a_name_at_the_end_of_a_spreadsheet_are_fine(tmp_path: P
     assert row.fields == {"question": "Q?", "response": "a", "": None}
 
 
-def test_lines_that_were_a_json_list_are_told_how_to_become_lines(tmp_path: Path) -> None:
+FAMILIES: list[tuple[dict[str, Any], list[Any]]] = [
+    ({"opa": "x", "opb": "y", "opc": "z"}, [0, 1, 2]),
+    ({"opa": "x", "opb": "y", "opc": "z"}, [1, 2, 3]),
+    ({"answerA": "x", "answerB": "y", "answerC": "z"}, ["1", "2", "3"]),
+    ({"Answer A": "x", "Answer B": "y", "Answer C": "z"}, ["A", "b", "(C)"]),
+    ({"ans0": "x", "ans1": "y", "ans2": "z"}, [0, 1, 2]),
+    ({"choice1": "x", "choice2": "y", "choice3": "z"}, ["choice1", "choice2", "choice3"]),
+    ({"option_1": "x", "option_2": "y", "option_3": "z"}, ["x", "y", "z"]),
+    ({"sol1": "x", "sol2": "y", "sol3": "z"}, [1.0, 2.0, 3.0]),
+    ({"endings": ["x", "y", "z"]}, ["0", "1", "2"]),
+    ({"choices": ["x", "y", "z"]}, [1, 2, 3]),
+    (
+        {"choices": [{"label": n, "text": t} for n, t in zip("ABC", "xyz", strict=True)]},
+        list("ABC"),
+    ),
+    ({"choices": {"label": ["1", "2", "3"], "text": ["x", "y", "z"]}}, ["1", "2", "3"]),
+]
+
+
+@pytest.mark.parametrize(("options", "answers"), FAMILIES)
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_options_are_read_however_their_columns_are_named(
+    ending: str, options: dict[str, Any], answers: list[Any], tmp_path: Path
+) -> None:
+    rows = [{"question": f"{n}?", **options, "label": answers[n % 3]} for n in range(6)]
+    found = questions(write(tmp_path, ending, rows))
+    assert [(q.choices, *q.answers) for q in found] == [
+        (("x", "y", "z"), "ABC"[n % 3]) for n in range(6)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([1, 2, 1], ':1: "cop" 1 may count from 0 or from 1, and no row tells which; write its'),
+        ([0, 3, 1], r":1 counts the choices from 0 and .*own\.jsonl:2 from 1; write letters: A, B"),
+        ([0, 7, 1], ':2: "cop" 7 is none of the choices; write its letter A-C or its text'),
+        (["x", "D", "y"], ":2: \"cop\" 'D' is none of the choices"),
+    ],
+)
+def test_a_number_that_may_mean_two_options_is_refused(
+    answers: list[Any], message: str, tmp_path: Path
+) -> None:
+    rows = [
+        {"question": f"{n}?", "opa": "x", "opb": "y", "opc": "z", "cop": a}
+        for n, a in enumerate(answers)
+    ]
+    with pytest.raises(DataError, match=message):
+        questions(write(tmp_path, "jsonl", rows))
+    rows = [row | {"cop": "C"} for row in rows]  # as the message says
+    assert {q.answers for q in questions(write(tmp_path, "jsonl", rows))} == {("C",)}
+
+
+def test_numbers_among_options_that_are_numbers_are_texts_unless_others_count(
+    tmp_path: Path,
+) -> None:
+    rows = [{"question": f"{n}?", "A": "2", "B": "1", "C": "7", "answer": n} for n in (2, 1, 7)]
+    found = questions(write(tmp_path, "csv", rows))
+    assert [q.answers for q in found] == [("A",), ("B",), ("C",)]
+    with pytest.raises(DataError, match=r"own\.csv:3: .*'2' could mean more than one choice"):
+        questions(write(tmp_path, "csv", [rows[0] | {"answer": 0}, rows[0]]))
+
+
+WRONG: list[dict[str, Any]] = [
+    {"correct_answer": "w", "distractor1": "x", "distractor2": "y", "distractor3": "z"},
+    {
+        "Correct Answer": "w",
+        "Incorrect Answer 1": "x",
+        "Incorrect Answer 2": "y",
+        "Incorrect Answer 3": "z",
+    },
+    {"correct_answer": "w", "incorrect_answers": ["x", "y", "z"]},
+    {"answer": "w", "distractors": ["x", "y", "z"]},
+]
+
+
+@pytest.mark.parametrize("fields", WRONG)
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_the_right_option_is_mixed_among_the_wrong_ones(
+    ending: str, fields: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = next(iter(fields))
+    rows = [{"Question": f"{n}?"} | fields | {answer: f"w{n}"} for n in range(40)]
+    found = questions(write(tmp_path, ending, rows))
+    assert {q.answers for q in found} == {("A",), ("B",), ("C",), ("D",)}
+    right = [q.choices["ABCD".index(q.answers[0])] for q in found]
+    assert right == [f"w{n}" for n in range(40)]
+    assert all(
+        sorted(q.choices) == sorted([w, "x", "y", "z"]) for q, w in zip(found, right, strict=True)
+    )
+    assert "wrong choices in" in caplog.messages[0]
+
+
+def test_columns_of_other_things_make_no_options() -> None:
+    for extra in ({"hint_1": "a", "hint_2": "b"}, {"answer1": "x", "answer2": "y"}, {"a": "z"}):
+        assert one({"question": "Q?", "answer": "word", **extra}).choices == ()
+    with pytest.raises(
+        DataError, match='"answer" may mean one of item_1, item_2; rename these to A, B'
+    ):
+        one({"question": "Q?", "answer": 1, "item_1": "a", "item_2": "b"})
+
+
+def squad(name: str) -> dict[str, Any]:
+    return {"question": name, "id": name, "answers": [{"text": "x", "answer_start": 3}]}
+
+
+PAIR = [("1?", ("x",), ()), ("2?", ("y",), ())]
+OBJECTS = [{"text": "x", "label": "A"}, {"text": "y", "label": "B"}]
+PUBLISHED: dict[str, tuple[Any, list[tuple[str, tuple[str, ...], tuple[str, ...]]]]] = {
+    "SQuAD": (
+        {
+            "version": "v2.0",
+            "data": [
+                {
+                    "title": "T",
+                    "paragraphs": [
+                        {"context": "c", "qas": [squad("0?"), squad("1?")]},
+                        {"context": "d", "qas": [squad("2?")]},
+                    ],
+                }
+            ],
+        },
+        [(f"{n}?", ("x",), ()) for n in range(3)],
+    ),
+    "TriviaQA": (
+        {
+            "Data": [
+                {
+                    "Question": "Q?",
+                    "Answer": {"Value": "x", "Aliases": ["x", "y"], "Type": "T"},
+                    "SearchResults": [{"Title": "t"}],
+                }
+            ],
+            "Version": 1.0,
+        },
+        [("Q?", ("x", "y"), ())],
+    ),
+    "raw ARC": (
+        [{"id": "i", "question": {"stem": "Q?", "choices": OBJECTS}, "answerKey": "B"}],
+        [("Q?", ("B",), ("x", "y"))],
+    ),
+    "list": ([{"question": "1?", "answer": "x"}, {"question": "2?", "answer": "y"}], PAIR),
+    "pandas": ({"question": {"0": "1?", "1": "2?"}, "answer": {"0": "x", "1": "y"}}, PAIR),
+    "columns": ({"question": ["1?", "2?"], "answer": ["x", "y"]}, PAIR),
+    "names": (
+        {"p1": {"passage": "p", "qa_pairs": [{"question": "Q?", "answer": {"spans": ["x"]}}]}},
+        [("Q?", ("x",), ())],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_files_are_read_as_they_are_published(
+    name: str, indent: int | None, tmp_path: Path
+) -> None:
+    document, expected = PUBLISHED[name]
     file = tmp_path / "own.json"
-    for text in ('[{"question": "Q?"}]', '[\n  {"question": "Q?"}\n]'):
-        file.write_text(text)
-        with pytest.raises(DataError, match=r"own\.json:1: .*; write one object per line; jq -c"):
-            questions(file)
+    file.write_text(json.dumps(document, indent=indent), encoding="utf-8-sig")
+    assert [(q.text, q.answers, q.choices) for q in questions(file)] == expected
+    assert [row.where for row in read_rows(file, 1, 2)] == [f"{file} row 1"] * (len(expected) > 1)
+
+
+def test_an_object_that_is_no_row_among_rows_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "own.json"
+    file.write_text('[{"question": "Q?", "answer": "a"}, {"qestion": "Q?", "answer": "a"}, 3]')
+    with pytest.raises(DataError, match=r'own\.json row 1: "question" is missing'):
+        questions(file)
+    file.write_text('[{"question": "Q?", "answer": "a"}, 3]')
+    with pytest.raises(DataError, match=r"own\.json row 1: expected an object, found a number"):
+        questions(file)
+    file.write_text('[{"stem": "Q?", "key": "a", "choices": [{"text": "a"}, {"text": "b"}]}]')
+    (question,) = questions(file, question_field="stem", answer_field="key")
+    assert (question.answers, question.choices) == (("A",), ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sep=;\r\nquestion;answer\r\nq, 0;a\r\n",
+        "question,answer\rq; 0,a\r",
+        '"question, in English";answer\nq, 0;a\n',
+        "question (en)|answer\nq; 0|a\n",
+    ],
+)
+def test_tables_of_excel_and_of_old_macs_are_read(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    file.write_bytes(text.encode())
+    assert [(q.text[0], q.answers) for q in questions(file)] == [("q", ("a",))]
+    assert [row.where for row in read_rows(file)] == [f"{file}:{3 if 'sep' in text else 2}"]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_a_table_gets_the_hint_that_json_lines_get(ending: str, tmp_path: Path) -> None:
+    fields = {"Question": "Q?", "Best Answer": "a", "Correct Answers": "a; b", "Source": "s"}
+    file = write(tmp_path, ending, [fields])
+    with pytest.raises(DataError, match=r"among the fields Question, Best.*-field 'Best Answer'$"):
+        questions(file)
+    assert questions(file, answer_field="Best Answer")[0].answers == ("a",)
+
+
+def test_a_first_line_that_is_a_row_is_told_which_names_it_lacks(tmp_path: Path) -> None:
+    rows = [[f"Find {n}, now.", 0, n, 2, 6, "B"] for n in range(3)]
+    file = table(tmp_path / "own.csv", *rows)
+    with pytest.raises(DataError, match=r"add a line of names above it: question,A,B,C,D,answer;"):
+        questions(file)
+    table(file, ["question", "A", "B", "C", "D", "answer"], *rows)
+    assert [q.answers for q in questions(file)] == [("B",)] * 3
+
+
+FILES = Path(__file__).parents[3] / "shared/cases/files"
+
+
+@pytest.mark.skipif(not FILES.is_dir(), reason=f"there is no folder {FILES}")
+@pytest.mark.parametrize(
+    ("name", "found", "data"),
+    [
+        ("squad.csv", '"answers" cannot be read: .*array', {}),
+        ("squad_pandas.csv", 60, {}),
+        ("trivia.csv", '"answer" cannot be read: .*array', {}),
+        ("cell_num.csv", 3, {}),
+        ("cell_num.jsonl", 3, {}),
+        ("medmcqa.jsonl", 12, {}),
+        ("siqa.jsonl", 12, {}),
+        ("squad_official.json", 12, {}),
+        ("trivia_orig1.json", 12, {}),
+        ("arc_raw.jsonl", 12, {}),
+        ("cqa_raw.jsonl", 12, {}),
+        ("choices_objs.jsonl", 12, {}),
+        ("gpqa.csv", 12, {}),
+        ("gpqa.jsonl", 12, {}),
+        ("truthful.csv", "--answer-field 'Best Answer'", {}),
+        ("truthful.csv", 12, {"answer_field": "Best Answer"}),
+        ("squad2.jsonl", 12, {}),
+        ("excel_sep.csv", 12, {}),
+        ("cr.csv", 12, {}),
+        ("comma_in_header.csv", 12, {}),
+        ("mmlu_nohead.csv", "add a line of names above it: question,A,B,C,D,answer", {}),
+    ],
+)
+def test_the_collected_files_are_read_or_refused_with_a_remedy(
+    name: str, found: int | str, data: dict[str, str]
+) -> None:
+    settings = DataSettings(task="jsonl", file=str(FILES / name), **data)
+    if isinstance(found, str):
+        with pytest.raises(DataError, match=found):
+            questions(FILES / name)
+        return
+    rows = question_rows(FILES / name, settings)
+    kept = [parse(row, settings, graded=False) for row in rows]
+    assert len(kept) == found
+    unanswered = {"squad2.jsonl": 1, "squad_official.json": 4}.get(name, 0)
+    assert sum(not question.answers for question in kept) == unanswered
+    has_options = name.startswith(("medm", "siqa", "arc_", "cqa_", "choi", "gpqa"))
+    for question in kept:
+        assert bool(question.choices) == has_options
+        assert not has_options or question.answers[0] in "ABCD"

@@ -87,7 +87,6 @@ BAD_LINES = [
     ('{"question": ["q"], "answers": ["a"]}', r"\"question\" is \['q'\]"),
     ('{"question": true, "answers": ["a"]}', '"question" is True'),
     ('{"question": "q"}', '"answers" is missing or empty; add it'),
-    ('{"question": "q", "answers": []}', '"answers" is an empty list'),
     ('{"question": "q", "answers": ["a", " "]}', "\"answers\" is ' '; write a text"),
     ('{"question": "q", "answers": [null]}', '"answers" is null; write a text'),
     ('{"question": "q", "answers": ["a"], "answer": "a"}', 'both "answers" and "answer"'),
@@ -99,7 +98,7 @@ BAD_LINES = [
         '{"question": "q", "choices": ["x", "y"], "answer": "C"}',
         "'C' is none of the choices; write its letter A-B",
     ),
-    ('{"question": "q", "choices": ["x", "y"], "answer": 2}', "2 is none of the choices"),
+    ('{"question": "q", "choices": ["x", "y"], "answer": 3}', "3 is none of the choices"),
     ('{"question": "q", "choices": ["x", "y"], "answer": true}', '"answer" is True; write a text'),
     ('{"question": "q", "choices": ["x", "y"], "answers": ["A", "B"]}', r"\['A', 'B'\]"),
     ('{"question": "q", "choices": ["B", "A"], "answer": "A"}', "'A' could mean more than one"),
@@ -208,6 +207,24 @@ def test_questions_with_one_stem_and_other_options_are_all_kept(
     drawn = read(DataSettings(task="jsonl", file=file))
     assert sum(map(len, drawn.values())) == 12
     assert "2 of 14 questions repeat another and are left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "none", [[], None, "", {"text": [], "answer_start": []}, {"value": None}, float("nan")]
+)
+def test_questions_without_an_answer_are_left_out_and_counted(
+    none: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [open_row(n) | ({"answers": none} if n % 4 == 0 else {}) for n in range(12)]
+    file = write(tmp_path / "own.jsonl", rows)
+    assert sum(map(len, read(DataSettings(task="jsonl", file=file)).values())) == 9
+    assert f"{file}: 3 of 12 questions have no answer and are left out" in caplog.text
+    rows = [row | {"split": SPLITS[n % 3]} for n, row in enumerate(rows)]
+    file = write(tmp_path / "split.jsonl", rows)
+    assert [*map(len, read(DataSettings(task="jsonl", file=file)).values())] == [3, 3, 3]
+    empty = write(tmp_path / "empty.jsonl", [row | {"answers": none} for row in rows])
+    with pytest.raises(DataError, match=r'empty\.jsonl:1: "answers" is missing or empty; add it'):
+        read(DataSettings(task="jsonl", file=empty))
 
 
 def test_a_file_that_is_too_small_is_told_which_sizes_fit(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class DataSettings:
     )
     file: str = setting(
         "",
-        "your own questions: a .jsonl, .csv, .tsv or .parquet file, a folder of them, or "
+        "your own questions: a .jsonl, .json, .csv, .tsv or .parquet file, a folder of them, or "
         "hf:OWNER/NAME[:CONFIG][:SPLIT]",
     )
     question_field: str = setting(

@@ -2,7 +2,7 @@
 
 All commands use this reader. A source is `-` (JSON Lines on standard input), a file, a directory
 of Parquet shards, or `hf:OWNER/NAME[:CONFIG][:SPLIT]`. Every row has a place, for error messages:
-`own.csv:3` is line 3, and rows of Parquet and of the Hub are counted from 0.
+`own.csv:3` is line 3, and rows of Parquet, of the Hub and of a JSON document are counted from 0.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import ast
 import contextlib
 import csv
 import difflib
+import io
 import itertools
 import json
 import os
+import re
 import sys
+import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -28,7 +31,10 @@ BOM = b"\xef\xbb\xbf"
 HUB = "hf:"
 ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 FOREIGN = (".xlsx", ".xls", ".ods", ".zip", ".gz", ".arrow")
-TEXTS = ("question", "prompt", "response", "text")  # columns of a table that hold no lists
+QUESTION = ("question", "query", "prompt", "input", "problem", "questionstem", "questiontext")
+ROWS = {*QUESTION, "response", "messages", "correct"}
+"""Columns, in the form of `plain`, that tell a row in a JSON document from what is around it."""
+SEPARATORS = ",;\t|"
 SPLIT_NAMES = ("train", "validation", "test")
 Choose = Callable[[Sequence[str]], Sequence[str]]
 """Returns, of the columns of a table, those to read."""
@@ -41,6 +47,48 @@ class Row(NamedTuple):
 
     where: str
     fields: dict[str, Any]
+
+
+class Cell(str):
+    """A text of a table without types: it may spell a list or an object."""
+
+
+def spelt(value: Any) -> Any:
+    """Return the list or object that a text spells in JSON or Python; any other value as it is.
+
+    A typed text counts only if it has a quote after its bracket, as a string in JSON Lines.
+
+    Raises:
+        ValueError: a text looks like one and cannot be read.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    quoted = re.match(r"[\[{]\s*['\"]", text) is not None
+    closed = text[:1] + text[-1:] in ("[]", "{}")
+    if not (closed or quoted if isinstance(value, Cell) else closed and quoted):
+        return value
+    try:
+        read = _json_or_python(text)
+        json.dumps(read, ensure_ascii=False).encode()
+    except (SyntaxError, TypeError, tokenize.TokenError, RecursionError, MemoryError) as error:
+        raise ValueError(str(error)) from None
+    return read
+
+
+def _json_or_python(text: str) -> Any:
+    with contextlib.suppress(json.JSONDecodeError):
+        return json.loads(text)
+    kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline)]
+    kinds = [kind for kind in kinds if kind not in (tokenize.NL, tokenize.COMMENT)]
+    if (tokenize.STRING, tokenize.STRING) in itertools.pairwise(kinds):
+        raise ValueError("two texts without a comma, as NumPy prints them, would be one in Python")
+    return ast.literal_eval(text)
+
+
+def plain(name: str) -> str:
+    """Return the name of a column without case, separators, and what follows a comma or bracket."""
+    return re.sub(r"[\s_-]", "", re.split(r"[,(\[]", name)[0] or name).lower()
 
 
 def is_hub(source: str | Path) -> bool:
@@ -94,6 +142,9 @@ def read_rows(
         with _open(path) as file:
             if path.suffix.lower() in (".csv", ".tsv"):
                 yield from _csv_rows(file, str(path), start, stop, choose)
+            elif document := _document(file, str(path)):
+                for number, fields in list(enumerate(document))[start:stop]:
+                    yield Row(f"{path} row {number}", _object(fields, f"{path} row {number}", ""))
             else:
                 yield from _json_rows(file, str(path), start, stop, bad)
 
@@ -132,18 +183,81 @@ def _json_rows(
 
 
 def _lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the number of each line, counted from 1, and the line without a BOM."""
-    for number, line in enumerate(source, start=1):
-        yield number, line.removeprefix(BOM) if number == 1 else line
+    """Yield the number of each line, from 1, and the line without a BOM; it may end with a CR."""
+    first = next(source, b"").removeprefix(BOM)
+    parts: Iterator[bytes] = itertools.chain([first], source)
+    if re.search(rb"\r(?!\r?\n|\Z)", re.sub(rb'"[^"]*"?', b"", first)):
+        parts = (line for part in parts for line in re.findall(rb"[^\r]*\r\n?|[^\r]+", part))
+    yield from enumerate(parts, start=1)
+
+
+def _document(source: IO[bytes], name: str) -> list[Any]:
+    """Return the rows of a file that is one JSON value; [], and back at its start, for lines."""
+    if not source.seekable():
+        return []
+    lines = (line for line in source if line.strip())
+    first, second = next(lines, b"").removeprefix(BOM), next(lines, b"")
+    value: Any = None
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(first)
+    is_line = value is not None and second
+    source.seek(0)
+    if is_line or not first:
+        return []
+    with contextlib.suppress(ValueError, RecursionError):
+        try:  # a list, or one value on several lines
+            value = json.loads(source.read().removeprefix(BOM))
+        except json.JSONDecodeError as error:
+            if not second or not first.lstrip().startswith(b"["):
+                raise
+            raise DataError(
+                f"{name}:{error.lineno}: not JSON: {error.msg} at column {error.colno}; correct "
+                "the list, or write one object per line without brackets around them"
+            ) from None
+        rows = _inner_rows(value) or _only_list(value)
+        if rows and rows != [value]:
+            return rows
+    source.seek(0)
+    return []
+
+
+def _inner_rows(value: Any) -> list[Any]:
+    """Return the rows in a JSON value, however deep, also those of a table that is kept by columns.
+
+    They are the objects with a usual column, and all that stand in a list with one.
+    """
+    if isinstance(value, list):
+        if any(isinstance(item, dict) and _is_row(item) for item in value):
+            return value
+        return [row for item in value for row in _inner_rows(item)]
+    if not isinstance(value, dict):
+        return []
+    if not _is_row(value):
+        return [row for part in value.values() for row in _inner_rows(part)]
+    columns = list(value.values())
+    for kind in (dict, list):
+        if all(isinstance(column, kind) for column in columns):
+            keys = [list(c) if isinstance(c, dict) else list(range(len(c))) for c in columns]
+            if all(of == keys[0] for of in keys):
+                return [{name: value[name][key] for name in value} for key in keys[0]]
+    return [value]
+
+
+def _is_row(fields: dict[str, Any]) -> bool:
+    return any(plain(name) in ROWS for name in fields)
+
+
+def _only_list(value: Any) -> list[Any]:
+    """Return a document's list of objects without a usual column, [] if it is not the only one."""
+    lists = list(value.values()) if isinstance(value, dict) else [value]
+    lists = [part for part in lists if isinstance(part, list) and part]
+    return lists[0] if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]) else []
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
     text = _decoded(line, where)
     try:
         fields = json.loads(text)
-        json.dumps(fields, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        raise DataError(f"{where}: half a surrogate pair (\\udXXX); write all of it") from None
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}: not JSON: {error.msg} at column {error.colno}; {_remedy(text)}"
@@ -151,18 +265,26 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         reason = str(error).partition(";")[0]
         raise DataError(f"{where}: not readable as JSON: {reason}; simplify the line") from None
+    return _object(fields, where, _remedy(text))
+
+
+def _object(fields: Any, where: str, remedy: str) -> dict[str, Any]:
+    """Return an object of JSON whose texts can be written again."""
+    try:
+        json.dumps(fields, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError(f"{where}: half a surrogate pair (\\udXXX); write all of it") from None
     if not isinstance(fields, dict):
         found = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
         kind = found.get(type(fields), "a number")
-        raise DataError(f"{where}: expected an object, found {kind}; {_remedy(text)}")
+        raise DataError(f"{where}: expected an object, found {kind}; {remedy or 'write one'}")
     return fields
 
 
 def _remedy(line: str) -> str:
     if line.lstrip().startswith("{'"):
         return "put names and texts in double quotes"
-    remedy = "write one object per line"
-    return remedy + "; jq -c '.[]' makes lines of a list" * line.lstrip().startswith("[")
+    return "write one object per line"
 
 
 def _decoded(line: bytes, where: str) -> str:
@@ -180,10 +302,11 @@ def _csv_rows(
     """Yield the records below the line of column names; an empty cell is None."""
     csv.field_size_limit(2**31 - 1)  # a cell may hold a long text; the default is 2**17
     texts = (_decoded(line, f"{name}:{number}") for number, line in _lines(source))
-    first = next(texts, "")
-    table = csv.reader(
-        itertools.chain([first], texts), delimiter=max(",;\t", key=first.count), strict=True
-    )
+    head = list(itertools.islice(texts, 20))
+    if named := re.fullmatch(r"sep=(.)\s*", head[0] if head else "", re.IGNORECASE):
+        head[0] = "\n"  # Excel's own line
+    separator = named[1] if named else max(SEPARATORS, key=lambda sign: _fitting(head, sign))
+    table = csv.reader(itertools.chain(head, texts), delimiter=separator, strict=True)
     records = _records(table, name)
     names = [text.strip() for text in next(records, ("", []))[1]]
     read = set(names if choose is None else choose(names))
@@ -196,7 +319,20 @@ def _csv_rows(
                 "holds the separator in double quotes"
             )
         pairs = itertools.zip_longest(names, cells, fillvalue="")
-        yield Row(where, {key: cell(text, key) for key, text in pairs if key in read})
+        yield Row(where, {key: _cell(text) for key, text in pairs if key in read})
+
+
+def _cell(text: str) -> Cell | None:
+    return Cell(text) if text.strip() else None
+
+
+def _fitting(lines: Sequence[str], separator: str) -> tuple[int, int]:
+    """Return how many records are as long as the first, and its length; (0, 0) if that is 1."""
+    records: list[list[str]] = []
+    with contextlib.suppress(csv.Error):
+        records.extend(filter(any, csv.reader(lines, delimiter=separator)))
+    size = len(records[0]) if records else 1
+    return (sum(len(record) == size for record in records), size) if size > 1 else (0, 0)
 
 
 def _records(table: Any, name: str) -> Iterator[tuple[str, list[str]]]:
@@ -213,18 +349,6 @@ def _records(table: Any, name: str) -> Iterator[tuple[str, list[str]]]:
             return
         if any(cells):
             yield where, cells
-
-
-def cell(text: str, column: str = "") -> str | list[str] | None:
-    """Return a text as it is, a list of texts if it spells one in JSON or Python, None if blank."""
-    if not text.startswith("[") or column.lower() in TEXTS:
-        return text if text.strip() else None
-    with contextlib.suppress(ValueError, SyntaxError, RecursionError):
-        value = json.loads(text) if '"' in text else ast.literal_eval(text)
-        exact = '"' in text or repr(value) == text  # ['a' 'b'] is one text in Python
-        if exact and isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return value
-    return text
 
 
 def _parquet_rows(path: Path, start: int, stop: int | None, choose: Choose | None) -> Iterator[Row]:

@@ -21,7 +21,7 @@ from grace.grading import chosen, letter, normalise, number, short_answer
 from grace.records import Message, Question
 from grace.store.inputs import ENDINGS, SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
-from grace.tasks.columns import parse, question_rows, row_id
+from grace.tasks.columns import Unanswered, parse, question_rows, row_id
 from grace.tasks.draw import cut, draw, identity, rank, sizes
 from grace.tasks.forms import NO_CHOICES
 from grace.tasks.prompts import ask
@@ -59,7 +59,9 @@ class Jsonl:
         """Return the file and line of every question by its id."""
         source = _source(data)
         splits = _named_splits(source, data) or {"all": list(question_rows(source, data))}
-        return {parse(row, data).id: row.where for rows in splits.values() for row in rows}
+        return {
+            parse(row, data, graded=False).id: row.where for rows in splits.values() for row in rows
+        }
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
         """Return the paper's prompt for an open or a multiple-choice question."""
@@ -99,16 +101,37 @@ def _rows(source: str, data: DataSettings, seed: int) -> dict[str, list[Row]]:
     splits = _named_splits(source, data)
     if splits:
         _check_ids(row for rows in splits.values() for row in rows)
-        return splits
+        found = {name: _answered(source, rows, data, name) for name, rows in splits.items()}
+        if not found["test"]:  # the Hub's data sets often hide the answers of the test split
+            found["test"], found["validation"] = found["validation"], []
+        return found
     rows = list(question_rows(source, data))
     if not rows:
         raise DataError(
             f'{source} is empty; write one {{"question": ..., "answers": [...]}} per line'
         )
     _check_ids(rows)
+    rows = _answered(source, rows, data)
     if any("split" in row.fields for row in rows):
         return _by_field(rows)
     return _divided(source, rows, data, seed)
+
+
+def _answered(source: str, rows: list[Row], data: DataSettings, split: str = "") -> list[Row]:
+    """Return the rows with an answer, and say how many have none."""
+    kept, first = [], None
+    for row in rows:
+        try:
+            parse(row, data)
+            kept.append(row)
+        except Unanswered as error:
+            first = first or error
+    if first and not kept and not split:
+        raise first
+    if first:
+        among = " ".join(filter(None, (str(len(rows)), split, "questions")))
+        note(f"{source}: {len(rows) - len(kept)} of {among} have no answer and are left out")
+    return kept
 
 
 def _named_splits(source: str, data: DataSettings) -> dict[str, list[Row]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from grace.config import DataSettings
 from grace.errors import DataError
-from grace.store.inputs import ENDINGS, SPLIT_NAMES, Row, load_from_hub, read_rows
+from grace.store.inputs import ENDINGS, SPLIT_NAMES, Row, load_from_hub, read_rows, spelt
 
 __all__ = ["Hub", "Pools", "Row", "Source", "folder_pools", "named_pools", "note"]
 
@@ -89,7 +90,13 @@ def _pools(read: Read, train: str, validation: str | None, test: str) -> Pools:
 
 
 def _read(source: str) -> list[Row]:
-    return list(read_rows(source))
+    """Return a file's rows, with the lists and objects that the cells of a table spell."""
+    rows = list(read_rows(source))
+    for row in rows:
+        for name, value in row.fields.items():
+            with contextlib.suppress(ValueError):
+                row.fields[name] = spelt(value)
+    return rows
 
 
 def _read_hub(name: str, path: str, config: str | None, split: str) -> list[Row]:

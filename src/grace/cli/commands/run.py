@@ -74,7 +74,7 @@ def run(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Your own questions, in place of a task: a .jsonl, .csv, .tsv or .parquet file, "
+            help="Your own questions, in place of a task: a .jsonl, .json, .csv or .parquet file, "
             "a folder of them, or hf:OWNER/NAME.",
         ),
     ] = None,

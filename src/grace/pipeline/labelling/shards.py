@@ -29,6 +29,7 @@ from grace.store import CARD, adapter_weights, digest, writing
 from grace.tasks import graded_task
 from grace.tasks.columns import parse, question_rows
 from grace.tasks.prompts import conversation
+from grace.tasks.rows import note
 
 if TYPE_CHECKING:
     import pyarrow
@@ -259,8 +260,10 @@ def _vectors(states_ND: np.ndarray) -> pyarrow.Array:
 def count_questions(source: str | Path, data: DataSettings) -> int:
     """Read and check all questions of a source, and return their number."""
     seen: dict[str, int] = {}
+    unanswered = 0
     for number, row in enumerate(question_rows(source, data)):
-        name = parse(row, data, graded=False).id
+        question = parse(row, data, graded=False)
+        name, unanswered = question.id, unanswered + (not question.answers)
         if name in seen:
             (other,) = question_rows(source, data, seen[name], seen[name] + 1)
             raise DataError(
@@ -270,6 +273,8 @@ def count_questions(source: str | Path, data: DataSettings) -> int:
         seen[name] = number
     if not seen:
         raise DataError(f"{source} has no rows; write one question per row")
+    if 0 < unanswered < len(seen):
+        note(f"{source}: {unanswered} of {len(seen)} questions have no answer to grade by")
     return len(seen)
 
 
