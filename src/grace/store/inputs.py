@@ -49,7 +49,7 @@ class Row(NamedTuple):
     fields: dict[str, Any]
 
 
-class Cell(str):
+class Untyped(str):
     """A text of a table without types: it may spell a list or an object."""
 
 
@@ -66,7 +66,7 @@ def spelt(value: Any) -> Any:
     text = value.strip()
     quoted = re.match(r"[\[{]\s*['\"]", text) is not None
     closed = text[:1] + text[-1:] in ("[]", "{}")
-    if not (closed or quoted if isinstance(value, Cell) else closed and quoted):
+    if not (closed or quoted if isinstance(value, Untyped) else closed and quoted):
         return value
     try:
         read = _json_or_python(text)
@@ -322,8 +322,8 @@ def _csv_rows(
         yield Row(where, {key: _cell(text) for key, text in pairs if key in read})
 
 
-def _cell(text: str) -> Cell | None:
-    return Cell(text) if text.strip() else None
+def _cell(text: str) -> Untyped | None:
+    return Untyped(text) if text.strip() else None
 
 
 def _fitting(lines: Sequence[str], separator: str) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from grace.config import DataSettings
 from grace.errors import DataError
 from grace.grading import LETTERS
 from grace.records import Question
-from grace.store.inputs import QUESTION, Cell, Row, plain, read_rows, spelt
+from grace.store.inputs import QUESTION, Row, Untyped, plain, read_rows, spelt
 from grace.tasks.draw import content_id
 from grace.tasks.rows import note
 
@@ -405,7 +405,7 @@ def _unfolded(fields: dict[str, Any], name: str, where: str) -> Any:
     what = f'{where}: "{name}"'
     value = _spelt(fields[name], what)
     if (
-        isinstance(value, Cell)
+        isinstance(value, Untyped)
         and plain(name).endswith("answers")
         and re.search(r"\S;\s*\S", value)
     ):
