@@ -27,7 +27,6 @@ EVIDENCE = Evidence(
     (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.5), 0.7
 )
 SLOPED = Evidence(EVIDENCE.weights, EVIDENCE.center, 0.7, 0.8)
-FLOORED = Evidence(EVIDENCE.weights, EVIDENCE.center, 0.7, 0.8, floor=0.25)
 
 
 @pytest.mark.parametrize("offset", [-6.0, -0.5, 0.0, 0.5, 6.0])
@@ -54,7 +53,7 @@ def test_log_odds_are_finite_and_differentiable_at_the_extremes():
 
 
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("evidence", [None, EVIDENCE, SLOPED, FLOORED])
+@pytest.mark.parametrize("evidence", [None, EVIDENCE, SLOPED])
 def test_step_by_step_and_whole_confidences_agree(evidence, count):
     generator = np.random.default_rng(1)
     for length in (0, 1, 4, 7):
@@ -171,18 +170,9 @@ def test_c_never_says_more_than_the_number_of_answers_supports(count):
     assert values == pytest.approx([1 / (count + 2), (count + 1) / (count + 2)])
 
 
-def test_a_floor_squeezes_c_into_what_is_above_it_and_recalibration_removes_it():
-    given = ([(0.3,)], [-0.4], -0.2)
-    above = confidence(*given, SLOPED)
-    assert confidence(*given, FLOORED) == pytest.approx(0.25 + 0.75 * above)
-    assert confidence([(-1e6,)], [-0.4], -0.2, FLOORED) == pytest.approx(0.25)
-    assert FLOORED.mapped(0.5, 0.6, 0.7) == SLOPED.mapped(0.5, 0.6, 0.7)
-
-
 def test_evidence_survives_grace_json_and_refuses_other_features():
-    assert Evidence.from_dict(FLOORED.to_dict()) == FLOORED
-    without = {key: value for key, value in EVIDENCE.to_dict().items() if key != "floor"}
-    assert Evidence.from_dict(without) == EVIDENCE  # grace.json of before there was one
+    assert Evidence.from_dict(SLOPED.to_dict()) == SLOPED
+    assert Evidence.from_dict({**EVIDENCE.to_dict(), "floor": 0.0}) == EVIDENCE  # of before
     with pytest.raises(ModelError, match="this version knows"):
         Evidence.from_dict({"features": ["entropy"], "weights": [1.0], "center": [0.0]})
 
@@ -197,8 +187,7 @@ def test_evidence_survives_grace_json_and_refuses_other_features():
         {"bias": None},
         {"slope": [1.0]},
         {"limit": float("nan")},
-        {"floor": -0.1},
-        {"floor": 1.0},
+        {"floor": 0.1},  # fitted by an earlier version
         {"features": 7},
         {"trace": [1]},
         {"trace": {"features": list(TRACE_FEATURES)}},

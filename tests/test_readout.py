@@ -1,6 +1,5 @@
 """The convex fit of the rows and the evidence, on made-up states."""
 
-import dataclasses
 import tracemalloc
 
 import numpy as np
@@ -11,9 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from grace import metrics
 from grace.cnf import HeadShape
 from grace.engines import Features
-from grace.evidence import Evidence, confidence, features
+from grace.evidence import confidence, features
 from grace.probe import logistic, readout
-from grace.probe.guessing import Guessing, fit_guessing
 from grace.probe.logistic import fit_logistic
 from grace.probe.readout import fit_evidence, fit_readout, layer_loss, placed
 from grace.probe.rounding import round_rows
@@ -242,22 +240,6 @@ def test_a_likelihood_that_hardly_varies_is_no_evidence(seed):
     assert np.ptp([made.shift_of(row) for row in phi]) < 0.5
 
 
-def graded_with_luck(count, luck, seed=0):
-    """Answers of `made_up`, of which a share of the wrong ones is graded right all the same."""
-    rng = np.random.default_rng(100 + seed)
-    return [(s, p, right or rng.random() < luck) for s, p, right in made_up(count, seed=seed)]
-
-
-def test_where_wrong_answers_are_right_by_luck_c_has_a_floor_and_stays_calibrated():
-    made, unseen = fit(graded_with_luck(3000, 0.25)), graded_with_luck(3000, 0.25, seed=1)
-    assert made.evidence.floor == pytest.approx(0.25, abs=0.06)
-    values, right = rated(made, unseen), np.array([row[2] for row in unseen])
-    low = values < np.quantile(values, 0.2)
-    assert values[low].mean() == pytest.approx(right[low].mean(), abs=0.03)
-    plain = dataclasses.replace(made.evidence, floor=0.0)
-    assert rated(made._replace(evidence=plain), unseen)[low].mean() < right[low].mean() - 0.1
-
-
 def test_a_layer_is_rated_on_whole_questions_of_many_answers(monkeypatch):
     """The time of a fit grows with their square or cube."""
     states, phi, right = inputs(made_up(900))
@@ -287,47 +269,3 @@ def test_a_fit_holds_one_block_at_a_time_in_double_precision():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.5 * sum(block.nbytes for block in blocks)
-
-
-def test_held_out_confidences_with_a_floor_have_not_seen_their_fold():
-    odds, fold = np.linspace(-4, 4, 600), np.arange(600) % 5
-    right = np.random.default_rng(0).random(600) < 0.3 + 0.7 / (1 + np.exp(-2 * odds))
-    made, unseen = fit_guessing(odds, right, range(600), fold, 6.0)
-    assert made.floor == pytest.approx(0.3, abs=0.08)
-    other = right.copy()
-    other[:50:5] = ~other[:50:5]  # all in fold 0
-    changed = fit_guessing(odds, other, range(600), fold, 6.0)[1] != unseen
-    assert not changed[fold == 0].any() and changed[fold != 0].all()
-
-
-def test_held_out_confidences_with_a_floor_are_bounded_as_those_that_ship():
-    """The bound holds for the log-odds after slope and bias, as in `Evidence.confidence`."""
-    guessing, odds = Guessing(0.2, 0.6, 0.4), np.linspace(-9, 9, 19)
-    evidence = dataclasses.replace(
-        Evidence.none(), slope=guessing.slope, floor=guessing.floor, limit=3.0
-    )
-    shipped = [evidence.confidence(one, guessing.bias / guessing.slope) for one in odds]
-    assert guessing.confidence(odds, 3.0) == pytest.approx(shipped)
-    right = np.random.default_rng(0).random(600) < 0.3 + 0.7 / (
-        1 + np.exp(-np.linspace(-8, 8, 600))
-    )
-    spread, groups, fold = np.linspace(-20, 20, 600), range(600), np.arange(600) % 5
-    made, unseen = fit_guessing(spread, right, groups, fold, 3.0)
-    assert made == fit_guessing(np.clip(spread, -3, 3), right, groups, fold, 3.0)[0]
-    top = made.floor + (1 - made.floor) / (1 + np.exp(-3.0))
-    assert unseen.max() == pytest.approx(top, abs=0.01)
-
-
-def test_the_evidence_alone_is_compared_with_its_own_floor():
-    states, phi, _ = inputs(made_up(3000))
-    right = (phi[:, 0] > np.median(phi[:, 0])) | (np.random.default_rng(0).random(3000) < 0.3)
-    made = fit_readout(states, phi, right, list(range(3000)), HeadShape(np.zeros(WIDTH)))
-    bare = fit_logistic([phi[:, :-1], phi[:, -1:]], right, list(range(3000)), free=True)
-    assert fit_evidence(phi, right).floor == pytest.approx(0.3, abs=0.05)
-    assert made.alone.mean() < bare.losses.mean() - 0.003
-
-
-@pytest.mark.parametrize("count", [40, 400, 3000])
-def test_without_luck_there_is_no_floor(count):
-    floors = [fit(made_up(count, seed=seed)).evidence.floor for seed in range(5)]
-    assert floors.count(0.0) >= 4

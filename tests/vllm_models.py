@@ -31,7 +31,6 @@ EVIDENCE = Evidence(
     (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
     0.4,
     0.8,
-    floor=0.1,
 )
 SPARE_ROWS = 7
 SEED = 7  # with it most greedy answers end, some are cut

@@ -38,7 +38,6 @@ EVIDENCE = Evidence(
     center=(-1.0, -2.0, 0.0, 1.0, 0.1, 0.2, 0.3),
     bias=0.4,
     slope=0.8,
-    floor=0.1,
 )
 
 
@@ -129,7 +128,7 @@ def test_the_parts_add_up_to_the_log_odds_of_c():
     logprobs = [(*t, e) for t, e in zip(tokens, ends, strict=True)]
     read_N, shift_N = parts(EVIDENCE, c, logprobs)
     assert read_N == pytest.approx([0.8 * r[-1] for r in readings])
-    assert read_N + shift_N == pytest.approx(log_odds((np.array(c) - 0.1) / 0.9))
+    assert read_N + shift_N == pytest.approx(log_odds(c))
     assert parts(EVIDENCE, c, [logprobs[0], None]).shape == (1, 2)
     assert parts(None, c, logprobs).shape == (1, 2)
 

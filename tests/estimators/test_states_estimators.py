@@ -10,7 +10,6 @@ from made_up_samples import Splits, response, samples
 
 from grace.engines import Features
 from grace.estimators import asked_by, load_estimator
-from grace.estimators.probes.states import fit_on_states
 from grace.evidence import sigmoid
 from grace.probe.logistic import fit_logistic
 
@@ -86,12 +85,3 @@ def test_grace_rates_the_backbones_answers_with_the_tuned_model():
     assert asked_by(load_estimator("platt")) == "base"
     values = estimator.fit(known(STATES["a"]), Reads(), 0).rate(samples(ROWS[6:9]))  # type: ignore[arg-type]
     assert values == [6 / COUNT, None, 8 / COUNT]
-
-
-def test_where_some_are_right_by_luck_they_have_a_floor_as_grace_has():
-    rng = np.random.default_rng(1)
-    state_ND = rng.normal(size=(2000, WIDTH))
-    right = (state_ND @ DIRECTION > 0) | (rng.random(2000) < 0.3)
-    rows = samples([response(n, f"city {n}") for n in range(2000)], correct=right.tolist())
-    made = fit_on_states(lambda _, rows: [state_ND[list(rows)]], Splits(rows, samples([])), 0)
-    assert min(made.rate(rows)) == pytest.approx(0.3, abs=0.05)

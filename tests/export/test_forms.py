@@ -33,7 +33,6 @@ EVIDENCE = Evidence(
     (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
     0.4,
     0.8,
-    floor=0.1,
 )
 MODULES = {"phi3": ["down_proj"], "gpt_neox": ["dense_4h_to_h"]}
 CASES = ("llama_tied", "llama_untied", "qwen2", "tied_padded", "gpt_neox")

@@ -42,7 +42,6 @@ EVIDENCE = Evidence(
     (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
     0.4,
     0.8,
-    floor=0.1,
 )
 SAMPLING = Sampling(3, 0.8, max_new_tokens=16, seed=2)
 READINGS = [

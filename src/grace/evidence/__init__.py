@@ -7,16 +7,15 @@ response's tokens were: each of those probabilities leaves the model at the last
 later position attends to. They are known while generating, though, so they join the readings as
 *evidence*:
 
-    c = floor + (1 - floor) * sigmoid(slope * (state + bias + w . (phi - center)))
+    c = sigmoid(slope * (state + bias + w . (phi - center)))
     state = e_K + p_0 + mean(a_1 .. a_K)
 
 Step 0 is the end of the prompt, K the step that ends the response; a_0 takes the place of the mean
 in an empty one. The paper's read-out has e_K alone. phi are the `FEATURES` of the log-probabilities
 of the response's tokens and its end, each clipped to the range seen in training. `limit` bounds the
-log-odds by what the number of training answers supports, and `floor` is the chance that an answer
-is right by luck (`grace.probe.guessing`). Computing c takes no forward pass; `confidence` does it
-from what any engine reports that returns the log-probabilities of named tokens. Without evidence
-(the paper's c) the log-odds of c are e_K.
+log-odds by what the number of training answers supports. Computing c takes no forward pass;
+`confidence` does it from what any engine reports that returns the log-probabilities of named
+tokens. Without evidence (the paper's c) the log-odds of c are e_K.
 
 `grace recalibrate` adapts c to other questions by changing `slope`, `bias` and the weights.
 
@@ -64,8 +63,7 @@ class Evidence:
         slope: positive factor on the log-odds.
         low: smallest value of each feature in training; empty: features are not clipped.
         high: largest value of each feature in training.
-        limit: bound on the absolute log-odds, before the floor.
-        floor: the smallest c, in [0, 1): the chance that an answer is right by luck.
+        limit: bound on the absolute log-odds.
         trace: the same for c before the end of a response; None if it was not trained.
     """
 
@@ -76,12 +74,7 @@ class Evidence:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     limit: float = CERTAIN
-    floor: float = 0.0
     trace: Trace | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.floor < 1:
-            raise ValueError(f"a floor of {self.floor} is not in [0, 1)")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of grace.json."""
@@ -91,7 +84,9 @@ class Evidence:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Evidence:
-        """Read what `to_dict` wrote."""
+        """Read what `to_dict` wrote, and what earlier versions wrote without a floor."""
+        if isinstance(data, Mapping) and data.get("floor") == 0:
+            data = {key: value for key, value in data.items() if key != "floor"}
         evidence = fitted(cls, data, FEATURES)
         trace = Trace.from_dict(data["trace"]) if data.get("trace") else None
         return replace(evidence, trace=trace)
@@ -108,17 +103,13 @@ class Evidence:
         return cls(zeros, zeros)
 
     def mapped(self, rows: float, evidence: float, offset: float) -> Evidence:
-        """Return the evidence of a recalibrated model: its two parts rescaled, and an offset.
-
-        It has no floor, which was that of the questions of training.
-        """
+        """Return the evidence of a recalibrated model: its two parts rescaled, and an offset."""
         share, slope = evidence / rows, self.slope * rows
         return replace(
             self,
             weights=tuple(share * weight for weight in self.weights),
             bias=share * self.bias + offset / slope,
             slope=slope,
-            floor=0.0,
             trace=self.trace.mapped(rows, evidence, offset) if self.trace else None,
         )
 
@@ -146,8 +137,7 @@ class Evidence:
 
     def confidence(self, state: float, shift: float) -> float:
         """Return c, with `state` from the readings and `shift` from the features."""
-        log_odds = min(max(self.slope * (state + shift), -self.limit), self.limit)
-        return self.floor + (1 - self.floor) * sigmoid(log_odds)
+        return sigmoid(min(max(self.slope * (state + shift), -self.limit), self.limit))
 
 
 class Running:

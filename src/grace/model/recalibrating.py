@@ -59,9 +59,8 @@ def parts(
     confidence: Sequence[float],
     logprobs: Sequence[Sequence[float] | None],
 ) -> Array:
-    """Split the log-odds of c, before its floor, into the parts of the rows and of the evidence."""
-    floor = evidence.floor if evidence else 0.0
-    total_N = log_odds((np.asarray(confidence) - floor) / (1 - floor))
+    """Split the log-odds of c into the parts of the rows and of the evidence."""
+    total_N = log_odds(confidence)
     complete = [one for one in logprobs if one]
     if evidence is None or len(complete) < len(logprobs):
         return total_N[None]

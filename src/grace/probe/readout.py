@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,11 +22,10 @@ from grace.calibration import log_losses, standard_error
 from grace.cnf import PLACES, HeadShape
 from grace.engines import Features
 from grace.evidence import Evidence
-from grace.probe.guessing import fit_guessing
 from grace.probe.logistic import Logistic, fit_logistic, quick_loss
 from grace.probe.penalties import FIRST
 from grace.probe.rounding import round_rows
-from grace.probe.rows import Array, assign_folds, varying
+from grace.probe.rows import Array, assign_folds, sigmoid, varying
 from grace.probe.steps import Steps
 
 FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the head
@@ -68,9 +66,8 @@ def fit_evidence(
 ) -> Evidence:
     """Fit the evidence alone, by logistic regression of correctness on its features.
 
-    Features that hardly vary are left out, the penalty is chosen on folds grouped by question, the
-    log-odds are bounded by what N answers support, and c has a floor where held-out answers show
-    one (`fit_guessing`).
+    Features that hardly vary are left out, the penalty is chosen on folds grouped by question, and
+    the log-odds are bounded by what N answers support.
 
     Args:
         features_NF: the features of each training response (`grace.evidence.features`).
@@ -79,8 +76,7 @@ def fit_evidence(
     """
     groups = list(range(len(labels_N))) if groups_N is None else groups_N
     made = fit_logistic(_blocks(features_NF), labels_N, groups, free=True)
-    evidence = _evidence(features_NF, np.concatenate(made.weights), made.bias)
-    return _with_floor(evidence, made, labels_N, groups)[0]
+    return _evidence(features_NF, np.concatenate(made.weights), made.bias)
 
 
 def layer_loss(
@@ -126,8 +122,7 @@ def fit_readout(
     """Fit the rows and the evidence together, with a penalty for each state and the evidence.
 
     On few responses the rows fit noise. The result is therefore the mean, in log-odds, of this fit
-    with weight N and a fit of the evidence alone with weight `PRIOR`. c has a floor where held-out
-    answers show one (`fit_guessing`).
+    with weight N and a fit of the evidence alone with weight `PRIOR`.
 
     Args:
         states: pooled hidden states of the responses.
@@ -156,9 +151,8 @@ def fit_readout(
     weights_F = both @ [np.concatenate(made.weights[count:]), np.concatenate(alone.weights)]
     bias = float(both @ [made.bias, alone.bias])
     evidence = _evidence(features_NF, weights_F, bias)
-    _, alone_N = fit_guessing(alone.scores, labels_N, groups_N, alone.fold_N, evidence.limit)
-    mixed = made._replace(scores=both @ [made.scores, alone.scores])
-    evidence, held_out_N = _with_floor(evidence, mixed, labels_N, groups_N)
+    scores_FN = np.stack([both @ [made.scores, alone.scores], alone.scores])
+    held_out_N, alone_N = sigmoid(np.clip(scores_FN, -evidence.limit, evidence.limit))
     layer_rows = None
     rows_ED = _rows(states, weights_QD if middle is None else None, head)
     if middle is not None:
@@ -239,15 +233,6 @@ def _evidence(features_NF: Array, weights_F: Array, intercept: float) -> Evidenc
         high=tuple(features_NF.max(0).tolist()),
         limit=math.log(len(features_NF) + 1),
     )
-
-
-def _with_floor(
-    evidence: Evidence, fit: Logistic, labels_N: Array, groups_N: Sequence[Hashable]
-) -> tuple[Evidence, Array]:
-    """Return the evidence with a floor, if c has one, and c of the held-out log-odds (N,)."""
-    made, held_out_N = fit_guessing(fit.scores, labels_N, groups_N, fit.fold_N, evidence.limit)
-    bias = evidence.bias + made.bias / made.slope
-    return replace(evidence, slope=made.slope, bias=bias, floor=made.floor), held_out_N
 
 
 def _apart(weights_QD: Array) -> Array:

@@ -143,11 +143,7 @@ def _with_evidence(
         for row, tokens, end in rows
     ]
     odds_B = evidence.slope * (state_B + state_B.new_tensor(shifts))
-    log_c_B = F.logsigmoid(odds_B.clamp(-evidence.limit, evidence.limit))
-    if evidence.floor:
-        floor_B = torch.full_like(log_c_B, math.log(evidence.floor))
-        log_c_B = torch.logaddexp(log_c_B + math.log1p(-evidence.floor), floor_B)
-    return log_c_B
+    return F.logsigmoid(odds_B.clamp(-evidence.limit, evidence.limit))
 
 
 def _prompt_last(logits_BKV: Tensor, next_BK: Tensor, readout: Readout) -> Tensor:

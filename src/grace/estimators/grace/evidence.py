@@ -20,7 +20,7 @@ from grace.records import Response
 
 @dataclass(frozen=True, slots=True)
 class EvidenceAlone:
-    """sigmoid(bias + w . (phi - center)) above a floor, fitted on the training responses."""
+    """sigmoid(bias + w . (phi - center)), fitted on the training responses."""
 
     answers: ClassVar[Answers] = "base"
 

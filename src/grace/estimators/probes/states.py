@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from grace.estimators import Fitted, Rows, Samples, Splits, ended_rows, of_ended
-from grace.probe.guessing import fit_guessing
 from grace.probe.logistic import fit_logistic
-from grace.probe.rows import Array, labels_of
+from grace.probe.rows import Array, labels_of, sigmoid
 
 Read = Callable[[Samples, Rows], Sequence[Array]]
 
@@ -18,8 +17,7 @@ Read = Callable[[Samples, Rows], Sequence[Array]]
 def fit_on_states(read: Read, splits: Splits, seed: int) -> Fitted:
     """Fit on states with a penalty each, chosen on folds grouped by question.
 
-    Log-odds stay within +-log(n + 1) for n training responses, and confidences have a floor where
-    held-out responses show one (`fit_guessing`), as those of GrACE.
+    Log-odds stay within +-log(n + 1) for n training responses, as those of GrACE.
 
     Args:
         read: returns the states of some rows of samples, each of shape (rows, D).
@@ -31,11 +29,10 @@ def fit_on_states(read: Read, splits: Splits, seed: int) -> Fitted:
     questions = [splits.train.questions[row].cluster for row in rows]
     made = fit_logistic(read(splits.train, rows), label_N, questions, seed=seed)
     weights_W, limit = np.concatenate(made.weights), math.log(len(rows) + 1)
-    guessing, _ = fit_guessing(made.scores, label_N, questions, made.fold_N, limit)
 
     def rate(samples: Samples, rows: Rows) -> list[float]:
         logit_N = np.concatenate(read(samples, rows), axis=1) @ weights_W + made.bias
-        rated: list[float] = guessing.confidence(logit_N, limit).tolist()
+        rated: list[float] = sigmoid(np.clip(logit_N, -limit, limit)).tolist()
         return rated
 
     return of_ended(rate, len(weights_W) + 1)

@@ -163,10 +163,6 @@ def fit_rows(
         f"the confidence reads {_named(chosen)}, fitted on {len(readout.losses)} answers: "
         f"held-out log loss {readout.losses.mean():.3f} (evidence alone {readout.alone.mean():.3f})"
     )
-    if floor := readout.evidence.floor:
-        say(
-            f"the confidence has a floor of {floor:.2f}: the chance that an answer is right by luck"
-        )
     if along is None:
         return readout
     traced = fit_trace(readout, along, *graded, seed=seed)
