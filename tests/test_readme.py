@@ -48,6 +48,16 @@ def test_the_api_page_has_every_public_name() -> None:
 
 
 def test_the_readme_starts_with_what_a_newcomer_needs() -> None:
-    head = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:40])
-    for wanted in ("import grace", "pip install", "make demo", "make test", "| **GrACE**", "src/"):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    head = "\n".join(text.splitlines()[:45])
+    for wanted in (
+        "known answers",
+        "pip install",
+        "grace run",
+        "grace ask",
+        '"answers"',
+        "| **GrACE**",
+    ):
         assert wanted in head
+    for wanted in ("import grace", "make demo", "make test", "src/grace/"):
+        assert wanted in text

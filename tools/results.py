@@ -129,6 +129,22 @@ def short(*cells: str) -> list[str]:
     return _table(["backbone, questions", "seeds", *heads], rows)
 
 
+def brier(*cells: str) -> list[str]:
+    """One row per NAME/TASK, one column per estimator of `BRIER`: the Brier score alone."""
+    rows = []
+    for cell in cells:
+        entries = _cells(*cell.split("/"))
+        by = {entry["estimator"]: entry for entry in entries}
+        accuracy = by["grace"]["accuracy"][0]
+        backbone = entries[0]["backbone"].removesuffix(".gguf")
+        shown = (_best(by[one]["brier"]) if one in by else "-" for one in BRIER)
+        seeds = len(by["grace"]["seeds"])
+        where = f"{BACKBONES.get(backbone, backbone)}, {cell.split('/')[1]}"
+        rows.append([where, str(seeds), *shown, _percent(accuracy * (1 - accuracy))])
+    heads = [f"**{label(BRIER[0])}**", *map(label, BRIER[1:]), "accuracy alone"]
+    return _table(["backbone, questions", "seeds", *heads], rows)
+
+
 def differences(name: str, task: str, train_task: str = "") -> list[str]:
     """GrACE minus each other, in points, with the paired interval; bold where it excludes 0."""
     entries = [
@@ -148,7 +164,9 @@ def differences(name: str, task: str, train_task: str = "") -> list[str]:
 
 
 SHORT = ("grace", "rows", "evidence", "platt", "probe", "likelihood")
+BRIER = ("grace", "probe", "platt", "likelihood", "p_true")
 BACKBONES = {
+    "m15": "Qwen2.5-Coder-1.5B-Instruct",
     "smollm2": "SmolLM2-135M-Instruct",
     "gemma": "Gemma 3 270M",
     "closedbook-llama": "closed-book Llama (7 M)",
@@ -157,6 +175,7 @@ BACKBONES = {
 KINDS: dict[str, Callable[..., list[str]]] = {
     "quality": quality,
     "short": short,
+    "brier": brier,
     "differences": differences,
 }
 
@@ -193,13 +212,11 @@ def _marked(values: Sequence[Any]) -> str:
 
 
 def _three(cell: Entry) -> str:
-    shown = (
-        f"**{_percent(cell[metric][0])}**"
-        if cell[metric][3] == "best"
-        else _percent(cell[metric][0])
-        for metric in METRICS
-    )
-    return " / ".join(shown)
+    return " / ".join(_best(cell[metric]) for metric in METRICS)
+
+
+def _best(values: Sequence[Any]) -> str:
+    return f"**{_percent(values[0])}**" if values[3] == "best" else _percent(values[0])
 
 
 def _points(metric: str, values: Sequence[float] | None) -> str:
