@@ -33,14 +33,14 @@ from grace.engines.local.cache import RoomyLayer
 from grace.engines.stops import stop_ids
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence
+from grace.methods.paper.examples import Example, collate
+from grace.methods.paper.lora import add_lora
+from grace.methods.paper.loss import losses
 from grace.pocket import QUESTIONS
 from grace.records import Question
 from grace.tasks import load_task
 from grace.tasks.columns import parse, question_rows
 from grace.tasks.prompts import conversation
-from grace.training.examples import Example, collate
-from grace.training.forward import losses
-from grace.training.lora import add_lora
 
 
 def questions(path: Path | None, count: int) -> list[Question]:

@@ -22,9 +22,9 @@ from timing import in_turns
 
 from grace.cnf import CnfTokens, Readout
 from grace.config import TrainSettings
-from grace.training.examples import Example, TrainingBatch, collate
-from grace.training.forward import forward_logits, losses, mean_over_tokens, token_losses
-from grace.training.lora import add_lora, light_rows, target_modules
+from grace.methods.paper.examples import Example, TrainingBatch, collate
+from grace.methods.paper.lora import add_lora, light_rows, target_modules
+from grace.methods.paper.loss import forward_logits, losses, mean_over_tokens, token_losses
 
 
 def main() -> None:

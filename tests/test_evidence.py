@@ -20,7 +20,7 @@ from grace.evidence import (
     sigmoid,
 )
 from grace.evidence.trace import TRACE_FEATURES
-from grace.probe.readout import fit_evidence
+from grace.methods.grace.fit import fit_evidence
 from grace.probe.rows import SPREAD
 
 EVIDENCE = Evidence(

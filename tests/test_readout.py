@@ -11,10 +11,11 @@ from grace import metrics
 from grace.cnf import HeadShape
 from grace.engines import Features
 from grace.evidence import confidence, features
-from grace.probe import logistic, readout
+from grace.methods.grace import fit as readout
+from grace.methods.grace.fit import fit_evidence, fit_readout, layer_loss, placed
+from grace.methods.grace.rounding import round_rows
+from grace.probe import logistic
 from grace.probe.logistic import fit_logistic
-from grace.probe.readout import fit_evidence, fit_readout, layer_loss, placed
-from grace.probe.rounding import round_rows
 
 WIDTH = 24
 

@@ -14,9 +14,9 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence, Running, along, clipped, sigmoid, traced
 from grace.evidence.trace import TRACE_FEATURES, Trace, features_at
+from grace.methods.grace.fit import fit_readout
+from grace.methods.grace.trace import STEPS, Steps, draw_steps, fit_trace
 from grace.metrics import ece
-from grace.probe.readout import fit_readout
-from grace.probe.steps import STEPS, Steps, draw_steps, fit_trace
 
 TRACE = Trace(
     weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, 0.5, -0.2, 0.04),

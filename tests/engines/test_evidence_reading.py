@@ -11,8 +11,8 @@ from grace.cnf import add_cnf, log_odds, set_rows
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence, confidence
-from grace.training.examples import Example, collate
-from grace.training.forward import log_confidences, losses
+from grace.methods.paper.examples import Example, collate
+from grace.methods.paper.loss import log_confidences, losses
 
 EVIDENCE = Evidence(
     (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2),

@@ -19,7 +19,7 @@ from grace.cnf import add_cnf
 from grace.config import TrainSettings
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
-from grace.training.lora import target_modules
+from grace.methods.paper.lora import target_modules
 
 CLOSE = 1e-4
 PLAIN = [

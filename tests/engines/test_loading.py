@@ -17,7 +17,7 @@ from grace.engines import Sampling
 from grace.engines.local.loading import head_in_float32
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
-from grace.training.lora import light_rows
+from grace.methods.paper.lora import light_rows
 
 every_architecture = pytest.mark.parametrize("tiny", tiny_models.ARCHITECTURES, indirect=True)
 quiet_peft = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

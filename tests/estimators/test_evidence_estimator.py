@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from grace.estimators import load_estimator
 from grace.evidence import features
-from grace.probe.readout import fit_evidence
+from grace.methods.grace.fit import fit_evidence
 
 
 def test_it_is_the_logistic_regression_of_correctness_on_the_evidence() -> None:

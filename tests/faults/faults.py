@@ -134,7 +134,7 @@ def _from_the_middle(metrics: dict[str, Any]) -> Any:
 
 def _nearest(round_rows: Callable[..., Any]) -> Any:
     def wrong(rows_ED: Any, states: Any) -> Any:
-        from grace.probe.rounding import _bfloat16
+        from grace.methods.grace.rounding import _bfloat16
 
         return _bfloat16(rows_ED)
 
@@ -145,10 +145,10 @@ TRANSFORMERS = "tests/engines/test_transformers.py::"
 READING = "tests/engines/test_reading.py::"
 EVIDENCE = "tests/test_evidence.py::"
 CNF = "tests/test_cnf.py::"
-LOSS = "tests/training/test_loss.py::"
-TRAINER = "tests/training/test_trainer.py::"
-EXAMPLES = "tests/training/test_examples.py::"
-TARGETS = "tests/training/test_targets.py::"
+LOSS = "tests/paper/test_loss.py::"
+TRAINER = "tests/paper/test_trainer.py::"
+EXAMPLES = "tests/paper/test_examples.py::"
+TARGETS = "tests/paper/test_targets.py::"
 HANDOVERS = "tests/pipeline/test_handovers.py::"
 GRADING = "tests/test_grading.py::"
 METRICS = "tests/test_metrics.py::"
@@ -207,7 +207,7 @@ FAULTS = [
     ),
     Fault(
         "the loss in half precision",
-        "grace.training.forward:token_losses",
+        "grace.methods.paper.loss:token_losses",
         lambda f: lambda logits, labels: _half(f(logits, labels)),
         (LOSS + "test_losses_of_half_precision_inputs_are_float32",),
     ),
@@ -299,37 +299,37 @@ FAULTS = [
     # 5. Training: labels are the answer's own tokens; (t - c)^2 + gamma * the mean SFT loss.
     Fault(
         "<CNF> is a label",
-        "grace.training.examples:collate",
+        "grace.methods.paper.examples:collate",
         _with_labels(_cnf_too),
         (EXAMPLES + "test_labels_are_the_response_tokens_and_nothing_else",),
     ),
     Fault(
         "the prompt is a label",
-        "grace.training.examples:collate",
+        "grace.methods.paper.examples:collate",
         _with_labels(_prompt_too),
         (EXAMPLES + "test_labels_are_the_response_tokens_and_nothing_else",),
     ),
     Fault(
         "absolute for squared error",
-        "grace.training.forward:calibration_loss",
+        "grace.methods.paper.loss:calibration_loss",
         lambda f: lambda log_c, target, *kind: (target - log_c.exp()).abs(),
         (LOSS + "test_the_squared_error_is_that_of_c",),
     ),
     Fault(
         "SFT is a sum",
-        "grace.training.forward:mean_over_tokens",
+        "grace.methods.paper.loss:mean_over_tokens",
         lambda f: lambda loss, labels: loss.sum(dim=1),
         (LOSS + "test_the_sft_term_is_the_mean_over_an_examples_own_tokens",),
     ),
     Fault(
         "gamma is ignored",
-        "grace.training.loop:Loop._loss",
+        "grace.methods.paper.loop:Loop._loss",
         _gamma_one,
         (TRAINER + "test_gamma_keeps_what_the_model_says",),
     ),
     Fault(
         "the worst epoch is kept",
-        "grace.training.loop:Loop.best_step",
+        "grace.methods.paper.loop:Loop.best_step",
         _worst,
         (TRAINER + "test_the_best_epoch_is_kept_where_that_is_asked_for",),
     ),
@@ -368,7 +368,7 @@ FAULTS = [
     ),
     Fault(
         "the row decays",
-        "grace.training.loop:_groups",
+        "grace.methods.paper.loop:_groups",
         lambda f: (
             lambda model, settings: [
                 {**group, "weight_decay": settings.weight_decay} for group in f(model, settings)
@@ -378,13 +378,13 @@ FAULTS = [
     ),
     Fault(
         "fitted rows rounded to the nearest bfloat16 numbers",
-        "grace.probe.rounding:round_rows",
+        "grace.methods.grace.rounding:round_rows",
         _nearest,
         ("tests/test_readout.py::test_the_rows_are_bfloat16_numbers_whose_errors_cancel",),
     ),
     Fault(
         "rows that fit noise count in full",
-        "grace.probe.readout:PRIOR",
+        "grace.methods.grace.fit:PRIOR",
         lambda _: 0,
         (
             "tests/test_readout.py::"
@@ -404,7 +404,7 @@ FAULTS = [
     ),
     Fault(
         "target labels inverted",
-        "grace.training.targets:make_targets",
+        "grace.methods.paper.targets:make_targets",
         lambda f: lambda scores, labels, **options: f(scores, 1 - labels, **options),
         (TARGETS + "test_a_target_is_the_accuracy_of_the_bin",),
     ),

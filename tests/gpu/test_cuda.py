@@ -10,8 +10,8 @@ from grace.cnf import add_cnf
 from grace.config import TrainSettings
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
-from grace.training.examples import Example
-from grace.training.trainer import train_adapter
+from grace.methods.paper.examples import Example
+from grace.methods.paper.trainer import train_adapter
 
 pytestmark = [
     pytest.mark.gpu,

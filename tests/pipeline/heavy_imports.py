@@ -20,7 +20,7 @@ MODULES = (
     "scipy.linalg",
     "grace.report.page",
     "grace.tasks.jsonl",
-    "grace.training.trainer",
+    "grace.methods.paper.trainer",
     "peft.utils.transformers_weight_conversion",
     "safetensors.numpy",
     "safetensors.torch",

@@ -14,7 +14,7 @@ import pytest
 from made_up_run import SAMPLES, SURE, UNSURE
 from safetensors.numpy import load_file, save_file
 
-import grace.training.trainer
+import grace.methods.paper.trainer
 from grace.engines import LAST, Features, LayerStates, Sampling, StepStates
 from grace.errors import ConfigError, ModelError, RunError
 from grace.estimators import Fitted
@@ -42,7 +42,7 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> Any:
     def train(context: Context) -> SimpleNamespace:
         calls: list[Any] = []
         monkeypatch.setattr(
-            grace.training.trainer,
+            grace.methods.paper.trainer,
             "train_adapter",
             lambda *args, **options: calls.append((args, options)),
         )

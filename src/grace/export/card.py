@@ -10,6 +10,7 @@ from grace.engines.vllm_loading import max_lora_rank
 from grace.errors import RunError
 from grace.export.forms import Source
 from grace.export.snippets import TEMPLATES, prompt_of, snippet
+from grace.methods.card import task_in
 from grace.report import from_json
 from grace.report.markdown import markdown_table
 from grace.report.names import MAIN
@@ -17,7 +18,6 @@ from grace.report.rows.answers import MetricRow
 from grace.report.stored import own_diagram
 from grace.report.tables import percent
 from grace.store import LORA_CONFIG, ROWS
-from grace.training.card import task_in
 
 DIAGRAM = "reliability.png"
 # Entries of grace.json that only some models have.

@@ -28,6 +28,7 @@ from grace.engines.local.loading import (
 )
 from grace.errors import ConfigError, ModelError
 from grace.export.wider import FAINT, FAINT_HALF, Carried, widen
+from grace.methods.adapter import LOG
 from grace.store import (
     AGAIN,
     LORA_CONFIG,
@@ -38,7 +39,6 @@ from grace.store import (
     read_object,
     write_json,
 )
-from grace.training.adapter import LOG
 
 TRAINED_ROWS = "trainable_tokens_delta"  # part of the names that peft gives them
 

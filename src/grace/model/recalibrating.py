@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from grace.calibration import SLOPE_SPREAD, LogOdds, log_odds
 from grace.errors import ModelError, UserInputError
 from grace.evidence import Evidence
+from grace.methods.card import model_card
 from grace.model.loading import adapter_folder
 from grace.store import (
     CARD,
@@ -28,7 +29,6 @@ from grace.store import (
     replace_directory,
     write_json,
 )
-from grace.training.card import model_card
 
 Array = NDArray[np.float64]
 

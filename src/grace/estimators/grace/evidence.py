@@ -14,7 +14,7 @@ import numpy as np
 from grace.engines import Engine
 from grace.estimators import Answers, Fitted, Splits, ended_rows, of_ended
 from grace.evidence import FEATURES, features
-from grace.probe.readout import fit_evidence
+from grace.methods.grace.fit import fit_evidence
 from grace.records import Response
 
 

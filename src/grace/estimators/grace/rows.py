@@ -14,7 +14,7 @@ from grace.config import setting
 from grace.engines import LAST, Engine
 from grace.estimators import Answers, Fitted, Rows, Samples, Splits
 from grace.estimators.probes.states import fit_on_states
-from grace.probe.readout import placed
+from grace.methods.grace.fit import placed
 from grace.probe.rows import Array
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from grace.calibration import log_losses, standard_error
 from grace.config import to_dict
 from grace.estimators import ended_rows
+from grace.methods.adapter import copy_adapter
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import answer
 from grace.progress import say
 from grace.store import CARD, read_json, write_json
-from grace.training.adapter import copy_adapter
 
 LEAST_GAIN = 2.0  # in standard errors: chance alone then keeps LoRA in one run of 44
 MOST_MOVED = 0.01  # of the accuracy on validation questions

@@ -20,14 +20,14 @@ from grace.config import to_dict
 from grace.engines import LAST, Features, LayerStates, StepStates
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
+from grace.methods.grace.fit import Fit, fit_evidence, fit_readout, layer_loss
+from grace.methods.grace.trace import STEPS, Steps, fit_trace
 from grace.pipeline.context import Context
 from grace.pipeline.paths import absolute_model
 from grace.pipeline.stages.depth import layers_to_read, read_array, read_layer
 from grace.pipeline.stages.targets import STEP
 from grace.probe.penalties import FIRST
-from grace.probe.readout import Fit, fit_evidence, fit_readout, layer_loss
 from grace.probe.rows import labels_of
-from grace.probe.steps import STEPS, Steps, fit_trace
 from grace.progress import say
 from grace.records import Question, to_json
 from grace.store import write_json
@@ -193,7 +193,7 @@ def write_rows_adapter(
     """
     from grace.cnf import CnfTokens, count_rows, name_readout
     from grace.config import TrainSettings
-    from grace.training.adapter import adapter_record, save_rows
+    from grace.methods.adapter import adapter_record, save_rows
 
     tokenizer, readout = name_readout(engine.tokenizer, "linear")
     rows, needed = count_rows(engine.model), max(readout.ids) + 1

@@ -15,12 +15,12 @@ from grace.engines import LayerStates
 from grace.engines.base import check_contexts
 from grace.errors import DataError, GraceError
 from grace.grading import is_number, short_answer
+from grace.methods.grace.fit import Fit
+from grace.methods.grace.trace import draw_steps
 from grace.pipeline.context import Context
 from grace.pipeline.stages.depth import joined, layers_to_read
 from grace.pipeline.stages.fit import FitData, adapter_metadata, fit_rows, write_rows_adapter
-from grace.probe.readout import Fit
 from grace.probe.rows import labels_of
-from grace.probe.steps import draw_steps
 from grace.progress import progress, say
 from grace.records import Message, Question
 from grace.store import RunDir

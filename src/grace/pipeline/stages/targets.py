@@ -11,17 +11,17 @@ import numpy as np
 
 from grace.config import to_dict
 from grace.estimators import Samples
+from grace.methods.grace.trace import draw_steps
 from grace.pipeline.context import Context
 from grace.pipeline.stages.depth import layers_to_read, read_array, to_arrays
 from grace.probe.rows import labels_of
-from grace.probe.steps import draw_steps
 from grace.progress import progress, say
 from grace.records import Target
 from grace.store import read_json, write_bytes, write_json, writing
 from grace.store.files import sync
 
 if TYPE_CHECKING:
-    from grace.training.targets import Targets
+    from grace.methods.paper.targets import Targets
 
 SHARD_ROWS = 256
 STEP = "step"  # the steps of each response whose states are stored, too
@@ -122,9 +122,9 @@ def targets(context: Context) -> None:
 
 def make_run_targets(context: Context) -> tuple[Any, Targets]:
     """Return the probe's scores of the training responses, out of fold, and their targets."""
+    from grace.methods.paper.targets import make_targets
     from grace.probe import kfold_scores
     from grace.probe.features import feature_parts
-    from grace.training.targets import make_targets
 
     settings, split = context.settings.target, context.directory.split("train")
     responses = split.responses.read()

@@ -17,17 +17,17 @@ from grace.progress import Advance, progress, say
 from grace.store import CARD, ROWS, RunDir, read_json
 
 if TYPE_CHECKING:
-    from grace.training.examples import Example
-    from grace.training.loop import OnStep
-    from grace.training.trainer import TrainResult
+    from grace.methods.paper.examples import Example
+    from grace.methods.paper.loop import OnStep
+    from grace.methods.paper.trainer import TrainResult
 
 STEPS = "steps"  # the unit under which the seconds of optimizer steps are kept
 
 
 def train(context: Context) -> None:
     """Train LoRA and the rows on the targets (paper eq. 7), or only copy the rows."""
+    from grace.methods.adapter import copy_adapter
     from grace.pipeline.stages.choosing import keep_better
-    from grace.training.adapter import copy_adapter
 
     settings, directory = context.settings, context.directory
     split, validation = directory.split("train"), directory.split("validation")
@@ -95,7 +95,7 @@ def train_on(
     from safetensors.numpy import load_file
 
     from grace.cnf import add_cnf, set_rows
-    from grace.training.trainer import train_adapter
+    from grace.methods.paper.trainer import train_adapter
 
     settings, directory = context.settings, context.directory
     given = context.samples(directory.split("train"))
@@ -161,7 +161,7 @@ def _watched_steps(directory: RunDir) -> Iterator[OnStep]:
 
 def _examples(samples: Samples, targets: Sequence[float]) -> list[Example]:
     """Return a training example per response that was not cut."""
-    from grace.training.examples import Example
+    from grace.methods.paper.examples import Example
 
     return [
         Example(response.id, tuple(prompt), response.token_ids, target)

@@ -8,7 +8,7 @@ import pytest
 
 from grace.cnf import Readout
 from grace.config import TrainSettings
-from grace.training.examples import IGNORED, Example, collate, make_plan
+from grace.methods.paper.examples import IGNORED, Example, collate, make_plan
 
 PAD, CNF = 0, 99
 LONG = Example("a", (5, 6, 7), (8, 9), 0.3)

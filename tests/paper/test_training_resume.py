@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from grace.training import checkpoints
+from grace.methods.paper import checkpoints
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -25,7 +25,7 @@ class Trained(NamedTuple):
 
 def make_examples(count: int = 24, seed: int = 0) -> list[Any]:
     """Random prompts and responses; the target is high where the last token is even."""
-    from grace.training.examples import Example
+    from grace.methods.paper.examples import Example
 
     rng = np.random.default_rng(seed)
     made = []
@@ -57,7 +57,7 @@ def train_in(
     import tiny_models
     from grace.cnf import add_cnf
     from grace.config import TrainSettings
-    from grace.training.trainer import train_adapter
+    from grace.methods.paper.trainer import train_adapter
 
     known = {field.name for field in dataclasses.fields(TrainSettings)} - {"evidence"}
     settings = {**PAPER, "learning_rate": 5e-3, "epochs": 2, "rank": 4, "dropout": 0.1}

@@ -23,7 +23,7 @@ from grace import metrics
 from grace.cnf import Readout, log1mexp, log_odds, unread_end, without
 from grace.engines.local.forward import Forward, read, shared
 from grace.evidence import Evidence
-from grace.training.examples import IGNORED, Example, TrainingBatch, collate, to_device
+from grace.methods.paper.examples import IGNORED, Example, TrainingBatch, collate, to_device
 
 LossKind = Literal["mse", "log"]
 ReadAt = Literal["predict", "feed", "prompt"]

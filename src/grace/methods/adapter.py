@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save
 from grace.cnf import TOKENS, CnfTokens
 from grace.config import TrainSettings, to_dict
 from grace.evidence import Evidence
+from grace.methods.card import model_card
 from grace.store import (
     CARD,
     CARD_VERSION,
@@ -24,7 +25,6 @@ from grace.store import (
     replace_directory,
     write_json,
 )
-from grace.training.card import model_card
 
 LOG = "training_log.jsonl"
 

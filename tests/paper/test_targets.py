@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from grace.errors import UserInputError
-from grace.metrics.samples import bin_index
-from grace.probe.features import LIKELIHOOD_FEATURES, feature_parts, likelihood_features
-from grace.records import Response
-from grace.training.targets import (
+from grace.methods.paper.targets import (
     balance,
     make_targets,
 )
+from grace.metrics.samples import bin_index
+from grace.probe.features import LIKELIHOOD_FEATURES, feature_parts, likelihood_features
+from grace.records import Response
 
 
 def test_a_target_is_the_accuracy_of_the_bin() -> None:

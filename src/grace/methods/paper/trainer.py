@@ -19,12 +19,12 @@ from grace.cnf import CnfTokens, Readout, count_rows, without
 from grace.config import TrainSettings
 from grace.errors import ConfigError, TrainingError
 from grace.evidence import Evidence
-from grace.training import checkpoints
-from grace.training.adapter import adapter_record, load_weights, save_adapter
-from grace.training.examples import Example, TrainingBatch, collate, to_device
-from grace.training.forward import forward_logits
-from grace.training.loop import Loop, OnStep
-from grace.training.lora import add_lora, light_rows, set_activation_checkpointing
+from grace.methods.adapter import adapter_record, load_weights, save_adapter
+from grace.methods.paper import checkpoints
+from grace.methods.paper.examples import Example, TrainingBatch, collate, to_device
+from grace.methods.paper.loop import Loop, OnStep
+from grace.methods.paper.lora import add_lora, light_rows, set_activation_checkpointing
+from grace.methods.paper.loss import forward_logits
 
 SAVE_EVERY = 100
 PROMPTS, AT_ONCE = 1024, 16

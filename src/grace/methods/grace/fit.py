@@ -22,11 +22,11 @@ from grace.calibration import log_losses, standard_error
 from grace.cnf import PLACES, HeadShape
 from grace.engines import Features
 from grace.evidence import Evidence
+from grace.methods.grace.rounding import round_rows
+from grace.methods.grace.trace import Steps
 from grace.probe.logistic import Logistic, fit_logistic, quick_loss
 from grace.probe.penalties import FIRST
-from grace.probe.rounding import round_rows
 from grace.probe.rows import Array, assign_folds, sigmoid, varying
-from grace.probe.steps import Steps
 
 FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the head
 SAME_SIDE = 0.3  # smallest projection (mean 1) on the shared direction for pushing along it

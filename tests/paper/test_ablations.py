@@ -21,9 +21,9 @@ from grace.engines.local.loading import head_in_float32
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError
 from grace.evidence import Evidence
-from grace.training.examples import Example, collate
-from grace.training.forward import log_confidences, losses
-from grace.training.lora import add_lora, light_rows
+from grace.methods.paper.examples import Example, collate
+from grace.methods.paper.lora import add_lora, light_rows
+from grace.methods.paper.loss import log_confidences, losses
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "sft": {"cnf_in_sft": True},

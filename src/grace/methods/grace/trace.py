@@ -18,7 +18,7 @@ from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Array, varying
 
 if TYPE_CHECKING:
-    from grace.probe.readout import Fit
+    from grace.methods.grace.fit import Fit
 
 STEPS = 8  # steps of each response on which a trace is fitted
 

@@ -16,8 +16,8 @@ from grace.cnf import add_cnf
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, RunError, TrainingError
 from grace.evidence import Evidence
-from grace.training.examples import Example
-from grace.training.forward import log_confidences
+from grace.methods.paper.examples import Example
+from grace.methods.paper.loss import log_confidences
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -307,7 +307,7 @@ def test_balanced_training_runs(kind: str, train: Any) -> None:
 def test_a_loss_that_is_not_finite_stops_with_its_step_and_keeps_the_checkpoint(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from grace.training import loop
+    from grace.methods.paper import loop
 
     real, calls = loop.losses, [0]
 
@@ -326,7 +326,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step_and_keeps_the_checkpoint(
 def test_running_out_of_memory_names_the_way_out(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from grace.training import loop
+    from grace.methods.paper import loop
 
     def full(*args: Any, **options: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")

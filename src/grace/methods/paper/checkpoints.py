@@ -25,9 +25,9 @@ from accelerate.utils import load_fsdp_optimizer, save_fsdp_optimizer
 from grace.config import FREE_IN_TRAINING, TrainSettings, differences, to_dict
 from grace.errors import RunError
 from grace.evidence import Evidence
+from grace.methods.adapter import save_weights
+from grace.methods.paper.examples import Example
 from grace.store.files import replace_directory, sync, write_json
-from grace.training.adapter import save_weights
-from grace.training.examples import Example
 
 KEPT = 2
 

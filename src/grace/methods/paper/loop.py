@@ -25,11 +25,11 @@ from grace.cnf import Readout
 from grace.config import TrainSettings
 from grace.errors import ConfigError, TrainingError
 from grace.evidence import Evidence
-from grace.training import checkpoints
-from grace.training.adapter import load_weights, save_weights
-from grace.training.examples import Example, TrainingBatch, collate, make_plan, to_device
-from grace.training.forward import calibration_of, log_confidences, losses
-from grace.training.lora import is_row
+from grace.methods.adapter import load_weights, save_weights
+from grace.methods.paper import checkpoints
+from grace.methods.paper.examples import Example, TrainingBatch, collate, make_plan, to_device
+from grace.methods.paper.lora import is_row
+from grace.methods.paper.loss import calibration_of, log_confidences, losses
 
 OnStep = Callable[[int, int, dict[str, float]], None]
 LogRow = dict[str, float]

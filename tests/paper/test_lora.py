@@ -10,15 +10,15 @@ import tiny_models
 from grace.cnf import add_cnf
 from grace.config import TrainSettings
 from grace.errors import ConfigError
-from grace.training.examples import Example, collate
-from grace.training.forward import losses
-from grace.training.lora import (
+from grace.methods.paper.examples import Example, collate
+from grace.methods.paper.lora import (
     add_lora,
     is_row,
     light_rows,
     set_activation_checkpointing,
     target_modules,
 )
+from grace.methods.paper.loss import losses
 
 EXPECTED = {
     "llama_untied": {

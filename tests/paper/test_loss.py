@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from grace.training.forward import calibration_loss, log1mexp, mean_over_tokens, token_losses
+from grace.methods.paper.loss import calibration_loss, log1mexp, mean_over_tokens, token_losses
 
 
 def test_the_squared_error_is_that_of_c() -> None:

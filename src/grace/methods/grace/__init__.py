@@ -1,0 +1,1 @@
+"""Our method: one convex fit of rows and token probabilities."""
