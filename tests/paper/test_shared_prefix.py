@@ -17,7 +17,7 @@ from grace.methods.paper.examples import collate
 from grace.methods.paper.lora import add_lora, light_rows, set_activation_checkpointing
 from grace.methods.paper.loss import losses
 
-EVIDENCE = Evidence((0.1, -0.2, 0.3, 0.0, 0.2, -0.1, 1.2), (0.0,) * 7, 0.3, floor=0.1)
+EVIDENCE = Evidence((0.1, -0.2, 0.3, 0.0, 0.2, -0.1, 1.2), (0.0,) * 7, 0.3)
 LEAD = tuple(range(20, 60))
 
 
