@@ -135,7 +135,7 @@ def test_a_promise_is_never_rounded_up(delta: float, sure: str):
 def test_where_too_few_have_a_confidence_no_test_is_claimed():
     found = selective([0.9] * 40 + [np.nan] * 160, [True] * 200, target=0.9)
     assert found.tau is None
-    assert "with 200 questions: only 40 reach the loosest threshold, 100 must;" in str(found)
+    assert "with 200 questions: only 40 reach the loosest threshold, 50 must;" in str(found)
 
 
 def test_too_few_questions_are_said_to_be_too_few():
@@ -172,15 +172,15 @@ def test_the_sequence_ends_at_the_first_failure():
     assert found.tau == 0.9
 
 
-def test_sequences_start_early_and_at_half_of_the_questions():
-    early, half = starts(1000, 0.9, 0.05)
-    assert half == 500
+def test_sequences_start_early_and_at_a_quarter_of_the_questions():
+    early, late = starts(1000, 0.9, 0.05)
+    assert late == 250
     # The fewest answers that pass at 0.025 with 5% errors, half of those that 90% allows:
     assert stats.binom.cdf(early // 20 + 1, early, 0.1) <= 0.025 < stats.binom.cdf(5, 100, 0.1)
     assert 100 < early < 200
-    assert starts(10**6, 0.9, 0.05) == [early, 500_000]
+    assert starts(10**6, 0.9, 0.05) == [early, 250_000]
     assert starts(1000, 0.999999, 0.05) == [2_995_731]
-    assert starts(60, 0.9, 0.05) == [30]  # too few questions for two: one, at full delta
+    assert starts(160, 0.9, 0.05) == [40]  # too few questions for two: one, at full delta
     assert starts(10, 0.9, 0.05) == [29]
 
 

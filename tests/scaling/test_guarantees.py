@@ -25,7 +25,7 @@ class Broken(NamedTuple):
 
     delta: float
     promised: float  # a threshold was found
-    broken: float  # it was, and the guarantee is false of the whole pool; delta bounds this
+    broken: float  # it was, and the guarantee is false of the source; delta bounds this
     on_rest: float  # it was, and the guarantee is false of the other part, whose noise is on top
     coverage: float
 
@@ -36,16 +36,22 @@ def random_parts(count, splits, share, seed):
     return np.random.default_rng(seed).permuted(first, axis=1).astype(np.float32)
 
 
-def broken_on_parts(pool, target, *, budget, grid, share=0.5, splits=1000, seed=0, deltas=DELTAS):
-    """Choose thresholds on many random parts of a pool, and check what each guarantees."""
+def broken_on_parts(
+    pool, target, *, budget, grid, source, share=0.5, splits=1000, seed=0, deltas=DELTAS
+):
+    """Choose thresholds on many random parts of a pool; judge each on many other questions.
+
+    `source` is a pool of these, and the part's own questions are in none of the two figures.
+    """
     answered_GQ, right_GQ = early_stops(pool, budget, "grace", grid)
     part_DQ = random_parts(pool.num_questions, splits, share, seed)
     n, size = pool.num_questions, int(part_DQ[0].sum())
     answered_DG, right_DG = (
         (part_DQ @ each.T.astype(np.float32)).astype(int) for each in (answered_GQ, right_GQ)
     )
+    many_G, good_G = (each.sum(axis=1) for each in early_stops(source, budget, "grace", grid))
+    false_G = good_G < target * many_G
     answered_G, right_G = answered_GQ.sum(axis=1), right_GQ.sum(axis=1)
-    false_G = right_G < target * answered_G
     on_rest_DG = right_G - right_DG < target * (answered_G - answered_DG)
     coverage_G = answered_G / n
     for delta in deltas:
@@ -109,8 +115,8 @@ def test_a_threshold_for_one_sample_is_too_loose_for_the_first_sure_one_of_eight
 
 @pytest.mark.parametrize(("target", "samples"), [(0.9, 8), (0.8, 8), (0.75, 1)])
 def test_over_random_splits_a_guarantee_is_false_in_at_most_delta(target, samples):
-    pool = pool_of(1200)
-    for found in broken_on_parts(pool, target, budget=samples, grid=FINE, share=0.3):
+    pool, source = pool_of(1200), pool_of(20_000, seed=1)
+    for found in broken_on_parts(pool, target, budget=samples, grid=FINE, share=0.3, source=source):
         print(target, samples, found)
         assert found.promised > 0.5
         assert found.broken <= stats.binom.isf(1e-3, 1000, found.delta) / 1000
@@ -126,7 +132,8 @@ def test_the_parts_are_fitted_as_a_pool_of_their_own_is():
         ).tau
         for part in parts
     ]
-    (found,) = broken_on_parts(pool, 0.9, budget=4, deltas=[0.2], grid=COARSE, splits=20, seed=3)
+    how = {"budget": 4, "deltas": [0.2], "grid": COARSE, "splits": 20, "seed": 3}
+    (found,) = broken_on_parts(pool, 0.9, source=pool, **how)
     answered, right = early_stops(pool, 4, "grace", COARSE)
     at = [COARSE.index(tau) for tau in taus if tau is not None]
     assert len(at) > 0 and found.promised == len(at) / 20

@@ -169,8 +169,8 @@ def pick(
     """Return the index of the loosest threshold with the guarantee in each draw, -1: none: (D,).
 
     A threshold that too few answers reach can never pass, even if all are right. So two sequences
-    of tests start where enough answers do, early and at half of the questions, each with half of
-    delta: the first and smallest test does not decide alone (multiple starts of Learn then Test).
+    of tests start where enough answers do, early and at a quarter of the questions, each with half
+    of delta: the first and smallest test does not decide alone (multiple starts, Learn then Test).
 
     Raises:
         UserInputError: a target or delta that is not allowed.
@@ -189,9 +189,9 @@ def starts(n: int, target: float, delta: float) -> list[int]:
 
     They depend only on n, target and delta.
     """
-    half = max(least_points(target, delta), n // 2)
-    early = _start_with_errors(target, delta / 2, half)
-    return [early, half] if early < half else [half]
+    late = max(least_points(target, delta), n // 4)
+    early = _start_with_errors(target, delta / 2, late)
+    return [early, late] if early < late else [late]
 
 
 @functools.cache

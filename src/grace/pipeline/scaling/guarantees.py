@@ -90,11 +90,13 @@ def _for_votes(context: Context, wanted: Threshold) -> Threshold:
     """Choose the threshold for a vote that stops early, and one to drop samples if asked for."""
     budget, delta = wanted.budget, wanted.delta
     temperature = context.settings.sample.draw_temperature
-    pool = _votes(context, "validation", budget, temperature).take(_independent(context))
+    pool, rows = _votes(context, "validation", budget, temperature), _independent(context)
     dropping = None
-    if wanted.alpha is not None:
+    if wanted.alpha is not None:  # half of the questions for each choice
         delta /= 2
-        dropping = few_dropped(pool.lowest_right(), wanted.alpha, delta)
+        dropping = few_dropped(pool.take(rows[::2]).lowest_right(), wanted.alpha, delta)
+        rows = rows[1::2]
+    pool = pool.take(rows)
     drop = dropping.drop if dropping else 0.0
     guarantee = accuracy_threshold(pool, wanted.target, budget=budget, delta=delta, drop=drop)
     test = None
