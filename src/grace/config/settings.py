@@ -25,6 +25,11 @@ class ModelSettings:
     thinking: bool = setting(
         False, "let the model reason before it answers, if its chat template has a switch for it"
     )
+    date: str = setting(
+        "",
+        "date that a chat template prints, such as 2026-11-26; empty: the day of the first stage, "
+        "for good",
+    )
     engine: str = setting(
         "transformers",
         "engine that samples the backbone's answers: transformers, vllm, openai or module:NAME; "

@@ -108,6 +108,7 @@ class Opening:
         dtype: auto, float32, bfloat16 or float16.
         trust_remote_code: run Python code that comes with the model.
         thinking: let a model without a grace.json reason before it answers (`grace.chat`).
+        date: what such a model's chat template prints as today's date; empty: today.
         batch_size: rows in flight; None: the engine's own choice.
         needs_cnf: refuse a model without `<CNF>`, if the engine cannot train one.
         stop: texts that end a response, besides those that the model was trained with.
@@ -121,6 +122,7 @@ class Opening:
     dtype: str = "auto"
     trust_remote_code: bool = False
     thinking: bool = False
+    date: str = ""
     batch_size: int | None = None
     needs_cnf: bool = True
     stop: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from grace.chat import with_thinking
+from grace.chat.dating import with_date
 from grace.chat.saved import SavedTokenizer
 from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import StepEngine, check_contexts
@@ -69,6 +70,7 @@ class OpenAIEngine(StepEngine):
         needs_cnf: bool = True,
         stop: Sequence[str] = (),
         thinking: bool = False,
+        date: str = "",
         **options: Any,
     ) -> None:
         place, card = Path(folder), read_card(Path(folder))
@@ -81,7 +83,7 @@ class OpenAIEngine(StepEngine):
         self.tokenizer = SavedTokenizer(place)
         template = self.tokenizer.chat_template
         if isinstance(template, str) and not card:
-            self.tokenizer.chat_template = with_thinking(template, thinking)
+            self.tokenizer.chat_template = with_thinking(with_date(template, date), thinking)
         known = 1 + max(self.tokenizer.get_vocab().values(), default=-1)
         rows = max(known, named_rows(place) or named_rows(base))
         ends = (*ends, *stop_ids(self.tokenizer, stop))
@@ -125,6 +127,7 @@ class OpenAIEngine(StepEngine):
             options["max_in_flight"] = opening.batch_size
         folder = opening.adapter or opening.path
         options |= {"needs_cnf": opening.needs_cnf, "thinking": opening.thinking}
+        options["date"] = opening.date
         return cls(url, folder, stop=opening.stop, **options)
 
     @property

@@ -70,6 +70,7 @@ class TransformersEngine(LocalScorer):
             dtype=opening.dtype,
             trust_remote_code=opening.trust_remote_code,
             thinking=opening.thinking,
+            date=opening.date,
             batch_size=opening.batch_size,
             stop=opening.stop,
         )

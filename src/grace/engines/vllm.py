@@ -90,7 +90,9 @@ class VllmEngine(StepEngine):
                 f"{path} is an adapter with trained rows, which vLLM cannot load; export it "
                 "first: grace export RUN DIR (or with --format vllm-lora)"
             )
-        tokenizer = load_tokenizer(path, trust_remote_code=code, thinking=opening.thinking)
+        tokenizer = load_tokenizer(
+            path, trust_remote_code=code, thinking=opening.thinking, date=opening.date
+        )
         needs = opening.needs_cnf
         Reader.of(tokenizer, card, needs_cnf=needs)  # fails before the model loads for minutes
         base = opening.path if opening.adapter else card.get("base_model")

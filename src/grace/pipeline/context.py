@@ -35,17 +35,19 @@ class Engines:
         self._settings = settings
 
     @functools.cached_property
-    def prompt_settings(self) -> RunSettings:
-        """The settings of the prompts: plain text where the model has no chat template."""
+    def tokenizer(self) -> Any:
+        """The backbone's tokenizer, before its weights are loaded."""
         from grace.engines.local.loading import load_tokenizer
 
+        model = self._settings.model
+        code = model.trust_remote_code
+        return load_tokenizer(resolve_model(model.path), trust_remote_code=code, date=model.date)
+
+    @functools.cached_property
+    def prompt_settings(self) -> RunSettings:
+        """The settings of the prompts: plain text where the model has no chat template."""
         settings, model = self._settings, self._settings.model
-        if settings.data.prompt == "text":
-            return settings
-        tokenizer = load_tokenizer(
-            resolve_model(model.path), trust_remote_code=model.trust_remote_code
-        )
-        if has_chat_template(tokenizer):
+        if settings.data.prompt == "text" or has_chat_template(self.tokenizer):
             return settings
         say(
             f"{model.path} has no chat template, so questions are asked as plain text, and a "
@@ -142,7 +144,7 @@ class Engines:
     def _loading(self) -> dict[str, Any]:
         """The settings that every engine loads the backbone with."""
         model = self._settings.model
-        names = ("device", "dtype", "trust_remote_code", "thinking")
+        names = ("device", "dtype", "trust_remote_code", "thinking", "date")
         return {name: getattr(model, name) for name in names}
 
 

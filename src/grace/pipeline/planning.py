@@ -84,7 +84,9 @@ def _read_questions(settings: RunSettings) -> QuestionStats:
     model, data, task = settings.model, settings.data, load_task(settings.data.task)
     code = model.trust_remote_code
     with without_weights(model.path) as path:
-        tokenizer = load_tokenizer(path, trust_remote_code=code, thinking=model.thinking)
+        tokenizer = load_tokenizer(
+            path, trust_remote_code=code, thinking=model.thinking, date=model.date
+        )
         limit = read_limit(path, trust_remote_code=code)
     if not has_chat_template(tokenizer):
         data = dataclasses.replace(data, prompt="text")

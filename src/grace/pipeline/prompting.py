@@ -1,7 +1,8 @@
 """The choice of prompt, examples, answer length and grader where the settings leave them open.
 
 Several prompts are tried on training questions; the one with most right answers is kept for the
-run, in `train/asking.json`. So is the grader `number` for own questions that all accept numbers.
+run, in `train/asking.json`. So is the grader `number` for own questions that all accept numbers,
+and the date that a chat template prints.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grace.chat import encode_chat, encode_text, has_chat_template
+from grace.chat.dating import frozen_date
 from grace.config import DataSettings, ModelSettings, RunSettings
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
@@ -40,8 +42,10 @@ def settled(settings: RunSettings, directory: RunDir) -> RunSettings:
     shots = chosen.get("shots", 0) if data.shots < 0 else data.shots
     longest = sample.max_new_tokens or chosen.get("max_new_tokens", sample.longest)
     grader = settings.grade.grader or chosen.get("grader", "")
+    date = settings.model.date or chosen.get("date", "")
     return dataclasses.replace(
         settings,
+        model=dataclasses.replace(settings.model, date=date),
         data=dataclasses.replace(data, prompt=prompt, shots=shots),
         sample=dataclasses.replace(sample, max_new_tokens=longest),
         grade=dataclasses.replace(settings.grade, grader=grader),
@@ -53,11 +57,14 @@ def choose(context: Context) -> bool:
     path, settings = context.directory.asking, context.open_settings
     asked = settings.data.prompt != "auto" and settings.sample.max_new_tokens > 0
     graded = settings.grade.grader or context.task.grader != "auto"
-    if path.exists() or (asked and graded):
+    if path.exists():
+        return False
+    date = frozen_date(context.engines.tokenizer.chat_template)
+    if asked and graded and not date:
         return False
     data = dataclasses.replace(settings.data, shots=max(settings.data.shots, 0))
     shots, training = draw_training(context.task, data, settings.seed)
-    chosen: dict[str, Any] = {}
+    chosen: dict[str, Any] = {"date": date} if date else {}
     if not graded and all(is_number(text) for text in _accepted(context, training)):
         say("every accepted answer is a number, so numbers are compared (grade.grader=number)")
         chosen["grader"] = "number"

@@ -42,7 +42,7 @@ UNUSED = (  # settings of a run alone, and those that an option gives
         "sample.draw_",
     ),
 )
-USED = ("model.thinking", "model.trust_remote_code")
+USED = ("model.thinking", "model.date", "model.trust_remote_code")
 MANY = 0.1  # share of cut or empty responses from which on they are mentioned
 
 
@@ -164,6 +164,7 @@ def label(
         dtype=dtype,
         trust_remote_code=run.model.trust_remote_code,
         thinking=run.model.thinking,
+        date=run.model.date,
         batch_size=run.sample.batch_size,
         data=run.data,
         shots=shots,
@@ -209,9 +210,9 @@ def _settings(model: Path, card: dict[str, Any], overrides: list[str]) -> RunSet
     if is_run(model):
         tree["grade"] = to_dict(load_run_settings(model).grade)
     settings = override_settings(tree, overrides, where=f"{model}/grace.json")
-    if card and "thinking" in tree["model"]:
+    if card and (named := [key for key in ("thinking", "date") if key in tree["model"]]):
         raise ConfigError(
-            f"{model} is trained, and thinks or not as it did then; leave model.thinking out"
+            f"{model} is trained, and is asked as it was then; leave model.{named[0]} out"
         )
     plugins.refuse_code(code_in(settings), f"{model}/grace.json")
     return settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ import torch
 
 from grace import plugins
 from grace.chat import with_thinking
+from grace.chat.dating import frozen_date, with_date
 from grace.cnf import count_rows, find_readout
 from grace.config import is_missing
 from grace.engines.local.adapters import load_adapter, put_rows
@@ -22,6 +24,7 @@ from grace.engines.reading import check_rows
 from grace.engines.stops import ids_in, named_ends
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
+from grace.progress import say
 from grace.store import ROWS, is_run, read_card
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -50,6 +53,7 @@ def load(
     dtype: str = "auto",
     trust_remote_code: bool = False,
     thinking: bool = False,
+    date: str = "",
     trainable: bool = False,
 ) -> Loaded:
     """Load a causal language model, with an adapter directory on top if one is named.
@@ -65,7 +69,7 @@ def load(
     _check_directory(path)
     named_ends(Path(path))  # transformers takes a torn generation_config.json for a missing one
     tokenizer = load_tokenizer(
-        adapter or path, trust_remote_code=trust_remote_code, thinking=thinking
+        adapter or path, trust_remote_code=trust_remote_code, thinking=thinking, date=date
     )
     model = _load_weights(path, kind, trust_remote_code)
     manifest, readout = read_card(Path(adapter or path)), find_readout(tokenizer)
@@ -89,12 +93,17 @@ def load(
 
 
 def load_tokenizer(
-    path: str | Path, *, trust_remote_code: bool = False, thinking: bool = False
+    path: str | Path,
+    *,
+    trust_remote_code: bool = False,
+    thinking: bool = False,
+    date: str = "",
 ) -> Any:
     """Load the tokenizer of a directory or Hub id.
 
-    `thinking` switches reasoning on or off in a chat template that can do both. The template of a
-    trained model (one with a grace.json) is left unchanged, since its confidence was fitted to it.
+    `thinking` switches reasoning on or off in a chat template that can do both, and `date` is what
+    one prints as today's date. The template of a trained model (one with a grace.json) is left
+    unchanged, since its confidence was fitted to it.
     """
     from transformers import AutoTokenizer
 
@@ -113,8 +122,19 @@ def load_tokenizer(
     if tokenizer is False or len(tokenizer) == 0:
         raise ModelError(f"no tokenizer in {path}; {remedy}")
     if isinstance(tokenizer.chat_template, str) and not read_card(Path(path)):
-        tokenizer.chat_template = with_thinking(tokenizer.chat_template, thinking)
+        template = with_date(tokenizer.chat_template, date)
+        if frozen_date(template):
+            _say_frozen(str(path), frozen_date(template))
+        tokenizer.chat_template = with_thinking(template, thinking)
     return tokenizer
+
+
+@functools.cache
+def _say_frozen(path: str, date: str) -> None:
+    say(
+        f"{path}: the chat template prints the date, which is kept at {date} (model.date), so that "
+        "answers and their confidence do not change from day to day"
+    )
 
 
 def read_limit(path: str | Path, *, trust_remote_code: bool = False) -> int | None:

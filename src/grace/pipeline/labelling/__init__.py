@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from grace.chat import dating
 from grace.config import differences
 from grace.errors import ConfigError, RunError, first_line
 from grace.pipeline.labelling.shards import (
@@ -64,7 +66,7 @@ def label(questions: str | Path, out: Path, settings: Labelling, *, workers: int
     """Sample and grade responses to every question; resumes what an earlier call has begun."""
     total = count_questions(questions, settings.data)
     with RunDir(out).lock():
-        _claim(questions, out, settings)
+        settings = replace(settings, date=_claim(questions, out, settings))
         for leftover in out.glob(".part-*.partial"):
             leftover.unlink()
         shards = range(-(-total // settings.shard_size))
@@ -117,8 +119,11 @@ def _work(
     yield from label_shards(located(questions), out.absolute(), settings, shards, workers)
 
 
-def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
-    """Bind a directory to its settings and questions, unless it has no shards yet."""
+def _claim(questions: str | Path, out: Path, settings: Labelling) -> str:
+    """Bind a directory to its settings and questions, unless it has no shards yet.
+
+    Return the date that its prompts show, which is that of the first call.
+    """
     path = out / RECORD
     ours = (".lock", f"{RECORD}.partial")
     if not path.exists() and any(file.name not in ours for file in out.iterdir()):
@@ -136,9 +141,13 @@ def _claim(questions: str | Path, out: Path, settings: Labelling) -> None:
         changed.append(f"the content of {questions}")
     if stored.get("files", mine["files"]) != mine["files"]:  # older records have none
         changed.append(f"the content of {settings.adapter or settings.model}")
+    date = stored.get("date", "") if begun else settings.date or dating.today()
+    if settings.date not in ("", date):
+        changed.append(f"model.date ({date!r} -> {settings.date!r})")
     if changed:
         raise RunError(
             f"{out} was begun with other values of {', '.join(changed)}; name a new directory, or "
             "use the old values"
         )
-    write_json(path, mine | {"how": settings.without_secret()})
+    write_json(path, mine | {"date": date, "how": settings.without_secret()})
+    return date

@@ -48,6 +48,7 @@ class Labelling:
         model: a model directory or Hub id; `adapter` is a directory on top, empty for none.
         engine: see `grace.engines.kinds`; `engine_options` go to vLLM, or to the server's client.
         thinking: let a model without a grace.json reason before it answers (`grace.chat`).
+        date: what its chat template prints as today's date; empty: the day of the first call.
         data: the settings of the prompts, which begin with the examples `shots`.
         stop: texts that end a response.
         numbers: whether votes of the model compare numbers.
@@ -65,6 +66,7 @@ class Labelling:
     dtype: str = "auto"
     trust_remote_code: bool = False
     thinking: bool = False
+    date: str = ""
     batch_size: int = 0
     data: DataSettings
     shots: tuple[Question, ...] = ()
@@ -81,7 +83,8 @@ class Labelling:
 
     def fixed(self) -> dict[str, Any]:
         """Return the settings that the responses depend on, JSON-ready."""
-        return {key: value for key, value in to_dict(self).items() if key not in FREE}
+        free = (*FREE, "date")  # which is kept beside them
+        return {key: value for key, value in to_dict(self).items() if key not in free}
 
     def digests(self) -> dict[str, str]:
         """Return the digests of the files that hold the model's confidence, by their names."""
@@ -115,6 +118,7 @@ class Labeller:
             dtype=settings.dtype,
             trust_remote_code=settings.trust_remote_code,
             thinking=settings.thinking,
+            date=settings.date,
             batch_size=settings.batch_size or None,
             needs_cnf=False,
             stop=settings.stop,

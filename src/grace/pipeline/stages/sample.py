@@ -49,7 +49,7 @@ def check_model(settings: RunSettings) -> None:
 
     model, code = settings.model, settings.model.trust_remote_code
     path = resolve_model(model.path)
-    load_tokenizer(path, trust_remote_code=code)
+    load_tokenizer(path, trust_remote_code=code, date=model.date)
     read_config(path, trust_remote_code=code)
 
 
