@@ -1,3 +1,4 @@
+import json
 import math
 from dataclasses import replace
 
@@ -6,6 +7,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from grace.calibration import LogOdds
 from grace.cnf import log_odds
 from grace.errors import ModelError
 from grace.evidence import (
@@ -21,6 +23,7 @@ from grace.evidence import (
 )
 from grace.evidence.trace import TRACE_FEATURES
 from grace.methods.grace.fit import fit_evidence
+from grace.model.recalibrating import parts
 from grace.probe.rows import SPREAD
 
 EVIDENCE = Evidence(
@@ -186,6 +189,7 @@ def test_evidence_survives_grace_json_and_refuses_other_features():
         {"center": ["a"] * 7},
         {"bias": None},
         {"slope": [1.0]},
+        {"adjusted": [1.0]},
         {"limit": float("nan")},
         {"floor": 0.1},  # fitted by an earlier version
         {"features": 7},
@@ -218,6 +222,29 @@ def test_a_map_after_a_map_is_one_map_after_the_other():
     once = EVIDENCE.mapped(0.4, 0.4, -0.8)
     assert log_odds_of(once) == pytest.approx(0.4 * log_odds_of(EVIDENCE) - 0.8)
     assert log_odds_of(once.mapped(2.5, 2.5, 0.3)) == pytest.approx(2.5 * log_odds_of(once) + 0.3)
+
+
+@pytest.mark.parametrize("evidence", [replace(EVIDENCE, limit=1.5), Evidence.none()])
+def test_the_map_that_is_written_is_the_one_that_was_fitted(evidence):
+    """Also where c is at its bound, which most of these are, and of a map on top of a map."""
+    rng = np.random.default_rng(2)
+    answers = [([-rng.exponential(), -rng.exponential()], rng.normal(0, 30)) for _ in range(60)]
+    correct_N = rng.random(60) < 0.7
+    for _ in range(2):
+        c_N = [confidence([(state,)], tokens, -0.2, evidence) for tokens, state in answers]
+        parts_PN = parts(evidence, c_N, [[*tokens, -0.2] for tokens, _ in answers])
+        fit = LogOdds.fit(parts_PN, correct_N, 0.5)
+        evidence = evidence.mapped(*fit.a, fit.b)
+        evidence = Evidence.from_dict(json.loads(json.dumps(evidence.to_dict())))
+        written = [confidence([(state,)], tokens, -0.2, evidence) for tokens, state in answers]
+        assert written == pytest.approx(fit.transform(parts_PN), abs=1e-9)
+
+
+def test_evidence_that_was_mapped_by_an_earlier_version_is_read_as_before():
+    old = {**EVIDENCE.to_dict(), "slope": 0.3, "bias": 0.7}
+    c = confidence([(2.0,)], [-0.4], -0.2, Evidence.from_dict(old))
+    assert c == confidence([(2.0,)], [-0.4], -0.2, replace(EVIDENCE, slope=0.3, bias=0.7))
+    assert "adjusted" not in EVIDENCE.to_dict()
 
 
 def test_a_response_unlike_those_of_training_is_told():

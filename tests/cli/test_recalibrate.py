@@ -114,7 +114,7 @@ def test_hidden_states_that_say_nothing_of_these_questions_are_turned_down(
 def test_each_part_of_the_log_odds_gets_its_slope():
     logprobs, end, state = [-0.3, -2.0], -0.1, 0.7
     mapped = replace(EVIDENCE, slope=1.0).mapped(0.25, 0.5, -0.4).mapped(0.5, 1.5, 0.1)
-    wanted = 0.125 * state + 0.75 * (EVIDENCE.of(logprobs, end) - 0.4 / 0.5) + 0.1
+    wanted = 0.125 * state + 0.75 * EVIDENCE.of(logprobs, end) - 1.5 * 0.4 + 0.1
     assert mapped.confidence(state, mapped.of(logprobs, end)) == pytest.approx(sigmoid(wanted))
 
 

@@ -17,7 +17,8 @@ log-odds by what the number of training answers supports. Computing c takes no f
 `confidence` does it from what any engine reports that returns the log-probabilities of named
 tokens. Without evidence (the paper's c) the log-odds of c are e_K.
 
-`grace recalibrate` adapts c to other questions by changing `slope`, `bias` and the weights.
+`grace recalibrate` adapts c to other questions: the part of these log-odds from the readings and
+that from the evidence each get a slope, and their sum an offset, after the bound.
 
 Shapes: N responses, F features, R rows, T steps.
 """
@@ -50,6 +51,7 @@ FEATURES = (
 LOWEST = -20.0  # log-probabilities below this count as this
 MARGIN = 0.1  # share of the training range by which a feature may exceed it before we warn
 CERTAIN = 40.0  # bound on log-odds where the number of training answers sets none
+MAPPED = math.log(1e6 - 1)  # and where they are read back from c
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Evidence:
         low: smallest value of each feature in training; empty: features are not clipped.
         high: largest value of each feature in training.
         limit: bound on the absolute log-odds.
+        adjusted: of a recalibrated model the slopes of the two parts and the offset; else empty.
         trace: the same for c before the end of a response; None if it was not trained.
     """
 
@@ -74,12 +77,15 @@ class Evidence:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     limit: float = CERTAIN
+    adjusted: tuple[float, ...] = ()
     trace: Trace | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of grace.json."""
         found = {"features": list(FEATURES), **asdict(self)}
         trace = found.pop("trace") and self.trace
+        if not self.adjusted:
+            del found["adjusted"]
         return {**found, "trace": trace.to_dict()} if trace else found
 
     @classmethod
@@ -103,19 +109,26 @@ class Evidence:
         return cls(zeros, zeros)
 
     def mapped(self, rows: float, evidence: float, offset: float) -> Evidence:
-        """Return the evidence of a recalibrated model: its two parts rescaled, and an offset."""
-        share, slope = evidence / rows, self.slope * rows
+        """Return the evidence of a recalibrated model: its two parts rescaled, and an offset.
+
+        They are those of c, so the bound comes first, that of `calibration.log_odds` included.
+        """
+        one, other, before = self.adjusted or (1.0, 1.0, 0.0)
         return replace(
             self,
-            weights=tuple(share * weight for weight in self.weights),
-            bias=share * self.bias + offset / slope,
-            slope=slope,
+            limit=min(self.limit, MAPPED),
+            adjusted=(rows * one, evidence * other, evidence * before + offset),
             trace=self.trace.mapped(rows, evidence, offset) if self.trace else None,
         )
 
     def of(self, logprobs: Sequence[float], end: float) -> float:
         """Return the log-odds that the log-probabilities of a response and its end add."""
         return self.shift_of(features(logprobs, end))
+
+    def added(self, shift: float) -> float:
+        """Return the part of the log-odds of c that is not from the readings."""
+        _, slope, offset = self.adjusted or (1.0, 1.0, 0.0)
+        return slope * self.slope * shift + offset
 
     def shift_of(self, found: Sequence[float]) -> float:
         """Return the log-odds that `FEATURES` of these values add."""
@@ -137,7 +150,10 @@ class Evidence:
 
     def confidence(self, state: float, shift: float) -> float:
         """Return c, with `state` from the readings and `shift` from the features."""
-        return sigmoid(min(max(self.slope * (state + shift), -self.limit), self.limit))
+        log_odds = min(max(self.slope * (state + shift), -self.limit), self.limit)
+        if self.adjusted:
+            log_odds = self.adjusted[0] * (log_odds - self.slope * shift) + self.added(shift)
+        return sigmoid(log_odds)
 
 
 class Running:

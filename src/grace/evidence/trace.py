@@ -27,6 +27,7 @@ from grace.errors import ModelError
 Array = NDArray[Any]
 Fitted = TypeVar("Fitted")
 VECTORS = ("weights", "center", "low", "high")  # fields with a number per feature
+PARTS = 3  # numbers in the field `adjusted`
 
 TRACE_FEATURES = (
     "mean_logprob",
@@ -105,7 +106,7 @@ def fitted(kind: type[Fitted], data: Any, names: Sequence[str]) -> Fitted:
         )
     try:
         values: dict[str, Any] = {
-            key: tuple(map(float, value)) if key in VECTORS else float(value)
+            key: tuple(map(float, value)) if key in (*VECTORS, "adjusted") else float(value)
             for key, value in found.items()
             if key not in ("features", "trace")
         }
@@ -114,6 +115,8 @@ def fitted(kind: type[Fitted], data: Any, names: Sequence[str]) -> Fitted:
             raise ValueError("not all numbers are finite")
         if sizes not in ([len(names)] * 4, [len(names)] * 2 + [0] * 2):
             raise ValueError(f"there are not {len(names)} numbers in each list")
+        if len(values.get("adjusted", (0,) * PARTS)) != PARTS:
+            raise ValueError(f"adjusted has not {PARTS} numbers")
         return kind(**values)
     except (TypeError, ValueError) as error:
         raise ModelError(

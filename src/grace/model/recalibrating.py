@@ -64,7 +64,7 @@ def parts(
     complete = [one for one in logprobs if one]
     if evidence is None or len(complete) < len(logprobs):
         return total_N[None]
-    shift_N = np.array([evidence.slope * evidence.of(one[:-1], one[-1]) for one in complete])
+    shift_N = np.array([evidence.added(evidence.of(one[:-1], one[-1])) for one in complete])
     return np.stack([total_N - shift_N, shift_N])
 
 
