@@ -9,9 +9,6 @@ What remains is what the template itself wrote. Its special strings are replaced
 that a copy of the tokenizer recognises (`grace.chat.plain`). That copy treats every real special
 token as text, and encodes the whole chat at once, so that the tokens of a message still depend on
 the characters next to it.
-
-All functions take the model's `context`, in tokens: a text that certainly exceeds it is refused
-before it is tokenised.
 """
 
 from __future__ import annotations
@@ -28,6 +25,9 @@ from grace.records import Message
 
 ROLES = ("system", "user", "assistant", "text")
 SWITCHES = ("enable_thinking", "thinking")
+PIECE = 2**13  # characters
+MOST_PER_TOKEN = 4  # characters per token of the context; shorter texts are cheap to encode
+AT_EDGES = 64  # tokens of a piece that the whole text may not have
 PLACEHOLDER = "\ue0f1"
 PLACEHOLDERS = re.compile(f"{PLACEHOLDER}(\\d+){PLACEHOLDER}")
 
@@ -103,6 +103,25 @@ def encode_response(tokenizer: Any, messages: Sequence[Message], text: str) -> l
     space = _space_after(messages[-1]["content"]) if messages[-1]["role"] == "text" else ""
     spaced = text if not text or text[0].isspace() else space + text
     return encode_text(tokenizer, spaced)
+
+
+def refuse_longer(tokenizer: Any, texts: Sequence[str], limit: int | None) -> None:
+    """Refuse texts that exceed a context together, after reading about as much as fits into it.
+
+    Only texts of several characters per token of the context are looked at. They are encoded in
+    pieces, at whose edges a few tokens may be counted that the whole does not have.
+    """
+    if limit is None or sum(map(len, texts)) <= max(PIECE, MOST_PER_TOKEN * limit):
+        return
+    plain, count = plain_tokenizer(tokenizer), 0
+    for text in texts:
+        for start in range(0, len(text), PIECE):
+            count += max(0, plain.count(text[start : start + PIECE]) - AT_EDGES)
+            if count > limit:
+                raise ModelError(
+                    f"the text has over {limit} tokens, but the model's context is {limit}; "
+                    "shorten it"
+                )
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from grace.chat import encode_chat, encode_prompt, encode_text
+from grace.chat import encode_chat, encode_prompt, encode_text, refuse_longer
 from grace.engines import Sampling
 from grace.errors import UserInputError
 from grace.model.rules import answering, usual_budget
@@ -78,6 +78,8 @@ class Service:
         engine = self.model.engine
 
         def encode() -> list[list[int]]:
+            for prompt in body.prompts:
+                refuse_longer(engine.tokenizer, [prompt], engine.limit)
             return [encode_prompt(engine.tokenizer, prompt) for prompt in body.prompts]
 
         job = self._completion(body, encode, body.temperature, body.top_p, len(body.prompts))
@@ -215,7 +217,9 @@ class Service:
             raise ApiError(404, text, param="model", code="model_not_found")
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:
-        return encode_chat(self.model.engine.tokenizer, messages)
+        engine = self.model.engine
+        refuse_longer(engine.tokenizer, [one["content"] for one in messages], engine.limit)
+        return encode_chat(engine.tokenizer, messages)
 
     async def _answer(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from grace.chat import refuse_longer
 from grace.engines.http.background import as_finished
 from grace.engines.http.dialect import Request
 from grace.engines.http.remote import seed_of
@@ -176,7 +177,9 @@ class VoteJob(Job):
 
     def prepare(self) -> None:
         """Encode the question."""
-        self._prompt = self._model.encode(self._options["question"], self._options["choices"])
+        engine, options = self._model.engine, self._options
+        refuse_longer(engine.tokenizer, [options["question"], *options["choices"]], engine.limit)
+        self._prompt = self._model.encode(options["question"], options["choices"])
 
     def run(self, together: Sequence[Any]) -> None:
         """Sample until the strategy stops or the budget is spent, and decide."""
@@ -212,6 +215,10 @@ class RatingJob(Job):
 
     def prepare(self) -> None:
         """Encode all prompts and responses."""
+        engine = self._model.engine
+        for chat, response in zip(self._prompts, self._responses, strict=True):
+            texts = [*(message["content"] for message in chat), response]
+            refuse_longer(engine.tokenizer, texts, engine.limit)
         self._encoded = self._model.encode_all(self._prompts, self._responses)
 
     def run(self, together: Sequence[Any]) -> None:
