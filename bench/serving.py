@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from grace.cnf import add_cnf
 from grace.engines.local.loading import load, no_progress_bar
 from grace.pocket import MODEL_DIR
+from grace.store import CARD, CARD_VERSION
 
 SECONDS, ROUNDS, CLIENTS, START_S = 4.0, 3, (1, 8, 32), 120
 PEOPLE = ("painter", "poet", "smith", "singer", "miller", "weaver", "baker", "mason")
@@ -53,13 +54,14 @@ def server(module: str, arguments: list[str], port: int) -> Iterator[Running]:
         [*command, "--port", str(port)],
         env=environment,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
     )
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(START_S * 2):
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):
                 break
+            if process.poll() is not None:
+                raise SystemExit(f"{' '.join(arguments)}: the server ended at once")
             time.sleep(0.5)
         yield Running(url, process)
     finally:
@@ -75,6 +77,8 @@ def own_model(folder: Path) -> Path:
     with no_progress_bar():
         loaded.model.save_pretrained(own)
     loaded.tokenizer.save_pretrained(own)
+    card = {"schema_version": CARD_VERSION, "task": "pocket_people"}
+    (own / CARD).write_text(json.dumps(card), encoding="utf-8")
     return own
 
 
