@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import openai
 
 from grace.model import Model
 from grace.server import ServerSettings, create_app
-from grace.server.running import Server
+from grace.server.running import Server, bind
 
 NAME = "tiny"
 
@@ -69,7 +68,7 @@ def running(model: Model, path: Path, **settings: Any) -> Iterator[Live]:
     """Serve a model until the end of the block."""
     chosen = ServerSettings(name=NAME, **settings)
     app = create_app(model, chosen, path)
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = bind("127.0.0.1", 0)
     server = Server(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

@@ -13,17 +13,18 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import h11
 import pytest
 from live_server import NAME, Live, running
 
+from grace.errors import ConfigError
 from grace.server import guard
+from grace.server.running import MOST_PARTS, Connection, bind
 
 FILES = 256  # as a small `ulimit -n`
 ENDS_S = 10
@@ -140,26 +141,36 @@ def test_of_unfinished_bodies_the_largest_goes(
 
 
 @pytest.mark.parametrize("kind", ["live", "proxy"])
-def test_a_text_that_cannot_fit_is_refused(kind: str, request: pytest.FixtureRequest) -> None:
+def test_a_text_that_cannot_fit_is_refused_before_most_of_it_is_read(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from grace.chat.plain import PlainTokenizer
+
     server: Live = request.getfixturevalue(kind)
-    text = "\ue0f0" * 300_000
-    bodies = {
-        "/v1/chat/completions": {"messages": [{"role": "user", "content": text}]},
-        "/v1/completions": {"prompt": text},
-        "/v1/score": {"input": [{"prompt": "a", "response": text}]},
-    }
-    bodies["/v1/chat/completions"]["grace"] = {"budget": 4}
-    for path, body in bodies.items():
-        raw = json.dumps({"model": NAME, **body}, ensure_ascii=False)
-        asked = urllib.request.Request(
-            server.url + path, raw.encode(), {"Content-Type": "application/json"}
-        )
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(asked, timeout=20)
-        with refused.value as answer:
-            error = json.load(answer)["error"]
-            assert (answer.code, error["code"]) == (400, "context_length_exceeded")
-            assert re.search(r"has \d{6,} tokens.*, but the model's context is", error["message"])
+    read, text = 0, "\ue0f0" * 150_000
+    plain = PlainTokenizer._ids
+
+    def counted(self: PlainTokenizer, text: str) -> list[int]:
+        nonlocal read
+        read += len(text)
+        return plain(self, text)
+
+    monkeypatch.setattr(PlainTokenizer, "_ids", counted)
+    user = {"messages": [{"role": "user", "content": text}]}
+    bodies: list[tuple[str, Any]] = [
+        ("/v1/chat/completions", user),
+        ("/v1/chat/completions", user | {"grace": {"budget": 1}}),
+        ("/v1/chat/completions", user | {"grace": {"budget": 4}}),
+        ("/v1/completions", {"prompt": text}),
+        ("/v1/score", {"input": [{"prompt": "a", "response": text}]}),
+        ("/v1/score", {"input": [{"question": text, "response": "a"}]}),
+    ]
+    for path, body in bodies:
+        status, answer = post(server.url, {"model": NAME, **body}, path)
+        error = answer["error"]
+        assert (status, error["code"]) == (400, "context_length_exceeded"), error
+        assert re.search(r"has over \d+ tokens, but the model's context is", error["message"])
+    assert read < len(bodies) * len(text) / 10
 
 
 def test_text_is_not_tokenised_on_the_models_thread(
@@ -290,3 +301,80 @@ def test_of_many_things_that_are_wrong_only_the_first_is_looked_at() -> None:
     with pytest.raises(ValidationError) as refused:
         ScoreRequest.model_validate({"model": NAME, "input": [{}] * 10_000})
     assert refused.value.error_count() == 1
+
+
+CHUNKED = "Transfer-Encoding: chunked\r\nContent-Type: application/json\r\n"
+REFUSED = [
+    ("POST /v1/score", "Authorization: Bearer no\r\n" + CHUNKED, 401),
+    ("POST /v1/score", "Content-Length: 9999999\r\nContent-Type: application/json\r\n", 413),
+    ("POST /v1/score", "Transfer-Encoding: chunked\r\n", 415),
+    ("POST /v1/score", "Host: evil.example\r\n" + CHUNKED, 421),
+    ("PUT /v1/score", CHUNKED, 405),
+    ("POST /v1/score", CHUNKED, 400),  # all is well but the parts
+    ("GET /health", CHUNKED, 200),
+]
+
+
+@pytest.mark.parametrize("request_line, head, status", REFUSED)
+def test_parts_of_a_body_are_parsed_up_to_a_number_and_not_after_an_answer(
+    live: Live,
+    finished: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request_line: str,
+    head: str,
+    status: int,
+) -> None:
+    parsed = 0
+    parse = h11.Connection.next_event
+
+    def counted(self: h11.Connection) -> Any:
+        nonlocal parsed
+        event = parse(self)
+        parsed += isinstance(event, h11.Data)
+        return event
+
+    monkeypatch.setattr(h11.Connection, "next_event", counted)
+    key = "yes" if status == 401 else ""
+    host = "" if "Host" in head else "Host: localhost\r\n"
+    with (
+        running(live.model, finished / "run", api_key=key) as server,
+        connect(server.url) as client,
+    ):
+        client.sendall(f"{request_line} HTTP/1.1\r\n{host}{head}\r\n".encode())
+        if status != 400:
+            assert client.recv(12).endswith(b" %d" % status)
+        client.sendall(b"1\r\n \r\n" * 50_000)
+        if status == 400:
+            assert client.recv(12).endswith(b" %d" % status)
+        while client.recv(4096):  # the whole answer, and then the end
+            pass
+        assert parsed <= MOST_PARTS + 1 if status == 400 else parsed == 0
+
+
+def test_replies_are_sent_at_once(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    made = Connection.connection_made
+
+    def noted(self: Connection, transport: Any) -> None:
+        made(self, transport)
+        option = transport.get_extra_info("socket").getsockopt
+        seen.append(option(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(Connection, "connection_made", noted)
+    assert health(live.url) == 200
+    assert seen[0]
+
+
+def test_an_address_is_held_before_anybody_listens() -> None:
+    with bind("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ConfigError, match="Address already in use"):
+            bind("127.0.0.1", port)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        first.listen()
+        client = socket.create_connection(("127.0.0.1", port))
+        first.accept()[0].close()  # the side that closes first keeps the address for a minute
+        client.close()
+    bind("127.0.0.1", port).close()

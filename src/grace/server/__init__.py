@@ -7,7 +7,7 @@ threads run them on the model, one forward pass at a time, and report their resu
 from __future__ import annotations
 
 from grace.server.app import create_app
-from grace.server.running import leave, listen, serve
+from grace.server.running import bind, leave, serve
 from grace.server.settings import ServerSettings
 
-__all__ = ["ServerSettings", "create_app", "leave", "listen", "serve"]
+__all__ = ["ServerSettings", "bind", "create_app", "leave", "serve"]

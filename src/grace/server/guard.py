@@ -28,7 +28,7 @@ VALID_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # the client may choose an i
 PROTECTED = "/v1/"
 MAX_BODY = 2**20  # bytes of one body
 MAX_UNFINISHED = 2**25  # bytes of all bodies that are still arriving
-READ_ON = 8  # a body that is too large is read up to this many times MAX_BODY
+UNREAD = (401, 408, 413, 415, 421)  # answers that end the connection: their body is not read
 BODY_S = 30  # for a body to arrive
 
 
@@ -83,9 +83,9 @@ class Guard:
             if scope["path"].startswith(PROTECTED):
                 self._check_key(headers.get("authorization", ""))
             if scope["method"] == "POST":
-                receive = await self._body(headers.get("content-type", ""), receive)
+                receive = await self._body(headers, receive)
         except ApiError as error:
-            close = {"connection": "close"} if error.status in (408, 413) else {}
+            close = {"connection": "close"} if error.status in UNREAD else {}
             refusal = JSONResponse(error.body, error.status, {**error.headers, **close})
             await refusal(scope, receive, send)
             return
@@ -116,10 +116,12 @@ class Guard:
                 401, "no valid API key; send `Authorization: Bearer KEY`", code="invalid_api_key"
             )
 
-    async def _body(self, kind: str, receive: Receive) -> Receive:
+    async def _body(self, headers: Headers, receive: Receive) -> Receive:
         """Read the whole body within the limits; return a `receive` that replays it."""
+        kind, length = headers.get("content-type", ""), headers.get("content-length", "0")
         if kind.split(";")[0].strip().lower() != "application/json":
             raise ApiError(415, "the body is not JSON; send `Content-Type: application/json`")
+        _check_size(int(length))
         limit_s = min(BODY_S, self._settings.timeout_s)
         try:
             async with asyncio.timeout(limit_s) as limit:
@@ -135,24 +137,16 @@ class Guard:
         return replay
 
     async def _read(self, receive: Receive, count: Callable[[int], None]) -> bytes:
-        """Return the body.
-
-        A body that is too large is read on for a while: a client that is still sending would not
-        read the error.
-        """
-        body, size, more = bytearray(), 0, True
-        while more and size <= READ_ON * MAX_BODY:
+        body, more = bytearray(), True
+        while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ApiError(400, "the client left before its body was complete")
             part = message.get("body", b"")
-            size += len(part)
-            if size <= MAX_BODY:
-                body += part
-                count(len(part))
+            body += part
+            _check_size(len(body))
+            count(len(part))
             more = message.get("more_body", False)
-        if size > MAX_BODY:
-            raise ApiError(413, f"the body has over {MAX_BODY} bytes; send less", code="too_large")
         return bytes(body)
 
 
@@ -182,6 +176,11 @@ class Unfinished:
         del self._sizes[largest]
         if not largest.expired():
             largest.reschedule(asyncio.get_running_loop().time())
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_BODY:
+        raise ApiError(413, f"the body has over {MAX_BODY} bytes; send less", code="too_large")
 
 
 def _name_in(host: str) -> str:

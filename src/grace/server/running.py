@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -13,8 +14,10 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -26,6 +29,10 @@ if TYPE_CHECKING:
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 HEAD_S = 10  # for the head of a request to arrive
 STALL_S = 30  # for a client to go on reading
+LINGER_S = 5  # for a client that is still sending to read the answer that it gets already
+MOST_DROPPED = 2**23  # bytes that it may send meanwhile
+MOST_PARTS = 4096  # of one body; parsing a part takes as long as parsing 5 bytes or 500
+TOO_MANY_PARTS = f"The body came in over {MOST_PARTS} parts; send larger ones."
 DRAIN_S = 5  # after a signal, to answer the requests that have arrived
 TOLD_S = 1  # then, for the others to receive a 503
 MOST_CONNECTIONS = 1024
@@ -33,6 +40,64 @@ OTHER_FILES = 128  # open files besides connections, those being closed included
 ACCEPTED = 16  # connections accepted at a time, so that closing keeps up with opening
 BACKLOG = 2048
 LINES, LINES_S = 30, 10.0  # at most so many log lines in so many seconds
+
+
+class Parser(h11.Connection):
+    """Parses requests, and refuses a body of too many parts."""
+
+    parts = 0  # of the body that is arriving
+
+    def next_event(self) -> Any:
+        """Return the next event (see h11)."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self.parts = 0
+        elif isinstance(event, h11.Data):
+            self.parts += 1
+            if self.parts > MOST_PARTS:
+                raise h11.RemoteProtocolError(TOO_MANY_PARTS)
+        return event
+
+
+class Lingering:
+    """A transport whose `close` lets a client that is still sending read the answer first.
+
+    What it sends is dropped meanwhile: a socket closed with unread bytes resets the connection, and
+    the client may lose the answer.
+    """
+
+    def __init__(self, transport: asyncio.Transport, conn: Parser) -> None:
+        self._transport, self._conn = transport, conn
+        self._end = Deadline(LINGER_S, transport)
+        self._lingers, self._dropped = False, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        """Return whether nothing more is to be read."""
+        return self._lingers or self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close, at once or once the client has read the answer."""
+        if self._conn.their_state is not h11.SEND_BODY:
+            self._transport.close()
+        elif not self.is_closing():
+            self._lingers = True
+            self._end.start()
+            with contextlib.suppress(OSError):  # the client has left
+                self._transport.write_eof()
+            self._transport.resume_reading()
+
+    def drop(self, size: int) -> None:
+        """Count bytes that nobody reads; too many end the connection."""
+        self._dropped += size
+        if self._dropped > MOST_DROPPED:
+            self._transport.abort()
+
+    def lost(self) -> None:
+        """Stop the timer, since the connection has ended."""
+        self._end.stop()
 
 
 class Connection(H11Protocol):
@@ -45,6 +110,8 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head; close an idle connection if there are too many."""
         super().connection_made(transport)
+        self.conn: Parser = Parser(h11.SERVER)
+        self.transport: Lingering = Lingering(transport, self.conn)  # type: ignore[assignment]
         self._since = time.monotonic()
         self._head = Deadline(HEAD_S, transport)
         self._reading = Deadline(STALL_S, transport)
@@ -63,6 +130,7 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take some bytes; the head of the next request must arrive in time."""
         if self.transport.is_closing():
+            self.transport.drop(len(data))
             return
         super().data_received(data)
         if self.idle:
@@ -71,9 +139,21 @@ class Connection(H11Protocol):
             self._head.stop()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Wait for the next request; the rest of this one is not parsed."""
         self._since = time.monotonic()
+        if self.cycle.more_body:
+            self.transport.close()
         super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, and end the request that it belongs to."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # an answer has begun
+            self.transport.abort()
+            return
+        super().send_400_response(TOO_MANY_PARTS if self.conn.parts > MOST_PARTS else msg)
 
     def pause_writing(self) -> None:
         """Wait for a client that reads too slowly, but not forever."""
@@ -91,6 +171,7 @@ class Connection(H11Protocol):
         self._unset_keepalive_if_required()
         self._head.stop()
         self._reading.stop()
+        self.transport.lost()
 
     def shutdown(self) -> None:
         """Close; a request that has arrived in full is answered first."""
@@ -198,11 +279,14 @@ def room_for_connections() -> int:
 
 
 def serve(
-    app: FastAPI, *, host: str, port: int, name: str, protected: bool, has_choices: bool
+    app: FastAPI, bound: socket.socket, *, host: str, name: str, protected: bool, has_choices: bool
 ) -> None:
     """Serve until SIGINT or SIGTERM; then answer the requests that have arrived, for `DRAIN_S`."""
-    listening = listen(host, port)
-    url = _url(host, listening.getsockname()[1])
+    port = bound.getsockname()[1]
+    with _refused(host, port):  # another server may have bound the address in the same instant
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.listen(BACKLOG)
+    url = _url(host, port)
     to_stderr = logging.StreamHandler()
     to_stderr.addFilter(RateLimit())
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[to_stderr])
@@ -217,8 +301,8 @@ def serve(
             signal.signal(number, lambda *_: None)  # uvicorn raises it again when it stops
     print(f"serving {name} on {url} (page) and {url}/v1 (API); Ctrl-C ends it", flush=True)
     print(f"next:   {_example(url, name, protected, has_choices)}", flush=True)
-    with listening:
-        Server(app).run(sockets=[listening])
+    with bound:
+        Server(app).run(sockets=[bound])
 
 
 def leave() -> NoReturn:
@@ -231,13 +315,32 @@ def leave() -> NoReturn:
     os._exit(0)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address."""
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that holds an address; clients are refused there until `serve` listens."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
+    with _refused(host, port):
         if not host:  # for a socket, all addresses
             raise OSError("the host is empty")
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        # Without the name of the protocol, asyncio would not set TCP_NODELAY.
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.bind((host, port))
+            # With it, a second server could bind the address, too, until one of them listens.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        except BaseException:
+            bound.close()
+            raise
+    return bound
+
+
+@contextlib.contextmanager
+def _refused(host: str, port: int) -> Iterator[None]:
+    """Turn the refusal of an address into one line."""
+    try:
+        yield
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(

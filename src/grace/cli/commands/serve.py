@@ -13,6 +13,8 @@ from grace.errors import ConfigError
 from grace.store import read_card
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from grace.model import Model
     from grace.server import ServerSettings
 
@@ -85,7 +87,7 @@ def serve(
 ) -> None:
     """Serve a model with an OpenAI-compatible API, a confidence on every answer, and a web page."""
     from grace.model import load
-    from grace.server import ServerSettings, listen
+    from grace.server import ServerSettings, bind
 
     settings = ServerSettings(
         name=name or _name_of(path),
@@ -95,9 +97,9 @@ def serve(
         timeout_s=timeout,
         hosts=(host, *_host_names(allow_host)),
     )
-    listen(host, port).close()  # a port that is taken is an error before the model is loaded
-    model = load(path, base=base, device=device, dtype=dtype)
-    _run(model, path, settings, host, port)
+    with bind(host, port) as bound:  # so that a port that is taken is an error before loading
+        model = load(path, base=base, device=device, dtype=dtype)
+        _run(model, path, settings, bound, host)
 
 
 def proxy(
@@ -140,31 +142,31 @@ def proxy(
     loaded.
     """
     from grace.model.connecting import connect, served_directory
-    from grace.server import ServerSettings, listen
+    from grace.server import ServerSettings, bind
 
     upstream_key = read_key(upstream_key)
-    listen(host, port).close()
-    served = path or served_directory(upstream, model=model, api_key=upstream_key)
-    connected = connect(
-        upstream,
-        served,
-        model=model,
-        api_key=upstream_key,
-        retries=RETRIES,
-        timeout_s=timeout,
-        max_in_flight=max_running,
-    )
-    _show_upstream(connected.engine)
-    settings = ServerSettings(
-        name=name or _name_of(served),
-        api_key=read_key(api_key, api_key_file),
-        max_tokens=max_tokens,
-        max_running=max_running,
-        max_waiting=max_waiting,
-        timeout_s=timeout,
-        hosts=(host, *_host_names(allow_host)),
-    )
-    _run(connected, served, settings, host, port)
+    with bind(host, port) as bound:
+        served = path or served_directory(upstream, model=model, api_key=upstream_key)
+        connected = connect(
+            upstream,
+            served,
+            model=model,
+            api_key=upstream_key,
+            retries=RETRIES,
+            timeout_s=timeout,
+            max_in_flight=max_running,
+        )
+        _show_upstream(connected.engine)
+        settings = ServerSettings(
+            name=name or _name_of(served),
+            api_key=read_key(api_key, api_key_file),
+            max_tokens=max_tokens,
+            max_running=max_running,
+            max_waiting=max_waiting,
+            timeout_s=timeout,
+            hosts=(host, *_host_names(allow_host)),
+        )
+        _run(connected, served, settings, bound, host)
 
 
 def export(
@@ -217,14 +219,16 @@ def export(
     print(f"next:   {written.hint}")
 
 
-def _run(model: Model, path: str | Path, settings: ServerSettings, host: str, port: int) -> None:
+def _run(
+    model: Model, path: str | Path, settings: ServerSettings, bound: socket, host: str
+) -> None:
     from grace.server import create_app, leave, serve
 
     app = create_app(model, settings, Path(path))
     serve(
         app,
+        bound,
         host=host,
-        port=port,
         name=settings.name,
         protected=bool(settings.api_key),
         has_choices=model.task.kind == "choice",
