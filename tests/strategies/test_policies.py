@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from grace import strategies
 from grace.errors import ConfigError
 from grace.plugins import find
+from grace.records import Vote
 from grace.strategies import (
     POLICIES,
     AdaptiveConsistency,
     EarlyStop,
     Majority,
     Weighted,
+    decide,
     load,
     policy,
 )
@@ -94,3 +98,27 @@ def test_a_live_vote_carries_no_other_estimators_confidences():
 )
 def test_a_strategy_goes_by_what_texts_call_it(said: str, name: str) -> None:
     assert policy(said) == policy(name)
+
+
+def test_a_strategy_of_ones_own_that_raises_is_named_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_strategy_module.py").write_text(
+        "from dataclasses import dataclass\n"
+        "@dataclass(frozen=True)\n"
+        "class Failing:\n"
+        "    def stops(self, table):\n"
+        "        return table.nothing\n"
+        "    def chooses(self, table):\n"
+        "        return table.nothing\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    strategy = policy("failing_strategy_module:Failing").strategy
+    votes = [Vote("a", 0.5, 1), Vote("b", 0.5, 1)]
+    wanted = (
+        r"^strategy failing_strategy_module:Failing failed \(AttributeError: .*module\.py:[57]\)"
+    )
+    with pytest.raises(ConfigError, match=wanted):
+        decide(strategy, votes, 2)
+    with pytest.raises(ConfigError, match=wanted):
+        decide(strategy, votes, 1)

@@ -45,6 +45,31 @@ def test_a_task_of_ones_own_is_loaded_and_checked(
         load_task("own_task_module:NOTHING")
 
 
+def test_a_task_of_ones_own_that_raises_is_named_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_task_module.py").write_text(
+        "class Failing:\n"
+        "    name, kind, grader = 'failing', 'open', 'rouge'\n"
+        "    def questions(self, split, data, seed):\n"
+        "        return [1 / 0 for _ in 'ab']\n"
+        "    def messages(self, question, data):\n"
+        "        raise KeyError(question)\n"
+        "    answer = messages\n"
+        "TASK = Failing()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    task = load_task("failing_task_module:TASK")
+    for call, said in (
+        (lambda: task.questions("test", DataSettings(), 0), "ZeroDivisionError: division by zero"),
+        (lambda: task.messages("Q?", DataSettings()), "KeyError: 'Q\\?'"),  # type: ignore[arg-type]
+        (lambda: task.answer("a", ()), "KeyError: 'a'"),
+    ):
+        wanted = rf"^task failing_task_module:TASK failed \({said}, at .*module.py:[46]\); correct"
+        with pytest.raises(ConfigError, match=wanted):
+            call()
+
+
 @pytest.mark.parametrize(
     ("data", "title"),
     [

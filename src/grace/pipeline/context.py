@@ -14,7 +14,7 @@ from grace.config import DataSettings, RunSettings, from_dict
 from grace.engines.gguf import resolve_model
 from grace.errors import RunError
 from grace.estimators import Answers, Draws, Samples
-from grace.pipeline.prompting import choose, explained_length, settled
+from grace.pipeline.prompting import choose, needed_length, settled
 from grace.progress import say
 from grace.records import Message, Question
 from grace.store import RowFile, RunDir, Split, is_run, read_json, runs_in
@@ -172,16 +172,25 @@ class Context:
     def elsewhere(self, task: str) -> Context:
         """Return this run's models with the questions of another task.
 
-        The run's own grader is kept if the answers are of the same kind. So is the length of an
-        answer, unless the run has chosen it for short answers and these choose a letter.
+        If the answers are of the same kind, the run's own grader is kept, and the length that the
+        settings name; other answers have the length that they need, if it is more.
         """
-        kind, sample = load_task(task).kind, self.settings.sample
-        grader = self.settings.grade.grader if kind == self.task.kind else ""
-        if kind == "choice" and not self.open_settings.sample.max_new_tokens:
-            longest = max(sample.max_new_tokens, explained_length(self.settings.model))
-            sample = dataclasses.replace(sample, max_new_tokens=longest)
-        grade = dataclasses.replace(self.settings.grade, grader=grader)
+        other, sample = load_task(task), self.settings.sample
+        alike = other.kind == self.task.kind
+        grade = dataclasses.replace(
+            self.settings.grade, grader=self.settings.grade.grader if alike else ""
+        )
         data = dataclasses.replace(self.settings.data, task=task, system="", template="")
+        kept = alike and self.open_settings.sample.max_new_tokens
+        if not kept and not self.directory.done("score"):  # later nothing is sampled
+            drawn = self.directory.split(f"transfer/{task}").questions
+            asked = (
+                drawn.read()
+                if drawn.path.exists()
+                else other.questions("test", data, self.settings.seed)
+            )
+            needed = needed_length(self.engines.tokenizer, asked, self.settings.model)
+            sample = dataclasses.replace(sample, max_new_tokens=max(sample.max_new_tokens, needed))
         settings = dataclasses.replace(self.settings, data=data, sample=sample, grade=grade)
         return Context(self.directory, settings, self.engines, f"transfer/{task}")
 

@@ -117,12 +117,12 @@ def at_most_half(longest: int, context: int | None) -> int:
     return longest if context is None else min(longest, context // 2)
 
 
-def explained_length(model: ModelSettings) -> int:
-    """Return the most tokens that an explained choice may take; no weights are loaded."""
+def needed_length(tokenizer: Any, questions: Sequence[Question], model: ModelSettings) -> int:
+    """Return the most tokens of a context that answers may take; no weights are loaded."""
     from grace.engines.local.loading import read_limit
 
     limit = read_limit(resolve_model(model.path), trust_remote_code=model.trust_remote_code)
-    return at_most_half(EXPLAINED + (THOUGHT if model.thinking else 0), limit)
+    return at_most_half(longest_answer(tokenizer, questions, thinking=model.thinking), limit)
 
 
 def longest_answer(tokenizer: Any, questions: Sequence[Question], *, thinking: bool) -> int:

@@ -16,6 +16,7 @@ from grace.errors import UserInputError
 from grace.scaling.pool import Pool
 from grace.scaling.results import Curve, Scaling
 from grace.strategies import POLICIES, Policy, Strategy, policy
+from grace.strategies.deciding import named
 from grace.strategies.tally import Floats, Indices, VoteTable
 
 BUDGETS = (1, 2, 4, 8, 16, 32)
@@ -72,10 +73,13 @@ def _add(sums: Sequence[_Sums], votes: Pool, question_R1: Indices, budgets: Sequ
 
 def outcomes(strategy: Strategy, table: VoteTable, budgets: Sequence[int]) -> Iterator[Outcome]:
     """Yield the decisions on every row at each budget, as `decide` would take them."""
-    stop_R = strategy.stops(table)
+    with named(strategy):
+        stop_R = strategy.stops(table)
     for budget in budgets:
         used_R = np.minimum(stop_R, budget)
-        yield Outcome(strategy.chooses(table.until(used_R, budget)), used_R)
+        with named(strategy):
+            chosen_R = strategy.chooses(table.until(used_R, budget))
+        yield Outcome(chosen_R, used_R)
 
 
 def is_right(outcome: Outcome, correct_RT: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from numbers import Integral
 from typing import Protocol
 
+from grace import plugins
 from grace.errors import ModelError, UserInputError
 from grace.records import Decision, Vote
 from grace.strategies.tally import Indices, VoteTable
@@ -31,14 +33,23 @@ class Strategy(Protocol):
         ...
 
 
+def named(strategy: Strategy) -> AbstractContextManager[None]:
+    """Name a strategy from outside the package in one line if it raises."""
+    kind = type(strategy)
+    own = "" if kind.__module__.startswith("grace.") else f"{kind.__module__}:{kind.__qualname__}"
+    return plugins.own_code(own, f"strategy {own} failed", "correct it, or leave it out")
+
+
 def stopped(strategy: Strategy, votes: Sequence[Vote]) -> bool:
     """Return whether a strategy stops after these votes on one question."""
-    return int(strategy.stops(VoteTable.of(votes))[0]) <= len(votes)
+    with named(strategy):
+        return int(strategy.stops(VoteTable.of(votes))[0]) <= len(votes)
 
 
 def chosen(strategy: Strategy, votes: Sequence[Vote]) -> str | None:
     """Return the answer that a strategy chooses from these votes, None when none has one."""
-    place = int(strategy.chooses(VoteTable.of(votes))[0]) if votes else -1
+    with named(strategy):
+        place = int(strategy.chooses(VoteTable.of(votes))[0]) if votes else -1
     return votes[place].answer if place >= 0 else None
 
 

@@ -8,6 +8,7 @@ To add one, write a file here that assigns `TASK`. The two usual kinds (`forms`)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -109,4 +110,28 @@ def load_task(name: str, kind: str = "") -> Task:
         missing = [part for part in wanted if not hasattr(task, part)]
         lacks = f"has no {', '.join(missing)}" if missing else "is a class; name an instance of it"
         raise ConfigError(f"{name!r} cannot serve as a task: it {lacks}")
-    return task
+    return _Own(name, task) if ":" in name else task
+
+
+class _Own:
+    """A task from outside the package: what it raises is one line that names it."""
+
+    def __init__(self, reference: str, task: Task) -> None:
+        self._reference, self._task = reference, task
+        self.name, self.kind, self.grader = task.name, task.kind, task.grader
+
+    def _named(self) -> AbstractContextManager[None]:
+        failed = f"task {self._reference} failed"
+        return plugins.own_code(self._reference, failed, "correct it")
+
+    def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
+        with self._named():
+            return list(self._task.questions(split, data, seed))
+
+    def messages(self, question: Question, data: DataSettings) -> list[Message]:
+        with self._named():
+            return self._task.messages(question, data)
+
+    def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
+        with self._named():
+            return self._task.answer(text, choices)
