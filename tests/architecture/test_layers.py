@@ -18,6 +18,7 @@ LAYERS = [
     {"grading", "probe", "pocket", "scaling"},
     {"engines", "strategies"},
     {
+        "answers",
         "config",
         "store",
         "plugins",

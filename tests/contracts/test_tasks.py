@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from grace.answers import LETTERS, normalise
 from grace.config import DataSettings
 from grace.errors import DataError, UserInputError
-from grace.grading import LETTERS, load_grader, normalise
+from grace.grading import load_grader
 from grace.plugins import find
 from grace.records import Question, from_json, to_json
 from grace.tasks import Task, load_task

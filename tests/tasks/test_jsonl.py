@@ -337,7 +337,7 @@ def test_both_kinds_in_one_file_are_asked_and_answered_each_in_its_way(tmp_path:
 def test_a_lone_letter_is_an_answer_only_if_an_option_has_it() -> None:
     task = load_task("jsonl")
     assert task.answer("C.", ["x", "y", "z"]) == task.answer("Answer: C", ["x", "y", "z"]) == "C"
-    assert task.answer("C.") == "c"
+    assert task.answer("C.") == "C"
     assert task.answer("C.", ["x", "y"]) is None
     assert task.answer("Guess: y", ["x", "y"]) == task.answer("(B)", ["x", "y"]) == "B"
     assert task.answer("CD", ["x", "y"]) is None

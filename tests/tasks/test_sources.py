@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from grace.answers import normalise
 from grace.config import DataSettings
 from grace.errors import DataError
-from grace.grading import normalise
 from grace.records import Question
 from grace.tasks import load_task, qa_wikidata
 from grace.tasks import rows as rows_module

@@ -14,13 +14,13 @@ from typing import Any
 
 import jinja2
 
+from grace.answers import lettered
 from grace.chat import encode_chat
 from grace.config import DataSettings, SampleSettings, from_dict
 from grace.engines.local.loading import load_tokenizer
 from grace.engines.reading import LISTED_ENDS
 from grace.engines.stops import named_ends
 from grace.evidence import FEATURES, Evidence
-from grace.grading import lettered
 from grace.records import Question
 from grace.tasks import load_task
 from grace.tasks.prompts import conversation, recorded_shots

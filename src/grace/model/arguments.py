@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import NamedTuple, TypedDict
 
+from grace.answers import LETTERS
 from grace.errors import GraceError, UserInputError
-from grace.grading import LETTERS
 from grace.records import Message
 from grace.strategies import Strategy
 

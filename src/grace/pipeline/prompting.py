@@ -2,27 +2,27 @@
 
 Several prompts are tried on training questions; the one with most right answers is kept for the
 run, in `train/asking.json`. So is the grader `number` for own questions that all accept numbers,
-and the date that a chat template prints.
+`yes_no` for those that accept yes or no, and the date that a chat template prints.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from grace.answers import Kind, kind_of
 from grace.chat import encode_chat, encode_text, has_chat_template
 from grace.chat.dating import frozen_date
 from grace.config import DataSettings, ModelSettings, RunSettings
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.errors import DataError
-from grace.grading import grader_of, is_number
+from grace.grading import grader_of
 from grace.progress import say
 from grace.records import Message, Question
 from grace.store import RunDir, read_json, write_json
-from grace.tasks import Split
+from grace.tasks import KINDS, Split
 from grace.tasks.prompts import conversation, draw_training
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 TRIED = 48  # training questions that every prompt is tried on
 SHOTS = 5  # examples in a few-shot prompt
 EXPLAINED = 512  # tokens for an explanation and a letter (multiple choice)
+SAID = {"number": "a number", "yes_no": "yes or no"}
+COMPARED = {"number": "numbers", "yes_no": "yes and no"}
 THOUGHT = 2048  # tokens for the reasoning before an answer
 
 
@@ -65,9 +67,11 @@ def choose(context: Context) -> bool:
     data = dataclasses.replace(settings.data, shots=max(settings.data.shots, 0))
     shots, training = draw_training(context.task, data, settings.seed)
     chosen: dict[str, Any] = {"date": date} if date else {}
-    if not graded and all(is_number(text) for text in _accepted(context, training)):
-        say("every accepted answer is a number, so numbers are compared (grade.grader=number)")
-        chosen["grader"] = "number"
+    kind = "open" if graded else _kind(context, training)
+    if kind in KINDS:
+        compared = f"{COMPARED[kind]} are compared (grade.grader={kind})"
+        say(f"every accepted answer is {SAID[kind]}, so {compared}")
+        chosen["grader"] = kind
     if not asked:
         chosen |= _way_to_ask(context, shots, training)
     if chosen:
@@ -75,13 +79,18 @@ def choose(context: Context) -> bool:
     return bool(chosen)
 
 
-def _accepted(context: Context, training: Sequence[Question]) -> Iterator[str]:
-    """Yield all accepted answers, those of training first; "" for a question that has none."""
+def _kind(context: Context, training: Sequence[Question]) -> Kind:
+    """Return the kind of all accepted answers; others than those of training are read if needed."""
+    kind = _common_kind(training)
     data, seed = context.open_settings.data, context.open_settings.seed
     others: tuple[Split, ...] = ("validation", "test")
-    later = (q for split in others for q in context.task.questions(split, data, seed))
-    for question in itertools.chain(training, later):
-        yield from question.answers or ("",)
+    for split in others if kind in KINDS else ():
+        kind = kind if _common_kind(context.task.questions(split, data, seed)) == kind else "open"
+    return kind
+
+
+def _common_kind(questions: Sequence[Question]) -> Kind:
+    return kind_of([text for question in questions for text in question.answers or ("",)])
 
 
 def _way_to_ask(

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from grace.answers import LETTERS
 from grace.errors import UserInputError
-from grace.grading import LETTERS
 from grace.records import Message
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {

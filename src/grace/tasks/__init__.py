@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, cast, runtime_checkable
 
 from grace import plugins
+from grace.answers import Kind
 from grace.config import DataSettings, GradeSettings
 from grace.errors import ConfigError
 from grace.records import Message, Question
 from grace.store.inputs import ENDINGS, HUB, is_hub
 
 Split = Literal["train", "validation", "test"]
+KINDS = ("number", "yes_no")
+"""Kinds of open answers whose votes are not counted as texts; each has a grader of its name."""
 
 
 @runtime_checkable
@@ -26,7 +29,7 @@ class Task(Protocol):
     """A question set: its questions, their prompts, and the answers to extract.
 
     `kind` is `open` for free text, `choice` for a letter after step-by-step reasoning, `number` for
-    numbers; `grader` names the default grader (see `grace.grading`).
+    numbers, `yes_no` for yes or no; `grader` names the default grader (see `grace.grading`).
     """
 
     @property
@@ -35,8 +38,8 @@ class Task(Protocol):
         ...
 
     @property
-    def kind(self) -> Literal["open", "choice", "number"]:
-        """Free text, a letter, or a number."""
+    def kind(self) -> Kind:
+        """Free text, a letter, a number, or yes or no."""
         ...
 
     @property
@@ -78,12 +81,12 @@ def title_of(data: DataSettings) -> str:
 
 
 def graded_task(data: DataSettings, grade: GradeSettings) -> Task:
-    """Return the task of a run, whose answers are compared as numbers if they are graded so.
+    """Return the task of a run, whose votes compare numbers, or yes and no, if they are graded so.
 
     Raises:
         ConfigError: as `load_task`.
     """
-    return load_task(data.task, grade.grader if grade.grader == "number" else "")
+    return load_task(data.task, grade.grader if grade.grader in KINDS else "")
 
 
 def load_task(name: str, kind: str = "") -> Task:
@@ -100,10 +103,10 @@ def load_task(name: str, kind: str = "") -> Task:
     if not name:
         known = ", ".join(plugins.find("grace.tasks"))
         raise ConfigError(f"no task is named; set data.task to one of: {known}")
-    if name == "jsonl" and kind in ("choice", "number"):
+    if name == "jsonl" and kind in ("choice", *KINDS):
         from grace.tasks.jsonl import Jsonl
 
-        return Jsonl("choice" if kind == "choice" else "number")
+        return Jsonl(cast(Kind, kind))
     task = plugins.load("grace.tasks", name)
     if isinstance(task, type) or not isinstance(task, Task):
         wanted = ("name", "kind", "grader", "questions", "messages", "answer")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grace.grading import LETTERS
+from grace.answers import LETTERS
 from grace.records import Question
 from grace.tasks.forms import ChoiceTask
 from grace.tasks.rows import Hub, Row

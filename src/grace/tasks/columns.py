@@ -23,9 +23,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from grace.answers import LETTERS
 from grace.config import DataSettings
 from grace.errors import DataError
-from grace.grading import LETTERS
 from grace.records import Question
 from grace.store.inputs import QUESTION, Row, Untyped, plain, read_rows, spelt
 from grace.tasks.draw import content_id

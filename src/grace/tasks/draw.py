@@ -10,9 +10,9 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from grace.answers import normalise
 from grace.config import DataSettings
 from grace.errors import DataError
-from grace.grading import normalise
 from grace.records import Question
 from grace.store.inputs import SPLIT_NAMES
 from grace.tasks.rows import Pools, Row, note

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from grace import answers
 from grace.config import DataSettings
 from grace.errors import UserInputError
-from grace.grading import letter, normalise, offered, short_answer
 from grace.records import Message, Question
 from grace.tasks import Split
 from grace.tasks.draw import Parse, draw
@@ -51,8 +51,8 @@ class OpenTask(_SourceTask):
         return ask(question, data)
 
     def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
-        """Return the normalised short answer."""
-        return normalise(short_answer(text)) or None
+        """Return the short answer in one form."""
+        return answers.read(text, "open")
 
 
 class ChoiceTask(_SourceTask):
@@ -68,5 +68,5 @@ class ChoiceTask(_SourceTask):
         return ask(question, data)
 
     def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
-        """Return the letter after `Answer:`, None for one that no option has."""
-        return offered(letter(text), choices)
+        """Return the letter of the option that is named, None for one that no option has."""
+        return answers.read(text, "choice", choices)

@@ -13,11 +13,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
+from grace import answers
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError, UserInputError
-from grace.grading import chosen, letter, normalise, number, short_answer
 from grace.records import Message, Question
 from grace.store.inputs import ENDINGS, SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
@@ -34,12 +34,12 @@ class Jsonl:
 
     Attributes:
         kind: choice: a model was trained on multiple-choice questions alone and needs choices;
-            number: answers are compared as numbers.
+            number, yes_no: answers are compared as such.
     """
 
     name: ClassVar[str] = "jsonl"
     grader: ClassVar[str] = "auto"
-    kind: Literal["open", "choice", "number"] = "open"
+    kind: answers.Kind = "open"
 
     def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
         """Return questions of a split, drawn by the seed (see `grace.tasks.Task`)."""
@@ -70,19 +70,12 @@ class Jsonl:
         return ask(question, data)
 
     def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
-        """Return what votes count: a letter, a number, or the normalised short answer.
+        """Return what votes count: a letter, a number, yes or no, or the short answer in one form.
 
         With choices it is the letter of the option that is named; a letter that no option has is
-        none. Where answers are numbers, it is the number that the grader reads.
+        none.
         """
-        if self.kind == "number":
-            value = number(text)
-            return None if value is None else f"{value:.12g}"
-        short = normalise(short_answer(text))
-        if self.kind == "open" and not choices:
-            named = letter(text)
-            return named if named and short == named.lower() else short or None
-        return chosen(text, choices)
+        return answers.read(text, self.kind, choices)
 
 
 TASK = Jsonl()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from grace.grading import LETTERS
+from grace.answers import LETTERS
 from grace.records import Question
 from grace.tasks.draw import content_id
 from grace.tasks.forms import ChoiceTask

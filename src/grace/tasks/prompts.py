@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from grace.answers import lettered
 from grace.config import DataSettings
 from grace.errors import DataError, ModelError
-from grace.grading import lettered
 from grace.records import Message, Question, from_json
 
 if TYPE_CHECKING:

@@ -155,10 +155,10 @@ def _show_decision(decision: Decision, path: str, budget: int) -> None:
 
 def _as_written(decision: Decision) -> str | None:
     """Return the answer as the surest sample wrote it: votes are counted without punctuation."""
-    from grace.grading import normalise, short_answer
+    from grace.answers import read, short_answer
 
     written = short_answer(decision.text)
-    return written if normalise(written) == decision.answer else decision.answer
+    return written if read(written, "open") == decision.answer else decision.answer
 
 
 def _traced(reply: Reply, *, colour: bool) -> str:

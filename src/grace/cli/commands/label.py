@@ -127,6 +127,7 @@ def label(
     from grace.pipeline.prompting import THOUGHT
     from grace.running import check_packages
     from grace.strategies import TEMPERATURE
+    from grace.tasks import KINDS
     from grace.tasks.prompts import recorded_shots
 
     check_packages("grace label")
@@ -169,7 +170,7 @@ def label(
         data=run.data,
         shots=shots,
         stop=run.stop,
-        numbers=card.get("kind") == "number",
+        votes=kind if (kind := card.get("kind", "")) in KINDS else "",
         grade=run.grade,
         samples=samples,
         temperature=(0.0 if samples == 1 else TEMPERATURE) if temperature is None else temperature,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from grace.answers import lettered
 from grace.config import setting
 from grace.estimators import Answers, Fitted, Samples, Splits, Values
-from grace.grading import lettered
 from grace.records import Question
 
 if TYPE_CHECKING:

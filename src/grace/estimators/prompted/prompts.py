@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from grace.answers import lettered
 from grace.chat import answering_at_once, encode_chat, has_chat_template, is_text
 from grace.engines import Engine
 from grace.errors import DataError
 from grace.estimators import Rows, Samples, Splits, ended_rows
-from grace.grading import lettered
 from grace.records import Message, Question
 
 

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from grace.answers import alike
 from grace.config import setting
 from grace.engines import Engine
 from grace.estimators import Answers, Draw, Fitted, Rows, Samples, Splits, Values, of_ended
-from grace.grading import is_number
-from grace.metrics.rouge import rouge_l
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +72,11 @@ def cluster(answers: Sequence[str | None], rouge_threshold: float = 0.0) -> list
 def same_answer(first: str | None, second: str | None, rouge_threshold: float) -> bool:
     """Whether two answers are equal, or their ROUGE-L F1 reaches the threshold (0: only equal).
 
-    Two numbers are the same only if they are equal.
+    Two texts with other numbers, or of which one denies the other, are never the same.
     """
     if first is None or second is None:
         return False
-    if is_number(first) and is_number(second):
-        return first == second
-    alike = rouge_threshold > 0 and rouge_l(first, second) >= rouge_threshold
-    return alike or first == second
+    return first == second or alike(first, second, rouge_threshold)
 
 
 ESTIMATOR = SemanticEntropy

@@ -51,7 +51,7 @@ class Labelling:
         date: what its chat template prints as today's date; empty: the day of the first call.
         data: the settings of the prompts, which begin with the examples `shots`.
         stop: texts that end a response.
-        numbers: whether votes of the model compare numbers.
+        votes: the kind of answer that votes of the model compare, if it is not text.
         grade: the settings of the grader.
         samples: responses per question, drawn at `temperature` with `top_p`.
         features: the hidden states that are kept of every response (see `grace.engines.Features`).
@@ -71,7 +71,7 @@ class Labelling:
     data: DataSettings
     shots: tuple[Question, ...] = ()
     stop: tuple[str, ...] = ()
-    numbers: bool = False
+    votes: str = ""
     grade: GradeSettings = field(default_factory=GradeSettings)
     samples: int = 1
     temperature: float = 0.0
@@ -105,8 +105,8 @@ class Labeller:
 
     def __init__(self, questions: str | Path, out: Path, settings: Labelling) -> None:
         self._questions, self._out, self._settings = questions, out, settings
-        number = "number" if settings.numbers else settings.grade.grader
-        self._task = graded_task(settings.data, replace(settings.grade, grader=number))
+        votes = settings.votes or settings.grade.grader
+        self._task = graded_task(settings.data, replace(settings.grade, grader=votes))
         self._grade = grader_of(settings.grade, self._task.grader)
         drawn = settings.samples, settings.temperature, settings.top_p
         self._sampling = Sampling(*drawn, settings.max_new_tokens, settings.seed)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from grace.answers import short_answer
 from grace.chat import encode_chat
 from grace.config import to_dict
 from grace.engines import ModelEngine, Sampling
-from grace.grading import Grader, grader_of, short_answer
+from grace.grading import Grader, grader_of
 from grace.pipeline.context import Context
 from grace.progress import say
 from grace.records import Grade, Message, Question

@@ -9,21 +9,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from grace import answers as readers
 from grace.chat import encode_chat, encode_response
 from grace.config import RunSettings
 from grace.engines import LayerStates
 from grace.engines.base import check_contexts
 from grace.errors import DataError, GraceError
-from grace.grading import is_number, short_answer
 from grace.methods.grace.fit import Fit
 from grace.methods.grace.trace import draw_steps
 from grace.pipeline.context import Context
+from grace.pipeline.prompting import COMPARED, SAID
 from grace.pipeline.stages.depth import joined, layers_to_read
 from grace.pipeline.stages.fit import FitData, adapter_metadata, fit_rows, write_rows_adapter
 from grace.probe.rows import labels_of
 from grace.progress import progress, say
 from grace.records import Message, Question
 from grace.store import RunDir
+from grace.tasks import KINDS
 from grace.tasks.grouping import together
 from grace.tasks.prompts import conversation
 
@@ -49,15 +51,16 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     """Fit a read-out on graded answers and write it as an adapter directory.
 
     The prompts are made as `settings.data` says. Answers to one question, or of one group,
-    are in one fold. If all right answers are numbers, the adapter votes by number.
+    are in one fold. If all right answers are numbers, or yes or no, the adapter votes by these.
     """
     labels_N = labels_of([answer.correct for answer in answers], "graded answers")
     task = settings.data.task or "jsonl"
     data = dataclasses.replace(settings.data, task=task, shots=0)
     grade = settings.grade
-    if task == "jsonl" and _are_numbers(answers):
-        say("every right answer is a number, so numbers are compared in votes")
-        grade = dataclasses.replace(grade, grader="number")
+    kind = readers.kind_of(_right_answers(answers)) if task == "jsonl" else "open"
+    if kind in KINDS:
+        say(f"every right answer is {SAID[kind]}, so {COMPARED[kind]} are compared in votes")
+        grade = dataclasses.replace(grade, grader=kind)
     context = Context(RunDir(out), dataclasses.replace(settings, data=data, grade=grade))
     engine = context.engines.base
     groups = together(answer.keys for answer in answers)
@@ -82,12 +85,11 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     return readout
 
 
-def _are_numbers(answers: Sequence[Graded]) -> bool:
-    """Return whether the right answers, which are all that is known to be accepted, are numbers."""
-    return all(
-        not answer.choices and (not answer.correct or is_number(short_answer(answer.response)))
-        for answer in answers
-    )
+def _right_answers(answers: Sequence[Graded]) -> list[str]:
+    """Return the right answers, which are all that is known to be accepted; [] with choices."""
+    if any(answer.choices for answer in answers):
+        return []
+    return [readers.short_answer(answer.response) for answer in answers if answer.correct]
 
 
 def _encoded(context: Context, answer: Graded) -> tuple[list[int], list[int]]:

@@ -1,0 +1,130 @@
+r"""Find where in a response its answer is given.
+
+The order is: the last `\boxed{}`, a label (`Answer:`, `Guess:`, `Final answer:`, in other
+languages too), a line `#### 42`, a sentence ("The answer is ..."), and else the first line.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import re
+import unicodedata
+from collections.abc import Iterator
+
+MOST = 20  # labels that are looked at
+LONGEST = 4000  # characters after a label
+_FULLWIDTH = {0xFF01 + shift: 0x21 + shift for shift in range(94)} | {0x3000: 0x20}
+_WORDS = (
+    "answer|guess|antwort|réponse|reponse|respuesta|resposta|risposta|antwoord|svar|odpowiedź|"
+    "odpověď|vastaus|cevap|jawaban|válasz|răspuns|đáp án|ответ|відповідь|απάντηση|תשובה|الإجابة|"
+    "الجواب|उत्तर|উত্তর|คำตอบ|答案|回答|解答|答え|答|정답|답변|답"
+)
+_ADJECTIVES = (
+    "the|my|your|final|correct|right|best|short|die|richtige|endgültige|la|bonne|correcta|final|"
+    "a|resposta|правильный|最终|最終|正确|正確|최종"
+)
+_LABEL = re.compile(
+    rf"^[ \t*_#>-]*(?:(?:{_ADJECTIVES})\s*){{0,3}}(?:{_WORDS})(?:\s+(?:finale?|correcta|correcte))?"
+    r"[*_]*[ \t]*:[*_]*",
+    re.I | re.M,
+)
+_ANYWHERE = re.compile(rf"(?<![^\W_])(?:{_WORDS})[*_]*\s*:[*_]*", re.I)
+_STATED = re.compile(
+    r"\b(?:answer|guess)[*_]*\s+(?:is|was|are|would\s+be|must\s+be|should\s+be|=)[*_]*\s*:?"
+    r"|\b(?:correct|right|best)\s+(?:option|choice)\s+is\s*:?"
+    r"|\bAntwort\s+(?:ist|lautet)\s*:?|\bréponse\s+est\s*:?|\brespuesta\s+es\s*:?"
+    r"|\b(?:resposta\s+é|risposta\s+è)\s*:?|(?:答案|正确选项)(?:是|为)\s*:?",
+    re.I,
+)
+_NEXT = re.compile(  # a model that goes on writes the next question, too
+    r"\n[ \t]*[*_#>]*[ \t]*(?:question|q|human|user|problem|frage|pregunta|问题|問題)"
+    r"[ \t]*\d*[*_]*\s*:",
+    re.I,
+)
+_HASHES = re.compile(r"^####[ \t]*([^\sA-Za-z#][^A-Za-z\n]*)$", re.M)
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*(?=[{\w])")
+
+
+def plain(text: str) -> str:
+    """Return a text in NFC, with full-width letters and signs as one types them."""
+    return unicodedata.normalize("NFC", text).translate(_FULLWIDTH)
+
+
+def spoken(text: str) -> str:
+    """Return what a response says: after the reasoning, before a next question."""
+    text = plain(text).rpartition("</think>")[2].strip()
+    for cut in _NEXT.finditer(text):
+        before = text[: cut.start()].rstrip("*_ \n")
+        if before[-1:] != ":":  # "Let me repeat it:"
+            return before
+    return text
+
+
+def short_answer(text: str) -> str:
+    """Return the part that answers: boxed, labelled or after ####, else the first line."""
+    said = spoken(text)
+    marked = [*boxed(said), *labelled(said), *hashed(said)]
+    return marked[0] if marked else next(filter(None, map(str.strip, said.splitlines())), "")
+
+
+def marked(said: str, *, anywhere: bool = False) -> Iterator[str]:
+    """Yield the parts of what is said that are marked as the answer, the surest mark first."""
+    yield from boxed(said)
+    yield from labelled(said, anywhere=anywhere)
+    yield from hashed(said)
+    yield from stated(said)
+
+
+def boxed(said: str) -> list[str]:
+    r"""Return what is in the last `\boxed{}`, if any."""
+    if (last := _last(_BOXED, said)) is None:
+        return []
+    if said[last.end()] != "{":
+        return [said[last.end()]]
+    depth = 0
+    for place in range(last.end(), len(said)):
+        depth += {"{": 1, "}": -1}.get(said[place], 0)
+        if not depth:
+            return [said[last.end() + 1 : place].strip()]
+    return []
+
+
+def labelled(said: str, *, anywhere: bool = False) -> list[str]:
+    """Return the line after each label, or the next one that is not blank; final answers first."""
+    found = [
+        ("final" not in label[0].lower(), _line(said, label.end()))
+        for label in itertools.islice((_ANYWHERE if anywhere else _LABEL).finditer(said), MOST)
+    ]
+    return [line for _, line in sorted(found, key=lambda pair: pair[0])]
+
+
+def hashed(said: str) -> list[str]:
+    """Return what follows the last ####, as in GSM8K: without letters, or on the last line."""
+    lines = _HASHES.findall(said)
+    final = said.rstrip().rpartition("\n")[2]
+    if final.startswith("####"):
+        lines.append(final)
+    return [lines[-1].strip("# \t")] if lines else []
+
+
+def stated(said: str) -> list[str]:
+    """Return the rest of the line after the last "the answer is"."""
+    last = _last(_STATED, said)
+    return [_line(said, last.end())] if last else []
+
+
+def lines(said: str) -> Iterator[str]:
+    """Yield the lines that are not blank."""
+    yield from filter(None, map(str.strip, said.splitlines()))
+
+
+def _last(pattern: re.Pattern[str], said: str) -> re.Match[str] | None:
+    return next(iter(collections.deque(pattern.finditer(said), maxlen=1)), None)
+
+
+def _line(said: str, start: int) -> str:
+    """Return the rest of a line from `start`, or if that is blank the next line."""
+    end = said.find("\n", start)
+    line = said[start : end if end >= 0 else None][:LONGEST].strip()
+    return line or next(lines(said[start : start + LONGEST]), "")

@@ -1,0 +1,323 @@
+"""Read numbers: whole tokens, in every usual way to group and write them.
+
+A token that cannot be read for sure (a date, a range, an expression, 1,200,30) is no number, and
+neither is its end. Fractions keep the values exact.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+from grace.answers.finding import lines, marked, plain, spoken
+from grace.answers.units import ORDINALS, SCALES, UNITS
+
+LARGEST = 300  # digits
+_DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63"), "-")
+_TYPED = str.maketrans(
+    {
+        "\u2044": "/",
+        "\u066c": ",",
+        "\u066b": ".",
+        "⋅": "·",
+        "\u2217": "*",
+        "\u2212": "-",
+        "\u2215": "/",
+    }
+)
+_GAP = " \u00a0\u202f\u2007\u2008\u2009\u200a"
+_DIGIT_OR_FRACTION = re.compile(r"[^\x00-\x7f]")
+_RAISED = re.compile(r"[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_DOWN = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
+_LATEX = (
+    (r"(?<=\d)(?:\{,\}|\\,\\!)(?=\d)", ","),
+    (r"(?<=\d)\{?(?:\\[,;:! ]|~|\\thinspace)\}?(?=\d)", "\u2009"),
+    (r"\\[()\[\],;:! ]|\\\\|\\q?quad\b|\\(?:left|right|displaystyle)\b|~", " "),
+    (r"\\(?:times|cdot)(?![a-zA-Z])", "\u00d7"),
+    (r"\\approx(?![a-zA-Z])", "≈"),
+    (r"\^\s*\{?\\circ\}?", "°"),
+    (r"\\([%$#&_])", r"\1"),
+    (
+        r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|boldsymbol|mbox|boxed|fbox)\s*\{([^{}]*)\}",
+        r"\1",
+    ),
+    (r"\\[dtc]?frac\s*(?:\{\s*([-\d.,]+)\s*\}|(\d))\s*(?:\{\s*([\d.,]+)\s*\}|(\d))", r" \1\2/\3\4"),
+    (r"\\([A-Za-z]+)\s*\{([^{}]*)\}(?:\{([^{}]*)\})?", r"\1\2\3"),  # sqrt2: no number
+    (r"\^\s*[{(]\s*([-+]?\d+)\s*[})]", r"^\1"),
+    (r"\\(?=[A-Za-z])", ""),
+    (r"(?<=\d)\*\*(?=[-+]?\d)", "^"),
+    (r"\*\*|__|`", ""),
+)
+_TOKEN = re.compile(
+    rf"""
+    (?P<core>\d{{1,3}}(?P<gap>[{_GAP}])\d{{3}}(?:(?P=gap)\d{{3}})*(?![\d{_GAP}]\d|\s?/)(?:[.,]\d+)?
+        |\d+(?:[.,'\u2019_]\d+)*|\.\d+)
+    (?:[eE](?P<exp>[-+]?\d+)(?![\w.]))?
+    (?:\s?\^\s?(?P<power>[-+]?\d+))?
+    (?:[ ]?[xX\u00d7*·][ ]?10[ ]?\^[ ]?(?P<ten>[-+]?\d+))?
+    (?:(?:[ ](?P<over>\d+))?[ ]?/[ ]?(?P<under>\d+(?:[.,'\u2019_]\d+)*))?
+    """,
+    re.X,
+)
+_MORE = re.compile(r"(?:[-:/]\d+(?:[.,]\d+)*)+")  # a date, a time, a range
+_LETTERS = re.compile(r"[^\W\d_]+")
+_SCALE = re.compile(rf"[ -]?({'|'.join(SCALES)})s?\b", re.I)
+_PERCENT = re.compile(r"\s?(?:%|percent\b|per cent\b|pct\b)", re.I)
+_OPERATOR = re.compile(r"[ \t]*(?:[+\u00d7*÷/·][ \t]*[\w($]|[xX][ \t]*\d|-[ \t]+\d)|\^")
+_OPERAND = re.compile(r"[\w)%][ \t]*(?:[+\u00d7*÷/·^]|(?<=[\d\s])[xX](?=\s))[ \t]*$")
+_CURRENCY = re.compile(r"(?:\b[A-Z]{1,2}[$]|[$€£¥₹₩]|(?<![^\W_])(?:Rs|USD|EUR|GBP)\.?)\s?$", re.I)
+_SIGN = re.compile(r"(?P<sign>[-+])(?P<apart>\s?)$")
+_MINUS = re.compile(r"(?<![^\W_])(?:minus|negative)\s$", re.I)
+_DECADE = re.compile(r"(?:1\d|20)?\d0")
+_NEAR = 24  # characters before a number that may belong to it
+
+
+class Token(NamedTuple):
+    """A number in a text; `value` is None if it cannot be read, `word` if it is part of a word."""
+
+    start: int
+    end: int
+    value: Fraction | None
+    word: bool = False
+    percent: bool = False
+    quotient: bool = False
+
+
+def typed(text: str) -> str:
+    """Return a text with numbers, signs, fractions and LaTeX as one types them on a keyboard."""
+    text = plain(text)
+    if any(sign in text for sign in "\\*`^_~{"):
+        for pattern, by in _LATEX:
+            text = re.sub(pattern, by, text)
+    if not text.isascii():
+        text = text.translate(_DASHES).translate(_TYPED)
+        text = _RAISED.sub(lambda raised: "^" + raised[0].translate(_DOWN), text)
+        text = _DIGIT_OR_FRACTION.sub(_as_digits, text)
+    return text
+
+
+def _as_digits(found: re.Match[str]) -> str:
+    """Return a digit of another script, or a fraction in one character, in ASCII."""
+    sign = found[0]
+    if sign.isdecimal():
+        return str(unicodedata.decimal(sign))
+    if "FRACTION" in unicodedata.name(sign, "") and sign.isnumeric():
+        before = found.string[found.start() - 1 : found.start()]
+        return " " * before.isdecimal() + unicodedata.normalize("NFKC", sign).replace("\u2044", "/")
+    return sign
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """Yield the numbers of a `typed` text, in order."""
+    place = 0
+    while found := _TOKEN.search(text, place):
+        token = _token(text, found, place)
+        place = max(token.end, found.end())
+        yield token
+
+
+def _token(text: str, found: re.Match[str], earliest: int) -> Token:
+    start, end = found.span()
+    low = max(0, start - _NEAR)
+    left = text[low:start]
+    core = found["core"]
+    if core[0] == "." and left[-1:].isalpha():  # Rs.500
+        core, left = core[1:], left + "."
+    value = _value(found, core)
+    if currency := _CURRENCY.search(left):
+        left = left[: currency.start()]
+    binary = False
+    if sign := _SIGN.search(left):
+        before = left[: sign.start()]
+        last = before.rstrip()[-1:]
+        binary = last.isdigit() or (last in (")", "%") and bool(last))
+        if before[-1:].isalpha() or before[-1:] == "_":  # COVID-19
+            return Token(start, _word_end(text, end), None, word=True)
+        apart = bool(sign["apart"])
+        first = low == 0 and not before.strip()
+        if not binary and (not apart or first or last in ("=", ":", "(", "≈")):
+            left = before
+            if sign["sign"] == "-" and value is not None:
+                value = -value
+        if not apart and not binary and (again := _CURRENCY.search(left)):
+            left = left[: again.start()]
+    elif minus := _MINUS.search(left):
+        before = left[: minus.start()].rstrip()
+        binary = before[-1:].isdigit()
+        if not binary:
+            left, value = left[: minus.start()], None if value is None else -value
+    if left[-1:].isalpha() or left[-1:] in ("_", "√", "^"):
+        return Token(start, _word_end(text, end), None, word=True)
+    start = max(earliest, low + len(left))
+    if letters := _LETTERS.match(text, end):
+        unit = letters[0]
+        if unit == "k":
+            value, end = None if value is None else value * 1000, letters.end()
+        elif unit in ORDINALS:
+            end = letters.end()
+        elif unit.casefold() not in UNITS or (unit == "s" and _DECADE.fullmatch(core)):
+            return Token(start, _word_end(text, end), None, word=True)
+    elif text[end : end + 2] in ("'s", "\u2019s"):
+        return Token(start, end + 2, None, word=True)
+    if scale := _SCALE.match(text, end):
+        end = scale.end()
+        value = None if value is None else value * SCALES[scale[1].lower()]
+    percent = bool(per := _PERCENT.match(text, end))
+    end = per.end() if per else end
+    if more := _MORE.match(text, end):
+        return Token(start, more.end(), None)
+    in_pair = (
+        "," in core and left[-1:] in ("(", "[", "{") and text[end : end + 1] in (")", "]", "}")
+    )
+    if in_pair and value is not None and value.denominator != 1:
+        return Token(start, end, None)
+    if binary or _OPERATOR.match(text, end) or _OPERAND.search(left):
+        return Token(start, end, None)
+    return Token(start, end, value, percent=percent, quotient=bool(found["under"]))
+
+
+def _word_end(text: str, end: int) -> int:
+    while text[end : end + 1].isalnum():
+        end += 1
+    return end
+
+
+def _value(found: re.Match[str], core: str) -> Fraction | None:
+    value = _grouped(core)
+    for name, base in (("exp", 10), ("ten", 10), ("power", None)):
+        if value is not None and found[name]:
+            value = _raised(value, base, found[name])
+    if value is not None and found["under"]:
+        under = _grouped(found["under"])
+        whole, over = (value, Fraction(found["over"])) if found["over"] else (Fraction(0), value)
+        value = whole + over / under if under else None
+    return value
+
+
+def _raised(value: Fraction, base: int | None, exponent: str) -> Fraction | None:
+    """Return value * base**exponent, or value**exponent without a base; None if it is huge."""
+    power = int(exponent) if len(exponent) < 5 else LARGEST + 1
+    digits = len(str(max(abs(value.numerator), value.denominator)))
+    if abs(power) * (1 if base else digits) > LARGEST or (not base and not value and power < 0):
+        return None
+    return value * Fraction(base) ** power if base else Fraction(value**power)
+
+
+def _grouped(core: str) -> Fraction | None:
+    """Return the value of digits with separators, None if these do not say which it is."""
+    if len(core) > LARGEST:
+        return None
+    if core[0] == ".":
+        return Fraction(core)
+    *groups, last = parts = re.split(rf"[.,'\u2019_{_GAP}]", core)
+    marks = ["'" if sign == "\u2019" else sign for sign in core if not sign.isdigit()]
+    if not marks:
+        return Fraction(core)
+    if len(set(marks)) == 1:
+        if marks == ["."]:
+            return Fraction(core)
+        if _thousands(parts) or (marks[0] == "," and _lakhs(parts)):
+            return Fraction("".join(parts))
+        return Fraction(f"{groups[0]}.{last}") if marks == [","] else None
+    *separators, point = marks
+    in_groups = _thousands(groups) or (set(separators) == {","} and _lakhs(groups))
+    if len(set(separators)) > 1 or point not in ".," or point in separators or not in_groups:
+        return None
+    return Fraction(f"{''.join(groups)}.{last}")
+
+
+def _thousands(groups: list[str]) -> bool:
+    return len(groups[0]) <= 3 and groups[0][0] != "0" and {*map(len, groups[1:])} == {3}
+
+
+def _lakhs(groups: list[str]) -> bool:
+    """Return whether digits are grouped as in India: 12,00,000."""
+    first, *middle, last = groups
+    return len(first) <= 2 and first[0] != "0" and {*map(len, middle)} == {2} and len(last) == 3
+
+
+def read(text: str) -> Token | None:
+    """Return the number that a response answers, None if there is none that can be read.
+
+    A number of a marked line is at its start, or after its last "=", or the first; of a response
+    without a mark it is the first line, if that is a number, else the last of all.
+    """
+    said = spoken(text)
+    for part in marked(said):
+        part = typed(part)
+        if found := _first(part):
+            after = _first(part.rpartition("=")[2]) if "=" in part else None
+            alone = not part[: found.start].strip() and re.match(
+                r"\s*(?:[,;(]|\.(?:\s|$)|$)", part[found.end :]
+            )
+            if after and after.value is not None and not (alone and found.value is not None):
+                found = after
+            return found if found.value is not None else None
+    first = typed(next(lines(said), ""))
+    if is_number(first):
+        return _first(first)
+    last = None
+    for token in tokens(typed(said)):
+        last = last if token.word else token
+    return last if last and last.value is not None else None
+
+
+def _first(part: str) -> Token | None:
+    return next((token for token in tokens(part) if not token.word), None)
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number and nothing else."""
+    text = typed(text).strip().strip("$*").strip()
+    found = next(tokens(text), None)
+    if found is None or found.value is None:
+        return False
+    rest = text[: found.start] + text[found.end :]
+    return not rest.strip(" .€£¥₹₩$")
+
+
+def canonical(value: Fraction) -> str:
+    """Return a number as votes count it."""
+    if value.denominator == 1:
+        return str(value.numerator)
+    try:
+        return f"{float(value):.12g}"
+    except OverflowError:
+        return str(value)
+
+
+def same(said: Token, accepted: Token) -> bool:
+    """Return whether two numbers are equal, but for rounding; 50% is 50 and 0.5."""
+    return any(_is_close(a, b) for a in _meant(said) for b in _meant(accepted))
+
+
+def _meant(token: Token) -> list[Fraction]:
+    value = token.value or Fraction(0)
+    return [value, value / 100] if token.percent else [value]
+
+
+def _is_close(value: Fraction, accepted: Fraction) -> bool:
+    """Return whether two numbers are equal, but for rounding if one of them is no whole number."""
+    if value == accepted or (value.denominator == 1 and accepted.denominator == 1):
+        return value == accepted
+    return math.isclose(value, accepted, rel_tol=1e-6)
+
+
+def stated_in(text: str) -> set[str]:
+    """Return the numbers of a text; of dates and ranges the parts, of others the words."""
+    text, found = typed(text), set[str]()
+    for token in tokens(text):
+        if token.value is not None:
+            found.add(canonical(token.value))
+        elif token.word or not _MORE.search(text[token.start : token.end]):
+            found.add(text[token.start : token.end].casefold())
+        else:
+            found |= {
+                part.lstrip("0") or "0"
+                for part in re.findall(r"\d+", text[token.start : token.end])
+            }
+    return found

@@ -1,0 +1,135 @@
+r"""Read which option a response chooses: by its letter, its number or its text.
+
+Source of the label: arXiv 2503.00031, published code: `Answer:\s*([A-E])`, first match.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from grace.answers.finding import lines, marked, plain, spoken
+from grace.answers.numbers import typed
+from grace.answers.text import canonical
+
+LETTERS = "ABCDEFGHIJ"
+_LEAD = re.compile(
+    r"(?:(?:the\s+)?(?:correct\s+|right\s+|best\s+)?(?:answer|option|choice|alternative)"
+    r"(?:\s+letter)?(?:\s+is)?:?\s+){1,2}(?=\S)",
+    re.I,
+)
+_OPEN = "*_`\"'\u2018\u2019\u201c\u201d([{$<>)]}.,:;!? \t"
+_LETTER = re.compile(
+    r"[*_`\"'\u2018\u201c(\[{$<\s]*(?:([A-J])|([a-j])(?=\s*(?:[).,:;\]}*]|\Z)))(?!['\u2019-]?\w)"
+)
+_CLOSED = re.compile(r"[*_`\"'\u2019\u201d>$\s]*(?:[).:,;\]}\u2013\u2014=]|-\s|\Z)")
+_GOES_ON = re.compile(  # after the letter A, where an article is followed by a noun
+    r"\s+(?:because|since|as|is|was|or|and|for|due|which|given|it|this|that|the|would|will|not|"
+    r"correctly|if|by|from|with|in|on|with|though|although|but|are|seems|says|states)\b",
+    re.I,
+)
+_NUMBERED = re.compile(
+    r"\W*(?:the\s+)?(?:option|choice|alternative|answer|number|no\.)\s*(?:number\s*|no\.?\s*|#\s*)?"
+    r"[(\[]?(\d{1,2})\b(?![.,]?\d)",
+    re.I,
+)
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+_ORDINAL = re.compile(
+    rf"\W*(?:it\s+is\s+)?the\s+({'|'.join(_ORDINALS)})\s+(?:option|choice|alternative|one|answer)\b",
+    re.I,
+)
+_IN_PARENTHESES = re.compile(r"\(([A-J])\)")
+_DENIED = re.compile(r"\b(?:not|never|no|none|nor|neither|except)\b|n['\u2019]t\b", re.I)
+
+
+def lettered(choices: Sequence[str]) -> list[str]:
+    """Return the lines that show the options of a question, each with its letter."""
+    return [f"{letter}. {text}" for letter, text in zip(LETTERS, choices, strict=False)]
+
+
+def read(text: str, choices: Sequence[str] = ()) -> str | None:
+    """Return the letter that a response chooses, None if it names no option, or one beyond them.
+
+    Without `choices` any letter counts. What is marked as the answer comes first, then the first
+    line, if it is a letter, an option's text, or both.
+    """
+    said = spoken(text)
+    for part in marked(said, anywhere=True):
+        if letter := _named(part, choices):
+            return letter if not choices or letter in LETTERS[: len(choices)] else None
+    first, *others = [*lines(said)] or [""]
+    if others and _LETTER.match(first) and _begins_option(first) and _begins_option(others[0]):
+        return None  # a list of the options
+    letter = _named(first, choices, marked=False)
+    return letter if letter and (not choices or letter in LETTERS[: len(choices)]) else None
+
+
+def _begins_option(line: str) -> bool:
+    return re.match(r"\W*[A-Ja-j][).:]", line) is not None
+
+
+def _named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | None:
+    """Return the letter of the option that a part names; unmarked, nothing else may be in it."""
+    part = re.sub(r"\\(?:boxed|fbox|[a-z]*text[a-z]*|math[a-z]+)\s*(?=\{)|\\(?=[(\[)\]])", "", part)
+    options = [_bare(choice) for choice in choices]
+    if not (bare := _bare(part)):
+        return None
+    if re.fullmatch(r"[A-Ja-j]", stripped := part.strip(_OPEN)):
+        return stripped.upper()
+    if options.count(bare) == 1:
+        return LETTERS[options.index(bare)]
+    lead = _LEAD.match(part)
+    rest = part[lead.end() :] if lead else part
+    letter, follows = "", ""
+    if match := _LETTER.match(rest):
+        letter, follows = match[1] or match[2].upper(), rest[match.end() :]
+        own = choices[LETTERS.index(letter)] if LETTERS.index(letter) < len(choices) else ""
+        own_follows = own and _starts(follows, own)
+        if own_follows or not follows.strip(_OPEN) or (marked and _CLOSED.match(follows)):
+            return letter
+    forms = [canonical(choice) for choice in choices]
+    said = canonical(_LEAD.sub("", part, count=1) if lead else part)
+    if forms.count(said) == 1 and not _NUMBERED.match(part):
+        return LETTERS[forms.index(said)]
+    if numbered := _NUMBERED.match(part) or _ORDINAL.match(part):
+        named = numbered[1].lower()
+        place = int(named) - 1 if named.isdigit() else _ORDINALS.index(named)
+        meant = {place} & set(range(len(choices) or len(LETTERS)))
+        meant |= {forms.index(said)} if forms.count(said) == 1 else set()
+        return LETTERS[meant.pop()] if len(meant) == 1 else None
+    if not marked:
+        return None
+    begins = [i for i, option in enumerate(options) if len(option) > 1 and _starts(rest, option)]
+    if begins:
+        longest = max(begins, key=lambda i: len(options[i]))
+        return LETTERS[longest] if options.count(options[longest]) == 1 else None
+    article = letter == "A" and re.match(r"\s+[a-z]", follows) and not _GOES_ON.match(follows)
+    pronoun = letter == "I" and re.match(r"\s+[a-z]", follows)
+    if letter and not article and not pronoun:
+        return letter
+    in_parentheses = set(_IN_PARENTHESES.findall(part))
+    if len(in_parentheses) == 1:
+        return str(in_parentheses.pop())
+    return _contained(said, forms) if not _DENIED.search(part) else None
+
+
+def _bare(text: str) -> str:
+    """Return a text without what surrounds it, case and repeated space."""
+    return " ".join(plain(typed(text)).casefold().strip(_OPEN).split())
+
+
+def _starts(text: str, option: str) -> bool:
+    """Return whether a text begins with an option, at the end of a word."""
+    text = _bare(text)
+    option = _bare(option)
+    return bool(option) and text.startswith(option) and not text[len(option) :][:1].isalnum()
+
+
+def _contained(said: str, forms: Sequence[str]) -> str | None:
+    """Return the letter of the one option whose text is in what is said, the longest of nested."""
+    padded = f" {said} "
+    found = [form for form in forms if form and f" {form} " in padded]
+    outer = [form for form in found if not any(form != other and form in other for other in found)]
+    return (
+        LETTERS[forms.index(outer[0])] if len(outer) == 1 and forms.count(outer[0]) == 1 else None
+    )

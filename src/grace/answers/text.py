@@ -1,0 +1,147 @@
+"""Read an answer in words: what votes count, and when two of them say the same."""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+
+from grace.answers import numbers
+from grace.answers.finding import boxed, hashed, labelled, plain, short_answer, spoken, stated
+from grace.answers.units import OTHER, UNITS
+from grace.metrics.rouge import rouge_l
+
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_FULLWIDTH = "\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"  # ! ( ) , : ; ?
+_MARKS = string.punctuation + "\u2018\u2019\u00b4“”„«»…¡¿、。「」『』《》・।؟،؛" + _FULLWIDTH
+_PUNCTUATION = dict.fromkeys(map(ord, _MARKS), " ")
+_MEANT = dict.fromkeys(map(ord, set(_MARKS + "\u2013\u2014") - set("+#^=<>")), " ")
+_LOOSE = re.compile(r"(?<![\w+#])[+#]+(?!\w)|(?<!\w)#+")  # but C++, C#, x+y
+_SPACED = re.compile(r" ([+^=<>]) ")
+_LEAD = re.compile(
+    r"(?:so|thus|therefore|hence)?,?\s*(?:(?:the|my)\s+)?(?:(?:final|correct|right|best)\s+)*"
+    r"(?:answer|guess)\s+is:?\s+",
+    re.I,
+)
+_NOT = re.compile(
+    r"\b(?:not|never|no|nor|neither|cannot|nicht|kein\w*|не)\b|n['\u2019]t\b|不是|没有", re.I
+)
+_IDIOM = re.compile(r"\bno\.?\s*(?=\d)|\bno doubt\b|\bwithout doubt\b|\bnot only\b", re.I)
+_CLAUSE = re.compile(r"[,;.:!?](?=\s|$)|[\u2014\n]|\b(?:but|rather)\b", re.I)
+
+
+def normalise(text: str) -> str:
+    """Return the text lower-cased, without punctuation, articles and extra space.
+
+    A text that consists of nothing else ("The The", "!!!") keeps its words as they are.
+
+    Source: TriviaQA, arXiv 1705.03551, published evaluation code, whose punctuation is that of
+    ASCII and the quotes ‘’´.
+    """
+    lowered = unicodedata.normalize("NFC", text.lower())
+    words = _ARTICLE.sub(" ", lowered.translate(_PUNCTUATION)).split()
+    return " ".join(words or lowered.split())
+
+
+def read(text: str) -> str | None:
+    """Return what a response answers in the form that votes count, None if it says nothing."""
+    said = spoken(text)
+    marked = [*boxed(said), *labelled(said), *hashed(said)]
+    if not marked and "\n" in said:
+        marked = stated(said)
+    part = marked[0] if marked else short_answer(text)
+    return canonical(_LEAD.sub("", part, count=1) if _LEAD.match(part) else part) or None
+
+
+def canonical(text: str) -> str:
+    """Return a text in one form: case, spaces, articles, and what punctuates do not count.
+
+    Signs that make another answer of it do: C++, -5, 3.5, the last word of "Vitamin A". Numbers
+    have one spelling, and a lone letter is that of an option: a capital.
+    """
+    text = numbers.typed(text).strip()
+    pieces, place = [], 0
+    for token in numbers.tokens(text):
+        if token.value is None:
+            continue
+        pieces.append(text[place : token.start].translate(_MEANT))
+        written = text[token.start : token.end] if token.quotient else ""
+        pieces.append(written.replace(" / ", "/") or f"\ue000{numbers.canonical(token.value)}")
+        place = token.end
+    pieces.append(text[place:].translate(_MEANT))
+    joined = _LOOSE.sub(" ", _SPACED.sub(r"\1", " ".join(" ".join(pieces).split())))
+    words = joined.split()
+    kept = [word for at, word in enumerate(words) if not _is_article(words, at)]
+    folded = " ".join(kept or words or text.split()).replace("\ue000", "").casefold()
+    folded = unicodedata.normalize("NFC", folded)
+    return folded.upper() if folded in "abcdefghij" and len(folded) == 1 else folded
+
+
+def _is_article(words: list[str], at: int) -> bool:
+    """Return whether a word is an article; the last word is none, nor a capital A within."""
+    word = words[at]
+    named = at + 1 == len(words) or (word == "A" and at > 0)
+    return not named and word.lower() in ("a", "an", "the")
+
+
+def alike(accepted: str, said: str, threshold: float) -> bool:
+    """Return whether a short answer says what is accepted.
+
+    It does if both have one form, or if ROUGE-L reaches the threshold (0: never) and all numbers
+    of the accepted text are said, no other unit or month is, and what is said denies nothing.
+    """
+    if canonical(accepted) == canonical(said) != "":
+        return True
+    accepted, said = plain(accepted), plain(said)
+    wanted = numbers.stated_in(accepted)
+    if not threshold or not wanted <= numbers.stated_in(said):
+        return False
+    if (
+        _denies(said, accepted)
+        or _other_sign(said, accepted)
+        or (wanted and _other_unit(said, accepted))
+    ):
+        return False
+    return rouge_l(accepted, said) >= threshold - 1e-9 or bool(
+        wanted and _is_amount(accepted, said)
+    )
+
+
+def _denies(said: str, accepted: str) -> bool:
+    """Return whether the clause nearest to the accepted text has a negation that this lacks."""
+    accepted, said = _IDIOM.sub(" ", accepted), _IDIOM.sub(" ", said)
+    about = set(normalise(accepted).split())
+    clauses = [clause for clause in _CLAUSE.split(said) if clause.strip()]
+    nearest = max(clauses, key=lambda c: len(about & set(normalise(c).split())), default="")
+    return bool(_NOT.search(nearest)) != bool(_NOT.search(accepted))
+
+
+def _other_sign(said: str, accepted: str) -> bool:
+    """Return whether a word has other signs after it: C and C++ are two languages."""
+    signs = [
+        {word for word in canonical(text).split() if word.rstrip("+#") != word}
+        for text in (accepted, said)
+    ]
+    plainly = {word.rstrip("+#") for word in signs[1] - signs[0]}
+    return not signs[0] <= signs[1] or bool(plainly & set(canonical(accepted).split()))
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text that are no numbers."""
+    return re.findall(r"[^\W\d_]+", text.casefold())
+
+
+def _other_unit(said: str, accepted: str) -> bool:
+    """Return whether both name units (or months) of one dimension, but none in common."""
+    wanted, given = ({UNITS[w] for w in _words(text) if w in UNITS} for text in (accepted, said))
+    dimensions = {dimension for dimension, _ in wanted} & {dimension for dimension, _ in given}
+    return bool(dimensions) and not wanted & given
+
+
+def _is_amount(accepted: str, said: str) -> bool:
+    """Return whether the accepted text is a number with units, or with words that are also said."""
+    spoken_words = set(_words(said))
+    starts = re.match(r"\W*\d", accepted)
+    return bool(starts) and all(
+        word in UNITS or word in OTHER or word in spoken_words for word in _words(accepted)
+    )
