@@ -33,6 +33,7 @@ COMMANDS = (
     "run",
     "ask",
     "score",
+    "grade",
     "measure",
     "recalibrate",
     "report",

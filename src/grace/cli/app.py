@@ -13,6 +13,7 @@ from grace.cli import demo
 from grace.cli.commands import (
     ask,
     fit,
+    grade,
     label,
     listing,
     measure,
@@ -61,6 +62,7 @@ app.command(epilog=run.RUN_EXAMPLES)(run.run)
 app.command(epilog=ask.EXAMPLES)(ask.ask)
 app.command(epilog=run.REPORT_EXAMPLES)(run.report)
 app.command(epilog=score.EXAMPLES)(score.score)
+app.command(epilog=grade.EXAMPLES)(grade.grade)
 app.command(epilog=measure.EXAMPLES)(measure.measure)
 app.command(epilog=recalibrate.EXAMPLES)(recalibrate.recalibrate)
 app.command(epilog=fit.EXAMPLES)(fit.fit)

@@ -51,6 +51,11 @@ def response_row(row: Row) -> ResponseRow:
             raise DataError(f"{where}: {error}") from error
     elif fields.get("choices"):
         raise DataError(f"{where}: choices belong to a question; write them into the {keys[0]}")
+    return ResponseRow(where, written, asked, choices, response_in(fields, written, where))
+
+
+def response_in(fields: dict[str, Any], written: dict[str, Any], where: str) -> str:
+    """Return the response among the fields of a row, which `written` has as they are spelt."""
     response = fields.get("response")
     if response is None:
         if "response" in fields:
@@ -64,7 +69,7 @@ def response_row(row: Row) -> ResponseRow:
         )
     if not isinstance(response, str):
         raise DataError(f"{where}: response is {response!r}; write it as a text")
-    return ResponseRow(where, written, asked, choices, response)
+    return response
 
 
 def _asked(key: str, value: Any, where: str) -> str | list[Message]:

@@ -155,8 +155,8 @@ class GradeSettings:
 
     grader: str = setting(
         "",
-        "rouge, rouge_or_substring, exact, choice, number or module:function (see `grace list "
-        "graders`); empty: the task's",
+        "rouge, rouge_or_substring, exact, choice, number, yes_no, math, auto or module:function "
+        "(see `grace list graders`); empty: the task's",
     )
     rouge_threshold: float = setting(0.3, "smallest ROUGE-L F1 that counts as right", low=0, high=1)
 

@@ -1,0 +1,247 @@
+"""`grace grade`: grade responses in a file, and show what is read in each; no model is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Annotated, Any, NamedTuple
+
+import typer
+
+from grace.cli.options import AnswerField, Json, QuestionField, examples
+from grace.cli.responses import response_in
+from grace.errors import ConfigError, DataError, GraceError
+from grace.progress import progress
+
+WIDTH = 60  # characters of a response or an answer that are shown
+FIELDS = ("question", "answers", "answer", "choices", "response", "text", "correct")
+NAMES = {"choice": "options", "number": "numbers", "yes_no": "yes or no", "open": "texts"}
+EXAMPLES = (
+    examples(
+        "grace grade responses.jsonl",
+        "grace grade responses.jsonl --grader exact --out graded.jsonl",
+    )
+    + '\n\nA line is {"question": "...", "answers": ["..."], "response": "..."}, with "choices" for'
+    ' multiple choice, or {"response": "...", "correct": true} if it is graded already. A response'
+    " that cannot be read has no vote. `grace list graders` shows the graders."
+)
+
+
+class Verdict(NamedTuple):
+    """A row, its grade, and the answer that votes would count; `given`: the grade is the file's."""
+
+    where: str
+    fields: dict[str, Any]
+    response: str
+    accepted: tuple[str, ...]
+    kind: str
+    correct: bool
+    answer: str | None
+    given: bool
+    differs: bool
+
+
+def grade(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Responses: .jsonl, .csv, .parquet, hf:OWNER/NAME, or - for standard input.",
+        ),
+    ],
+    grader: Annotated[
+        str, typer.Option(help="A grader of `grace list graders`, or module:function.")
+    ] = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            show_default="only print",
+            help="JSONL file to write: the rows with `correct` and `answer` added.",
+        ),
+    ] = None,
+    show: Annotated[int, typer.Option(min=0, metavar="N", help="Rows to print.")] = 50,
+    question_field: QuestionField = "",
+    answer_field: AnswerField = "",
+    as_json: Json = False,
+) -> None:
+    """Grade responses, and show the answer that is read in each.
+
+    Look at a grader before a run spends hours, or grade responses from anywhere for `grace fit`
+    and `grace measure`. With --json only the counts are printed.
+    """
+    from grace.store import check_vacant
+    from grace.store.inputs import read_rows
+
+    if out:
+        check_vacant(out)
+    total = 0 if str(file) == "-" else sum(1 for _ in read_rows(file))
+    count: Counter[tuple[str, str]] = Counter()
+    with _output(out) as target, progress("grade", total, unit="rows") as advance:
+        for verdict in _verdicts(file, grader, question_field, answer_field):
+            number = count["all", "rows"]
+            _count(count, verdict)
+            if number < show and not as_json:
+                print(_line(verdict))
+            if target:
+                target.write(json.dumps(_row(verdict), ensure_ascii=False, default=str) + "\n")
+            advance(1)
+    if not count["all", "rows"]:
+        raise DataError(f'{file} has no row to grade; write {{"answers": [...], "response": "..."}}')
+    if as_json:
+        print(json.dumps(_summary(count), indent=2))
+        return
+    if (left := count["all", "rows"] - show) > 0:
+        print(f"... and {left} more" + ("" if out else "; --out FILE writes all, --show N more"))
+    _print_summary(_summary(count), out)
+
+
+@contextlib.contextmanager
+def _output(out: Path | None) -> Iterator[IO[str] | None]:
+    """Write a file beside `out`, which takes its name once all rows are graded."""
+    from grace.store import writing
+
+    if out is None:
+        yield None
+        return
+    partial = out.with_name(f".{out.name}.partial")
+    with writing(out):
+        target = partial.open("w", encoding="utf-8", newline="\n")
+    try:
+        with target:
+            yield target
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _verdicts(file: Path, name: str, question: str, answer: str) -> Iterator[Verdict]:
+    from grace.config import DataSettings
+    from grace.grading import load_grader
+    from grace.store.inputs import read_rows
+
+    grader = load_grader(name)
+    data = DataSettings(question_field=question, answer_field=answer)
+    for where, fields in read_rows(file):
+        try:
+            yield _verdict(where, fields, data, file, name, grader)
+        except GraceError as error:
+            placed = str(error).startswith(where)
+            if placed or isinstance(error, ConfigError):
+                raise
+            raise DataError(f"{where}: {error}") from error
+
+
+def _verdict(
+    where: str, fields: dict[str, Any], data: Any, file: Path, name: str, grader: Any
+) -> Verdict:
+    """Return the verdict on a row; a grade of the file holds where no accepted answer is known."""
+    from grace.answers import kind_of, read
+    from grace.measuring import grade_in, in_any_case
+    from grace.tasks import KINDS
+
+    known = in_any_case(fields, FIELDS)
+    if known.get("response") is None and known.get("text") is not None:
+        known["response"] = known["text"]  # as `grace label` calls it
+    response = response_in(known, fields, where)
+    question = _question(where, fields, known, data, file)
+    accepted, choices = question.answers, question.choices
+    given = grade_in(known, where) if "correct" in known else None
+    kind = name if name in KINDS else kind_of(accepted, choices)
+    answer = read(response, kind, choices)  # type: ignore[arg-type]
+    if given is not None and known.get("answers") is None and known.get("answer") == answer:
+        accepted = ()  # an answer that GrACE has read, not one that is accepted
+    if not accepted and given is None:
+        raise DataError(
+            f'{where}: neither accepted answers nor a grade; add "answers", name their column '
+            '(--answer-field NAME), or add "correct": true or false'
+        )
+    correct = grader(response, question) if accepted else bool(given)
+    differs = bool(accepted) and given is not None and given != correct
+    about = (where, fields, response, accepted, kind, correct, answer)
+    return Verdict(*about, given=not accepted, differs=differs)
+
+
+def _question(
+    where: str, fields: dict[str, Any], known: dict[str, Any], data: Any, file: Path
+) -> Any:
+    """Return the question of a row, which needs no text to be graded."""
+    import dataclasses
+
+    from grace.store.inputs import QUESTION, plain
+    from grace.tasks.columns import SourceRow, parse
+
+    if not data.question_field and not any(
+        plain(name) in QUESTION and value is not None for name, value in fields.items()
+    ):
+        fields = {**fields, "question": where}
+    if not data.answer_field and known.get("answers") is not None and "answer" in known:
+        data = dataclasses.replace(data, answer_field="answers")
+    row = SourceRow(where, fields)
+    row.source, row.data = str(file), data
+    return parse(row, data, graded=False)
+
+
+def _row(verdict: Verdict) -> dict[str, Any]:
+    """Return a row with its grade; what it accepts is in `answers`, as `answer` is what was read."""
+    row = {name: value for name, value in verdict.fields.items() if value == value}
+    if verdict.accepted and "answer" in row:
+        row["answers"] = list(verdict.accepted)
+    return row | {"correct": verdict.correct, "answer": verdict.answer}
+
+
+def _line(verdict: Verdict) -> str:
+    accepted = "as given" if verdict.given else " / ".join(verdict.accepted[:3])
+    grade = "right" if verdict.correct else "wrong"
+    answer = "(nothing read)" if verdict.answer is None else _short(verdict.answer)
+    differs = "; the file says otherwise" if verdict.differs else ""
+    said = _short(verdict.response) or "(empty)"
+    return f"{grade}  {answer:<14}  <- {said}   ({_short(accepted)}{differs}; {verdict.where})"
+
+
+def _short(text: str) -> str:
+    """Return a text on one line, its middle left out if it is long."""
+    line = " ".join(text.split())
+    half = WIDTH // 2
+    return line if len(line) <= WIDTH else f"{line[: half - 3]} ... {line[-half + 2 :]}"
+
+
+def _count(count: Counter[tuple[str, str]], verdict: Verdict) -> None:
+    empty = not verdict.response.strip()
+    found = {
+        "rows": True,
+        "right": verdict.correct,
+        "unreadable": verdict.answer is None and not empty,
+        "empty": empty,
+        "given": verdict.given,
+        "differ": verdict.differs,
+    }
+    for of in ("all", verdict.kind):
+        count.update({(of, name): int(is_so) for name, is_so in found.items()})
+
+
+def _summary(count: Counter[tuple[str, str]]) -> dict[str, Any]:
+    names = ("rows", "right", "unreadable", "empty", "given", "differ")
+    by_kind = {
+        kind: {name: count[kind, name] for name in names[:4]}
+        for kind in NAMES
+        if count[kind, "rows"]
+    }
+    return {**{name: count["all", name] for name in names}, "kinds": by_kind}
+
+
+def _print_summary(summary: dict[str, Any], out: Path | None) -> None:
+    rows, right = summary["rows"], summary["right"]
+    print(f"\n{rows} responses: {right} right ({100 * right / rows:.1f}%), {rows - right} wrong")
+    print(f"{'read as':<10} {'rows':>7} {'right':>7} {'unreadable':>11} {'empty':>7}")
+    for kind, found in summary["kinds"].items():
+        cells = (found["rows"], found["right"], found["unreadable"], found["empty"])
+        print("{:<10} {:>7} {:>7} {:>11} {:>7}".format(NAMES[kind], *cells))
+    if summary["given"]:
+        print(f'{summary["given"]} have no accepted answers and keep the "correct" of the file')
+    if summary["differ"]:
+        print(f'{summary["differ"]} grades differ from "correct" in the file')
+    if out:
+        print(f"written: {out}")
