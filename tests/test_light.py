@@ -156,6 +156,7 @@ def test_files_and_runs_are_measured_as_in_the_full_install(
     commands = [
         ["measure", "graded.jsonl", "--json"],
         ["measure", "graded.jsonl"],
+        ["grade", "graded.jsonl"],
         ["report", "run"],
         PROMISE,
         ["recalibrate", "run", "graded.jsonl", "adapted", "--json"],

@@ -60,8 +60,10 @@ def test_the_summary_says_what_was_read_how(tmp_path: Path, cli: Any) -> None:
         "open": {"rows": 3, "right": 1, "unreadable": 0, "empty": 1},
     }
     assert {name: found[name] for name in ("rows", "right", "given", "differ")} == {
-        **{"rows": 10, "right": 5},
-        **{"given": 1, "differ": 0},
+        "rows": 10,
+        "right": 5,
+        "given": 1,
+        "differ": 0,
     }
 
 
@@ -77,7 +79,7 @@ def test_a_table_and_a_long_file_are_graded_too(tmp_path: Path, cli: Any) -> Non
 @pytest.mark.parametrize(
     ("row", "more", "message"),
     [
-        ({"question": "q", "response": "x"}, (), 'own.jsonl:1: neither accepted answers nor'),
+        ({"question": "q", "response": "x"}, (), "own.jsonl:1: neither accepted answers nor"),
         ({"question": "q", "answers": ["a"]}, (), 'own.jsonl:1: "response" is missing'),
         ({"answers": ["a"], "response": None}, (), "own.jsonl:1: response is null"),
         ({"answers": ["a"], "response": 3}, (), "own.jsonl:1: response is 3; write it as a text"),
@@ -101,7 +103,8 @@ def test_a_row_that_cannot_be_graded_is_named_and_nothing_is_written(
 
 def test_an_empty_file_and_a_file_that_is_there_are_refused(tmp_path: Path, cli: Any) -> None:
     (tmp_path / "own.jsonl").write_text("")
-    assert "has no row to grade" in cli("grade", tmp_path / "own.jsonl").err
+    result = cli("grade", tmp_path / "own.jsonl", "--out", tmp_path / "out.jsonl")
+    assert "has no row to grade" in result.err and not (tmp_path / "out.jsonl").exists()
     file = tiny_run.write_lines(tmp_path / "own.jsonl", ROWS)
     result = cli("grade", file, "--out", file)
     assert result.code == 2 and rows_of(file) == ROWS

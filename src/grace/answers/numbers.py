@@ -76,7 +76,7 @@ _DECADE = re.compile(r"(?:1\d|20)?\d0")
 _NEAR = 24  # characters before a number that may belong to it
 
 
-class Token(NamedTuple):
+class Number(NamedTuple):
     """A number in a text; `value` is None if it cannot be read, `word` if it is part of a word."""
 
     start: int
@@ -111,7 +111,7 @@ def _as_digits(found: re.Match[str]) -> str:
     return sign
 
 
-def tokens(text: str) -> Iterator[Token]:
+def tokens(text: str) -> Iterator[Number]:
     """Yield the numbers of a `typed` text, in order."""
     place = 0
     while found := _TOKEN.search(text, place):
@@ -120,7 +120,7 @@ def tokens(text: str) -> Iterator[Token]:
         yield token
 
 
-def _token(text: str, found: re.Match[str], earliest: int) -> Token:
+def _token(text: str, found: re.Match[str], earliest: int) -> Number:
     start, end = found.span()
     low = max(0, start - _NEAR)
     left = text[low:start]
@@ -136,7 +136,7 @@ def _token(text: str, found: re.Match[str], earliest: int) -> Token:
         last = before.rstrip()[-1:]
         binary = last.isdigit() or (last in (")", "%") and bool(last))
         if before[-1:].isalpha() or before[-1:] == "_":  # COVID-19
-            return Token(start, _word_end(text, end), None, word=True)
+            return Number(start, _word_end(text, end), None, word=True)
         apart = bool(sign["apart"])
         first = low == 0 and not before.strip()
         if not binary and (not apart or first or last in ("=", ":", "(", "≈")):
@@ -151,7 +151,7 @@ def _token(text: str, found: re.Match[str], earliest: int) -> Token:
         if not binary:
             left, value = left[: minus.start()], None if value is None else -value
     if left[-1:].isalpha() or left[-1:] in ("_", "√", "^"):
-        return Token(start, _word_end(text, end), None, word=True)
+        return Number(start, _word_end(text, end), None, word=True)
     start = max(earliest, low + len(left))
     if letters := _LETTERS.match(text, end):
         unit = letters[0]
@@ -160,24 +160,24 @@ def _token(text: str, found: re.Match[str], earliest: int) -> Token:
         elif unit in ORDINALS:
             end = letters.end()
         elif unit.casefold() not in UNITS or (unit == "s" and _DECADE.fullmatch(core)):
-            return Token(start, _word_end(text, end), None, word=True)
+            return Number(start, _word_end(text, end), None, word=True)
     elif text[end : end + 2] in ("'s", "\u2019s"):
-        return Token(start, end + 2, None, word=True)
+        return Number(start, end + 2, None, word=True)
     if scale := _SCALE.match(text, end):
         end = scale.end()
         value = None if value is None else value * SCALES[scale[1].lower()]
     percent = bool(per := _PERCENT.match(text, end))
     end = per.end() if per else end
     if more := _MORE.match(text, end):
-        return Token(start, more.end(), None)
+        return Number(start, more.end(), None)
     in_pair = (
         "," in core and left[-1:] in ("(", "[", "{") and text[end : end + 1] in (")", "]", "}")
     )
     if in_pair and value is not None and value.denominator != 1:
-        return Token(start, end, None)
+        return Number(start, end, None)
     if binary or _OPERATOR.match(text, end) or _OPERAND.search(left):
-        return Token(start, end, None)
-    return Token(start, end, value, percent=percent, quotient=bool(found["under"]))
+        return Number(start, end, None)
+    return Number(start, end, value, percent=percent, quotient=bool(found["under"]))
 
 
 def _word_end(text: str, end: int) -> int:
@@ -240,7 +240,7 @@ def _lakhs(groups: list[str]) -> bool:
     return len(first) <= 2 and first[0] != "0" and {*map(len, middle)} == {2} and len(last) == 3
 
 
-def read(text: str) -> Token | None:
+def read(text: str) -> Number | None:
     """Return the number that a response answers, None if there is none that can be read.
 
     A number of a marked line is at its start, or after its last "=", or the first; of a response
@@ -266,7 +266,7 @@ def read(text: str) -> Token | None:
     return last if last and last.value is not None else None
 
 
-def _first(part: str) -> Token | None:
+def _first(part: str) -> Number | None:
     return next((token for token in tokens(part) if not token.word), None)
 
 
@@ -290,12 +290,12 @@ def canonical(value: Fraction) -> str:
         return str(value)
 
 
-def same(said: Token, accepted: Token) -> bool:
+def same(said: Number, accepted: Number) -> bool:
     """Return whether two numbers are equal, but for rounding; 50% is 50 and 0.5."""
     return any(_is_close(a, b) for a in _meant(said) for b in _meant(accepted))
 
 
-def _meant(token: Token) -> list[Fraction]:
+def _meant(token: Number) -> list[Fraction]:
     value = token.value or Fraction(0)
     return [value, value / 100] if token.percent else [value]
 

@@ -88,8 +88,9 @@ def grade(
             if target:
                 target.write(json.dumps(_row(verdict), ensure_ascii=False, default=str) + "\n")
             advance(1)
-    if not count["all", "rows"]:
-        raise DataError(f'{file} has no row to grade; write {{"answers": [...], "response": "..."}}')
+        if not count["all", "rows"]:
+            wanted = '{"answers": [...], "response": "..."}'
+            raise DataError(f"{file} has no row to grade; write {wanted}")
     if as_json:
         print(json.dumps(_summary(count), indent=2))
         return
@@ -185,7 +186,7 @@ def _question(
 
 
 def _row(verdict: Verdict) -> dict[str, Any]:
-    """Return a row with its grade; what it accepts is in `answers`, as `answer` is what was read."""
+    """Return a row with its grade; what is accepted moves to `answers`, if it was in `answer`."""
     row = {name: value for name, value in verdict.fields.items() if value == value}
     if verdict.accepted and "answer" in row:
         row["answers"] = list(verdict.accepted)
