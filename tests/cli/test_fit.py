@@ -242,7 +242,7 @@ def test_answers_are_numbers_if_all_right_ones_are(
     assert read_card(out)["kind"] == kind
     assert (kind == "number") == ("every right answer is a number" in result.err)
     read = grace.load(out).task.answer
-    assert (read("1,200") == read("1200.0")) == (kind == "number")
+    assert (read("about 1,200 of them") == read("1200.0")) == (kind == "number")
 
 
 def test_as_many_folds_are_named_as_there_are(model: Path, tmp_path: Path, cli: Any) -> None:

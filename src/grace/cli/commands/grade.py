@@ -69,8 +69,9 @@ def grade(
 ) -> None:
     """Grade responses, and show the answer that is read in each.
 
-    Look at a grader before a run spends hours, or grade responses from anywhere for `grace fit`
-    and `grace measure`. With --json only the counts are printed.
+    Look at a grader before a run spends hours, or grade responses from
+    anywhere for `grace fit` and `grace measure`. With --json only the counts
+    are printed.
     """
     from grace.store import check_vacant
     from grace.store.inputs import read_rows
