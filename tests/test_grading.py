@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,9 @@ def test_answers_of_one_kind_teach_no_confidence(correct: list[bool], message: s
     with pytest.raises(DataError, match=message):
         labels_of(correct)
     assert labels_of([*correct, True, False])[-2:].tolist() == [1.0, 0.0]
+
+
+def test_math_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with pytest.raises(ConfigError, match=r"pip install 'grace-confidence\[math\]'"):
+        grade("x", ask(["x"]), "math")

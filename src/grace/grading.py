@@ -119,7 +119,7 @@ def _yes_no(text: str, question: Question, threshold: float) -> bool:
 def _math(text: str, question: Question, threshold: float) -> bool:
     r"""The formula is equal to an accepted one, as math-verify finds (extra `math`).
 
-    Example: "\\boxed{(x+1)^2}" is right, "\\boxed{x^2+1}" is wrong; accepted: "x^2+2x+1".
+    Example: "\boxed{(x+1)^2}" is right, "\boxed{x^2+1}" is wrong; accepted: "x^2+2x+1".
     """
     _expect(question, "math", choices=False)
     try:
