@@ -1,9 +1,9 @@
-"""DeepConf-style confidence: that of the least confident window of a response.
+"""The confidence of the least sure window of a response, after DeepConf, but not DeepConf itself.
 
-DeepConf's token confidence is minus the mean log-probability of the top 20 tokens, but stored
-responses hold the log-probability of the chosen token only. So this is used, and exp(mean over the
-window) maps it to [0, 1]. On a greedy response both are low where the model hesitates; a sampled
-response may hold an unlikely token where the model did not hesitate.
+DeepConf's token confidence is minus the mean log-probability of the top 20 tokens; stored responses
+hold the log-probability of the chosen token only. So this is used, and exp(mean over the window)
+maps it to [0, 1]; tables call it "Least sure window". On a greedy response both are low where the
+model hesitates; a sampled response may hold an unlikely token where the model did not hesitate.
 DeepConf's windows of 2,048 tokens are for long reasoning; the default here is for short answers.
 Source: Fu et al. 2025, "Deep Think with Confidence" (arXiv 2508.15260), section 3.
 """
@@ -23,7 +23,10 @@ from grace.estimators.likelihood.likelihood import counted_logprobs
 
 @dataclass(frozen=True, slots=True)
 class DeepConf:
-    """exp of the lowest mean log-probability over a window of tokens, the end token included."""
+    """exp of the lowest mean log-probability over a window of tokens, the end token included.
+
+    DeepConf itself takes the top 20 tokens at each step, and windows of 2,048.
+    """
 
     window: int = setting(2, "tokens in a window; a shorter response is one window", low=1)
 

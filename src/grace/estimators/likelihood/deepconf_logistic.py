@@ -1,4 +1,4 @@
-"""DeepConf's log-probability, through a logistic regression fitted on validation answers."""
+"""The least sure window (`deepconf`), through a logistic regression on validation answers."""
 
 from __future__ import annotations
 
